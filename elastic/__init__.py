@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from elastic.environment import Environ
+    from elastic.environment import ProcessEnvironment
     from elastic.script.relaunch import config as config
     from elastic.train.checkpoint.export import export as export
     from elastic.train.data.batch import batch as batch
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-def env() -> Environ:
+def env() -> ProcessEnvironment:
     """What this process is told of its place in the job: role, rank, servers, job id and more.
 
     It reads the environment anew at each call. Raises `elastic.errors.ConfigError` if a variable is wrong or missing;
@@ -63,9 +63,9 @@ def env() -> Environ:
     import os
 
     from elastic.environment import read
-    from elastic.script.relaunch import mistakes_told
+    from elastic.script.relaunch import reporting_config_errors
 
-    with mistakes_told():
+    with reporting_config_errors():
         return read(os.environ)
 
 

@@ -17,7 +17,7 @@ AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable that is "True" where an agent, and not rank 0, hosts the store."""
 
 
-def listens(host: str, port: int) -> bool:
+def is_listening(host: str, port: int) -> bool:
     """Tell whether somebody listens there."""
     try:
         with socket.create_connection((host, port), KNOCK_LIMIT_S) as end:
@@ -34,7 +34,7 @@ def pause_s(waited_s: float, world_size: int) -> float:
 def until_listening(host: str, port: int, world_size: int, limit_s: float) -> bool:
     """Wait until somebody listens there, `limit_s` at most; whether somebody does."""
     began = time.monotonic()
-    while not listens(host, port):
+    while not is_listening(host, port):
         waited_s = time.monotonic() - began
         if waited_s > limit_s:
             return False

@@ -24,7 +24,7 @@ UNLOCKED_LIMIT_S = 24 * 3600.0
 """A folder without a lock file may be about to get one; nothing in it was written for so long, so it will not."""
 
 
-class Scratch:
+class TempFolder:
     """A fresh folder of ours. It is gone after `remove`, or after the next start once this process is dead."""
 
     def __init__(self, prefix: str) -> None:

@@ -24,11 +24,11 @@ OURS: Final[Mapping[str, RoleName]] = {"server": "server", "worker": "worker", "
 PADDLES: Final[Mapping[str, RoleName]] = {"PSERVER": "server", "TRAINER": "worker", "HETER_TRAINER": "heter"}
 NO_ROLE = "PADDLE_TRAINING_ROLE should be one of [TRAINER, PSERVER]"
 
-__all__ = ["Environ", "read"]
+__all__ = ["ProcessEnvironment", "read"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environ:
+class ProcessEnvironment:
     """The place of this process in its job, as it was when the process was started.
 
     `index` counts from 0 within the role. `servers` are the parameter servers as host:port, by index, "" for one that
@@ -67,7 +67,7 @@ class _Ranks(NamedTuple):
     local_world_size: int
 
 
-def read(environ: Mapping[str, str]) -> Environ:
+def read(environ: Mapping[str, str]) -> ProcessEnvironment:
     """Read the place of a process from its environment.
 
     Raises `ConfigError` if a variable is wrong, or if one that has no default is not set.
@@ -87,7 +87,7 @@ def read(environ: Mapping[str, str]) -> Environ:
             index = _trainer_index(environ, role, trainers)
         ranks = _ranks(environ, role, index, trainers)
     master_host, master_port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
-    return Environ(
+    return ProcessEnvironment(
         role=role,
         index=index,
         servers=servers,

@@ -154,7 +154,7 @@ class RestoreRefused(CheckpointError, SystemExit):
         self.code = self.exit_code
 
 
-class RestoreHopeless(CheckpointError):
+class RestoreUnrecoverable(CheckpointError):
     """What a restore needs is not there, or not what it must be; a person has to mend it. Every rank raises it."""
 
 

@@ -18,11 +18,11 @@ from launcher.config.parse import build
 from launcher.config.ps_layout import static_hosts
 from launcher.net.endpoints import as_ip, parse_endpoint
 from launcher.system import frozen_imports
-from launcher.system.descriptors import let_go_of_unsaid, open_standard, say
-from launcher.system.stdout import answer, told
+from launcher.system.descriptors import discard_unflushed, open_standard, write_stderr_line
+from launcher.system.stdout import print_result, run_reporting_errors
 
 if TYPE_CHECKING:
-    from launcher.logs.stdio import Outputs
+    from launcher.logs.stdio import StdioRedirect
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,40 +32,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     open_standard()
     try:
-        return told(partial(_start, sys.argv[1:] if argv is None else argv), say)
+        return run_reporting_errors(partial(_start, sys.argv[1:] if argv is None else argv), write_stderr_line)
     finally:
-        let_go_of_unsaid()
+        discard_unflushed()
 
 
 def _start(argv: Sequence[str]) -> int:
     """Read and check what is asked for, and do it. What runs is imported only here: a mistake is told at once."""
-    line = commandline.cut(argv)
+    line = commandline.split_argv(argv)
     if line.asks:
-        answer(_answer(line.asks))
+        print_result(_answer(line.asks))
         return 0
     config = check(build(line, os.environ), os.environ)
-    with frozen_imports.kept():
-        from launcher.logs.json_format import JsonLines
-        from launcher.logs.stdio import Outputs
-    lines = JsonLines(config.job_id) if config.log_format == "json" else None
-    with Outputs(lines) as outputs:
-        return told(partial(_run, config, outputs), outputs.say)
+    with frozen_imports.frozen_imports():
+        from launcher.logs.json_format import JsonFormatter
+        from launcher.logs.stdio import StdioRedirect
+    lines = JsonFormatter(config.job_id) if config.log_format == "json" else None
+    with StdioRedirect(lines) as outputs:
+        return run_reporting_errors(partial(_run, config, outputs), outputs.say)
 
 
-def _run(config: Config, outputs: Outputs) -> int:
+def _run(config: Config, outputs: StdioRedirect) -> int:
     """Hand over."""
-    with frozen_imports.kept():
+    with frozen_imports.frozen_imports():
         from launcher.config import paddlecloud
         from launcher.logs.log_dir import LogFolder
-        from launcher.logs.logger import STORY
-        from launcher.logs.writer_client import LogDisk
+        from launcher.logs.logger import LAUNCHER_LOG
+        from launcher.logs.writer_client import LogWriterClient
 
     if config.paddlecloud and not config.quiet:
-        outputs.say(paddlecloud.line(config.ips, config.host))
+        outputs.say(paddlecloud.used_notice(config.ips, config.host))
     job = "" if config.local_nodes else _job(config)
     named = Path(config.log_dir)
     hold = partial(LogFolder, named, overwrite=config.log_overwrite, job=job, below=config.job_id)
-    with LogDisk(hold, named, STORY if job else "") as disk:
+    with LogWriterClient(hold, named, LAUNCHER_LOG if job else "") as disk:
         if disk.note:
             outputs.say(f"--log_overwrite: {disk.note}")
         for line in filter(None, (disk.moved, disk.unlocked)):
@@ -74,10 +74,10 @@ def _run(config: Config, outputs: Outputs) -> int:
         for line in config.warnings:
             outputs.say(f"warning: {line}")
         if config.local_nodes:
-            with frozen_imports.kept():
+            with frozen_imports.frozen_imports():
                 from launcher.local import supervisor
             return supervisor.run(config, outputs)
-        with frozen_imports.kept():
+        with frozen_imports.frozen_imports():
             from launcher.agent import run
         return run.run(config, disk, outputs)
 

@@ -12,7 +12,7 @@ from launcher.system import frozen_imports
 def launch() -> int:
     """Run `elastic-launch`; its exit code."""
     _hear_of_children()
-    with _interruptible(), frozen_imports.kept():
+    with _interruptible(), frozen_imports.frozen_imports():
         from launcher.cli import main
     return main()
 
@@ -20,7 +20,7 @@ def launch() -> int:
 def ctl() -> int:
     """Run `elastic-ctl`; its exit code."""
     _hear_of_children()
-    with _interruptible(), frozen_imports.kept():
+    with _interruptible(), frozen_imports.frozen_imports():
         from launcher.ctl.cli import main
     return main()
 

@@ -34,7 +34,7 @@ Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 """Seconds of `clock`; 0.0: the moment in which it is heard."""
 
 
-class Hello(msgspec.Struct, frozen=True, tag="hello"):
+class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
     """Who speaks: the first message of each connection.
 
     `stacks_signal` makes the worker write the stacks of all its threads to its stderr; 0: it cannot.
@@ -48,16 +48,16 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Preparing(msgspec.Struct, frozen=True, tag="preparing"):
-    """The script is alive and not ready yet: it downloads, it unpacks. Ended by `Ready`."""
+    """The script is alive and not ready yet: it downloads, it unpacks. Ended by `PreparationOver`."""
 
     what: Text
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class PreparationOver(msgspec.Struct, frozen=True, tag="ready"):
     """The preparation is over."""
 
 
-class Joining(msgspec.Struct, frozen=True, tag="joining"):
+class JoiningGroup(msgspec.Struct, frozen=True, tag="joining"):
     """This worker waits for others before the process group stands; `missing` names them, in words.
 
     `prepares`: one of them says that it prepares something. `met`: all are there, and their group is about to stand.
@@ -68,30 +68,30 @@ class Joining(msgspec.Struct, frozen=True, tag="joining"):
     met: bool = False
 
 
-class Formed(msgspec.Struct, frozen=True, tag="formed"):
+class GroupFormed(msgspec.Struct, frozen=True, tag="formed"):
     """The process group stands, since `at`."""
 
     at: Moment = 0.0
 
 
-class Listening(msgspec.Struct, frozen=True, tag="listening"):
-    """From now on the script commits its steps: a planned stop can be asked for with `Stop`."""
+class AcceptsPlannedStop(msgspec.Struct, frozen=True, tag="listening"):
+    """From now on the script commits its steps: a planned stop can be asked for with `PlannedStopRequest`."""
 
 
-class Restored(msgspec.Struct, frozen=True, tag="restored"):
+class RestoreDone(msgspec.Struct, frozen=True, tag="restored"):
     """This worker has its state since `at`: that of `step`, -1 if training begins."""
 
     step: Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
     at: Moment = 0.0
 
 
-class Committed(msgspec.Struct, frozen=True, tag="committed"):
+class FirstCommit(msgspec.Struct, frozen=True, tag="committed"):
     """The first commit of this generation was made, at `at`."""
 
     at: Moment = 0.0
 
 
-class Standing(msgspec.Struct, frozen=True, tag="standing"):
+class Serving(msgspec.Struct, frozen=True, tag="standing"):
     """A process of a parameter-server job does its work since `at`: a server listens, a worker has made a step."""
 
     at: Moment = 0.0
@@ -112,47 +112,47 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     total: Number = 0
 
 
-class Saved(msgspec.Struct, frozen=True, tag="saved"):
+class CheckpointSaved(msgspec.Struct, frozen=True, tag="saved"):
     """A checkpoint of `step` is complete in `folder`, as this worker's host names it."""
 
     step: Number
     folder: Text
 
 
-class Left(msgspec.Struct, frozen=True, tag="left"):
-    """After `Stop`: everything is saved at `step`, and this worker ends now, whatever its exit code will be."""
+class SavedAndLeaving(msgspec.Struct, frozen=True, tag="left"):
+    """After `PlannedStopRequest`: all is saved at `step`, and this worker ends now, whatever its exit code will be."""
 
     step: Number
 
 
-class Hopeless(msgspec.Struct, frozen=True, tag="hopeless"):
+class Unrecoverable(msgspec.Struct, frozen=True, tag="hopeless"):
     """This worker ends with exit code `code`, and would at each further start, for the reason in `text`.
 
-    A script may catch what says so and go on: then `Formed`, `Listening` and `Committed` take it back.
+    A script may catch what says so and go on: then `GroupFormed`, `AcceptsPlannedStop` and `FirstCommit` take it back.
     """
 
     text: Text
     code: Number
 
 
-class Note(msgspec.Struct, frozen=True, tag="note"):
+class AgentLogLine(msgspec.Struct, frozen=True, tag="note"):
     """One line for people, to be said by the agent. `warn`: also with --quiet."""
 
     text: Text
     warn: bool = False
 
 
-class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
+class SegmentRequest(msgspec.Struct, frozen=True, tag="wanted"):
     """A piece of memory that outlives this worker, under `name`. Size 0: only if it is there already.
 
-    Answered by `Segment`, with a descriptor, or `Refused`. A segment of another size is replaced.
+    Answered by `Segment`, with a descriptor, or `SegmentDenied`. A segment of another size is replaced.
     """
 
     name: Annotated[str, msgspec.Meta(max_length=128)]
     size: Number
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop"):
+class PlannedStopRequest(msgspec.Struct, frozen=True, tag="stop"):
     """A planned stop: finish a common step, save, leave with exit code 143."""
 
     reason: Text
@@ -165,27 +165,27 @@ class Segment(msgspec.Struct, frozen=True, tag="segment"):
     size: Number
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class SegmentDenied(msgspec.Struct, frozen=True, tag="refused"):
     """There is no such memory, and why."""
 
     name: Text
     why: Text
 
 
-Said = (
-    Hello | Preparing | Ready | Joining | Formed | Listening | Restored | Committed | Standing | Progress | Saved | Left
-    | Hopeless | Note | Wanted
+WorkerMessage = (
+    WorkerHello | Preparing | PreparationOver | JoiningGroup | GroupFormed | AcceptsPlannedStop | RestoreDone |
+    FirstCommit | Serving | Progress | CheckpointSaved | SavedAndLeaving | Unrecoverable | AgentLogLine | SegmentRequest
 )  # fmt: skip
 """What a worker says."""
-Told = Stop | Segment | Refused
+AgentMessage = PlannedStopRequest | Segment | SegmentDenied
 """What an agent says."""
 
-said = msgspec.json.Decoder(Said)
-told = msgspec.json.Decoder(Told)
+said = msgspec.json.Decoder(WorkerMessage)
+told = msgspec.json.Decoder(AgentMessage)
 _encoder = msgspec.json.Encoder()
 
 
-def who(rank: int) -> str:
+def speaker_name(rank: int) -> str:
     """A process that speaks, in words."""
     return f"server {rank - SERVERS_FROM}" if rank >= SERVERS_FROM else f"rank {rank}"
 
@@ -194,28 +194,28 @@ clock: Final[Callable[[], float]] = functools.partial(time.clock_gettime, time.C
 """Seconds of the clock that all processes of a machine share. It is asked in every step."""
 
 
-def fitting(text: str, length: int = TEXT_MAX) -> str:
+def truncate_text(text: str, length: int = TEXT_MAX) -> str:
     """A text as it may be said: not too long, and without what UTF-8 cannot say (odd bytes in the name of a file)."""
     return (text if len(text) <= length else f"{text[: length - 1]}…").encode(errors="replace").decode()
 
 
-def encode(message: Said | Told) -> bytes:
+def encode(message: WorkerMessage | AgentMessage) -> bytes:
     """One packet."""
     return _encoder.encode(message)
 
 
-class WorkerEnd:
+class ChannelClient:
     """The worker's end. Only the process that connected uses it: what it forks is silent.
 
     Its threads may all `send`; the rest is for one of them.
     """
 
-    def __init__(self, path: str, hello: Hello) -> None:
+    def __init__(self, path: str, hello: WorkerHello) -> None:
         """Connect and say who this is. Raises `OSError` if nobody listens there."""
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.getpid()
-        self._stop: Stop | None = None
-        self._answer: tuple[Segment | Refused, int] | None = None
+        self._stop: PlannedStopRequest | None = None
+        self._answer: tuple[Segment | SegmentDenied, int] | None = None
         self._waits = False
         self._owed = 0
         """Requests for memory that have no answer yet. Answers come in the order of the requests."""
@@ -230,7 +230,7 @@ class WorkerEnd:
         self._poll = poller.poll
         self.send(hello)
 
-    def send(self, message: Said) -> bool:
+    def send(self, message: WorkerMessage) -> bool:
         """Say something; False if the agent does not take it now, or is gone."""
         end = self._socket  # Another thread may hang up in this moment.
         if end is None or os.getpid() != self._pid:
@@ -244,7 +244,7 @@ class WorkerEnd:
             return False
         return True
 
-    def stop_asked(self) -> Stop | None:
+    def stop_asked(self) -> PlannedStopRequest | None:
         """The word of a planned stop, None while there is none. Below a microsecond: it is asked in every step."""
         if self._stop is None and self._poll(0):
             self._hear()
@@ -252,7 +252,7 @@ class WorkerEnd:
 
     def segment(self, name: str, size: int, timeout_s: float = 10.0) -> tuple[int, int] | str:
         """Ask for memory: its descriptor (the caller's to close) and size, or why there is none."""
-        if not self.send(Wanted(name, size)):
+        if not self.send(SegmentRequest(name, size)):
             return "the agent does not answer"
         self._owed += 1
         self._waits, self._answer = True, None
@@ -264,7 +264,7 @@ class WorkerEnd:
             self._hear()
         self._waits = False
         answer, fd = self._answer
-        if isinstance(answer, Refused):
+        if isinstance(answer, SegmentDenied):
             return answer.why
         return (fd, answer.size) if fd >= 0 else "this worker has too many open files (ulimit -n)"
 
@@ -289,7 +289,7 @@ class WorkerEnd:
                 _close(fds)
                 self.close()
                 return
-            if isinstance(message, Stop):
+            if isinstance(message, PlannedStopRequest):
                 self._stop = message
                 continue
             self._owed -= 1
@@ -299,7 +299,7 @@ class WorkerEnd:
                 _close(fds)
 
 
-def _understood(data: bytes) -> Told | None:
+def _understood(data: bytes) -> AgentMessage | None:
     """What an agent says; None if it has hung up, or is of a version that this one does not understand."""
     try:
         return told.decode(data) if data else None
@@ -332,14 +332,14 @@ def _receive(end: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(fds)
 
 
-_ends: dict[int, WorkerEnd | None] = {}
+_ends: dict[int, ChannelClient | None] = {}
 """The end of this process, by its pid: a fork has none."""
 
 
-def hello(environ: Mapping[str, str], *, stacks_signal: int) -> Hello:
+def hello(environ: Mapping[str, str], *, stacks_signal: int) -> WorkerHello:
     """Who this process is."""
     server = environ.get("ELASTIC_ROLE") == "server"
-    return Hello(
+    return WorkerHello(
         rank=SERVERS_FROM + int(environ.get("ELASTIC_INDEX") or 0) if server else int(environ.get("RANK") or 0),
         local_rank=int(environ.get("ELASTIC_SLOT") or environ.get("LOCAL_RANK") or 0),
         pid=os.getpid(),
@@ -348,12 +348,12 @@ def hello(environ: Mapping[str, str], *, stacks_signal: int) -> Hello:
     )
 
 
-def connected() -> WorkerEnd | None:
+def connected_client() -> ChannelClient | None:
     """The end that this process already has, None if it has not used the library."""
     return _ends.get(os.getpid())
 
 
-def worker_end(environ: Mapping[str, str], *, stacks_signal: int = 0) -> WorkerEnd | None:
+def channel_client(environ: Mapping[str, str], *, stacks_signal: int = 0) -> ChannelClient | None:
     """This process's end, connected at the first call; None outside elastic-launch or in a process that was forked.
 
     The first caller's `stacks_signal` counts.
@@ -363,7 +363,7 @@ def worker_end(environ: Mapping[str, str], *, stacks_signal: int = 0) -> WorkerE
         _ends[pid] = None
         if not any(end is not None for end in _ends.values()) and environ.get(VARIABLE):
             try:
-                _ends[pid] = WorkerEnd(environ[VARIABLE], hello(environ, stacks_signal=stacks_signal))
+                _ends[pid] = ChannelClient(environ[VARIABLE], hello(environ, stacks_signal=stacks_signal))
             except OSError:
                 return None  # An agent of another life; it was the script that kept its environment.
     return _ends[pid]

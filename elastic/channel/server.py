@@ -6,8 +6,8 @@
     server.tell(connection, Stop("b joins"))
     server.close()
 
-Whoever connects first says who it is (`Hello`), and the kernel says the same of its process. Nobody who connects can
-hurt the agent: a packet that is damaged or too large, a flood, a stranger or a reader that does not read ends that
+Whoever connects first says who it is (`WorkerHello`), and the kernel says the same of its process. Nobody who connects
+can hurt the agent: a packet that is damaged or too large, a flood, a stranger or a reader that does not read ends that
 connection alone, and one line of `detail` says so. Standard library and msgspec only.
 """
 
@@ -25,7 +25,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel.client import PACKET_MAX, Hello, Refused, Said, Segment, Told, Wanted, encode, said, who
+from elastic.channel.client import (
+    PACKET_MAX,
+    AgentMessage,
+    Segment,
+    SegmentDenied,
+    SegmentRequest,
+    WorkerHello,
+    WorkerMessage,
+    encode,
+    said,
+    speaker_name,
+)
 from elastic.channel.shared_memory import SegmentRefused, Segments
 from elastic.errors import ConfigError
 
@@ -45,12 +56,12 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass(eq=False)
-class Connection:
+class WorkerConnection:
     """One process that speaks. `hello` is None until it has said who it is."""
 
     end: socket.socket
     pid: int
-    hello: Hello | None = None
+    hello: WorkerHello | None = None
     pidfd: int = -1
     tokens: float = BURST
     filled_at: float = field(default=0.0)
@@ -63,7 +74,7 @@ class Connection:
     @property
     def name(self) -> str:
         """Who it is, for people."""
-        return f"{who(self.hello.rank)} (pid {self.pid})" if self.hello is not None else f"pid {self.pid}"
+        return f"{speaker_name(self.hello.rank)} (pid {self.pid})" if self.hello is not None else f"pid {self.pid}"
 
     def show_stacks(self) -> bool:
         """Have the process write the stacks of its threads to its stderr; False if it cannot."""
@@ -83,17 +94,18 @@ class ChannelServer:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        hear: Callable[[Connection, Said], None],
+        hear: Callable[[WorkerConnection, WorkerMessage], None],
         *,
         segments: Segments,
         detail: Callable[[str], None],
-        left: Callable[[Connection], None] | None = None,
+        left: Callable[[WorkerConnection], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Listen at `path`, in a folder that only this user can enter.
 
-        `hear` gets every message with its connection, the `Hello` first, except `Wanted`, which `segments` answers;
-        `left` hears of a connection that has said `Hello` and is closed. Raises `ConfigError` if it cannot listen.
+        `hear` gets every message with its connection, the `WorkerHello` first, except `SegmentRequest`, which
+        `segments` answers; `left` hears of a connection that has said `WorkerHello` and is closed. Raises `ConfigError`
+        if it cannot listen.
         """
         self._hear = hear
         self._left = left or (lambda connection: None)
@@ -102,7 +114,7 @@ class ChannelServer:
         self._clock = clock
         self._lines = 0
         self._path = Path(path)
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, WorkerConnection] = {}
         self._listener = _listen(self._path)
         self._poll = select.epoll()  # It is itself readable when anything in it is.
         self._poll.register(self._listener, select.EPOLLIN)
@@ -114,7 +126,7 @@ class ChannelServer:
         return str(self._path)
 
     @property
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[WorkerConnection, ...]:
         """Those that have said who they are."""
         return tuple(one for one in self._connections.values() if one.hello is not None)
 
@@ -140,7 +152,7 @@ class ChannelServer:
         for connection in tuple(self._connections.values()):
             self._read(connection, int(BURST))
 
-    def tell(self, connection: Connection, message: Told, fd: int | None = None) -> bool:
+    def tell(self, connection: WorkerConnection, message: AgentMessage, fd: int | None = None) -> bool:
         """Say something, with a descriptor if need be; False if it did not arrive there, and then it is closed."""
         if not connection.open:
             return False
@@ -157,7 +169,7 @@ class ChannelServer:
             return False
         return True
 
-    def hang_up(self, connection: Connection, why: str = "") -> None:
+    def hang_up(self, connection: WorkerConnection, why: str = "") -> None:
         """Close a connection; `why` goes into a line, after the name of the process."""
         fd = connection.end.fileno()
         if fd < 0:
@@ -224,7 +236,7 @@ class ChannelServer:
                 self._say(f"pid {pid} is one too many; its channel is closed")
                 return
             self.hang_up(silent, "has not said who it is")
-        connection = Connection(end, pid, filled_at=self._clock())
+        connection = WorkerConnection(end, pid, filled_at=self._clock())
         self._connections[end.fileno()] = connection
         self._poll.register(end, select.EPOLLIN)
         if uid not in (os.getuid(), 0):
@@ -232,7 +244,7 @@ class ChannelServer:
 
     # --- what is said ---------------------------------------------------------------------------------------------
 
-    def _read(self, connection: Connection, packets: int) -> None:
+    def _read(self, connection: WorkerConnection, packets: int) -> None:
         for _ in range(packets):
             if not connection.open:
                 return
@@ -247,7 +259,7 @@ class ChannelServer:
                 return
             self._take(connection, data)
 
-    def _take(self, connection: Connection, data: bytes) -> None:
+    def _take(self, connection: WorkerConnection, data: bytes) -> None:
         now = self._clock()
         connection.tokens = min(connection.tokens + (now - connection.filled_at) * PACKETS_PER_S, BURST) - 1
         connection.filled_at = now
@@ -264,15 +276,15 @@ class ChannelServer:
             return
         if connection.hello is None:
             self._meet(connection, message)
-        elif isinstance(message, Hello):
+        elif isinstance(message, WorkerHello):
             self.hang_up(connection, "says twice who it is")
-        elif isinstance(message, Wanted):
+        elif isinstance(message, SegmentRequest):
             self._answer(connection, message)
         else:
             self._hear(connection, message)
 
-    def _meet(self, connection: Connection, message: Said) -> None:
-        if not isinstance(message, Hello):
+    def _meet(self, connection: WorkerConnection, message: WorkerMessage) -> None:
+        if not isinstance(message, WorkerHello):
             self.hang_up(connection, "does not say who it is")
             return
         if message.pid != connection.pid:
@@ -283,7 +295,9 @@ class ChannelServer:
             if (other.hello.generation, other.hello.local_rank) == (message.generation, message.local_rank):
                 self._read(other, int(BURST))  # The program before this one in a shell script may have just ended.
                 if other.open:
-                    self.hang_up(connection, f"says that it is {who(message.rank)}, and so does pid {other.pid}")
+                    self.hang_up(
+                        connection, f"says that it is {speaker_name(message.rank)}, and so does pid {other.pid}"
+                    )
                     return
         try:
             connection.pidfd = os.pidfd_open(connection.pid)
@@ -292,11 +306,11 @@ class ChannelServer:
         connection.hello = message
         self._hear(connection, message)
 
-    def _answer(self, connection: Connection, wanted: Wanted) -> None:
+    def _answer(self, connection: WorkerConnection, wanted: SegmentRequest) -> None:
         try:
             fd, size = self._segments.want(wanted.name, wanted.size)
         except SegmentRefused as refused:
-            self.tell(connection, Refused(wanted.name, str(refused)))
+            self.tell(connection, SegmentDenied(wanted.name, str(refused)))
         else:
             self.tell(connection, Segment(wanted.name, size), fd)
 

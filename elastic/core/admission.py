@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from elastic.core.keys import JobKeys, View
-from elastic.core.model import SCHEMA, Member, Mode, Roles, Spec
+from elastic.core.keys import JobKeys, StoreView
+from elastic.core.model import SCHEMA, JobMode, JobSpec, Member, PsLayout
 from elastic.core.transactions import Transaction, register, run_again
-from elastic.core.versions import Difference, differences
+from elastic.core.versions import VersionDifference, differences
 
 if TYPE_CHECKING:
     pass
@@ -35,7 +35,7 @@ SPEC_FLAGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class JoinPlan:
+class AdmissionPlan:
     """One of: a transaction to send, a refusal, or neither: first it must be known whether any member lives.
 
     `lines` are for people; `warnings`, too, and --quiet does not hide them.
@@ -49,15 +49,15 @@ class JoinPlan:
 
 def join(
     keys: JobKeys,
-    view: View,
-    me: Me,
+    view: StoreView,
+    me: NodeIdentity,
     incarnation: str,
     lease: int,
     somebody_lives: bool | None,
     *,
     again: bool = False,
     fresh: bool = False,
-) -> JoinPlan:
+) -> AdmissionPlan:
     """Plan the registration of a node, given what stands in the store.
 
     The spec binds while any member lives; when none lives, the node that registers writes its own. `somebody_lives`
@@ -70,59 +70,63 @@ def join(
         return _of_other_version(view.schema, fresh=fresh)
     for key in (keys.spec, keys.incarnation):
         if key in view.damaged and not fresh:
-            return JoinPlan(lines=(f"{key} in etcd cannot be read; waiting until somebody has put it right",))
+            return AdmissionPlan(lines=(f"{key} in etcd cannot be read; waiting until somebody has put it right",))
     if keys.spec in view.damaged:
-        return JoinPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
+        return AdmissionPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
     if keys.incarnation in view.damaged:
-        return JoinPlan(refusal=f"the key {keys.incarnation} cannot be read; delete everything of this job")
+        return AdmissionPlan(refusal=f"the key {keys.incarnation} cannot be read; delete everything of this job")
     if fresh and keys.member(me.node) in view.damaged:
-        return JoinPlan(refusal=f"this node's own key {keys.member(me.node)} cannot be read; delete it")
+        return AdmissionPlan(refusal=f"this node's own key {keys.member(me.node)} cannot be read; delete it")
     if fresh and me.node in view.members:
-        return JoinPlan(lines=(f"another node is registered as {me.node}; waiting for its lease to end",))
+        return AdmissionPlan(lines=(f"another node is registered as {me.node}; waiting for its lease to end",))
     stored = view.spec.value if view.spec is not None else None
     if stored is None:
         if view.incarnation is None and view.generation is not None:
-            return JoinPlan()  # Somebody deleted both, and workers may run: this is not where a job begins.
-        return JoinPlan(_register(keys, view, me, incarnation, lease, me.spec))
+            return AdmissionPlan()  # Somebody deleted both, and workers may run: this is not where a job begins.
+        return AdmissionPlan(_register(keys, view, me, incarnation, lease, me.spec))
     if stored.schema != SCHEMA:
         return _of_other_version(stored.schema, fresh=fresh)
     if view.incarnation is None:
-        return JoinPlan()  # The view is put together range by range: the key comes, unless somebody deleted it.
-    mine: Spec = msgspec.structs.replace(me.spec, run=stored.run)
+        return AdmissionPlan()  # The view is put together range by range: the key comes, unless somebody deleted it.
+    mine: JobSpec = msgspec.structs.replace(me.spec, run=stored.run)
     if again:
         if somebody_lives is not False:
-            return JoinPlan()
+            return AdmissionPlan()
         mine = msgspec.structs.replace(mine, run=stored.run + 1)
         changes = _changes(stored, mine)
         line = f"--rerun: run {mine.run} of the job begins" + (f": {_becomes(changes)}" if changes else "")
-        return JoinPlan(run_again(keys, view, me.node, me.member, lease, mine), lines=(line,))
+        return AdmissionPlan(run_again(keys, view, me.node, me.member, lease, mine), lines=(line,))
     changes = _changes(stored, mine)
     others = differences(stored.versions, mine.versions)
     if not changes and stored.versions == mine.versions:
-        return JoinPlan(_register(keys, view, me, incarnation, lease, None))
+        return AdmissionPlan(_register(keys, view, me, incarnation, lease, None))
     if somebody_lives is None:
-        return JoinPlan()
+        return AdmissionPlan()
     if not somebody_lives:
         line = f"nobody is registered, so this node's settings are the job's: {_becomes(changes)}"
         lines = (line,) if changes else ()
-        return JoinPlan(_register(keys, view, me, incarnation, lease, mine, nobody_lives=True), lines=lines)
+        return AdmissionPlan(_register(keys, view, me, incarnation, lease, mine, nobody_lives=True), lines=lines)
     if refusal := _misfit(keys, me, stored, mine) or _mismatch(keys, me, others):
-        return JoinPlan(refusal=refusal)
+        return AdmissionPlan(refusal=refusal)
     warnings = _warnings(others)
     if me.force and fresh and stored.np != mine.np:
         line = f"--force: the job's --np {stored.np} becomes {mine.np}"
-        forced: Spec = msgspec.structs.replace(stored, np=mine.np)
+        forced: JobSpec = msgspec.structs.replace(stored, np=mine.np)
         follows = _follows([change for change in changes if change[0] != "np"])
-        return JoinPlan(
+        return AdmissionPlan(
             _register(keys, view, me, incarnation, lease, forced), lines=(line, *follows), warnings=warnings
         )
-    return JoinPlan(_register(keys, view, me, incarnation, lease, None), lines=_follows(changes), warnings=warnings)
+    return AdmissionPlan(
+        _register(keys, view, me, incarnation, lease, None), lines=_follows(changes), warnings=warnings
+    )
 
 
-def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
+def _misfit(keys: JobKeys, me: NodeIdentity, stored: JobSpec, mine: JobSpec) -> str:
     """Say why this node does not fit into the world that the job's nodes have agreed on; "" if it does."""
-    if stored.mode is not mine.mode and Mode.TORCHRUN in (stored.mode, mine.mode):
-        there, here = ("torchrun" if mode is Mode.TORCHRUN else "elastic-launch" for mode in (stored.mode, mine.mode))
+    if stored.mode is not mine.mode and JobMode.TORCHRUN in (stored.mode, mine.mode):
+        there, here = (
+            "torchrun" if mode is JobMode.TORCHRUN else "elastic-launch" for mode in (stored.mode, mine.mode)
+        )
         return (
             f"job {keys.job_id} runs under {there}, and this node under {here}; use one of them on every node, or "
             "another job id"
@@ -156,7 +160,7 @@ def _misfit(keys: JobKeys, me: Me, stored: Spec, mine: Spec) -> str:
     return ""
 
 
-def _mismatch(keys: JobKeys, me: Me, others: tuple[Difference, ...]) -> str:
+def _mismatch(keys: JobKeys, me: NodeIdentity, others: tuple[VersionDifference, ...]) -> str:
     """Say which versions keep this node out of the job; "" if none does, or if it is to join all the same."""
     apart = [one for one in others if one.refused]
     if not apart or me.allow_mismatch:
@@ -165,7 +169,7 @@ def _mismatch(keys: JobKeys, me: Me, others: tuple[Difference, ...]) -> str:
     return f"{values}; {apart[0].mend}, or join all the same with --allow_mismatch"
 
 
-def _warnings(others: tuple[Difference, ...]) -> tuple[str, ...]:
+def _warnings(others: tuple[VersionDifference, ...]) -> tuple[str, ...]:
     """One line that says what differs although this node joins, if anything."""
     if not others:
         return ()
@@ -174,12 +178,12 @@ def _warnings(others: tuple[Difference, ...]) -> tuple[str, ...]:
     return (f"this node joins although {values}{allowed}; {others[0].mend}",)
 
 
-def _of_other_version(schema: int, *, fresh: bool) -> JoinPlan:
+def _of_other_version(schema: int, *, fresh: bool) -> AdmissionPlan:
     """A node that comes is refused. One that was in the job waits: somebody has written what stands there by now."""
     text = f"the job was started by another version of elastic-launch (schema {schema}, this one has {SCHEMA}); "
     if fresh:
-        return JoinPlan(refusal=f"{text}use the same version on every node")
-    return JoinPlan(lines=(f"{text}this node was in it, and waits until somebody has put that right",))
+        return AdmissionPlan(refusal=f"{text}use the same version on every node")
+    return AdmissionPlan(lines=(f"{text}this node was in it, and waits until somebody has put that right",))
 
 
 def _becomes(changes: list[tuple[str, object, object]]) -> str:
@@ -199,11 +203,11 @@ def _follows(changes: list[tuple[str, object, object]]) -> tuple[str, ...]:
 
 def _register(
     keys: JobKeys,
-    view: View,
-    me: Me,
+    view: StoreView,
+    me: NodeIdentity,
     incarnation: str,
     lease: int,
-    spec: Spec | None,
+    spec: JobSpec | None,
     *,
     nobody_lives: bool = False,
 ) -> Transaction:
@@ -220,7 +224,7 @@ def _register(
     )
 
 
-def _changes(stored: Spec, mine: Spec) -> list[tuple[str, object, object]]:
+def _changes(stored: JobSpec, mine: JobSpec) -> list[tuple[str, object, object]]:
     return [
         (name, getattr(stored, name), getattr(mine, name))
         for name in SPEC_FLAGS
@@ -228,7 +232,7 @@ def _changes(stored: Spec, mine: Spec) -> list[tuple[str, object, object]]:
     ]
 
 
-def _roles(roles: Roles) -> str:
+def _roles(roles: PsLayout) -> str:
     """The flags that make these roles."""
     flags = {
         "--servers": ",".join(roles.servers),
@@ -252,12 +256,12 @@ def _words(value: object) -> str:
         return ",".join(map(str, value)) or "none"
     if isinstance(value, Mapping):
         return " ".join(f"{name} {text}" for name, text in value.items()) or "none"
-    if isinstance(value, Roles):
+    if isinstance(value, PsLayout):
         return _roles(value)
     return str(value)
 
 
-class Me(Struct, frozen=True):
+class NodeIdentity(Struct, frozen=True):
     """This node. `incarnation` and `secret` are written if the store has none.
 
     `np_given` is False where the user named no np: this node then keeps the np of a job that has no maximum.
@@ -265,7 +269,7 @@ class Me(Struct, frozen=True):
 
     node: str
     member: Member
-    spec: Spec
+    spec: JobSpec
     incarnation: str
     secret: str = ""
     force: bool = False

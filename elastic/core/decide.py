@@ -26,66 +26,90 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from elastic.core import host_order, operator_stop
-from elastic.core.host_exclusion import length, listed
-from elastic.core.keys import View
-from elastic.core.membership.decision import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
-from elastic.core.membership.gate import at_gate, opening
+from elastic.core.host_exclusion import duration_in_words, quarantine_summary
+from elastic.core.keys import StoreView
+from elastic.core.membership.decision import (
+    ConcludeJob,
+    Decision,
+    DecisionMemory,
+    DecisionPolicy,
+    FormGeneration,
+    OpenGate,
+    Reason,
+    WaitDecision,
+)
+from elastic.core.membership.gate import at_gate, open_gate
 from elastic.core.membership.memory import observe, remember
-from elastic.core.membership.next_generation import failure_words, form, is_echo, lost_words, reform
+from elastic.core.membership.next_generation import failure_words, form, is_secondary, lost_words, reform
 from elastic.core.membership.situation import (
     BATCH_S,
     LINK_PATIENCE_S,
-    Question,
+    Situation,
     completed,
-    counted,
-    drains,
+    draining_text,
     earliest,
-    named,
+    join_names,
+    n_of_m,
     node_count,
-    settling,
-    told,
+    settling_text,
+    with_verb,
 )
-from elastic.core.model import Ended, Generation, Roles, Why
+from elastic.core.model import ChangeReason, Generation, OutcomeKind, PsLayout
 from elastic.core.ps import cluster_spec
 
-__all__ = ["Conclude", "Decision", "Form", "Memory", "Open", "Policy", "Reason", "Wait", "decide", "remember"]
+__all__ = [
+    "ConcludeJob",
+    "Decision",
+    "DecisionMemory",
+    "DecisionPolicy",
+    "FormGeneration",
+    "OpenGate",
+    "Reason",
+    "WaitDecision",
+    "decide",
+    "remember",
+]
 
 GROW_EVERY_S = 60.0
 """A job whose workers lose what they have not saved grows at most once in this time, if `--grow_every` says nothing."""
 
 
-def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Decision, Memory]:
+def decide(
+    view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now: float
+) -> tuple[Decision, DecisionMemory]:
     """Say what the proposer does now, why, and what to remember.
 
     `view` must be complete; `now` is the asker's monotonic clock in seconds. Never raises on anything that the store
     can hold.
     """
     if view.verdict is not None:
-        return Wait(Reason.ENDED, f"the job has ended: {view.verdict.value.reason}"), memory
+        return WaitDecision(Reason.ENDED, f"the job has ended: {view.verdict.value.reason}"), memory
     if view.unreadable:
-        return Wait(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right"), memory
+        return WaitDecision(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right"), memory
     if view.incarnation is None and (view.spec is not None or view.generation is not None):
-        return Wait(Reason.UNREADABLE, "the key incarnation of this job was deleted; put it back"), memory
+        return WaitDecision(Reason.UNREADABLE, "the key incarnation of this job was deleted; put it back"), memory
     if view.spec is None:
         gone = "the key spec of this job was deleted; a node that joins writes it anew"
-        return Wait(Reason.NO_SPEC, "the job has no spec yet" if view.generation is None else gone), memory
+        return WaitDecision(Reason.NO_SPEC, "the job has no spec yet" if view.generation is None else gone), memory
     memory = observe(view, memory, policy, now)
-    decision, memory = _answer(Question(view, view.spec.value, memory, policy, now))
-    if isinstance(decision, Wait) and memory.seen_since:  # Who cannot be linked is taken without a link in the end.
+    decision, memory = _answer(Situation(view, view.spec.value, memory, policy, now))
+    if (
+        isinstance(decision, WaitDecision) and memory.seen_since
+    ):  # Who cannot be linked is taken without a link in the end.
         until = min(memory.seen_since.values()) + LINK_PATIENCE_S
         decision = replace(decision, until=earliest(decision.until, until))
-    if isinstance(decision, Wait) and (times := [at for at in memory.cooling.values() if now < at]):
+    if isinstance(decision, WaitDecision) and (times := [at for at in memory.cooling.values() if now < at]):
         decision = replace(decision, until=earliest(decision.until, *times))  # Whose host is a newcomer then.
     return decision, memory
 
 
-def _answer(q: Question) -> tuple[Decision, Memory]:
+def _answer(q: Situation) -> tuple[Decision, DecisionMemory]:
     halt = operator_stop.asked(q)
     if halt is not None:
         return operator_stop.answer(q, halt), q.memory
     roles = cluster_spec.roles_of(q.spec)
     if roles is not None:
-        return _of_roster(q, roles)
+        return _decide_ps(q, roles)
     if q.generation is None:
         return _first(q)
     if q.view.go is not None and q.view.go.value.g == q.generation.g:
@@ -93,121 +117,135 @@ def _answer(q: Question) -> tuple[Decision, Memory]:
     return at_gate(q, q.generation)
 
 
-def _of_roster(q: Question, roles: Roles) -> tuple[Decision, Memory]:
+def _decide_ps(q: Situation, roles: PsLayout) -> tuple[Decision, DecisionMemory]:
     """The same for a parameter-server job."""
     generation = q.generation
     if generation is None:
         return _at_once(q, cluster_spec.first(q, roles)), q.memory
     if q.view.go is not None and q.view.go.value.g == generation.g:
         return cluster_spec.running(q, roles, generation)
-    if not cluster_spec.standing(q, generation) or cluster_spec.too_few(q, roles, generation):
+    if not cluster_spec.any_member_present(q, generation) or cluster_spec.too_few(q, roles, generation):
         return cluster_spec.reform(q, roles, generation), q.memory
     if generation.before is not None and (closed := cluster_spec.closed(q, generation.before)) is not None:
         return closed, q.memory
-    return opening(q, generation, generation.before, None, charge=False)  # Its revisions were paid for one by one.
+    return open_gate(q, generation, generation.before, None, charge=False)  # Its revisions were paid for one by one.
 
 
-def _first(q: Question) -> tuple[Decision, Memory]:
+def _first(q: Situation) -> tuple[Decision, DecisionMemory]:
     nodes = q.newcomers()
     need = q.spec.np.first
     if len(nodes) < need:
         more = host_order.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
-        text = f"{counted(len(nodes), need)} here; waiting for {more}"
-        return Wait(Reason.MISSING, text), q.memory
+        text = f"{n_of_m(len(nodes), need)} here; waiting for {more}"
+        return WaitDecision(Reason.MISSING, text), q.memory
     until = q.settled_at(nodes)
     expected = q.expected(max(len(nodes), q.memory.size_before))
     if len(nodes) < expected and q.now < until:
         whom = host_order.others(q.spec.ips, q.hosts(nodes))
-        return Wait(Reason.SETTLING, settling(len(nodes), expected, until - q.now, whom), until), q.memory
-    reason = f"{counted(len(nodes), expected)} here"
-    return _at_once(q, form(q, Reason.FORMED, Why.FIRST, reason, [])), q.memory
+        return WaitDecision(Reason.SETTLING, settling_text(len(nodes), expected, until - q.now, whom), until), q.memory
+    reason = f"{n_of_m(len(nodes), expected)} here"
+    return _at_once(q, form(q, Reason.FORMED, ChangeReason.FIRST, reason, [])), q.memory
 
 
-def _at_once(q: Question, first: Decision) -> Decision:
+def _at_once(q: Situation, first: Decision) -> Decision:
     """A first generation with its go: nobody can still run an older world, so it needs no gate."""
-    if not isinstance(first, Form):
+    if not isinstance(first, FormGeneration):
         return first
-    opened, _ = opening(q, first.generation, None, None)
-    return replace(first, go=opened.go) if isinstance(opened, Open) else first
+    opened, _ = open_gate(q, first.generation, None, None)
+    return replace(first, go=opened.go) if isinstance(opened, OpenGate) else first
 
 
-def _running(q: Question, generation: Generation) -> tuple[Decision, Memory]:
+def _running(q: Situation, generation: Generation) -> tuple[Decision, DecisionMemory]:
     nodes = [place.node for place in generation.members]
     outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
-    done = [node for node, outcome in outcomes.items() if outcome.ended is Ended.OK and outcome.over]
+    done = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.OK and outcome.over]
     if nodes and len(done) == len(nodes):
         return completed(q, generation.g), q.memory
-    failed = [node for node, outcome in outcomes.items() if outcome.ended is Ended.FAILED]
-    stopped = [node for node, outcome in outcomes.items() if outcome.ended is Ended.STOPPED]
+    failed = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.FAILED]
+    stopped = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.STOPPED]
     away = [node for node in nodes if node not in outcomes and not q.working(node)]
     returning = {node: until for node in away if (until := q.returns_until(node)) is not None}
     lost = [node for node in away if node not in returning]
     if lost or failed or stopped:
         staying = q.staying(generation)
         if not staying:
-            gone = f"{named(lost or failed or stopped)} left, nobody of this world remains"
+            gone = f"{join_names(lost or failed or stopped)} left, nobody of this world remains"
             return reform(q, gone, lost), q.memory
         if lost:
-            return replace(form(q, Reason.LOST, Why.LOSS, lost_words(q, lost), staying), lost=tuple(lost)), q.memory
+            return replace(
+                form(q, Reason.LOST, ChangeReason.LOSS, lost_words(q, lost), staying), lost=tuple(lost)
+            ), q.memory
         if failed:
             to_ask = (q.memory.linked & set(nodes)) - set(failed)
             asked = bool(to_ask) or q.memory.asked_g == generation.g
-            if asked and q.memory.answered_g < generation.g and all(is_echo(outcomes[node]) for node in failed):
+            if asked and q.memory.answered_g < generation.g and all(is_secondary(outcomes[node]) for node in failed):
                 text = f"{failure_words(q, generation.g, failed)}; asking the other nodes whether they are still there"
-                return Wait(Reason.ASKING, text), q.memory
-            return form(q, Reason.FAILED, Why.FAILURE, failure_words(q, generation.g, failed), staying), q.memory
-        return form(q, Reason.STOPPED, Why.STOPPED, f"{named(stopped)} stopped its workers", staying), q.memory
+                return WaitDecision(Reason.ASKING, text), q.memory
+            return form(
+                q, Reason.FAILED, ChangeReason.FAILURE, failure_words(q, generation.g, failed), staying
+            ), q.memory
+        return form(
+            q, Reason.STOPPED, ChangeReason.STOPPED, f"{join_names(stopped)} stopped its workers", staying
+        ), q.memory
     if returning:
         until = max(returning.values())
-        whose = f"the lease{'s' if len(returning) > 1 else ''} of {named(returning)} ended"
+        whose = f"the lease{'s' if len(returning) > 1 else ''} of {join_names(returning)} ended"
         text = f"{whose}; waiting {max(until - q.now, 1):.0f} s more for a new one"
-        return Wait(Reason.RETURNING, text, until), q.memory
+        return WaitDecision(Reason.RETURNING, text, until), q.memory
     if done:
-        return Wait(Reason.FINISHING, f"{len(done)} of {node_count(len(nodes))} done; waiting for the others"), q.memory
+        return WaitDecision(
+            Reason.FINISHING, f"{len(done)} of {node_count(len(nodes))} done; waiting for the others"
+        ), q.memory
     return _planned(q, generation, nodes), q.memory
 
 
-def _planned(q: Question, generation: Generation, nodes: list[str]) -> Decision:
+def _planned(q: Situation, generation: Generation, nodes: list[str]) -> Decision:
     """Changes that can wait: drains, fewer nodes wanted, newcomers."""
     draining = [node for node in nodes if q.draining(node)]
     if draining:
         until = min(q.memory.draining_since[node] for node in draining) + BATCH_S
         if q.now < until:
-            return Wait(Reason.DRAIN_BATCH, drains(q, draining), until)
-        return form(q, Reason.DRAINED, Why.DRAIN, drains(q, draining), q.staying(generation), planned=True)
+            return WaitDecision(Reason.DRAIN_BATCH, draining_text(q, draining), until)
+        return form(
+            q, Reason.DRAINED, ChangeReason.DRAIN, draining_text(q, draining), q.staying(generation), planned=True
+        )
     high = q.spec.np.high
     newcomers = q.newcomers()[: max(0, high - len(nodes))]
     out_of_reach = [node for node in nodes if q.member(node) is None or node in q.memory.astray]
     if out_of_reach and (newcomers or len(nodes) > high):  # It would work on with workers that have stopped.
-        change = told(newcomers, "join") if newcomers else f"{node_count(high)} wanted"
-        text = f"{change}; waiting for {named(out_of_reach)} to reach the store again"
-        return Wait(Reason.OUT_OF_REACH, text)
+        change = with_verb(newcomers, "join") if newcomers else f"{node_count(high)} wanted"
+        text = f"{change}; waiting for {join_names(out_of_reach)} to reach the store again"
+        return WaitDecision(Reason.OUT_OF_REACH, text)
     if len(nodes) > high:
         reason = f"{len(nodes)} nodes run, {high} are wanted"
-        return form(q, Reason.SHRUNK, Why.SHRINK, reason, q.staying(generation), planned=True)
+        return form(q, Reason.SHRUNK, ChangeReason.SHRINK, reason, q.staying(generation), planned=True)
     if newcomers:
         until = q.settled_at(newcomers)
         if len(nodes) + len(newcomers) < high and q.now < until:
-            return Wait(Reason.GROW_SETTLING, settling(len(nodes) + len(newcomers), high, until - q.now), until)
+            return WaitDecision(
+                Reason.GROW_SETTLING, settling_text(len(nodes) + len(newcomers), high, until - q.now), until
+            )
         grown_at, every_s = q.memory.grown_at, _grow_every_s(q, generation)
         if grown_at is not None and q.now < grown_at + every_s:
             until = grown_at + every_s
-            text = f"{told(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {every_s:g})"
-            return Wait(Reason.GROW_LATER, text, until)
-        return form(q, Reason.GROWN, Why.GROWTH, told(newcomers, "join"), q.staying(generation), planned=True)
+            text = f"{with_verb(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {every_s:g})"
+            return WaitDecision(Reason.GROW_LATER, text, until)
+        return form(
+            q, Reason.GROWN, ChangeReason.GROWTH, with_verb(newcomers, "join"), q.staying(generation), planned=True
+        )
     text = f"training with {node_count(len(nodes))}"
     spares = len(q.ready())
     kept_out = [
-        f"{host} is kept out for {length(until - q.now)} more"
+        f"{host} is kept out for {duration_in_words(until - q.now)} more"
         for (host, _), until in q.memory.cooling.items()
         if q.now < until
     ]
     kept_out += [f"{host} is kept out until it can be reached" for host in sorted(q.out_of_reach() - q.cooling())]
-    parts = [text + (f", {spares} spare" if spares else ""), *([listed(kept_out)] if kept_out else [])]
-    return Wait(Reason.TRAINING, "; ".join(parts))
+    parts = [text + (f", {spares} spare" if spares else ""), *([quarantine_summary(kept_out)] if kept_out else [])]
+    return WaitDecision(Reason.TRAINING, "; ".join(parts))
 
 
-def _grow_every_s(q: Question, generation: Generation) -> float:
+def _grow_every_s(q: Situation, generation: Generation) -> float:
     """How far apart two growths are: workers that save before they leave lose nothing by another one."""
     if q.spec.grow_every_s is not None:
         return q.spec.grow_every_s

@@ -26,7 +26,19 @@ from typing import Annotated, Final
 
 import msgspec
 
-from elastic.core.model import Amount, Before, Budget, Cause, Count, Generation, Host, Number, Place, Role, Why
+from elastic.core.model import (
+    Amount,
+    Budget,
+    Cause,
+    ChangeReason,
+    Count,
+    Generation,
+    GenerationMember,
+    Host,
+    Number,
+    Predecessor,
+    Role,
+)
 from elastic.core.text import MARK_LENGTH
 
 EXPANDED_MAX = 1_000_000
@@ -40,19 +52,19 @@ LETTERS: Final = {role: letter for letter, role in ROLES.items()}
 _Named = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=2)]
 
 
-class _Before(msgspec.Struct, frozen=True, array_like=True):
+class _EncodedPredecessor(msgspec.Struct, frozen=True, array_like=True):
     g: Number
-    why: Why
+    why: ChangeReason
     nodes: tuple[int | str, ...]
     since: tuple[Amount, ...] = ()
     broken: bool = False
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _GenerationDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     g: Number
     run: Number
     tag: str
-    why: Why
+    why: ChangeReason
     reason: str
     slots: Count
     members: tuple[str | _Named, ...]
@@ -62,7 +74,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seats: tuple[tuple[int | str, ...], ...] = ()
     since: tuple[Amount, ...] = ()
     leaving: tuple[int, ...] = ()
-    before: _Before | None = None
+    before: _EncodedPredecessor | None = None
     budget: Budget = Budget()
     rev: Amount = 0
     cause: Cause | None = None
@@ -70,7 +82,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(_Document)
+_DECODER = msgspec.json.Decoder(_GenerationDocument)
 
 
 def write(generation: Generation) -> bytes:
@@ -78,9 +90,9 @@ def write(generation: Generation) -> bytes:
     members = generation.members
     domain = _domain(members)
     since = tuple(place.since for place in members)
-    seats = tuple(_seats(place) for place in members)
+    seats = tuple(_encoded_tasks(place) for place in members)
     return _ENCODER.encode(
-        _Document(
+        _GenerationDocument(
             g=generation.g,
             run=generation.run,
             tag=generation.tag,
@@ -108,7 +120,7 @@ def read(document: bytes) -> Generation:
     it = _DECODER.decode(document)
     count = len(it.members)
     _limited(it)
-    seats = [_seated(written) for written in it.seats] or [()] * count
+    seats = [_decoded_tasks(written) for written in it.seats] or [()] * count
     if len(seats) != count:
         raise ValueError(f"seats has {len(seats)} items for {count} members")
     ports = _expanded(it.ports)  # Converted, and so checked, below.
@@ -127,7 +139,7 @@ def read(document: bytes) -> Generation:
         held = ports[at : at + size]
         places.append((node, host, masters.get(m_id, ()), held, seats[m_id], since, m_id in leaving))
         at += size
-    members = msgspec.convert(places, tuple[Place, ...])
+    members = msgspec.convert(places, tuple[GenerationMember, ...])
     return Generation(
         g=it.g,
         run=it.run,
@@ -144,14 +156,14 @@ def read(document: bytes) -> Generation:
     )
 
 
-def _domain(members: Iterable[Place]) -> str:
+def _domain(members: Iterable[GenerationMember]) -> str:
     """What the hosts of most members end with, from their first dot on; "" if leaving it out saves nothing."""
     found = Counter(dot + rest for _, dot, rest in (place.host.partition(".") for place in members))
     domain, times = max(found.items(), key=lambda item: len(item[0]) * item[1], default=("", 0))
     return domain if len(domain) * times > 2 * (found.total() - times) + len('"domain":"",') + len(domain) else ""
 
 
-def _name(place: Place, domain: str) -> str | tuple[str, ...]:
+def _name(place: GenerationMember, domain: str) -> str | tuple[str, ...]:
     if place.node[:-MARK] != place.host:
         return (place.node, place.host)
     if domain and not place.host.endswith(domain):
@@ -167,24 +179,24 @@ def _named(name: str | tuple[str, ...], domain: str) -> tuple[str, str]:
     return (name[0], name[1]) if len(name) == 2 else (name[0], name[0][:-MARK])
 
 
-def _before(before: Before | None, members: Sequence[Place]) -> _Before | None:
+def _before(before: Predecessor | None, members: Sequence[GenerationMember]) -> _EncodedPredecessor | None:
     if before is None:
         return None
     m_ids = {place.node: m_id for m_id, place in enumerate(members)}
-    return _Before(
+    return _EncodedPredecessor(
         before.g, before.why, tuple(_runs(m_ids.get(node, node) for node in before.nodes)), before.since, before.broken
     )
 
 
-def _was(before: _Before | None, members: Sequence[Place]) -> Before | None:
+def _was(before: _EncodedPredecessor | None, members: Sequence[GenerationMember]) -> Predecessor | None:
     if before is None:
         return None
     count = len(members)
     nodes = tuple(one if isinstance(one, str) else members[_m_id(one, count)].node for one in _expanded(before.nodes))
-    return Before(before.g, nodes, before.why, before.since, before.broken)
+    return Predecessor(before.g, nodes, before.why, before.since, before.broken)
 
 
-def _seats(place: Place) -> tuple[int | str, ...]:
+def _encoded_tasks(place: GenerationMember) -> tuple[int | str, ...]:
     """Its seats: a letter wherever the role changes, and indexes."""
     written: list[int | str] = []
     role = None
@@ -196,7 +208,7 @@ def _seats(place: Place) -> tuple[int | str, ...]:
     return tuple(_runs(written))
 
 
-def _seated(written: tuple[int | str, ...]) -> tuple[tuple[Role, int], ...]:
+def _decoded_tasks(written: tuple[int | str, ...]) -> tuple[tuple[Role, int], ...]:
     found: list[tuple[Role, int]] = []
     role = None
     for one in _expanded(written):
@@ -240,7 +252,7 @@ def _expanded(items: Iterable[int | str]) -> tuple[int | str, ...]:
     return tuple(found)
 
 
-def _limited(it: _Document) -> None:
+def _limited(it: _GenerationDocument) -> None:
     """Refuse a document that stands for more than `EXPANDED_MAX` ports, seats and nodes."""
     lists: list[tuple[int | str, ...]] = [it.ports, *it.seats]
     if it.before is not None:

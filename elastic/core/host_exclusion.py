@@ -24,18 +24,18 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from elastic.core.keys import View
-from elastic.core.model import Budget, Cooldown, Outcome
+from elastic.core.keys import StoreView
+from elastic.core.model import Budget, Outcome, Quarantine
 
 KEEP_OUT_AFTER = 2
 """Once may be anything. With the default of three restarts, one is left when a host is seen to be broken."""
-COOLDOWN_MAX_S = 1800.0
+QUARANTINE_MAX_S = 1800.0
 """What costs a running job a restart each time may not come often; a host that was mended is missed for this long.
 A longer `--host_cooldown` does not double."""
 BLAMED_ONE_OF = 3
 HOSTS_MAX = 16
 """So many hosts are remembered. One less can be blamed in a row, however large the job is."""
-APART_MAX = 496
+UNREACHABLE_MAX = 496
 """So many hosts that others do not reach are left out at once, and remembered besides. One that is forgotten comes back
 at once: of a rack that is cut off all must be remembered."""
 NAMED_MAX = 4
@@ -45,7 +45,7 @@ HOST_MAX = 253
 RESTART_ASKED = 101
 """A worker that exits with this code asks for a restart, and says nothing of its machine."""
 
-Cooling = Mapping[tuple[str, int], float]
+QuarantineDeadlines = Mapping[tuple[str, int], float]
 """Until when hosts are kept out on a reader's clock, by host and by the generation whose failure did it."""
 
 
@@ -53,12 +53,12 @@ Cooling = Mapping[tuple[str, int], float]
 class Blame:
     """What a failure says of hosts. `suspects` should be kept out; `owed` is what the budget must pay after all."""
 
-    hosts: tuple[Cooldown, ...]
+    hosts: tuple[Quarantine, ...]
     suspects: tuple[str, ...] = ()
     owed: int = 0
 
 
-def after_progress(hosts: Iterable[Cooldown], outcomes: Iterable[Outcome]) -> tuple[Cooldown, ...]:
+def after_progress(hosts: Iterable[Quarantine], outcomes: Iterable[Outcome]) -> tuple[Quarantine, ...]:
     """A new row begins. Who took part in it and did not fail is like any other host again."""
     failed = failed_by_themselves(outcomes)
     proven = {outcome.host for outcome in outcomes} - set(failed)
@@ -79,12 +79,12 @@ def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
     return found
 
 
-def blame(hosts: Iterable[Cooldown], outcomes: Collection[Outcome], *, pays: bool) -> Blame:
+def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome], *, pays: bool) -> Blame:
     """Count a failure that follows no progress, or begins a new row. `pays`: it costs the job a restart."""
     failed = failed_by_themselves(outcomes)
     known = {one.host: one for one in hosts}
     for host, words in failed.items():
-        before = known.pop(host, Cooldown(host))  # The newest come last.
+        before = known.pop(host, Quarantine(host))  # The newest come last.
         charged = before.charged + (1 if pays and host == min(failed) else 0)
         known[host] = replace(before, failures=before.failures + 1, charged=charged, words=words, apart=False)
     in_row = [one for one in known.values() if one.failures]
@@ -93,14 +93,14 @@ def blame(hosts: Iterable[Cooldown], outcomes: Collection[Outcome], *, pays: boo
         for one in in_row:
             times = max(one.times - 1, 0) if one.left_s > 0 else one.times
             known[one.host] = replace(one, left_s=0.0, times=times, charged=one.charged + one.spared, spared=0)
-        return Blame(_few(known.values()), (), sum(one.spared for one in in_row))
+        return Blame(newest(known.values()), (), sum(one.spared for one in in_row))
     suspects = [one.host for one in in_row if one.host in failed and (one.times or one.failures >= KEEP_OUT_AFTER)]
-    return Blame(_few(known.values()), tuple(sorted(suspects)))
+    return Blame(newest(known.values()), tuple(sorted(suspects)))
 
 
-def keep_out(budget: Budget, suspects: Collection[str], g: int, first_s: float) -> Budget:
+def quarantine(budget: Budget, suspects: Collection[str], g: int, first_s: float) -> Budget:
     """What is written if these hosts are kept out because of generation `g`: it pays for none of their row."""
-    longest_s = max(first_s, COOLDOWN_MAX_S)
+    longest_s = max(first_s, QUARANTINE_MAX_S)
     hosts = tuple(
         replace(
             one,
@@ -118,22 +118,22 @@ def keep_out(budget: Budget, suspects: Collection[str], g: int, first_s: float) 
     return replace(budget, charged=max(budget.charged - given_back, 0), hosts=hosts)
 
 
-def noted_apart(budget: Budget, out: Mapping[str, str]) -> Budget:
+def with_unreachable(budget: Budget, out: Mapping[str, str]) -> Budget:
     """The budget with these hosts, that others do not reach, each with the words that say who."""
     known = {one.host: one for one in budget.hosts}
     new = [
-        replace(known.pop(host, Cooldown(host)), words=text[:WORDS_MAX], apart=True)
-        for host, text in list(out.items())[:APART_MAX]
+        replace(known.pop(host, Quarantine(host)), words=text[:WORDS_MAX], apart=True)
+        for host, text in list(out.items())[:UNREACHABLE_MAX]
     ]
-    return replace(budget, hosts=_few([*known.values(), *new]))
+    return replace(budget, hosts=newest([*known.values(), *new]))
 
 
-def kept_out_by(budget: Budget, g: int) -> list[Cooldown]:
+def quarantined_by(budget: Budget, g: int) -> list[Quarantine]:
     """The hosts that were kept out because of generation `g`, which has been judged then."""
     return [one for one in budget.hosts if one.g == g]
 
 
-def budget_of(view: View) -> Budget:
+def budget_of(view: StoreView) -> Budget:
     """What the present run of the job has used up, as its newest documents say it."""
     if view.generation is None or (view.spec is not None and view.spec.value.run != view.generation.value.run):
         return Budget()
@@ -143,7 +143,7 @@ def budget_of(view: View) -> Budget:
     return generation.budget
 
 
-def noted(view: View, cooling: Cooling, now: float) -> Cooling:
+def quarantine_deadlines(view: StoreView, cooling: QuarantineDeadlines, now: float) -> QuarantineDeadlines:
     """Until when hosts are kept out, counted from the moment at which this reader first saw it."""
     hosts = budget_of(view).hosts
     if not hosts and not cooling:
@@ -152,7 +152,7 @@ def noted(view: View, cooling: Cooling, now: float) -> Cooling:
 
 
 def count_down(
-    budget: Budget, cooling: Cooling, now: float, inside: Collection[str] = (), restarts_max: int = 0
+    budget: Budget, cooling: QuarantineDeadlines, now: float, inside: Collection[str] = (), restarts_max: int = 0
 ) -> Budget:
     """The budget with what is left of each cooldown by now; a host with a member inside is not kept out any more.
 
@@ -172,7 +172,7 @@ def count_down(
     return replace(budget, charged=charged, hosts=tuple(hosts))
 
 
-def words(one: Cooldown) -> str:
+def words(one: Quarantine) -> str:
     """Why a host is kept out: "its workers failed 2 times in a row (address in use)"."""
     if one.apart:
         return one.words
@@ -181,19 +181,19 @@ def words(one: Cooldown) -> str:
     return f"its workers failed again ({one.words})"
 
 
-def listed(texts: Sequence[str], between: str = "; ") -> str:
+def quarantine_summary(texts: Sequence[str], between: str = "; ") -> str:
     """What is to be said of hosts that are kept out; of many only how many there are."""
     more = len(texts) - NAMED_MAX
     shown = between.join(texts[:NAMED_MAX])
     return shown if more <= 0 else f"{shown}{between}{more} more {'is' if more == 1 else 'are'} kept out"
 
 
-def length(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """So long, in words: "60 s", "30 min"."""
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{max(seconds, 1):.0f} s"
 
 
-def taken_for_linked(view: View) -> frozenset[str]:
+def taken_for_linked(view: StoreView) -> frozenset[str]:
     """Whom a reader that has no links may take for reached by the proposer.
 
     That is everybody, but who was left out because others did not reach it, and is not back.
@@ -209,11 +209,11 @@ def clock_time(wall_s: float) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
 
 
-def _few(hosts: Iterable[Cooldown]) -> tuple[Cooldown, ...]:
+def newest(hosts: Iterable[Quarantine]) -> tuple[Quarantine, ...]:
     """The newest of the row, then of those that were kept out, in their order; with those that others do not reach.
 
     One that was forgotten would be a newcomer at once.
     """
     found = tuple(hosts)
     weighed = sorted((one for one in found if not one.apart), key=lambda one: (one.failures > 0, one.times > 0))
-    return (*weighed[-HOSTS_MAX:], *[one for one in found if one.apart][-APART_MAX:])
+    return (*weighed[-HOSTS_MAX:], *[one for one in found if one.apart][-UNREACHABLE_MAX:])

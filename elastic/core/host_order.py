@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from elastic.core.model import Place
+from elastic.core.model import GenerationMember
 
 NAMED_MAX = 8
 """So many hosts are named in a sentence, the rest is counted."""
 
 
-def in_order(ips: tuple[str, ...], places: Iterable[Place]) -> list[Place]:
+def in_order(ips: tuple[str, ...], places: Iterable[GenerationMember]) -> list[GenerationMember]:
     """Sort places by their host's index in the list; hosts that it does not name come last, as they were."""
     index = {host: number for number, host in enumerate(ips)}
     return sorted(places, key=lambda place: index.get(place.host, len(ips)))

@@ -34,18 +34,18 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from elastic.core import generation_codec
-from elastic.core.kv import Entry, Range
+from elastic.core.kv import KeyRange, KeyValue
 from elastic.core.model import (
     SCHEMA,
     Arrival,
+    DrainOrder,
     Generation,
     Go,
-    Halt,
-    Leave,
+    JobSpec,
     Member,
     Outcome,
-    Saved,
-    Spec,
+    SavedCheckpoint,
+    StopOrder,
     Verdict,
     contradiction,
 )
@@ -58,11 +58,13 @@ DOCUMENT_BYTES_MAX = 1_400_000
 
 T = TypeVar("T")
 
-Document = str | Arrival | Spec | Member | Generation | Go | Outcome | Verdict | Saved | Halt | Leave
+Document = (
+    str | Arrival | JobSpec | Member | Generation | Go | Outcome | Verdict | SavedCheckpoint | StopOrder | DrainOrder
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored(Generic[T]):
+class StoredDocument(Generic[T]):
     """A document with the revisions it was read at."""
 
     value: T
@@ -72,7 +74,7 @@ class Stored(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class StoreView:
     """What one agent knows of its job in the store, at `revision`.
 
     `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
@@ -82,17 +84,17 @@ class View:
     """
 
     revision: int = 0
-    incarnation: Stored[str] | None = None
-    secret: Stored[str] | None = None
-    spec: Stored[Spec] | None = None
-    generation: Stored[Generation] | None = None
-    go: Stored[Go] | None = None
-    verdict: Stored[Verdict] | None = None
-    saved: Stored[Saved] | None = None
-    halt: Stored[Halt] | None = None
-    leaves: Mapping[str, Stored[Leave]] = field(default_factory=dict)
-    members: Mapping[str, Stored[Member]] = field(default_factory=dict)
-    outcomes: Mapping[tuple[int, str], Stored[Outcome]] = field(default_factory=dict)
+    incarnation: StoredDocument[str] | None = None
+    secret: StoredDocument[str] | None = None
+    spec: StoredDocument[JobSpec] | None = None
+    generation: StoredDocument[Generation] | None = None
+    go: StoredDocument[Go] | None = None
+    verdict: StoredDocument[Verdict] | None = None
+    saved: StoredDocument[SavedCheckpoint] | None = None
+    halt: StoredDocument[StopOrder] | None = None
+    leaves: Mapping[str, StoredDocument[DrainOrder]] = field(default_factory=dict)
+    members: Mapping[str, StoredDocument[Member]] = field(default_factory=dict)
+    outcomes: Mapping[tuple[int, str], StoredDocument[Outcome]] = field(default_factory=dict)
     complete: bool = False
     follows: str | None = None
     damaged: tuple[str, ...] = ()
@@ -139,17 +141,17 @@ class JobKeys:
         """The key of a node's outcome of generation g, of the start that revision `since` asked for."""
         return f"{self.outcomes}{g:010d}/{node}" + (f"/{since}" if since else "")
 
-    def later_outcomes(self, g: int, node: str) -> Range:
+    def later_outcomes(self, g: int, node: str) -> KeyRange:
         """A node's outcomes of every later start in generation g."""
-        return Range.prefix(self.outcome(g, node) + "/")
+        return KeyRange.prefix(self.outcome(g, node) + "/")
 
     def answer(self, probe: str, node: str) -> str:
         """The key of a node's answer to a probe."""
         return f"{self.answers}{probe}/{node}"
 
-    def outcomes_below(self, g: int) -> Range:
+    def outcomes_below(self, g: int) -> KeyRange:
         """Every outcome of the generations before g."""
-        return Range(self.outcomes, f"{self.outcomes}{g:010d}/")
+        return KeyRange(self.outcomes, f"{self.outcomes}{g:010d}/")
 
     def known(self, key: str) -> bool:
         """Tell whether this version has a document at that key."""
@@ -161,14 +163,14 @@ class JobKeys:
         return (self.members, self.outcomes, self.saved, self.secret, self.halt, self.leaves)
 
     @property
-    def everything(self) -> tuple[Range, ...]:
+    def everything(self) -> tuple[KeyRange, ...]:
         """What the proposer follows: all but what sorts first: history and course for people, answers, who arrived."""
-        return (Range(self.generation, self._end),)
+        return (KeyRange(self.generation, self._end),)
 
-    def followed(self, *members: str) -> tuple[Range, ...]:
+    def followed(self, *members: str) -> tuple[KeyRange, ...]:
         """What everybody else follows: the job's documents, itself, and the one member before it in line."""
-        documents = (Range(self.generation, self.members), Range(self.outcomes[:-1] + "0", self._end))
-        return (*documents, *(Range.key(self.member(node)) for node in members))
+        documents = (KeyRange(self.generation, self.members), KeyRange(self.outcomes[:-1] + "0", self._end))
+        return (*documents, *(KeyRange.key(self.member(node)) for node in members))
 
     @property
     def _end(self) -> str:
@@ -176,22 +178,22 @@ class JobKeys:
 
 
 class ViewReader:
-    """Turns entries of the store into a `View`, decoding only what changed since the last call."""
+    """Turns entries of the store into a `StoreView`, decoding only what changed since the last call."""
 
     def __init__(self, keys: JobKeys) -> None:
         self._keys = keys
-        self._decoded: dict[str, tuple[Entry, Stored[Any] | None]] = {}
+        self._decoded: dict[str, tuple[KeyValue, StoredDocument[Any] | None]] = {}
 
-    def read(self, entries: Mapping[str, Entry], revision: int, *, complete: bool, follows: str | None) -> View:
+    def read(self, entries: Mapping[str, KeyValue], revision: int, *, complete: bool, follows: str | None) -> StoreView:
         """Build the view of these entries. A document that does not fit its schema is left out and named."""
         keys, before = self._keys, self._decoded
         members_at, outcomes_at = len(keys.members), len(keys.outcomes)
-        decoded: dict[str, tuple[Entry, Stored[Any] | None]] = {}
-        members: dict[str, Stored[Member]] = {}
-        leaves: dict[str, Stored[Leave]] = {}
-        outcomes: dict[tuple[int, str], Stored[Outcome]] = {}
+        decoded: dict[str, tuple[KeyValue, StoredDocument[Any] | None]] = {}
+        members: dict[str, StoredDocument[Member]] = {}
+        leaves: dict[str, StoredDocument[DrainOrder]] = {}
+        outcomes: dict[tuple[int, str], StoredDocument[Outcome]] = {}
         damaged: list[str] = []
-        single: dict[str, Stored[Any]] = {}
+        single: dict[str, StoredDocument[Any]] = {}
         schema: int | None = None
         for key, entry in entries.items():
             known = before.get(key)
@@ -217,7 +219,7 @@ class ViewReader:
             else:
                 single[key] = stored
         self._decoded = decoded
-        return View(
+        return StoreView(
             revision=revision,
             incarnation=single.get(keys.incarnation),
             secret=single.get(keys.secret),
@@ -238,12 +240,12 @@ class ViewReader:
             schema=schema,
         )
 
-    def _decode(self, entry: Entry) -> Stored[Any] | None:
+    def _decode(self, entry: KeyValue) -> StoredDocument[Any] | None:
         try:
             value = decode(self._keys, entry.key, entry.value)
         except DocumentError:
             return None
-        return Stored(value, entry.create_revision, entry.mod_revision, entry.lease)
+        return StoredDocument(value, entry.create_revision, entry.mod_revision, entry.lease)
 
 
 def encode(document: Document) -> bytes:
@@ -295,17 +297,17 @@ class _Versioned(msgspec.Struct, frozen=True):
 _VERSIONED = msgspec.json.Decoder(_Versioned)
 _ENCODER = msgspec.json.Encoder()
 _MEMBER = msgspec.json.Decoder(Member)
-_LEAVE = msgspec.json.Decoder(Leave)
+_LEAVE = msgspec.json.Decoder(DrainOrder)
 _OUTCOME = msgspec.json.Decoder(Outcome)
 _OUTCOME_KEY = re.compile(r"\d{10}/.+")
 _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "arrived": msgspec.json.Decoder(Arrival).decode,
     "incarnation": msgspec.json.Decoder(str).decode,
     "secret": msgspec.json.Decoder(str).decode,
-    "spec": msgspec.json.Decoder(Spec).decode,
+    "spec": msgspec.json.Decoder(JobSpec).decode,
     "generation": generation_codec.read,
     "go": msgspec.json.Decoder(Go).decode,
     "verdict": msgspec.json.Decoder(Verdict).decode,
-    "saved": msgspec.json.Decoder(Saved).decode,
-    "halt": msgspec.json.Decoder(Halt).decode,
+    "saved": msgspec.json.Decoder(SavedCheckpoint).decode,
+    "halt": msgspec.json.Decoder(StopOrder).decode,
 }

@@ -13,19 +13,19 @@ OPERATIONS_MAX = 128
 """Compares plus operations in one transaction (etcd's own default limit)."""
 
 
-class Range(Struct, frozen=True):
+class KeyRange(Struct, frozen=True):
     """The keys from `start` up to, but not including, `end`."""
 
     start: str
     end: str
 
     @classmethod
-    def key(cls, key: str) -> Range:
+    def key(cls, key: str) -> KeyRange:
         """Exactly one key."""
         return cls(key, key + "\0")
 
     @classmethod
-    def prefix(cls, prefix: str) -> Range:
+    def prefix(cls, prefix: str) -> KeyRange:
         """Every key that starts with `prefix`, which must end in "/" (so that j1/ never touches j10/)."""
         if not prefix.endswith("/"):
             raise ValueError(f"a prefix ends in '/': {prefix!r}")
@@ -36,7 +36,7 @@ class Range(Struct, frozen=True):
         return isinstance(key, str) and self.start <= key < self.end
 
 
-class Entry(Struct, frozen=True):
+class KeyValue(Struct, frozen=True):
     """One key as it was at some revision. `lease` is 0 for a key without one."""
 
     key: str
@@ -50,10 +50,10 @@ class Listing(Struct, frozen=True):
     """A range as it was at `revision`, ordered by key (or newest first, if asked)."""
 
     revision: int
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyValue, ...]
 
 
-class Target(StrEnum):
+class CompareTarget(StrEnum):
     """What a compare looks at."""
 
     CREATE = "create_revision"
@@ -64,34 +64,34 @@ class Target(StrEnum):
 class Compare(Struct, frozen=True):
     """`target` of every key in `range` equals `operand`. An absent key has revisions 0 and no value."""
 
-    range: Range
-    target: Target
+    range: KeyRange
+    target: CompareTarget
     operand: int | bytes
 
     @classmethod
     def created(cls, key: str, revision: int) -> Compare:
         """The key is the one that was created at `revision`."""
-        return cls(Range.key(key), Target.CREATE, revision)
+        return cls(KeyRange.key(key), CompareTarget.CREATE, revision)
 
     @classmethod
     def modified(cls, key: str, revision: int) -> Compare:
         """The key was last written at `revision` (0: it is absent)."""
-        return cls(Range.key(key), Target.MOD, revision)
+        return cls(KeyRange.key(key), CompareTarget.MOD, revision)
 
     @classmethod
     def absent(cls, key: str) -> Compare:
         """There is no such key."""
-        return cls(Range.key(key), Target.CREATE, 0)
+        return cls(KeyRange.key(key), CompareTarget.CREATE, 0)
 
     @classmethod
     def empty(cls, prefix: str) -> Compare:
         """There is no key under the prefix."""
-        return cls(Range.prefix(prefix), Target.CREATE, 0)
+        return cls(KeyRange.prefix(prefix), CompareTarget.CREATE, 0)
 
     @classmethod
     def equals(cls, key: str, value: bytes) -> Compare:
         """The key is there and has this value."""
-        return cls(Range.key(key), Target.VALUE, value)
+        return cls(KeyRange.key(key), CompareTarget.VALUE, value)
 
 
 class Put(Struct, frozen=True):
@@ -105,36 +105,36 @@ class Put(Struct, frozen=True):
 class Delete(Struct, frozen=True):
     """Delete every key in the range."""
 
-    range: Range
+    range: KeyRange
 
 
-class Read(Struct, frozen=True):
+class ReadRange(Struct, frozen=True):
     """Read the range inside the transaction."""
 
-    range: Range
+    range: KeyRange
 
 
-Operation = Put | Delete | Read
+Operation = Put | Delete | ReadRange
 
 
-class Instead(Struct, frozen=True):
+class ElseIf(Struct, frozen=True):
     """What a transaction does whose own compares do not hold: `then`, if these compares hold, and otherwise nothing."""
 
     compares: tuple[Compare, ...]
     then: tuple[Operation, ...]
 
 
-Otherwise = Sequence[Operation] | Instead
+ElseBranch = Sequence[Operation] | ElseIf
 
 
-def check_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> None:
+def check_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()) -> None:
     """Refuse, with `StoreError`, a transaction that no store takes: too long, or with a key put twice or also deleted.
 
     Both stores call it before anything is sent, so that they refuse the same in the same words.
     """
-    inner = otherwise if isinstance(otherwise, Instead) else None
+    inner = otherwise if isinstance(otherwise, ElseIf) else None
     other = inner.then if inner is not None else otherwise
-    assert not isinstance(other, Instead)
+    assert not isinstance(other, ElseIf)
     count = len(compares) + len(then) + len(other) + (len(inner.compares) if inner is not None else 0)
     if count > OPERATIONS_MAX:
         raise StoreError(f"a transaction of {count} compares and operations; at most {OPERATIONS_MAX}")
@@ -151,26 +151,26 @@ def check_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise:
             put.add(operation.key)
 
 
-def merged(ranges: Sequence[Range]) -> tuple[Range, ...]:
+def merged(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
     """The same keys in the fewest ranges, in order: overlapping and adjoining ones become one."""
-    result: list[Range] = []
+    result: list[KeyRange] = []
     for span in sorted(ranges, key=lambda each: each.start):
         if result and span.start <= result[-1].end:
-            result[-1] = Range(result[-1].start, max(result[-1].end, span.end))
+            result[-1] = KeyRange(result[-1].start, max(result[-1].end, span.end))
         else:
             result.append(span)
     return tuple(result)
 
 
 class TxnResult(Struct, frozen=True):
-    """Whether the compares held, the store's revision after it, and what each `Read` found, in order.
+    """Whether the compares held, the store's revision after it, and what each `ReadRange` found, in order.
 
-    `instead`: they did not hold, but those of the `Instead` did.
+    `instead`: they did not hold, but those of the `ElseIf` did.
     """
 
     succeeded: bool
     revision: int
-    reads: tuple[tuple[Entry, ...], ...] = ()
+    reads: tuple[tuple[KeyValue, ...], ...] = ()
     instead: bool = False
 
     @property
@@ -179,18 +179,18 @@ class TxnResult(Struct, frozen=True):
         return self.succeeded or self.instead
 
 
-class Change(Struct, frozen=True):
+class KeyChange(Struct, frozen=True):
     """One key changed. For a deletion `entry` has an empty value, its `mod_revision` is the deletion's."""
 
-    entry: Entry
+    entry: KeyValue
     deleted: bool = False
 
 
-class Batch(Struct, frozen=True):
+class WatchBatch(Struct, frozen=True):
     """Changes in order. `revision` is the store's revision they bring the reader to."""
 
     revision: int
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
 
 
 NOW = 0
@@ -204,7 +204,7 @@ class Lease(Struct, frozen=True):
     ttl_s: float
 
 
-class Refresh(Struct, frozen=True):
+class RefreshResult(Struct, frozen=True):
     """What a refresh of a lease found: the seconds that it has now, 0.0 when it is lost.
 
     `revision` is the store's before the refresh, as the server that answered has it: it may be a little behind.
@@ -214,7 +214,7 @@ class Refresh(Struct, frozen=True):
     revision: int
 
 
-class Status(Struct, frozen=True):
+class EndpointStatus(Struct, frozen=True):
     """One endpoint, for people: its address, version, revision, and whether it leads."""
 
     endpoint: str

@@ -28,8 +28,8 @@ Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=253)]
 Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$", max_length=300)]
 
-SEATS_MAX = 100_000
-Seats = Annotated[int, msgspec.Meta(ge=0, le=SEATS_MAX)]
+TASKS_MAX = 100_000
+TaskCount = Annotated[int, msgspec.Meta(ge=0, le=TASKS_MAX)]
 """So many seats of a role; lists are made of it."""
 Endpoint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%\[\]-]+$", max_length=300)]
 """`host:port`, or a host alone where the port is not fixed; IPv6 in brackets if there is a port."""
@@ -48,7 +48,7 @@ class MemberState(StrEnum):
     DRAINING = "draining"
 
 
-class Ended(StrEnum):
+class OutcomeKind(StrEnum):
     """How a node's workers of one generation ended."""
 
     OK = "ok"
@@ -56,7 +56,7 @@ class Ended(StrEnum):
     STOPPED = "stopped"
 
 
-class Status(StrEnum):
+class FinalStatus(StrEnum):
     """How the job ended."""
 
     COMPLETED = "completed"
@@ -64,7 +64,7 @@ class Status(StrEnum):
     STOPPED = "stopped"
 
 
-class Why(StrEnum):
+class ChangeReason(StrEnum):
     """Why a generation was made."""
 
     FIRST = "first"
@@ -81,11 +81,18 @@ class Why(StrEnum):
     STOP = "stop"
 
 
-PLANNED: Final = (Why.DRAIN, Why.GROWTH, Why.SHRINK, Why.STOP, Why.JOINED, Why.LEFT)
+PLANNED: Final = (
+    ChangeReason.DRAIN,
+    ChangeReason.GROWTH,
+    ChangeReason.SHRINK,
+    ChangeReason.STOP,
+    ChangeReason.JOINED,
+    ChangeReason.LEFT,
+)
 """Nothing is broken by these: workers get time to save and to end. The last two come while a gate is closed."""
 
 
-class Mode(StrEnum):
+class JobMode(StrEnum):
     """How the processes of a job work together."""
 
     COLLECTIVE = "collective"
@@ -103,14 +110,14 @@ class Role(StrEnum):
     WORKER = "worker"
 
 
-class Seat(msgspec.Struct, frozen=True, array_like=True):
+class Task(msgspec.Struct, frozen=True, array_like=True):
     """One process of a parameter-server job: server 0, worker 3. Indexes of each role count from 0."""
 
     role: Role
-    index: Seats
+    index: TaskCount
 
 
-class Roles(msgspec.Struct, frozen=True, kw_only=True):
+class PsLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Who is what in a parameter-server job.
 
     `servers`, `workers` and `heters` are fixed seats in the order of the command line; a node takes those whose host
@@ -123,9 +130,9 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[Endpoint, ...] = ()
     workers: tuple[Endpoint, ...] = ()
     heters: tuple[Endpoint, ...] = ()
-    server_num: Seats = 0
-    worker_num: Seats = 0
-    heter_num: Seats = 0
+    server_num: TaskCount = 0
+    worker_num: TaskCount = 0
+    heter_num: TaskCount = 0
     http_port: Amount = 0
     apart: bool = False
 
@@ -154,7 +161,7 @@ class Np(msgspec.Struct, frozen=True):
         return f"{self.low}:{self.high}"
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True):
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What binds every node of the job while any member lives.
 
     `grow_every_s` None: no limit where workers save before they leave, `membership.GROW_EVERY_S` for others.
@@ -172,9 +179,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: Seconds = 5.0
     store_outage_limit_s: Seconds = 120.0
     fatal_exit_codes: tuple[int, ...] = ()
-    mode: Mode = Mode.COLLECTIVE
+    mode: JobMode = JobMode.COLLECTIVE
     ips: tuple[Host, ...] = ()
-    roles: Roles | None = None
+    roles: PsLayout | None = None
     versions: Versions = msgspec.field(default_factory=dict)
 
 
@@ -204,7 +211,7 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
     member: Member | None = None
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class GenerationMember(msgspec.Struct, frozen=True, array_like=True):
     """One member of a generation. Its M_id is its index in `Generation.members`.
 
     `masters` are those that it registered, () in the document of a generation in which nobody meets at this member.
@@ -217,12 +224,12 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     host: Host
     masters: PortsIfAny
     ports: Ports
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[Task, ...] = ()
     since: Amount = 0
     leaving: bool = False
 
 
-class Before(msgspec.Struct, frozen=True, array_like=True):
+class Predecessor(msgspec.Struct, frozen=True, array_like=True):
     """The newest generation that got its go, who was in it (whom the gate waits for), and why it was replaced.
 
     `since` has the newest starts of a roster that was revised, in the order of the nodes; otherwise it is empty.
@@ -231,7 +238,7 @@ class Before(msgspec.Struct, frozen=True, array_like=True):
 
     g: Number
     nodes: tuple[str, ...]
-    why: Why
+    why: ChangeReason
     since: tuple[Amount, ...] = ()
     broken: bool = False
 
@@ -243,7 +250,7 @@ class Before(msgspec.Struct, frozen=True, array_like=True):
         return self.g, self.since[at] if at < len(self.since) else 0
 
 
-class Cooldown(msgspec.Struct, frozen=True, array_like=True):
+class Quarantine(msgspec.Struct, frozen=True, array_like=True):
     """A host whose workers failed by themselves (`elastic.core.host_exclusion`).
 
     `failures`: so often in a row without progress; `charged` of them cost the job a restart, `spared` were given back
@@ -276,7 +283,7 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
     fruitless: Amount = 0
     step: Step = -1
     infra: Amount = 0
-    hosts: Annotated[tuple[Cooldown, ...], msgspec.Meta(max_length=512)] = ()
+    hosts: Annotated[tuple[Quarantine, ...], msgspec.Meta(max_length=512)] = ()
 
 
 ANY_RANK: Final = -1
@@ -305,7 +312,7 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = Role.WORKER
 
 
-class FailedToo(msgspec.Struct, frozen=True, array_like=True):
+class OtherFailure(msgspec.Struct, frozen=True, array_like=True):
     """A process that failed by itself on another node than the first one, and where its log is."""
 
     rank: int
@@ -328,7 +335,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     exits: Annotated[tuple[WorkerExit, ...], msgspec.Meta(min_length=1)]
     ranks: tuple[int, ...]
     world_size: int
-    others: tuple[FailedToo, ...] = ()
+    others: tuple[OtherFailure, ...] = ()
 
     @property
     def first(self) -> WorkerExit:
@@ -336,10 +343,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         return self.exits[0]
 
 
-class Seated(NamedTuple):
+class TaskAssignment(NamedTuple):
     """One seat of a parameter-server job, with the node that has it and where its process listens."""
 
-    seat: Seat
+    seat: Task
     node: str
     host: str
     port: int
@@ -356,11 +363,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     g: Number
     run: Number
     tag: str
-    why: Why
+    why: ChangeReason
     reason: str
-    members: tuple[Place, ...]
+    members: tuple[GenerationMember, ...]
     slots: Count
-    before: Before | None = None
+    before: Predecessor | None = None
     budget: Budget = Budget()
     rev: Amount = 0
     cause: Cause | None = None
@@ -385,10 +392,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
             return len(self.seated(Role.WORKER)) + len(self.seated(Role.HETER))
         return len(self.members) * self.slots
 
-    def seated(self, role: Role) -> tuple[Seated, ...]:
+    def seated(self, role: Role) -> tuple[TaskAssignment, ...]:
         """Who has the seats of a role, by index."""
         found = [
-            Seated(seat, place.node, place.host, port)
+            TaskAssignment(seat, place.node, place.host, port)
             for place in self.members
             for seat, port in zip(place.seats, place.ports, strict=False)
             if seat.role is role
@@ -406,7 +413,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     are nodes of its world that it could not reach while its workers waited.
     """
 
-    ended: Ended
+    ended: OutcomeKind
     over: bool
     host: str
     forced: bool = False
@@ -435,7 +442,7 @@ class Go(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """How the job ended. `at` is the proposer's wall clock, seconds since the epoch, for people only."""
 
-    status: Status
+    status: FinalStatus
     reason: str
     run: int
     g: int
@@ -444,7 +451,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
 
 
-class Halt(msgspec.Struct, frozen=True, kw_only=True):
+class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An operator stops the run: workers save and leave, then the verdict is written. `at` is for people only."""
 
     run: Number
@@ -452,7 +459,7 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
     at: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
-class Leave(msgspec.Struct, frozen=True, kw_only=True):
+class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An operator tells one node to leave.
 
     `within_s`: the node may be gone so long after it has heard of it, and its workers get a little less (as in any
@@ -464,7 +471,7 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True):
     at: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The newest checkpoint that the job's workers committed, and the host on which it was said.
 
     `folder` is a full path there; whether others can read it, nobody knows yet. `at` is that host's wall clock, for
@@ -478,7 +485,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     g: Number
     at: float = 0.0
 
-    def replaces(self, other: Saved | None) -> bool:
+    def replaces(self, other: SavedCheckpoint | None) -> bool:
         """Tell whether this is the newer word.
 
         A later generation counts more than a higher step: it may have gone back to an older checkpoint.
@@ -489,7 +496,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 def contradiction(document: object) -> str:
     """Say in which way the parts of a document do not fit each other; "" if they do."""
     match document:
-        case Spec(np=Np(low=low, high=high, first=first)) if not low <= first <= high:
+        case JobSpec(np=Np(low=low, high=high, first=first)) if not low <= first <= high:
             return f"np {low}:{high} starts with {first}"
         case Member(slots=slots, ports=ports) if len(ports) != slots:
             return f"{slots} slots and {len(ports)} ports"
@@ -501,5 +508,5 @@ def contradiction(document: object) -> str:
             return ""
 
 
-def _ports(place: Place, slots: int) -> int:
+def _ports(place: GenerationMember, slots: int) -> int:
     return len(place.seats) or slots

@@ -8,19 +8,28 @@ once, and who still has workers stops them fast. A job whose workers all ended w
 
 from __future__ import annotations
 
-from elastic.core.membership.decision import Conclude, Decision, Form, Reason, Wait
-from elastic.core.membership.situation import Question, completed, named
-from elastic.core.model import Before, Ended, Generation, Halt, Outcome, Status, Verdict, Why
+from elastic.core.membership.decision import ConcludeJob, Decision, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.situation import Situation, completed, join_names
+from elastic.core.model import (
+    ChangeReason,
+    FinalStatus,
+    Generation,
+    Outcome,
+    OutcomeKind,
+    Predecessor,
+    StopOrder,
+    Verdict,
+)
 from elastic.core.ps import cluster_spec
 
 
-def asked(q: Question) -> Halt | None:
+def asked(q: Situation) -> StopOrder | None:
     """What an operator wrote about this run, None if nothing."""
     stored = q.view.halt
     return stored.value if stored is not None and stored.value.run == q.spec.run else None
 
 
-def answer(q: Question, halt: Halt) -> Decision:
+def answer(q: Situation, halt: StopOrder) -> Decision:
     """What the proposer does for it now."""
     generation = q.generation
     if generation is None:
@@ -33,11 +42,11 @@ def answer(q: Question, halt: Halt) -> Decision:
     return _stopping(q, halt, before)
 
 
-def _running(q: Question, halt: Halt, generation: Generation) -> Decision:
+def _running(q: Situation, halt: StopOrder, generation: Generation) -> Decision:
     roles = cluster_spec.roles_of(q.spec)
     if roles is not None:  # Who has a seat there goes on whatever becomes of others, and can save.
         decision, _ = cluster_spec.running(q, roles, generation)
-        return decision if isinstance(decision, Conclude) else _ask_all(q, halt, generation)
+        return decision if isinstance(decision, ConcludeJob) else _ask_all(q, halt, generation)
     nodes = [place.node for place in generation.members]
     outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
     if nodes and _all_ok(outcomes, nodes):
@@ -45,19 +54,19 @@ def _running(q: Question, halt: Halt, generation: Generation) -> Decision:
     away = {node: q.returns_until(node) for node in nodes if node not in outcomes and not q.working(node)}
     if away and None not in away.values():
         until = max(at for at in away.values() if at is not None)
-        return Wait(Reason.RETURNING, f"{halt.reason}; waiting for {named(away)} to register again", until)
+        return WaitDecision(Reason.RETURNING, f"{halt.reason}; waiting for {join_names(away)} to register again", until)
     return _ask_all(q, halt, generation)
 
 
-def _ask_all(q: Question, halt: Halt, generation: Generation) -> Form:
+def _ask_all(q: Situation, halt: StopOrder, generation: Generation) -> FormGeneration:
     """An empty world: it tells everybody to save and to stop. Where some ended well, the others may be about to."""
     ended = {node for (g, node) in q.view.outcomes if g == generation.g}
     going = tuple(place.node for place in generation.members if place.node not in ended)
-    empty = q.successor([], Why.STOP, halt.reason)
-    return Form(Reason.HALTED, halt.reason, empty, planned=not ended, unfinished=going)
+    empty = q.successor([], ChangeReason.STOP, halt.reason)
+    return FormGeneration(Reason.HALTED, halt.reason, empty, planned=not ended, unfinished=going)
 
 
-def _stopping(q: Question, halt: Halt, before: Before) -> Decision:
+def _stopping(q: Situation, halt: StopOrder, before: Predecessor) -> Decision:
     """Wait for those who still have workers of the world before, while that is any use."""
     outcomes = {node: outcome for node in before.nodes if (outcome := _last(q, before, node)) is not None}
     if _all_ok(outcomes, before.nodes):
@@ -71,10 +80,12 @@ def _stopping(q: Question, halt: Halt, before: Before) -> Decision:
     returns = [at for node in waited if not q.here(node) and (at := q.returns_until(node)) is not None]
     until = min(absent + returns, default=None)
     whose = "their" if len(waited) > 1 else "its"
-    return Wait(Reason.STOPPING, f"{halt.reason}; waiting for {named(waited)} to stop {whose} workers", until)
+    return WaitDecision(
+        Reason.STOPPING, f"{halt.reason}; waiting for {join_names(waited)} to stop {whose} workers", until
+    )
 
 
-def _last(q: Question, before: Before, node: str) -> Outcome | None:
+def _last(q: Situation, before: Predecessor, node: str) -> Outcome | None:
     """How the last start of a node's workers ended; what earlier starts said does not count."""
     end, start = q.outcome(before.g, node), before.start(node)
     return end if end is not None and (before.g, end.since) == start else None
@@ -82,14 +93,14 @@ def _last(q: Question, before: Before, node: str) -> Outcome | None:
 
 def _broken(outcomes: dict[str, Outcome]) -> bool:
     """A worker failed, or had to be stopped for a reason of its node: those that are left cannot meet any more."""
-    return any(one.ended is Ended.FAILED or one.forced for one in outcomes.values())
+    return any(one.ended is OutcomeKind.FAILED or one.forced for one in outcomes.values())
 
 
 def _all_ok(outcomes: dict[str, Outcome], nodes: list[str] | tuple[str, ...]) -> bool:
-    return len(outcomes) == len(nodes) and all(one.ended is Ended.OK and one.over for one in outcomes.values())
+    return len(outcomes) == len(nodes) and all(one.ended is OutcomeKind.OK and one.over for one in outcomes.values())
 
 
-def _over(q: Question, halt: Halt) -> Conclude:
+def _over(q: Situation, halt: StopOrder) -> ConcludeJob:
     g = q.generation.g if q.generation is not None else 0
-    verdict = Verdict(status=Status.STOPPED, reason=halt.reason, run=q.spec.run, g=g, tag="", at=0.0)
-    return Conclude(Reason.HALTED, halt.reason, verdict)
+    verdict = Verdict(status=FinalStatus.STOPPED, reason=halt.reason, run=q.spec.run, g=g, tag="", at=0.0)
+    return ConcludeJob(Reason.HALTED, halt.reason, verdict)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from elastic.core.model import Spec
+from elastic.core.model import JobSpec
 
 SPLIT: Final = "the network is split"
 """What of the machine is to blame where a worker is ended because others cannot be reached (`WorkerExit.infra`)."""
@@ -23,7 +23,7 @@ NAMED_MAX: Final = 4
 """More of those that do not reach a machine are counted and not named."""
 
 
-def looked_at(names: Sequence[str], node: str) -> tuple[str, ...]:
+def nodes_to_probe(names: Sequence[str], node: str) -> tuple[str, ...]:
     """Whom of a world with these names, in their order, `node` looks at; nobody if it is not in it."""
     if node not in names:
         return ()
@@ -32,7 +32,7 @@ def looked_at(names: Sequence[str], node: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*after[:OTHERS_MAX], *(names[:1] if m_id else ()))))
 
 
-def apart(
+def nodes_to_exclude(
     nodes: Sequence[str], unreached: Mapping[str, Collection[str]], lost: Collection[str] = ()
 ) -> dict[str, list[str]]:
     """Who of `nodes`, which are in their order, is left out, each with those that it is apart from.
@@ -65,7 +65,7 @@ def _largest_part(nodes: Sequence[str], order: Mapping[str, int], ways: Mapping[
     """The largest part of a world whose nodes reach each other over others of it; of two the one with the earlier."""
     near: dict[str, set[str]] = {node: set() for node in order}
     for node in order:
-        for other in looked_at(nodes, node):
+        for other in nodes_to_probe(nodes, node):
             if other in order and other not in ways.get(node, ()):
                 near[node].add(other)
                 near[other].add(node)
@@ -80,7 +80,7 @@ def _largest_part(nodes: Sequence[str], order: Mapping[str, int], ways: Mapping[
     return max(parts, key=len)
 
 
-def cannot_reach(nodes: Sequence[str], spec: Spec, *, can: bool) -> str:
+def cannot_reach(nodes: Sequence[str], spec: JobSpec, *, can: bool) -> str:
     """What a node says whose workers wait while these cannot be reached; `can`: the job can go on without them."""
     if not nodes:
         return "the workers go on, or every node of this world can be reached from here again"

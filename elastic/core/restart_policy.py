@@ -10,33 +10,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from elastic.core.host_exclusion import (
-    APART_MAX,
     NAMED_MAX,
     RESTART_ASKED,
+    UNREACHABLE_MAX,
     Blame,
     after_progress,
     blame,
-    keep_out,
-    kept_out_by,
-    noted_apart,
+    quarantine,
+    quarantined_by,
+    with_unreachable,
 )
-from elastic.core.keys import Stored
+from elastic.core.keys import StoredDocument
 from elastic.core.model import (
     ANY_RANK,
-    Before,
     Budget,
     Cause,
-    Cooldown,
-    Ended,
-    FailedToo,
-    Mode,
+    ChangeReason,
+    JobMode,
+    JobSpec,
+    OtherFailure,
     Outcome,
+    OutcomeKind,
+    Predecessor,
+    Quarantine,
     Role,
-    Spec,
-    Why,
     WorkerExit,
 )
-from elastic.core.partition import SPLIT, apart, not_reached_by
+from elastic.core.partition import SPLIT, nodes_to_exclude, not_reached_by
 
 PROGRESS_RUN_S = 60.0
 """A generation whose script reports no steps made progress if it ran for this long."""
@@ -73,11 +73,11 @@ class Judgement:
 
 
 def judge(
-    before: Before,
-    outcomes: Mapping[str, Stored[Outcome]],
+    before: Predecessor,
+    outcomes: Mapping[str, StoredDocument[Outcome]],
     lost: frozenset[str],
     budget: Budget,
-    spec: Spec,
+    spec: JobSpec,
     *,
     healthy: bool,
 ) -> Judgement:
@@ -96,14 +96,16 @@ def judge(
     hosts = after_progress(budget.hosts, ends) if progress else budget.hosts
     kept = Budget(charged, fruitless, max(step, budget.step), infra, hosts)
 
-    if judged := kept_out_by(budget, before.g):  # And a host was left out then.
-        return _judged_before(judged, budget, cause_of(before, outcomes, spec), spec)
+    if judged := quarantined_by(budget, before.g):  # And a host was left out then.
+        return _judged_before(judged, budget, root_cause_of(before, outcomes, spec), spec)
     failures = [
-        outcome.value for outcome in outcomes.values() if outcome.value.ended is Ended.FAILED and outcome.value.exits
+        outcome.value
+        for outcome in outcomes.values()
+        if outcome.value.ended is OutcomeKind.FAILED and outcome.value.exits
     ]
     if not failures:
         return Judgement(kept)
-    cause = cause_of(before, outcomes, spec)
+    cause = root_cause_of(before, outcomes, spec)
     own = [worker for outcome in failures for worker in outcome.exits if not worker.consequence]
 
     fatal = next((worker for worker in own if worker.code in spec.fatal_exit_codes), None)
@@ -114,9 +116,9 @@ def judge(
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
     if cause is not None and ran_s < PROGRESS_RUN_S and own and all(worker.startup for worker in own):
         return Judgement(kept, cause=cause, fatal=f"the script cannot start: {cause.first.startup} ({RETRY})")
-    if spec.mode is Mode.COLLECTIVE and not lost and (nowhere := _startable_nowhere(ends)):
+    if spec.mode is JobMode.COLLECTIVE and not lost and (nowhere := _startable_nowhere(ends)):
         return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {nowhere}")
-    split = apart(before.nodes, {node: stored.value.unreached for node, stored in outcomes.items()}, lost)
+    split = nodes_to_exclude(before.nodes, {node: stored.value.unreached for node, stored in outcomes.items()}, lost)
     if split and all(worker.infra == SPLIT for worker in own):
         return _split(kept, split, outcomes, cause, before.g, spec)
     if lost:
@@ -128,7 +130,7 @@ def judge(
     forced = frozenset(node for node, stored in outcomes.items() if stored.value.forced)
     if forced and not own:
         return Judgement(kept, note=f"not charged: {_names(forced)} had to stop its workers")
-    if before.why is not Why.FAILURE and not own:
+    if before.why is not ChangeReason.FAILURE and not own:
         return Judgement(kept, note="not charged: the workers were being stopped")
     if progress and own and all(worker.code == RESTART_ASKED for worker in own):
         return Judgement(kept, cause=cause, note="not charged: the script asked for it after progress")
@@ -138,21 +140,21 @@ def judge(
 def _split(
     kept: Budget,
     split: Mapping[str, Sequence[str]],
-    outcomes: Mapping[str, Stored[Outcome]],
+    outcomes: Mapping[str, StoredDocument[Outcome]],
     cause: Cause | None,
     g: int,
-    spec: Spec,
+    spec: JobSpec,
 ) -> Judgement:
     """Nodes did not reach each other: it costs nothing, and those that are cut off had better be left out."""
     note = f"not charged: {SPLIT}"
-    if spec.mode is not Mode.COLLECTIVE or not spec.host_cooldown_s:
+    if spec.mode is not JobMode.COLLECTIVE or not spec.host_cooldown_s:
         return Judgement(kept, cause=cause, note=note)
     out: dict[str, str] = {}
     for node, others in split.items():
         hosts = list(dict.fromkeys(outcomes[other].value.host for other in others))
         out.setdefault(outcomes[node].value.host, not_reached_by(hosts))
-    suspects = tuple(sorted(list(out)[:APART_MAX]))
-    without = keep_out(noted_apart(kept, out), suspects, g, spec.host_cooldown_s)
+    suspects = tuple(sorted(list(out)[:UNREACHABLE_MAX]))
+    without = quarantine(with_unreachable(kept, out), suspects, g, spec.host_cooldown_s)
     return Judgement(kept, cause=cause, note=note, suspects=suspects, without=without)
 
 
@@ -162,13 +164,13 @@ def _charged(
     ends: Sequence[Outcome],
     cause: Cause | None,
     g: int,
-    spec: Spec,
+    spec: JobSpec,
     *,
     progress: bool,
 ) -> Judgement:
     """What a failure costs that nothing excuses, and which hosts had better be left out."""
     free = bool(own) and all(worker.infra for worker in own) and kept.infra < INFRA_MAX
-    blamed = spec.mode is Mode.COLLECTIVE and spec.host_cooldown_s > 0
+    blamed = spec.mode is JobMode.COLLECTIVE and spec.host_cooldown_s > 0
     found = blame(kept.hosts, ends, pays=not free) if blamed else Blame(())
     fruitless = kept.fruitless if free else 0 if progress else kept.fruitless + 1
     charged = kept.charged + found.owed + (0 if free else 1)
@@ -176,7 +178,7 @@ def _charged(
     spent = Budget(charged, fruitless, kept.step, infra, found.hosts)
     suspects = () if progress or fruitless >= CRASH_LOOP_MAX else found.suspects
     row = Budget(charged, fruitless, kept.step, kept.infra, found.hosts)
-    without = keep_out(row, suspects, g, spec.host_cooldown_s)
+    without = quarantine(row, suspects, g, spec.host_cooldown_s)
     judgement = Judgement(spent, cause=cause, suspects=suspects, without=without)
     if charged > spec.restarts_max:  # Also if this one is free: those that are owed after all are not.
         return replace(judgement, budget=kept, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
@@ -188,7 +190,7 @@ def _charged(
     return replace(judgement, pause_s=pause_s, note=f"restart {charged} of {spec.restarts_max}")
 
 
-def _judged_before(out: Sequence[Cooldown], budget: Budget, cause: Cause | None, spec: Spec) -> Judgement:
+def _judged_before(out: Sequence[Quarantine], budget: Budget, cause: Cause | None, spec: JobSpec) -> Judgement:
     """These hosts were left out for the failure. Where one was taken back, the failure has its price after all."""
     if any(one.charged for one in out):
         return Judgement(budget, cause=cause, note=f"restart {budget.charged} of {spec.restarts_max}")
@@ -204,7 +206,7 @@ def _startable_nowhere(ends: Sequence[Outcome]) -> str:
     return found[0] if all(found) else ""
 
 
-def cause_of(before: Before, outcomes: Mapping[str, Stored[Outcome]], spec: Spec) -> Cause | None:
+def root_cause_of(before: Predecessor, outcomes: Mapping[str, StoredDocument[Outcome]], spec: JobSpec) -> Cause | None:
     """The earliest failure that is not the echo of another, with all that failed by themselves; None without a failure.
 
     A worker that had raised an exception before it was stopped (`Outcome.also`) is asked after those that ended by
@@ -212,12 +214,12 @@ def cause_of(before: Before, outcomes: Mapping[str, Stored[Outcome]], spec: Spec
     was what ended the generation; otherwise our own signal may have made the script raise.
     """
     found = sorted(
-        (_Failure(weight, stored.create_revision, node, order, stored.value.host, worker)
+        (_WorkerFailure(weight, stored.create_revision, node, order, stored.value.host, worker)
          for node, stored in outcomes.items()
          for order, (weight, worker) in enumerate(_weighed(stored.value, before.why))),
         key=lambda failure: (failure.weight, failure.revision, failure.node, failure.order),
     )  # fmt: skip
-    if not any(stored.value.ended is Ended.FAILED for stored in outcomes.values()) or not found:
+    if not any(stored.value.ended is OutcomeKind.FAILED for stored in outcomes.values()) or not found:
         return None
     first = found[0]
     named = [failure for failure in found if failure.weight < ECHO] or [
@@ -234,14 +236,14 @@ def cause_of(before: Before, outcomes: Mapping[str, Stored[Outcome]], spec: Spec
         ),
         world_size=len(before.nodes) * spec.slots,
         others=tuple(
-            FailedToo(other.worker.rank, other.host, other.worker.words, other.worker.log, other.worker.role)
+            OtherFailure(other.worker.rank, other.host, other.worker.words, other.worker.log, other.worker.role)
             for other in others[:OTHERS_MAX]
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
+class _WorkerFailure:
     """One worker that failed; `order` is its place in its node's outcome."""
 
     weight: int
@@ -256,9 +258,9 @@ OWN, RAISED, ECHO = range(3)
 """How much a failure tells: it ended by itself, it was about to, it only lost a peer."""
 
 
-def _weighed(outcome: Outcome, why: Why) -> list[tuple[int, WorkerExit]]:
-    exits = outcome.exits if outcome.ended is Ended.FAILED else ()
-    also = outcome.also if why is Why.FAILURE else ()
+def _weighed(outcome: Outcome, why: ChangeReason) -> list[tuple[int, WorkerExit]]:
+    exits = outcome.exits if outcome.ended is OutcomeKind.FAILED else ()
+    also = outcome.also if why is ChangeReason.FAILURE else ()
     return [(ECHO if worker.consequence else OWN, worker) for worker in exits] + [(RAISED, worker) for worker in also]
 
 

@@ -20,7 +20,7 @@ CLOCK_ERROR = 0.05
 NEVER = float("-inf")
 
 
-class Right(Struct, frozen=True):
+class RunDeadline(Struct, frozen=True):
     """The facts from which the right to run follows. All times on the node's own clock."""
 
     ttl_s: float = 0.0
@@ -35,19 +35,19 @@ class Right(Struct, frozen=True):
         limit = self.refreshed_at + self.ttl_s + self.outage_limit_s
         return max(own, min(self.vouched_until, limit))
 
-    def refreshed(self, sent_at: float, ttl_s: float, outage_limit_s: float) -> Right:
+    def refreshed(self, sent_at: float, ttl_s: float, outage_limit_s: float) -> RunDeadline:
         """The lease was granted or refreshed by a request sent at `sent_at`."""
-        return Right(ttl_s, outage_limit_s, max(sent_at, self.refreshed_at), True, self.vouched_until)
+        return RunDeadline(ttl_s, outage_limit_s, max(sent_at, self.refreshed_at), True, self.vouched_until)
 
-    def lost(self) -> Right:
+    def lost(self) -> RunDeadline:
         """The lease is lost; what others have granted stands."""
         return replace(self, lease_held=False)
 
-    def vouched(self, until: float) -> Right:
+    def vouched(self, until: float) -> RunDeadline:
         """Somebody whose word counts has granted until `until`."""
         return replace(self, vouched_until=max(until, self.vouched_until))
 
-    def void(self) -> Right:
+    def void(self) -> RunDeadline:
         """Nothing that was granted for the last world counts for the next."""
         return replace(self, vouched_until=NEVER)
 

@@ -54,7 +54,7 @@ def listed(indexes: Iterable[int]) -> str:
     return f"[{','.join(map(str, found[:NAMED_MAX]))}{more}]"
 
 
-def failed_words(exits: Iterable[WorkerExit], host: str) -> str:
+def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
     """Which processes failed, where, and in which log that stands: "rank=[4] failed on host h, see workerlog.4".
 
     Those that only lost a peer are named if there is no other, and then it says so: the cause is elsewhere. Under

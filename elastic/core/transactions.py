@@ -10,10 +10,21 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from elastic.core.decide import Conclude, Form, Open
-from elastic.core.keys import JobKeys, View, decode, encode
-from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, Entry, Instead, Operation, Put, Range, Read, TxnResult
-from elastic.core.model import Arrival, Generation, Go, Member, Outcome, Spec, Status, Verdict
+from elastic.core.decide import ConcludeJob, FormGeneration, OpenGate
+from elastic.core.keys import JobKeys, StoreView, decode, encode
+from elastic.core.kv import (
+    OPERATIONS_MAX,
+    Compare,
+    Delete,
+    ElseIf,
+    KeyRange,
+    KeyValue,
+    Operation,
+    Put,
+    ReadRange,
+    TxnResult,
+)
+from elastic.core.model import Arrival, FinalStatus, Generation, Go, JobSpec, Member, Outcome, Verdict
 from elastic.errors import DocumentError
 
 LOST_COMPARED_MAX = 50
@@ -37,12 +48,18 @@ class Transaction:
     compares: tuple[Compare, ...]
     then: tuple[Operation, ...]
     lease: int = 0
-    otherwise: Instead | tuple[()] = ()
+    otherwise: ElseIf | tuple[()] = ()
     outcome: tuple[int, Outcome] | None = None
 
 
 def propose(
-    keys: JobKeys, view: View, node: str, created: int, decision: Form | Open | Conclude, tag: str, at: float
+    keys: JobKeys,
+    view: StoreView,
+    node: str,
+    created: int,
+    decision: FormGeneration | OpenGate | ConcludeJob,
+    tag: str,
+    at: float,
 ) -> Transaction:
     """The guarded transaction that carries out a decision of `membership.decide`.
 
@@ -58,7 +75,7 @@ def propose(
         Compare.modified(keys.halt, view.halt.mod_revision if view.halt else view.damaged_at.get(keys.halt, 0)),
         Compare.absent(keys.verdict),
     ]
-    if isinstance(decision, Form):
+    if isinstance(decision, FormGeneration):
         generation: Generation = msgspec.structs.replace(decision.generation, tag=tag)
         g = view.generation.value.g if view.generation is not None else 0
         if decision.planned:
@@ -81,15 +98,15 @@ def propose(
             Delete(keys.outcomes_below(oldest)),
         )
         for old in decision.forget[: min(FORGET_MAX, (room - len(at_work)) // 2)]:
-            then = (*then, Delete(Range.key(keys.outcome(g, old))), Delete(keys.later_outcomes(g, old)))
+            then = (*then, Delete(KeyRange.key(keys.outcome(g, old))), Delete(keys.later_outcomes(g, old)))
         if not generation.rev and any(written == generation.g for written, _ in view.outcomes):
-            then = (*then, Delete(Range.prefix(keys.outcome(generation.g, ""))))  # Of one that somebody deleted.
+            then = (*then, Delete(KeyRange.prefix(keys.outcome(generation.g, ""))))  # Of one that somebody deleted.
         if decision.go is not None:
             then = (*then, Put(keys.go, encode(msgspec.structs.replace(decision.go, tag=tag))))
         elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:
-            then = (*then, Delete(Range.key(keys.go)))  # Left over from a generation that somebody deleted.
+            then = (*then, Delete(KeyRange.key(keys.go)))  # Left over from a generation that somebody deleted.
         return Transaction("form", tuple(compares), then)
-    if isinstance(decision, Open):
+    if isinstance(decision, OpenGate):
         compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
         go: Go = msgspec.structs.replace(decision.go, tag=tag)
         return Transaction("go", tuple(compares), (Put(keys.go, encode(go)),))
@@ -99,12 +116,12 @@ def propose(
 
 def register(
     keys: JobKeys,
-    view: View,
+    view: StoreView,
     node: str,
     member: Member,
     lease: int,
     *,
-    spec: Spec | None = None,
+    spec: JobSpec | None = None,
     incarnation: str = "",
     secret: str = "",
     nobody_lives: bool = False,
@@ -128,13 +145,13 @@ def register(
         *_same_store(keys, view),
     ]
     then: list[Operation] = [
-        Read(Range.key(keys.arrived)),
+        ReadRange(KeyRange.key(keys.arrived)),
         Put(keys.arrived, encode(Arrival(node) if at else Arrival(node, lease, member))),
         Put(keys.member(node), encode(member), lease),
     ]
-    otherwise: Instead | tuple[()] = ()
+    otherwise: ElseIf | tuple[()] = ()
     if spec is not None and view.spec is None and view.incarnation is None:
-        otherwise = Instead((Compare.equals(keys.spec, encode(spec)), *fits), tuple(then))
+        otherwise = ElseIf((Compare.equals(keys.spec, encode(spec)), *fits), tuple(then))
     if nobody_lives:
         compares.append(Compare.empty(keys.members))
     if spec is not None:
@@ -147,7 +164,7 @@ def register(
     return Transaction("register", tuple(compares), tuple(then), lease, otherwise)
 
 
-def unless_others_went(keys: JobKeys, view: View, transaction: Transaction) -> Transaction:
+def unless_superseded(keys: JobKeys, view: StoreView, transaction: Transaction) -> Transaction:
     """The same for a node whose workers run, or are being stopped: only if no world has started since.
 
     Nobody has waited for its workers then, and nobody is to take it for a newcomer while they are there.
@@ -156,7 +173,7 @@ def unless_others_went(keys: JobKeys, view: View, transaction: Transaction) -> T
     return replace(transaction, compares=(*transaction.compares, Compare.modified(keys.go, at)))
 
 
-def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult) -> Entry | None:
+def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult) -> KeyValue | None:
     """The member that registered last before a transaction of `register`, as it was then; None if nobody knows.
 
     Its revisions are 0 if more than its name is not known.
@@ -169,11 +186,11 @@ def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult
         return None
     key, at = keys.member(arrival.node), result.reads[0][0].mod_revision
     if arrival.member is None or at < result.revision - ARRIVED_REVISIONS_MAX:
-        return Entry(key, b"", 0, 0)
-    return Entry(key, encode(arrival.member), at, at, arrival.lease)
+        return KeyValue(key, b"", 0, 0)
+    return KeyValue(key, encode(arrival.member), at, at, arrival.lease)
 
 
-def run_again(keys: JobKeys, view: View, node: str, member: Member, lease: int, spec: Spec) -> Transaction:
+def run_again(keys: JobKeys, view: StoreView, node: str, member: Member, lease: int, spec: JobSpec) -> Transaction:
     """Replace a verdict by a new run, and register, if no member is alive.
 
     The newest committed checkpoint of a job that failed stays known, so that training does not start over in silence;
@@ -186,25 +203,25 @@ def run_again(keys: JobKeys, view: View, node: str, member: Member, lease: int, 
         *_same_store(keys, view),
     )
     then: tuple[Operation, ...] = (
-        Delete(Range.key(keys.verdict)),
+        Delete(KeyRange.key(keys.verdict)),
         Put(keys.spec, encode(spec)),
-        Delete(Range.prefix(keys.outcomes)),
-        Delete(Range.key(keys.halt)),
-        Delete(Range.prefix(keys.leaves)),
+        Delete(KeyRange.prefix(keys.outcomes)),
+        Delete(KeyRange.key(keys.halt)),
+        Delete(KeyRange.prefix(keys.leaves)),
         Put(keys.member(node), encode(member), lease),
     )
-    if view.verdict is not None and view.verdict.value.status is Status.COMPLETED:
-        then = (*then, Delete(Range.key(keys.saved)))
+    if view.verdict is not None and view.verdict.value.status is FinalStatus.COMPLETED:
+        then = (*then, Delete(KeyRange.key(keys.saved)))
     return Transaction("register", compares, then, lease=lease)
 
 
-def say(keys: JobKeys, view: View, node: str, created: int, member: Member, lease: int) -> Transaction:
+def update_member(keys: JobKeys, view: StoreView, node: str, created: int, member: Member, lease: int) -> Transaction:
     """Write what a member says of itself anew (that it drains)."""
     compares = (Compare.created(keys.member(node), created), *_same_store(keys, view))
     return Transaction("say", compares, (Put(keys.member(node), encode(member), lease),))
 
 
-def record(keys: JobKeys, view: View, node: str, g: int, outcome: Outcome) -> Transaction:
+def record_outcome(keys: JobKeys, view: StoreView, node: str, g: int, outcome: Outcome) -> Transaction:
     """Record how a node's workers of generation g ended. Not leased: it outlives its node.
 
     The first word about a failure is never written over the last one, however late it arrives.
@@ -214,20 +231,20 @@ def record(keys: JobKeys, view: View, node: str, g: int, outcome: Outcome) -> Tr
     return Transaction("record", compares, (Put(key, encode(outcome)),), outcome=(g, outcome))
 
 
-def leave(keys: JobKeys, node: str, created: int) -> Transaction:
+def deregister(keys: JobKeys, node: str, created: int) -> Transaction:
     """Take the member away, if it is still the one that was registered, and what told it to leave."""
     key = keys.member(node)
-    then = (Delete(Range.key(key)), Delete(Range.key(keys.leave(node))))
+    then = (Delete(KeyRange.key(key)), Delete(KeyRange.key(keys.leave(node))))
     return Transaction("leave", (Compare.created(key, created),), then)
 
 
-def _nothing_readable(view: View, key: str) -> Compare:
+def _nothing_readable(view: StoreView, key: str) -> Compare:
     """Nothing stands under the key, or still what cannot be read; a node whose key it is puts it right."""
     at = view.damaged_at.get(key)
     return Compare.absent(key) if at is None else Compare.modified(key, at)
 
 
-def _same_store(keys: JobKeys, view: View) -> tuple[Compare, ...]:
+def _same_store(keys: JobKeys, view: StoreView) -> tuple[Compare, ...]:
     if view.incarnation is None:
         return (Compare.absent(keys.incarnation),)
     return (Compare.equals(keys.incarnation, encode(view.incarnation.value)),)

@@ -13,7 +13,7 @@ BINDING = ("python", "torch", "nccl", "launcher")
 """What must agree in major and minor version."""
 SCRIPT = "script"
 """The digest of the script: it is compared as a whole."""
-MENDS = {
+HINTS = {
     "python": "install the same Python on every node",
     "torch": "install the same torch on every node",
     "nccl": "install the same torch, which brings NCCL, on every node",
@@ -23,7 +23,7 @@ MENDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class VersionDifference:
     """One name with two values; "" where a side has none. `refused`: they cannot work together."""
 
     name: str
@@ -34,7 +34,7 @@ class Difference:
     @property
     def mend(self) -> str:
         """What to do about it."""
-        return MENDS.get(self.name, f"install the same {self.name} on every node")
+        return HINTS.get(self.name, f"install the same {self.name} on every node")
 
     def words(self, there: str = "there", here: str = "here") -> str:
         """Both values, each with whose it is."""
@@ -42,19 +42,24 @@ class Difference:
         return f"{name} is {self.there or 'missing'} {there}, {self.here or 'missing'} {here}"
 
 
-def differences(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[Difference, ...]:
+def differences(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[VersionDifference, ...]:
     """What differs, the worst first. A side that tells nothing at all differs in nothing."""
     if not there or not here:
         return ()
     found = [
-        Difference(name, there.get(name, ""), here.get(name, ""), _apart(name, there.get(name, ""), here.get(name, "")))
+        VersionDifference(
+            name,
+            there.get(name, ""),
+            here.get(name, ""),
+            _is_incompatible(name, there.get(name, ""), here.get(name, "")),
+        )
         for name in dict.fromkeys((*BINDING, SCRIPT, *there, *here))
         if there.get(name, "") != here.get(name, "")
     ]
     return tuple(sorted(found, key=lambda one: not one.refused))
 
 
-def _apart(name: str, there: str, here: str) -> bool:
+def _is_incompatible(name: str, there: str, here: str) -> bool:
     return name in BINDING and bool(there and here) and _major_minor(there) != _major_minor(here)
 
 

@@ -49,7 +49,7 @@ def config(
     """
     if inside_worker():
         return
-    with mistakes_told():
+    with reporting_config_errors():
         further = {"elastic_server": elastic_server, "job_id": job_id, "np": np, **more}
         launch(launchline.flags(nodes=nodes, gpu_device_num=gpu_device_num, ctrl_port=ctrl_port, more=further))
 
@@ -104,7 +104,7 @@ def program(main: ModuleType, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def mistakes_told(*, hopeless: bool = True) -> Iterator[None]:
+def reporting_config_errors(*, hopeless: bool = True) -> Iterator[None]:
     """Say a `ConfigError` on stderr, in one line, and let it end the script without a stack trace.
 
     `hopeless` tells the agent that each start ends like this, so that the job fails without another one. It is not
@@ -115,14 +115,14 @@ def mistakes_told(*, hopeless: bool = True) -> Iterator[None]:
     except ScriptMistake:
         raise  # It was said.
     except ConfigError as error:
-        raise ScriptMistake(told(error, code=ScriptMistake.exit_code, hopeless=hopeless)) from error
+        raise ScriptMistake(report_error(error, code=ScriptMistake.exit_code, hopeless=hopeless)) from error
 
 
-def told(error: Exception, *, code: int, hopeless: bool) -> str:
+def report_error(error: Exception, *, code: int, hopeless: bool) -> str:
     """Say an error on stderr, in one line, which is returned. `hopeless`: also to the agent, with the exit `code`."""
     text = " ".join(str(error).split())
     sys.stderr.write(f"elastic: error: {text}\n")
     sys.stderr.flush()
-    if hopeless and (end := client.worker_end(os.environ)) is not None:
-        end.send(client.Hopeless(client.fitting(text), code))
+    if hopeless and (end := client.channel_client(os.environ)) is not None:
+        end.send(client.Unrecoverable(client.truncate_text(text), code))
     return text

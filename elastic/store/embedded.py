@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from elastic._tempdir import ETCD, Scratch, remove_left_behind
-from elastic.core.kv import Range
+from elastic._tempdir import ETCD, TempFolder, remove_left_behind
+from elastic.core.kv import KeyRange
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd_releases import is_safe
@@ -148,7 +148,7 @@ class EmbeddedEtcd:
         self._hidden = hidden
         self._entered = -1
         """The folder, open: the path of a socket has room for 107 bytes, and the folder's may be longer."""
-        self._scratch: Scratch | None = None
+        self._scratch: TempFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._exited: asyncio.Event | None = None
         self.endpoint = ""
@@ -186,7 +186,7 @@ class EmbeddedEtcd:
         flags = _extra_flags(binary)
         remove_left_behind(ETCD)
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            self._scratch = Scratch(ETCD)
+            self._scratch = TempFolder(ETCD)
             port = 0 if self._hidden else self._port or _free_port()
             clients = [_endpoint(host, port) for host in self._hosts]
             if self._hidden:
@@ -282,7 +282,7 @@ class EmbeddedEtcd:
         """Wait until a linearizable read works, so that there is a leader; False if it ended or time is up."""
         assert self._exited is not None
         store = EtcdStore([endpoint], options=EtcdOptions(request_limit_s=START_LIMIT_S))
-        asked = asyncio.create_task(store.list(Range.key("\0"), keys_only=True))
+        asked = asyncio.create_task(store.list(KeyRange.key("\0"), keys_only=True))
         ended = asyncio.create_task(self._exited.wait())
         try:
             await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -14,7 +14,7 @@ HEAD_BYTES = 9
 """Of a frame."""
 
 
-async def first_words(host: str, port: int) -> bytes:
+async def read_first_bytes(host: str, port: int) -> bytes:
     """The first bytes of its answer; nothing if there is none."""
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -8,30 +8,30 @@ from contextlib import suppress
 
 from elastic.core.kv import (
     NOW,
-    Batch,
     Compare,
+    ElseBranch,
+    EndpointStatus,
+    KeyRange,
     Lease,
     Listing,
     Operation,
-    Otherwise,
-    Range,
-    Refresh,
-    Status,
+    RefreshResult,
     TxnResult,
+    WatchBatch,
     merged,
 )
 from elastic.errors import StoreUnavailable, WatchLost
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import More
+from elastic.store.protocol import WatchExtension
 
 
-class _Reader:
+class _WatchReader:
     """One watch: what wakes it, and whether it was lost."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
         self.lost = False
-        self._more: list[tuple[Range, int]] = []
+        self._more: list[tuple[KeyRange, int]] = []
 
     def wake(self) -> None:
         self._woken.set()
@@ -40,11 +40,11 @@ class _Reader:
         self.lost = True
         self._woken.set()
 
-    async def take_on(self, ranges: Sequence[Range], from_revision: int) -> None:
+    async def take_on(self, ranges: Sequence[KeyRange], from_revision: int) -> None:
         self._more += [(span, from_revision) for span in ranges]
         self._woken.set()
 
-    def taken(self) -> list[tuple[Range, int]]:
+    def taken(self) -> list[tuple[KeyRange, int]]:
         """The ranges that were added since the last call, and from which revision each."""
         taken, self._more = self._more, []
         return taken
@@ -71,7 +71,7 @@ class MemoryStore:
         self.core = core
         self._clock = clock
         self._revision_seen = 0
-        self._readers: set[_Reader] = set()
+        self._readers: set[_WatchReader] = set()
         self._closed = False
 
     def replace(self, core: MemoryCore) -> None:
@@ -91,7 +91,7 @@ class MemoryStore:
 
     async def list(
         self,
-        range: Range,  # noqa: A002
+        range: KeyRange,  # noqa: A002
         *,
         keys_only: bool = False,
         limit: int = 0,
@@ -106,7 +106,9 @@ class MemoryStore:
         self._revision_seen = core.revision
         return listing
 
-    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()
+    ) -> TxnResult:
         """See `Store.txn`."""
         core = self._arrive()
         result = core.txn(compares, then, otherwise)
@@ -114,12 +116,12 @@ class MemoryStore:
         return result
 
     async def watch(
-        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
-    ) -> AsyncGenerator[Batch, None]:
+        self, ranges: Sequence[KeyRange], from_revision: int, more: WatchExtension | None = None
+    ) -> AsyncGenerator[WatchBatch, None]:
         """See `Store.watch`. All changes of one revision come in one batch."""
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
-        core, spans, reader = self._arrive(), merged(ranges), _Reader()
+        core, spans, reader = self._arrive(), merged(ranges), _WatchReader()
         next_revision = core.revision + 1 if from_revision == NOW else from_revision
         self._readers.add(reader)
         core.subscribe(reader.wake)
@@ -127,7 +129,7 @@ class MemoryStore:
             core.history(spans, next_revision)  # raises Compacted before the watch stands
             if more is not None:
                 await more.offer(reader.take_on)
-            yield Batch(next_revision - 1, ())
+            yield WatchBatch(next_revision - 1, ())
             while not reader.lost:
                 reader.clear()
                 core.expire(self._clock())
@@ -149,18 +151,18 @@ class MemoryStore:
         """See `Store.grant`."""
         return self._arrive().grant(ttl_s, self._clock())
 
-    async def refresh(self, lease_id: int) -> Refresh:
+    async def refresh(self, lease_id: int) -> RefreshResult:
         """See `Store.refresh`."""
         core = self._arrive()
-        return Refresh(core.refresh(lease_id, self._clock()), core.revision)
+        return RefreshResult(core.refresh(lease_id, self._clock()), core.revision)
 
     async def revoke(self, lease_id: int) -> None:
         """See `Store.revoke`."""
         self._arrive().revoke(lease_id)
 
-    async def statuses(self) -> tuple[Status, ...]:
+    async def statuses(self) -> tuple[EndpointStatus, ...]:
         """One status: this process."""
-        return (Status("memory", "memory", self._arrive().revision, leader=True),)
+        return (EndpointStatus("memory", "memory", self._arrive().revision, leader=True),)
 
     async def close(self) -> None:
         """End all watches; every later call raises `StoreUnavailable`."""
@@ -176,12 +178,12 @@ class MemoryStore:
 
 
 def _history(
-    core: MemoryCore, spans: Sequence[Range], next_revision: int, taken: Sequence[tuple[Range, int]]
-) -> tuple[Batch, ...]:
+    core: MemoryCore, spans: Sequence[KeyRange], next_revision: int, taken: Sequence[tuple[KeyRange, int]]
+) -> tuple[WatchBatch, ...]:
     """What a watch has still to tell, of the ranges that were `taken` on from a revision of their own on."""
     batches = core.history((*spans, *(span for span, _ in taken)), min((next_revision, *(since for _, since in taken))))
     told = (
-        Batch(batch.revision, tuple(
+        WatchBatch(batch.revision, tuple(
             change
             for change in batch.changes
             if batch.revision >= next_revision

@@ -18,21 +18,21 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from elastic.core.kv import (
-    Batch,
-    Change,
     Compare,
+    CompareTarget,
     Delete,
-    Entry,
-    Instead,
+    ElseBranch,
+    ElseIf,
+    KeyChange,
+    KeyRange,
+    KeyValue,
     Lease,
     Listing,
     Operation,
-    Otherwise,
     Put,
-    Range,
-    Read,
-    Target,
+    ReadRange,
     TxnResult,
+    WatchBatch,
     check_txn,
 )
 from elastic.errors import Compacted, StoreError
@@ -61,10 +61,10 @@ class MemoryCore:
         self._revision = _FIRST_REVISION
         self._compacted = 0
         self._keys: list[str] = []
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, KeyValue] = {}
         self._leases: dict[int, _LeaseState] = {}
         self._lease_last = 0
-        self._batches: list[Batch] = []
+        self._batches: list[WatchBatch] = []
         """Every revision since the compaction, one each: the index is `revision - _history_from`."""
         self._history_from = _FIRST_REVISION + 1
         self._readers: dict[Callable[[], None], None] = {}
@@ -81,7 +81,7 @@ class MemoryCore:
 
     def list(
         self,
-        range: Range,  # noqa: A002
+        range: KeyRange,  # noqa: A002
         *,
         keys_only: bool = False,
         limit: int = 0,
@@ -97,29 +97,29 @@ class MemoryCore:
         if limit:
             entries = entries[:limit]
         if keys_only:
-            entries = tuple(Entry(e.key, b"", e.create_revision, e.mod_revision, e.lease) for e in entries)
+            entries = tuple(KeyValue(e.key, b"", e.create_revision, e.mod_revision, e.lease) for e in entries)
         return Listing(self._revision, entries)
 
-    def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
+    def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()) -> TxnResult:
         """Run `then` if every compare holds, else `otherwise`; see `Store.txn`. A refused one changes nothing."""
         check_txn(compares, then, otherwise)
         succeeded = all(self._holds(compare) for compare in compares)
-        instead = not succeeded and isinstance(otherwise, Instead) and all(map(self._holds, otherwise.compares))
-        other = (otherwise.then if instead else ()) if isinstance(otherwise, Instead) else otherwise
+        instead = not succeeded and isinstance(otherwise, ElseIf) and all(map(self._holds, otherwise.compares))
+        other = (otherwise.then if instead else ()) if isinstance(otherwise, ElseIf) else otherwise
         taken = then if succeeded else other
         for operation in taken:
             if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
                 raise StoreError(f"lease {operation.lease:x} of {operation.key!r} does not exist")
         revision = self._revision + 1
-        changes: list[Change] = []
-        reads: list[tuple[Entry, ...]] = []
+        changes: list[KeyChange] = []
+        reads: list[tuple[KeyValue, ...]] = []
         for operation in taken:
             match operation:
                 case Put():
                     changes.append(self._put(operation, revision))
                 case Delete():
                     changes += [self._remove(key, revision) for key in self._select(operation.range)]
-                case Read():
+                case ReadRange():
                     reads.append(self._read(operation.range))
         self._record(changes)
         return TxnResult(succeeded, self._revision, tuple(reads), instead)
@@ -167,20 +167,20 @@ class MemoryCore:
         for lease in self._leases.values():
             lease.ends = now + lease.ttl_s
 
-    def history(self, ranges: Sequence[Range], from_revision: int) -> tuple[Batch, ...]:
+    def history(self, ranges: Sequence[KeyRange], from_revision: int) -> tuple[WatchBatch, ...]:
         """Every change in the ranges from `from_revision` on, one batch for each revision that touched them.
 
         Raises `Compacted` if that part of the history is gone. A revision that is still to come gives nothing.
         """
         if from_revision < self._compacted:
             raise Compacted(self._compacted)
-        found: list[Batch] = []
+        found: list[WatchBatch] = []
         for batch in self._batches[max(0, from_revision - self._history_from) :]:
             changes = tuple(change for change in batch.changes if any(change.entry.key in span for span in ranges))
             if len(changes) == len(batch.changes):
                 found.append(batch)
             elif changes:
-                found.append(Batch(batch.revision, changes))
+                found.append(WatchBatch(batch.revision, changes))
         return tuple(found)
 
     def compact(self, revision: int) -> None:
@@ -202,28 +202,28 @@ class MemoryCore:
         """Call `reader` no longer."""
         self._readers.pop(reader, None)
 
-    def _select(self, span: Range) -> _Keys:
+    def _select(self, span: KeyRange) -> _Keys:
         keys = self._keys
         if span.end == span.start + "\0":
             return [span.start] if span.start in self._entries else []
         return keys[bisect_left(keys, span.start) : bisect_left(keys, span.end)]
 
-    def _read(self, span: Range) -> tuple[Entry, ...]:
+    def _read(self, span: KeyRange) -> tuple[KeyValue, ...]:
         return tuple([self._entries[key] for key in self._select(span)])
 
     def _holds(self, compare: Compare) -> bool:
         found = [self._entries[key] for key in self._select(compare.range)]
         match compare.target:
-            case Target.CREATE:
+            case CompareTarget.CREATE:
                 return (
                     all(entry.create_revision == compare.operand for entry in found) if found else not compare.operand
                 )
-            case Target.MOD:
+            case CompareTarget.MOD:
                 return all(entry.mod_revision == compare.operand for entry in found) if found else not compare.operand
-            case Target.VALUE:
+            case CompareTarget.VALUE:
                 return bool(found) and all(entry.value == compare.operand for entry in found)
 
-    def _put(self, put: Put, revision: int) -> Change:
+    def _put(self, put: Put, revision: int) -> KeyChange:
         held = self._entries.get(put.key)
         if held is None:
             insort(self._keys, put.key)
@@ -234,25 +234,25 @@ class MemoryCore:
                 self._detach(held)
         if put.lease:
             self._leases[put.lease].keys[put.key] = None
-        entry = self._entries[put.key] = Entry(put.key, put.value, created, revision, put.lease)
-        return Change(entry)
+        entry = self._entries[put.key] = KeyValue(put.key, put.value, created, revision, put.lease)
+        return KeyChange(entry)
 
-    def _remove(self, key: str, revision: int) -> Change:
+    def _remove(self, key: str, revision: int) -> KeyChange:
         entry = self._entries.pop(key)
         del self._keys[bisect_right(self._keys, key) - 1]
         self._detach(entry)
-        return Change(Entry(key, b"", 0, revision), deleted=True)
+        return KeyChange(KeyValue(key, b"", 0, revision), deleted=True)
 
-    def _detach(self, entry: Entry) -> None:
+    def _detach(self, entry: KeyValue) -> None:
         """Take a key off its lease; a lease that is ending is already out of the table."""
         lease = self._leases.get(entry.lease)
         if lease is not None:
             lease.keys.pop(entry.key, None)
 
-    def _record(self, changes: Sequence[Change]) -> None:
+    def _record(self, changes: Sequence[KeyChange]) -> None:
         """Make a revision of the changes, if there are any."""
         if changes:
             self._revision += 1
-            self._batches.append(Batch(self._revision, tuple(changes)))
+            self._batches.append(WatchBatch(self._revision, tuple(changes)))
             for reader in tuple(self._readers):
                 reader()

@@ -25,9 +25,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from elastic.core.kv import NOW, Batch, Entry, Listing, Range, merged
+from elastic.core.kv import NOW, KeyRange, KeyValue, Listing, WatchBatch, merged
 from elastic.errors import Compacted, StoreError, WatchLost
-from elastic.store.protocol import More, Store
+from elastic.store.protocol import Store, WatchExtension
 
 PAUSE_S = (0.2, 0.5)
 """After an error: a random time between these, so that not all agents come back in the same moment."""
@@ -47,12 +47,12 @@ WATCHED_MAX = 16
 
 
 @dataclass(slots=True)
-class _Beginning:
+class _WatchStart:
     """A watch that began now, until a listing is known that is not older: from which revision it tells, and what."""
 
     stood_at: int | None = None
     listed: bool = False
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[WatchBatch] = field(default_factory=list)
 
 
 class Mirror:
@@ -73,7 +73,7 @@ class Mirror:
         changed something (several together, if they come faster than `PACE_S` allows), each later listing.
         `on_trouble` gets the error once when the store goes away, and None once when it is back.
         """
-        self.entries: Mapping[str, Entry] = MappingProxyType({})
+        self.entries: Mapping[str, KeyValue] = MappingProxyType({})
         self.revision = 0
         self.replaced = 0
         self.listings = 0
@@ -87,20 +87,20 @@ class Mirror:
         self._on_trouble = on_trouble
         self._relist_every_s = relist_every_s
         self._random = random_source or random.Random()
-        self._ranges: tuple[Range, ...] = ()
-        self._known: Entry | None = None
+        self._ranges: tuple[KeyRange, ...] = ()
+        self._known: KeyValue | None = None
         """What `follow` was told of one of them."""
-        self._covered: tuple[Range, ...] = ()
+        self._covered: tuple[KeyRange, ...] = ()
         """Ranges of the last watch; all that is before `revision` is in `entries`."""
-        self._followed: tuple[Range, ...] = ()
+        self._followed: tuple[KeyRange, ...] = ()
         """Ranges that the watch keeps up to date in `entries`."""
-        self._watched: tuple[Range, ...] = ()
+        self._watched: tuple[KeyRange, ...] = ()
         """Those, and keys that are still on the watch although nobody wants them."""
         self._listed_from = 0
         """The revision after the oldest listing of the ranges that were listed last."""
-        self._listed_at: list[tuple[Range, int]] = []
+        self._listed_at: list[tuple[KeyRange, int]] = []
         """Ranges that were listed, at which revision; older events of them are no news."""
-        self._beginning: _Beginning | None = None
+        self._beginning: _WatchStart | None = None
         self._stale = False
         """Whether somebody asked for a listing that has not begun."""
         self._untold = False
@@ -112,7 +112,7 @@ class Mirror:
         self._scope_changed = False
         self._in_trouble = False
 
-    def follow(self, ranges: Sequence[Range], known: Entry | None = None) -> None:
+    def follow(self, ranges: Sequence[KeyRange], known: KeyValue | None = None) -> None:
         """Follow these ranges and no others. Until they are listed, the entries stay as they are.
 
         `known` is an entry as it was at its `mod_revision`. If its key is a range that a watch can take on, the key is
@@ -177,8 +177,8 @@ class Mirror:
 
     async def _follow(self, from_revision: int) -> None:
         """Watch until the ranges change so that this needs another watch, and list now and then."""
-        more = More()
-        self._beginning = _Beginning() if from_revision == NOW else None
+        more = WatchExtension()
+        self._beginning = _WatchStart() if from_revision == NOW else None
         watching = asyncio.create_task(self._watch(self._watched, from_revision, more), name="mirror")
         watching.add_done_callback(lambda _: self._woken.set())
         try:
@@ -207,20 +207,20 @@ class Mirror:
         begun = self._beginning is None or self._beginning.stood_at is not None
         return not begun and watching.done() and isinstance(watching.exception(), StoreError)
 
-    async def _take_on(self, more: More) -> bool:
+    async def _take_on(self, more: WatchExtension) -> bool:
         """Go on with the watch that runs although the ranges have changed; False if that cannot be."""
         wanted, watched = self._ranges, self._watched
         kept = [span for span in wanted if _inside(span, self._followed)]
         new = [span for span in wanted if not _inside(span, watched)]
         apart = not any(span.start < other.end and other.start < span.end for span in new for other in watched)
-        spare = all(span in wanted or span == Range.key(span.start) for span in watched)
+        spare = all(span in wanted or span == KeyRange.key(span.start) for span in watched)
         unheard = any(_inside(span, watched) and not _inside(span, self._followed) for span in wanted)
         if not (kept and apart and spare) or unheard or self._stale or len(watched) + len(new) > WATCHED_MAX:
             return False
         self._woken.clear()
         self._scope_changed = False
         known = self._known
-        if known is not None and new == [Range.key(known.key)] == [span for span in wanted if span not in kept]:
+        if known is not None and new == [KeyRange.key(known.key)] == [span for span in wanted if span not in kept]:
             self._listed_from = known.mod_revision + 1
             self._add({known.key: known}, kept, [(new[0], known.mod_revision)])
         elif await self._list(kept) is None:
@@ -236,7 +236,7 @@ class Mirror:
             async with asyncio.timeout(self._relist_every_s * self._random.uniform(*RELIST_SPREAD)):
                 await self._woken.wait()
 
-    async def _list(self, kept: Sequence[Range] = ()) -> int | None:
+    async def _list(self, kept: Sequence[KeyRange] = ()) -> int | None:
         """Read every range and make the entries fit; the picture counts as old as its oldest part.
 
         Those that are `kept` stay as they are. Returns the revision from which to watch, None if the ranges became
@@ -290,7 +290,7 @@ class Mirror:
             self._meet(self._beginning)
         return self.revision + 1
 
-    def _meet(self, beginning: _Beginning) -> None:
+    def _meet(self, beginning: _WatchStart) -> None:
         """Go on with what the watch has brought, if nothing is missing between it and the listing; else list again."""
         if not beginning.listed or beginning.stood_at is None:
             return
@@ -303,7 +303,7 @@ class Mirror:
         if self._untold:  # The watch may be waiting for its next batch already.
             self._tell()
 
-    def _add(self, listed: dict[str, Entry], kept: Sequence[Range], listed_at: list[tuple[Range, int]]) -> int:
+    def _add(self, listed: dict[str, KeyValue], kept: Sequence[KeyRange], listed_at: list[tuple[KeyRange, int]]) -> int:
         """Put ranges that were just listed beside those that are kept.
 
         The revision stays, for only the new ranges are further. The watch sees it once more, because a watch that is
@@ -316,9 +316,9 @@ class Mirror:
         self._take(listed, self.revision, fresh=True)
         return max(1, self.revision)
 
-    async def _watch(self, ranges: Sequence[Range], from_revision: int, more: More) -> None:
+    async def _watch(self, ranges: Sequence[KeyRange], from_revision: int, more: WatchExtension) -> None:
         """Apply what comes until an error ends it."""
-        coming: asyncio.Task[Batch] | None = None
+        coming: asyncio.Task[WatchBatch] | None = None
         async with aclosing(self._store.watch(ranges, from_revision, more)) as batches:
             try:
                 self._stands(await anext(batches))
@@ -337,7 +337,7 @@ class Mirror:
                     coming.cancel()
                     await asyncio.wait([coming])
 
-    def _stands(self, first: Batch) -> None:
+    def _stands(self, first: WatchBatch) -> None:
         """The watch has begun."""
         self.standing.set()
         if self._beginning is None:
@@ -346,18 +346,18 @@ class Mirror:
             self._beginning.stood_at = first.revision
             self._meet(self._beginning)
 
-    async def _came(self, coming: asyncio.Task[Batch]) -> bool:
+    async def _came(self, coming: asyncio.Task[WatchBatch]) -> bool:
         """Wait for the next batch, until what was applied is due to be told, if anything is; whether it came."""
         due_s = max(0.0, self._pace_until - asyncio.get_running_loop().time()) if self._untold else None
         await asyncio.wait({coming}, timeout=due_s)
         return coming.done()
 
-    def _apply(self, batch: Batch) -> None:
+    def _apply(self, batch: WatchBatch) -> None:
         """Apply changes that are newer than what is held."""
         if self._beginning is not None:
             self._beginning.batches.append(batch)
             return
-        entries: dict[str, Entry] | None = None
+        entries: dict[str, KeyValue] | None = None
         unheard = len(self._watched) > len(self._followed)
         for change in batch.changes:
             key, revision = change.entry.key, change.entry.mod_revision
@@ -392,7 +392,7 @@ class Mirror:
         ended = clock()
         self._pace_until = ended + max(len(self.entries) * PACE_S, (ended - began) * PAUSES_PER_LOOK)
 
-    def _take(self, entries: dict[str, Entry], revision: int, *, fresh: bool) -> None:
+    def _take(self, entries: dict[str, KeyValue], revision: int, *, fresh: bool) -> None:
         """Make `entries` the picture, and tell if it is another one (or `fresh`: told in any case)."""
         differs = fresh or entries != self.entries
         self.revision = revision
@@ -407,13 +407,13 @@ class Mirror:
             self._on_trouble(error)
 
 
-async def _next(batches: AsyncGenerator[Batch, None]) -> Batch:
+async def _next(batches: AsyncGenerator[WatchBatch, None]) -> WatchBatch:
     return await anext(batches)
 
 
-def _inside(span: Range, others: Iterable[Range]) -> bool:
+def _inside(span: KeyRange, others: Iterable[KeyRange]) -> bool:
     return any(other.start <= span.start and span.end <= other.end for other in others)
 
 
-def _by_key(entries: Iterable[Entry]) -> dict[str, Entry]:
+def _by_key(entries: Iterable[KeyValue]) -> dict[str, KeyValue]:
     return {entry.key: entry for entry in entries}

@@ -11,24 +11,35 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Protocol
 
-from elastic.core.kv import Batch, Compare, Lease, Listing, Operation, Otherwise, Range, Refresh, Status, TxnResult
+from elastic.core.kv import (
+    Compare,
+    ElseBranch,
+    EndpointStatus,
+    KeyRange,
+    Lease,
+    Listing,
+    Operation,
+    RefreshResult,
+    TxnResult,
+    WatchBatch,
+)
 
 
-class More:
+class WatchExtension:
     """Given to a watch, it lets the watch's reader have it take on ranges later."""
 
     def __init__(self) -> None:
         """No watch has it yet."""
-        self._take: Callable[[Sequence[Range], int], Awaitable[None]] | None = None
-        self._waiting: list[tuple[Sequence[Range], int]] = []
+        self._take: Callable[[Sequence[KeyRange], int], Awaitable[None]] | None = None
+        self._waiting: list[tuple[Sequence[KeyRange], int]] = []
 
-    async def offer(self, take: Callable[[Sequence[Range], int], Awaitable[None]]) -> None:
+    async def offer(self, take: Callable[[Sequence[KeyRange], int], Awaitable[None]]) -> None:
         """Be the watch that takes them, as soon as it stands; it gets at once what was added before."""
         while self._waiting:
             await take(*self._waiting.pop(0))
         self._take = take
 
-    async def add(self, ranges: Sequence[Range], from_revision: int) -> None:
+    async def add(self, ranges: Sequence[KeyRange], from_revision: int) -> None:
         """Watch these too, from that revision on. They must not overlap what is watched; errors end the watch.
 
         What has happened to them before now may come after newer changes of the others.
@@ -48,7 +59,7 @@ class Store(Protocol):
 
     async def list(
         self,
-        range: Range,  # noqa: A002
+        range: KeyRange,  # noqa: A002
         *,
         keys_only: bool = False,
         limit: int = 0,
@@ -62,13 +73,15 @@ class Store(Protocol):
         """
         ...
 
-    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()
+    ) -> TxnResult:
         """Run `then` if every compare holds, else `otherwise`; all or nothing. At most `OPERATIONS_MAX` in all."""
         ...
 
     def watch(
-        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
-    ) -> AsyncGenerator[Batch, None]:
+        self, ranges: Sequence[KeyRange], from_revision: int, more: WatchExtension | None = None
+    ) -> AsyncGenerator[WatchBatch, None]:
         """Yield every change in the ranges, and in those of `more`, from `from_revision` on, in order, until closed.
 
         `NOW`: from the moment on at which the watch begins; the first batch has a revision of which nothing later is
@@ -82,7 +95,7 @@ class Store(Protocol):
         """Make a lease of at least `ttl_s` seconds (whole seconds in etcd). Never raises `OutcomeUnknown`."""
         ...
 
-    async def refresh(self, lease_id: int) -> Refresh:
+    async def refresh(self, lease_id: int) -> RefreshResult:
         """Prolong a lease."""
         ...
 
@@ -90,7 +103,7 @@ class Store(Protocol):
         """End a lease and delete its keys. A lease that is already gone is no error."""
         ...
 
-    async def statuses(self) -> tuple[Status, ...]:
+    async def statuses(self) -> tuple[EndpointStatus, ...]:
         """One status for each endpoint that answers."""
         ...
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from elastic.core.kv import Lease, Range
+from elastic.core.kv import KeyRange, Lease
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
 
@@ -24,7 +24,7 @@ READ_EVERY = 0.75
 server that answers may lag behind: then it neither knows of a write nor shows it to the watch."""
 
 
-class Refreshed(Struct, frozen=True):
+class KeepaliveSucceeded(Struct, frozen=True):
     """The lease lives until at least `sent_at + ttl_s`. `sent_at` is the clock before the refresh was sent.
 
     `key_revision` is the modification revision that the session's key had after the refresh, 0 without one that hangs
@@ -36,19 +36,19 @@ class Refreshed(Struct, frozen=True):
     key_revision: int
 
 
-class Silent(Struct, frozen=True):
-    """Refreshes began to fail. The lease may live on; a `Refreshed` says that it does."""
+class KeepaliveFailing(Struct, frozen=True):
+    """Refreshes began to fail. The lease may live on; a `KeepaliveSucceeded` says that it does."""
 
     error: StoreError
 
 
-class Lost(Struct, frozen=True):
+class LeaseLost(Struct, frozen=True):
     """The store no longer has the lease, and its keys are gone. The last event of a session."""
 
     reason: str
 
 
-SessionEvent = Refreshed | Silent | Lost
+SessionEvent = KeepaliveSucceeded | KeepaliveFailing | LeaseLost
 
 
 class Session:
@@ -80,15 +80,15 @@ class Session:
         self._on_event = on_event
         self._random = random_source or random.Random()
         self.on_failure: Callable[[StoreError], None] = lambda error: None
-        """Hears of each refresh that fails; `Silent` tells of the first of a row alone."""
+        """Hears of each refresh that fails; `KeepaliveFailing` tells of the first of a row alone."""
 
     async def run(self) -> None:
         """Refresh every quarter of the TTL, until the lease is lost or this task is cancelled.
 
         The grant counts as the first one; the second comes after a random part of that time, so that nodes that came
         together do not refresh together for ever.
-        A refresh that fails is followed by another one soon, for as long as it takes: `Silent` comes once, at the
-        first of them. Errors that are not the store's are raised.
+        A refresh that fails is followed by another one soon, for as long as it takes: `KeepaliveFailing` comes once, at
+        the first of them. Errors that are not the store's are raised.
 
         A lease that lives says nothing of its key: somebody may have deleted it, and a watch may be deaf. So the key is
         read after a refresh if anything was written since it was read last, or that is long ago, and a refresh without
@@ -106,20 +106,20 @@ class Session:
                 self.on_failure(error)
                 if not silent:
                     silent = True
-                    self._on_event(Silent(error))
+                    self._on_event(KeepaliveFailing(error))
                 await asyncio.sleep(self._random.uniform(*PAUSE_S))
                 continue
             if kept.ttl_s <= 0:
-                self._on_event(Lost(f"the store no longer has lease {self._lease.id:x}: it ended or was revoked"))
+                self._on_event(LeaseLost(f"the store no longer has lease {self._lease.id:x}: it ended or was revoked"))
                 return
             silent = False
-            self._on_event(Refreshed(sent_at, kept.ttl_s, self._key_revision))
+            self._on_event(KeepaliveSucceeded(sent_at, kept.ttl_s, self._key_revision))
             await asyncio.sleep(max(0.0, sent_at + kept.ttl_s / REFRESHES_PER_TTL - self._clock()))
 
     def _knows(self, revision: int, now: float) -> bool:
         return revision == self._read_revision and now < self._read_at + self._read_every_s
 
     async def _read(self, now: float) -> None:
-        listing = await self._store.list(Range.key(self._key), keys_only=True)
+        listing = await self._store.list(KeyRange.key(self._key), keys_only=True)
         self._key_revision = next((one.mod_revision for one in listing.entries if one.lease == self._lease.id), 0)
         self._read_revision, self._read_at = listing.revision, now

@@ -152,7 +152,7 @@ def _can_be_read(name: str) -> bool:
     return True
 
 
-def beginning(flag: str, name: str, bytes_max: int, pipe_limit_s: float = PIPE_LIMIT_S) -> bytes:
+def read_limited(flag: str, name: str, bytes_max: int, pipe_limit_s: float = PIPE_LIMIT_S) -> bytes:
     """The contents of a file of the user's, as far as one byte beyond what it may have. Raises `ConfigError`.
 
     A pipe is read to its end; one that nobody writes into is an error after `pipe_limit_s`.
@@ -190,10 +190,10 @@ def _read(flag: str, name: str) -> bytes:
     try:
         mode = os.stat(name).st_mode
     except OSError:
-        mode = stat.S_IFREG  # `beginning` says what is wrong.
+        mode = stat.S_IFREG  # `read_limited` says what is wrong.
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise ConfigError(f"{flag} {name} is a pipe or a device, and is read again at each connection; name a file")
-    data = beginning(flag, name, PEM_BYTES_MAX)
+    data = read_limited(flag, name, PEM_BYTES_MAX)
     if len(data) > PEM_BYTES_MAX:
         raise ConfigError(f"{flag} {name} is longer than any list of certificates; name a file in PEM")
     return data

@@ -18,7 +18,7 @@ FILES: Final = "ELASTIC_TESTING_FILES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ReplicaPlace:
     """Where a replica stands. `m_id` is the place of its node in the world, `number` its own over the whole run."""
 
     number: int
@@ -32,7 +32,7 @@ class Place:
 
 
 def environment(
-    place: Place,
+    place: ReplicaPlace,
     *,
     base: Mapping[str, str],
     more: Mapping[str, str],

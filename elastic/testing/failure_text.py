@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from elastic.testing.replica import Failed
+from elastic.testing.replica import ReplicaFailed
 from elastic.testing.result import text
-from elastic.testing.world_run import Actor, Story
+from elastic.testing.world_run import RunningReplica, WorldRun
 
 LINES_MAX = 20
 """Of a replica's output, from its end."""
@@ -14,7 +14,7 @@ REPLICAS_MAX = 8
 """Whose output is shown, the one that failed first."""
 
 
-def failed_text(story: Story, failures: Mapping[int, Failed | None], details: Sequence[str]) -> str:
+def failed_text(story: WorldRun, failures: Mapping[int, ReplicaFailed | None], details: Sequence[str]) -> str:
     """Why a world was not as scheduled. The replica whose error was the first is named, whoever ended first.
 
     `details` are lines about the local channel: a replica that it does not understand, for instance.
@@ -32,7 +32,9 @@ def failed_text(story: Story, failures: Mapping[int, Failed | None], details: Se
     return "\n".join(parts)
 
 
-def hung_text(story: Story, hanging: Sequence[Actor], timeout_s: float, waiting: str, details: Sequence[str]) -> str:
+def hung_text(
+    story: WorldRun, hanging: Sequence[RunningReplica], timeout_s: float, waiting: str, details: Sequence[str]
+) -> str:
     """Who was still there at the end of the time, and where in the program."""
     ranks = ", ".join(str(actor.place.rank) for actor in hanging)
     head = f"after {timeout_s:g} s world {story.result.generation - 1} still runs: {_plural(hanging)} {ranks}"
@@ -45,16 +47,16 @@ def hung_text(story: Story, hanging: Sequence[Actor], timeout_s: float, waiting:
     return "\n".join(parts)
 
 
-def name(actor: Actor) -> str:
+def name(actor: RunningReplica) -> str:
     """A replica as messages have it. Worlds count from 0, as in `worlds`."""
     place = actor.place
     return f"rank {place.rank} of world {place.generation - 1} ({place.node})"
 
 
-def _tail(actor: Actor) -> str:
+def _tail(actor: RunningReplica) -> str:
     lines = actor.seen.output.rstrip().splitlines()
     return "\n".join([f"--- {name(actor)}, the last lines of its output:", *lines[-LINES_MAX:]])
 
 
-def _plural(actors: Sequence[Actor]) -> str:
+def _plural(actors: Sequence[RunningReplica]) -> str:
     return "rank" if len(actors) == 1 else "ranks"

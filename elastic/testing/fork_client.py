@@ -19,7 +19,7 @@ from elastic.testing import fork_protocol
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """One each: several replicas share this machine, and a process with threads cannot fork safely."""
 
-_idle: list[Server] = []
+_idle: list[ForkServer] = []
 
 
 def _close_idle() -> None:
@@ -33,7 +33,7 @@ def _close_idle() -> None:
 atexit.register(_close_idle)
 
 
-class Server:
+class ForkServer:
     """A fork server and the socket to it."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Server:
         """Whether it runs, and is not the one of the process that forked this one."""
         return self._pid == os.getpid() and self._process.poll() is None
 
-    def receive(self) -> fork_protocol.Said:
+    def receive(self) -> fork_protocol.ForkServerMessage:
         """The next thing that it says. Raises `RunFailed` if it has ended."""
         try:
             packet = self._control.recv(fork_protocol.PACKET_MAX)
@@ -69,20 +69,20 @@ class Server:
             packet = b""
         if not packet:
             raise RunFailed("the process that starts the replicas ended; what it wrote to stderr says why")
-        message: fork_protocol.Said = fork_protocol.said.decode(packet)
+        message: fork_protocol.ForkServerMessage = fork_protocol.said.decode(packet)
         return message
 
     def start(self, number: int, env: Mapping[str, str], output: str, folder: str) -> None:
         """Fork a replica; `Exited` with its number follows."""
-        self._send(fork_protocol.Start(number, dict(env), os.getcwd(), output, folder))
+        self._send(fork_protocol.StartReplica(number, dict(env), os.getcwd(), output, folder))
 
     def signal(self, number: int, signal: int, *, session: bool = False) -> None:
         """Signal a replica, or all of its session. One that has ended is no error."""
-        self._send(fork_protocol.Signal(number, signal, session))
+        self._send(fork_protocol.SignalReplica(number, signal, session))
 
     def give_back(self) -> None:
         """Keep it for the next run; only when no replica runs."""
-        self._send(fork_protocol.Done())
+        self._send(fork_protocol.RunOver())
         _idle.append(self)
 
     def close(self) -> None:
@@ -90,20 +90,20 @@ class Server:
         self._control.close()
         self._process.wait()
 
-    def _send(self, message: fork_protocol.Told) -> None:
+    def _send(self, message: fork_protocol.RunMessage) -> None:
         try:
             self._control.send(fork_protocol.encode(message))
         except ConnectionError:
             raise RunFailed("the process that starts the replicas is gone") from None
 
 
-def take() -> Server:
+def take_server() -> ForkServer:
     """A server whose imports are done."""
     while _idle:
         server = _idle.pop()
         if server.usable:
             return server
-    server = Server()
+    server = ForkServer()
     try:
         server.receive()
     except BaseException:

@@ -7,7 +7,7 @@ import msgspec
 PACKET_MAX = 1 << 17
 
 
-class Start(msgspec.Struct, frozen=True, tag="start"):
+class StartReplica(msgspec.Struct, frozen=True, tag="start"):
     """Fork a replica: its number, its whole environment, where its output goes, and the run's folder."""
 
     number: int
@@ -17,7 +17,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     folder: str
 
 
-class Signal(msgspec.Struct, frozen=True, tag="signal"):
+class SignalReplica(msgspec.Struct, frozen=True, tag="signal"):
     """Signal a replica, or its whole session. One that has ended is no error."""
 
     number: int
@@ -25,23 +25,23 @@ class Signal(msgspec.Struct, frozen=True, tag="signal"):
     session: bool = False
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class RunOver(msgspec.Struct, frozen=True, tag="done"):
     """The run is over: its folder is removed by whoever made it."""
 
 
-class Exited(msgspec.Struct, frozen=True, tag="exited"):
+class ReplicaExited(msgspec.Struct, frozen=True, tag="exited"):
     """A replica has ended with an exit code, or minus a signal."""
 
     number: int
     code: int
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class ImportsDone(msgspec.Struct, frozen=True, tag="ready"):
     """The imports are done."""
 
 
-Told = Start | Signal | Done
-Said = Exited | Ready
-told = msgspec.json.Decoder(Told)
-said = msgspec.json.Decoder(Said)
+RunMessage = StartReplica | SignalReplica | RunOver
+ForkServerMessage = ReplicaExited | ImportsDone
+told = msgspec.json.Decoder(RunMessage)
+said = msgspec.json.Decoder(ForkServerMessage)
 encode = msgspec.json.Encoder().encode

@@ -17,7 +17,15 @@ import signal
 import socket
 import sys
 
-from elastic.testing.fork_protocol import PACKET_MAX, Exited, Ready, Signal, Start, encode, told
+from elastic.testing.fork_protocol import (
+    PACKET_MAX,
+    ImportsDone,
+    ReplicaExited,
+    SignalReplica,
+    StartReplica,
+    encode,
+    told,
+)
 
 PRELOAD = (
     "torch",
@@ -37,7 +45,7 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def serve(control: socket.socket) -> Start | None:
+def serve(control: socket.socket) -> StartReplica | None:
     """Fork what is wished until the other end is gone: None then. In a replica: what it is to run."""
     running: dict[int, int] = {}
     folder = ""
@@ -49,7 +57,7 @@ def serve(control: socket.socket) -> Start | None:
         # Ctrl-C and timeout(1) tell the whole group. The run says what ends, or the end of its socket does: then
         # everything goes that replicas have started, which would stay if this process went first.
         signal.signal(number, signal.SIG_IGN)
-    control.send(encode(Ready()))
+    control.send(encode(ImportsDone()))
     while True:
         readable, _, _ = select.select(watched, [], [])
         if awake in readable:
@@ -62,7 +70,7 @@ def serve(control: socket.socket) -> Start | None:
             _end(running, folder)
             return None
         message = told.decode(packet)
-        if isinstance(message, Start):
+        if isinstance(message, StartReplica):
             folder = message.folder
             pid = _fork(message)
             if pid == 0:
@@ -72,7 +80,7 @@ def serve(control: socket.socket) -> Start | None:
                 control.close()
                 return message
             running[message.number] = pid
-        elif isinstance(message, Signal):
+        elif isinstance(message, SignalReplica):
             if message.number in running:
                 _signal(running[message.number], message.signal, message.session)
         else:
@@ -95,7 +103,7 @@ def _reap(running: dict[int, int], control: socket.socket) -> None:
         _, status = os.waitpid(pid, 0)
         del running[number]
         try:
-            control.send(encode(Exited(number, os.waitstatus_to_exitcode(status))))
+            control.send(encode(ReplicaExited(number, os.waitstatus_to_exitcode(status))))
         except ConnectionError:
             return  # Nobody hears it any more; the next look at the socket ends this process.
 
@@ -120,7 +128,7 @@ def _end(running: dict[int, int], folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fork(start: Start) -> int:
+def _fork(start: StartReplica) -> int:
     """Fork. The new process leads a session, dies with this one, and writes to its own file."""
     parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())

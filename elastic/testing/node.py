@@ -7,17 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic.channel import client
-from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 
-Heard = Callable[[client.Hello, client.Said], None]
+MessageHandler = Callable[[client.WorkerHello, client.WorkerMessage], None]
 
 
-class Node:
+class ReplicaNode:
     """A node by its number. Its memory lives as long as the node, whatever becomes of its workers."""
 
     def __init__(
-        self, number: int, folder: Path, selector: selectors.BaseSelector, heard: Heard, detail: Callable[[str], None]
+        self,
+        number: int,
+        folder: Path,
+        selector: selectors.BaseSelector,
+        heard: MessageHandler,
+        detail: Callable[[str], None],
     ) -> None:
         """Listen, in `selector`, whose data is what to call. `heard` gets each message and who says it."""
         self.number = number
@@ -39,7 +44,7 @@ class Node:
         """ELASTIC_CHANNEL of its workers."""
         return self._server.path
 
-    def tell(self, generation: int, rank: int, message: client.Told) -> bool:
+    def tell(self, generation: int, rank: int, message: client.AgentMessage) -> bool:
         """Say something to a worker; False if it has never connected or has hung up."""
         return any(
             self._server.tell(connection, message)
@@ -60,6 +65,6 @@ class Node:
         self._server.close()
         self._segments.drop_all()
 
-    def _hear(self, connection: Connection, message: client.Said) -> None:
+    def _hear(self, connection: WorkerConnection, message: client.WorkerMessage) -> None:
         if connection.hello is not None:
             self._heard(connection.hello, message)

@@ -39,7 +39,7 @@ GO = b"go"
 RAISE = b"raise"
 
 
-class Task(msgspec.Struct, frozen=True):
+class ReplicaTask(msgspec.Struct, frozen=True):
     """What to run: the function by its module and name, and where the module's file is."""
 
     module: str
@@ -50,14 +50,14 @@ class Task(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class Reached(msgspec.Struct, frozen=True):
+class MarkReached(msgspec.Struct, frozen=True):
     """The function of replica `number` has come to `what`."""
 
     number: int
     what: int | str
 
 
-class Failed(msgspec.Struct, frozen=True):
+class ReplicaFailed(msgspec.Struct, frozen=True):
     """The function raised, at `at_s` of `CLOCK_MONOTONIC`; `line` is the last line of its traceback."""
 
     line: str
@@ -88,7 +88,7 @@ def reached(what: int | str) -> None:
     if end is None:
         end = _sockets[os.getpid()] = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         end.connect(path)
-    end.send(msgspec.json.encode(Reached(int(os.environ[FILES].rpartition(".")[2]), what)))
+    end.send(msgspec.json.encode(MarkReached(int(os.environ[FILES].rpartition(".")[2]), what)))
     answer = end.recv(PACKET_MAX)
     if answer == RAISE:
         raise Injected(f"elastic.testing: the schedule lets this replica fail at {what!r}")
@@ -128,7 +128,7 @@ def main() -> int:
         at_s = time.monotonic()
         traceback.print_exc()
         line = traceback.format_exception_only(error)[-1].strip()
-        Path(f"{files}.failed").write_bytes(msgspec.json.encode(Failed(line, at_s, isinstance(error, Injected))))
+        Path(f"{files}.failed").write_bytes(msgspec.json.encode(ReplicaFailed(line, at_s, isinstance(error, Injected))))
         return 1
     return 0
 
@@ -160,7 +160,7 @@ def _fail(_number: int, _frame: FrameType | None) -> None:
 
 
 def _call(path: Path) -> Any:
-    task = msgspec.json.decode(path.read_bytes(), type=Task)
+    task = msgspec.json.decode(path.read_bytes(), type=ReplicaTask)
     sys.path[:] = task.path
     sys.argv[:] = task.argv
     _reseed()
@@ -180,7 +180,7 @@ def _reseed() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _module(task: Task) -> ModuleType:
+def _module(task: ReplicaTask) -> ModuleType:
     """The function's module, by its name, or by its file where the name leads elsewhere or nowhere."""
     name = "__mp_main__" if task.module == "__main__" else task.module
     if task.module != "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from elastic._decode import UNREADABLE
-from elastic.testing.replica import Failed
+from elastic.testing.replica import ReplicaFailed
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Result:
         )
 
 
-def read(replica: Replica, files: str) -> Failed | None:
+def read(replica: Replica, files: str) -> ReplicaFailed | None:
     """Fill in what a replica has written; how its function failed, None if it did not raise."""
     replica.output = text(f"{files}.output")
     whole, _, _ = text(f"{files}.records").rpartition("\n")  # What follows it was cut off by a kill.
@@ -91,7 +91,7 @@ def read(replica: Replica, files: str) -> Failed | None:
     if not Path(f"{files}.failed").exists():
         return None
     try:
-        failed = msgspec.json.decode(Path(f"{files}.failed").read_bytes(), type=Failed)
+        failed = msgspec.json.decode(Path(f"{files}.failed").read_bytes(), type=ReplicaFailed)
     except UNREADABLE:  # It was killed while it wrote.
         return None
     replica.raised = failed.line

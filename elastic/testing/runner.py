@@ -23,12 +23,12 @@ from elastic.channel import client
 from elastic.errors import RunFailed, RunHung
 from elastic.testing import fork_client, fork_protocol
 from elastic.testing import replica as inside
-from elastic.testing.environment import SOCKET, TASK, Place, environment
+from elastic.testing.environment import SOCKET, TASK, ReplicaPlace, environment
 from elastic.testing.failure_text import failed_text, hung_text
-from elastic.testing.node import Node
+from elastic.testing.node import ReplicaNode
 from elastic.testing.result import Replica, Result, WorldResult, read
 from elastic.testing.schedule import At, Failure, How, World, lost, memberships, worlds_of
-from elastic.testing.world_run import Actor, Story
+from elastic.testing.world_run import RunningReplica, WorldRun
 from elastic.train.checkpoint import fence
 
 STACKS_S: Final = 5.0
@@ -78,9 +78,9 @@ def run(
     _check(function)
     with _folder() as folder, contextlib.ExitStack() as stack:
         _write_task(folder, function, (tuple(args), dict(kwargs or {})))
-        server = fork_client.take()
+        server = fork_client.take_server()
         stack.callback(lambda: server.close())
-        one = _Run(server, folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
+        one = _TestRun(server, folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
         stack.callback(one.close)
         try:
             result = one.all_worlds()
@@ -92,17 +92,17 @@ def run(
         return result
 
 
-def _keep(stack: contextlib.ExitStack, one: _Run, server: fork_client.Server) -> None:
+def _keep(stack: contextlib.ExitStack, one: _TestRun, server: fork_client.ForkServer) -> None:
     """Keep the server for the next run, instead of ending it."""
     stack.pop_all()
     one.close()
     server.give_back()
 
 
-class _Run:
+class _TestRun:
     def __init__(
         self,
-        server: fork_client.Server,
+        server: fork_client.ForkServer,
         folder: Path,
         worlds: Sequence[World],
         slots: int,
@@ -121,8 +121,8 @@ class _Run:
         self._listening.bind(str(folder / "run.sock"))
         self._listening.listen(256)
         self._ends: set[socket.socket] = set()
-        self._nodes: dict[int, Node] = {}
-        self._story: Story | None = None
+        self._nodes: dict[int, ReplicaNode] = {}
+        self._story: WorldRun | None = None
         self._number = self._failures = 0
         self._saved = ""
         self._details: list[str] = []
@@ -159,7 +159,9 @@ class _Run:
         world, generation = self._worlds[index], index + 1
         for number in members:
             if number not in self._nodes:
-                self._nodes[number] = Node(number, self._folder, self._selector, self._heard, self._details.append)
+                self._nodes[number] = ReplicaNode(
+                    number, self._folder, self._selector, self._heard, self._details.append
+                )
         fence.claim(self._checkpoint_dir(members[0]), f"{self._incarnation}/{generation}")
         actors = [
             self._actor(generation, members, m_id, local_rank)
@@ -167,7 +169,7 @@ class _Run:
             for local_rank in range(self._slots)
         ]
         seen = WorldResult(generation, tuple(self._nodes[n].name for n in members), [one.seen for one in actors])
-        story = Story(self._server, world.until, lost(self._worlds, index), self._nodes, members, actors, seen)
+        story = WorldRun(self._server, world.until, lost(self._worlds, index), self._nodes, members, actors, seen)
         self._story, story.saved = story, self._saved
         for actor in actors:
             self._start(actor, members[actor.place.m_id], port)
@@ -182,10 +184,10 @@ class _Run:
         self._failures += isinstance(world.until, Failure)
         return seen
 
-    def _actor(self, generation: int, members: Sequence[int], m_id: int, local_rank: int) -> Actor:
+    def _actor(self, generation: int, members: Sequence[int], m_id: int, local_rank: int) -> RunningReplica:
         number, self._number = self._number, self._number + 1
         node = self._nodes[members[m_id]].name
-        place = Place(
+        place = ReplicaPlace(
             number=number,
             generation=generation,
             rank=m_id * self._slots + local_rank,
@@ -195,9 +197,9 @@ class _Run:
             nodes=len(members),
             node=node,
         )
-        return Actor(place, str(self._folder / f"replica.{number}"), Replica(place.rank, node))
+        return RunningReplica(place, str(self._folder / f"replica.{number}"), Replica(place.rank, node))
 
-    def _start(self, actor: Actor, node: int, port: int) -> None:
+    def _start(self, actor: RunningReplica, node: int, port: int) -> None:
         made = environment(
             actor.place,
             base=os.environ,
@@ -216,7 +218,7 @@ class _Run:
     def _checkpoint_dir(self, node: int) -> Path:
         return self._shared if self._own is None else self._own / f"node{node}"
 
-    def _step(self, story: Story) -> None:
+    def _step(self, story: WorldRun) -> None:
         """Wait for the next thing to happen, and act on it."""
         now = time.monotonic()
         if now >= self._deadline_s:
@@ -231,7 +233,7 @@ class _Run:
             if self._selector.get_map().get(key.fileobj) is key:  # Not closed by what came before it.
                 key.data()
 
-    def _hung(self, story: Story) -> None:
+    def _hung(self, story: WorldRun) -> None:
         """Take the stacks of all that still run (which ends them), and raise."""
         hanging = story.running
         waiting = story.waiting_words()
@@ -248,13 +250,13 @@ class _Run:
             read(actor.seen, actor.files)
         raise RunHung(hung_text(story, hanging, self._timeout_s, waiting, self._details))
 
-    def _heard(self, hello: client.Hello, message: client.Said) -> None:
+    def _heard(self, hello: client.WorkerHello, message: client.WorkerMessage) -> None:
         if self._story is not None:
             self._story.heard(hello, message)
 
     def _from_server(self) -> None:
         message = self._server.receive()
-        if isinstance(message, fork_protocol.Exited) and self._story is not None:
+        if isinstance(message, fork_protocol.ReplicaExited) and self._story is not None:
             for node in list(self._nodes.values()):
                 node.catch_up()  # What it said last is heard before its end is judged.
             self._story.exited(message.number, message.code)
@@ -274,7 +276,7 @@ class _Run:
             self._ends.discard(end)
             end.close()
         elif self._story is not None:
-            self._story.reached(msgspec.json.decode(data, type=inside.Reached), end)
+            self._story.reached(msgspec.json.decode(data, type=inside.MarkReached), end)
 
 
 @contextlib.contextmanager
@@ -307,7 +309,7 @@ def _write_task(folder: Path, function: Callable[..., Any], arguments: tuple[tup
     module = function.__module__
     file = getattr(sys.modules[module], "__file__", None)
     (folder / "arguments").write_bytes(pickle.dumps(arguments))
-    task = inside.Task(
+    task = inside.ReplicaTask(
         module=module,
         name=function.__qualname__,
         file=os.path.abspath(file) if file else "",

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from elastic.channel import client
 from elastic.testing import replica as inside
-from elastic.testing.environment import Place
-from elastic.testing.fork_client import Server
-from elastic.testing.node import Node
+from elastic.testing.environment import ReplicaPlace
+from elastic.testing.fork_client import ForkServer
+from elastic.testing.node import ReplicaNode
 from elastic.testing.result import Replica, WorldResult
 from elastic.testing.schedule import At, End, Failure, Loss, Planned, Until
 
@@ -26,10 +26,10 @@ STOPPED = 128 + signal.SIGTERM
 
 
 @dataclass(slots=True)
-class Actor:
+class RunningReplica:
     """A replica that was started."""
 
-    place: Place
+    place: ReplicaPlace
     files: str
     seen: Replica
     listens: bool = False
@@ -40,18 +40,18 @@ class Actor:
 
 
 @dataclass(slots=True)
-class Story:
+class WorldRun:
     """A world from its start to the exit of its last replica.
 
     `broken` is why it does not go as the schedule says: its replicas are then stopped.
     """
 
-    server: Server
+    server: ForkServer
     until: Until
     lost: Sequence[int]
-    nodes: Mapping[int, Node]
+    nodes: Mapping[int, ReplicaNode]
     members: Sequence[int]
-    actors: list[Actor]
+    actors: list[RunningReplica]
     result: WorldResult
     saved: str = ""
     """The newest checkpoint as the job knows it, for the next world."""
@@ -70,24 +70,24 @@ class Story:
         return not self.running
 
     @property
-    def running(self) -> list[Actor]:
+    def running(self) -> list[RunningReplica]:
         """Those that have not ended."""
         return [actor for actor in self.actors if actor.seen.code is None]
 
-    def heard(self, hello: client.Hello, message: client.Said) -> None:
+    def heard(self, hello: client.WorkerHello, message: client.WorkerMessage) -> None:
         """A replica said something on the local channel."""
         if hello.generation != self.result.generation or hello.rank >= len(self.actors):
             return
         actor = self.actors[hello.rank]
-        if isinstance(message, client.Listening):
+        if isinstance(message, client.AcceptsPlannedStop):
             actor.listens = True
             self._ask_if_all_listen()
-        elif isinstance(message, client.Left):
+        elif isinstance(message, client.SavedAndLeaving):
             actor.left = True
             actor.seen.step = max(message.step, actor.seen.step or 0)
-        elif isinstance(message, client.Note):
+        elif isinstance(message, client.AgentLogLine):
             actor.seen.notes.append(message.text)
-        elif isinstance(message, client.Saved):
+        elif isinstance(message, client.CheckpointSaved):
             self.result.saved = max(message.step, self.result.saved or 0)
             self.saved = json.dumps({"step": message.step, "host": actor.place.node, "folder": message.folder})
         elif isinstance(message, client.Progress):
@@ -99,7 +99,7 @@ class Story:
                 else:
                     self._end()
 
-    def reached(self, message: inside.Reached, end: socket.socket) -> None:
+    def reached(self, message: inside.MarkReached, end: socket.socket) -> None:
         """A replica waits in `reached`: it goes on at once unless the world ends there."""
         actor = next((one for one in self.actors if one.place.number == message.number), None)
         if actor is None:
@@ -216,7 +216,7 @@ class Story:
         """Ask for a planned stop, as elastic-launch does: SIGTERM only for those that do not listen."""
         for actor in self.running:
             node = self.nodes[self.members[actor.place.m_id]]
-            stop = client.Stop("the schedule of the test changes the world")
+            stop = client.PlannedStopRequest("the schedule of the test changes the world")
             if not actor.listens or not node.tell(actor.place.generation, actor.place.rank, stop):
                 actor.signalled = True
                 self.server.signal(actor.place.number, signal.SIGTERM, session=True)
@@ -261,7 +261,7 @@ def _answer(end: socket.socket, word: bytes) -> None:
         end.send(word)
 
 
-def _who(actor: Actor) -> str:
+def _who(actor: RunningReplica) -> str:
     return f"rank {actor.place.rank} of world {actor.place.generation - 1} ({actor.place.node})"
 
 

@@ -9,20 +9,20 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from elastic.channel.client import Left, Saved, Stop, WorkerEnd, fitting
+from elastic.channel.client import ChannelClient, CheckpointSaved, PlannedStopRequest, SavedAndLeaving, truncate_text
 from elastic.errors import CheckpointError
 from elastic.train import nan_check, report
 from elastic.train.checkpoint import shared_folder
-from elastic.train.checkpoint.async_saver import Saver
+from elastic.train.checkpoint.async_saver import AsyncSaver
 from elastic.train.checkpoint.folder import Checkpoints
 from elastic.train.comm import byte_collectives
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.process_group import shutdown, stop_agreement
-from elastic.train.process_group.topology import Here, here, host
+from elastic.train.process_group.topology import Topology, current_topology, host
 from elastic.train.restore import choose
-from elastic.train.restore.restorer import Restored, Restorer
+from elastic.train.restore.restorer import Restorer, RestoreResult
 from elastic.train.statedict import rng, tree
-from elastic.train.statedict.parts import Part, on_its_device, without_numpy
+from elastic.train.statedict.parts import StatePart, on_its_device, without_numpy
 
 LEAVING: Final = 143
 """Exit code of a worker that left in a planned stop: that of a process that SIGTERM ended."""
@@ -30,7 +30,7 @@ LEAVING: Final = 143
 
 @dataclass(slots=True)
 class StateData:
-    """What a state and its `Keeper` share: the plain values, the number of steps done, and the epoch."""
+    """What a state and its `Committer` share: the plain values, the number of steps done, and the epoch."""
 
     values: dict[str, Any]
     step: int = 0
@@ -38,7 +38,7 @@ class StateData:
 
 
 class Siblings(NamedTuple):
-    """What a `Keeper` asks about the other states of its script.
+    """What a `Committer` asks about the other states of its script.
 
     `check_alone` raises ConfigError if another state uses the same folder; `save_others` saves the last steps of the
     others; `is_missed` tells whether the newest checkpoint of this state is the one that the job knows of.
@@ -49,16 +49,16 @@ class Siblings(NamedTuple):
     is_missed: Callable[[], bool]
 
 
-class Keeper:
+class Committer:
     """A state's way to memory and disk in one world."""
 
     def __init__(
         self,
         data: StateData,
         siblings: Siblings,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, StatePart],
         things: Mapping[str, Any],
-        end: WorkerEnd | None,
+        end: ChannelClient | None,
         *,
         folder: str | os.PathLike[str] | None,
         keep: int,
@@ -82,7 +82,7 @@ class Keeper:
         self._ordered = [thing for thing in things.values() if hasattr(thing, "set_epoch")]
         self._places = [thing for thing in self._ordered if hasattr(thing, "keep")]
         self._others = others
-        self._here: Here = here(sharded=any(part.sharded for part in parts.values()))
+        self._here: Topology = current_topology(sharded=any(part.sharded for part in parts.values()))
         self._checkpoints = Checkpoints(folder, keep=keep, rank=self._here.rank)
         self.checks = nan_check.enabled(os.environ)
         """Whether every commit looks at all tensors and at the loss (--check_nan)."""
@@ -95,9 +95,9 @@ class Keeper:
         self._shared = True
         """Whether every host sees the same folder; known after the first save at the latest."""
         self._heard = False
-        self._board: stop_agreement.Board | None = None
+        self._board: stop_agreement.StopBoard | None = None
         place = self._here
-        self._saver = Saver(self._checkpoints, place.background, on_saved=self._say_saved)
+        self._saver = AsyncSaver(self._checkpoints, place.background, on_saved=self._say_saved)
         self._memory = MemoryTier(
             end,
             rank=place.rank,
@@ -123,7 +123,7 @@ class Keeper:
         restorer.ready()
         return restored.step >= 0
 
-    def _take_over(self, restored: Restored) -> None:
+    def _take_over(self, restored: RestoreResult) -> None:
         data, place = self._data, self._here
         origin = "what --resume_from names" if restored.warm else f"the checkpoint of step {restored.step}"
         for name in _in_order(self._parts):
@@ -137,7 +137,7 @@ class Keeper:
                     raise
         line = choose.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
         if line and place.rank == 0:
-            report.say(line, warn=True)
+            report.log_line(line, warn=True)
         values = restored.values
         saved = {name: one for name, one in values.get("values", {}).items() if name not in self._parts}
         data.values.update(on_its_device(saved, data.values))
@@ -196,7 +196,7 @@ class Keeper:
 
     # Keeping.
 
-    def keep(self, step: int, *, disk: bool, memory: bool, word: Stop | None, loss: Any) -> None:
+    def keep(self, step: int, *, disk: bool, memory: bool, word: PlannedStopRequest | None, loss: Any) -> None:
         """Do what is due at a commit."""
         leave = word is not None and self._agreed(step)
         disk, memory = disk or leave, (memory or (leave and self.remembers)) and self._memory.on
@@ -230,7 +230,7 @@ class Keeper:
             return  # The step was saved before the planned stop.
         if not (self._here.alone or error is self._handled or isinstance(error, SystemExit | None)):
             if self._saved_step != step:
-                report.say(
+                report.log_line(
                     f"step {step} is not saved on the way out of {type(error).__name__}: rank {self._here.rank} would "
                     "wait for ranks that are elsewhere; what was saved before stays",
                     warn=True,
@@ -295,12 +295,12 @@ class Keeper:
         if place.rank == 0:
             shared_folder.remove_token(folder, token)
             if blind:
-                report.say(shared_folder.not_shared(told[0][0], folder.absolute(), blind), warn=True)
+                report.log_line(shared_folder.not_shared(told[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
         if self._end is not None and self._siblings.is_missed():
-            self._end.send(Saved(step, fitting(str(folder))))
+            self._end.send(CheckpointSaved(step, truncate_text(str(folder))))
 
     # The planned stop.
 
@@ -312,24 +312,24 @@ class Keeper:
         if self._board is None:
             from torch.distributed.distributed_c10d import _get_default_store
 
-            self._board = stop_agreement.Board(_get_default_store(), place.world_size)
+            self._board = stop_agreement.StopBoard(_get_default_store(), place.world_size)
         rules = stop_agreement.at_commit(step, place.world_size, first=not self._heard)
         self._heard = True
-        return self._board.run(rules) is stop_agreement.Next.STOP
+        return self._board.run(rules) is stop_agreement.CommitVerdict.STOP
 
-    def _leave(self, step: int, word: Stop) -> None:
+    def _leave(self, step: int, word: PlannedStopRequest) -> None:
         self._saver.wait()
         if self._end is not None:
-            self._end.send(Left(step))
+            self._end.send(SavedAndLeaving(step))
         if self._board is not None:
             self._board.leave(self._here.rank, self._here.world_size)
             shutdown.waited()
         if self._here.rank == 0:
-            report.say(f"step {step} is saved; the workers leave: {word.reason}")
+            report.log_line(f"step {step} is saved; the workers leave: {word.reason}")
         raise SystemExit(LEAVING)
 
 
-def _in_order(parts: Mapping[str, Part]) -> list[str]:
+def _in_order(parts: Mapping[str, StatePart]) -> list[str]:
     """Modules before optimizers before the rest: each may look at the one before."""
     import torch
 

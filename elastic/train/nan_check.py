@@ -89,7 +89,7 @@ def check_commit(
         raise NotFinite(f"{name} has {_kind(names[name])} {where}")
 
 
-class Watch:
+class NanHooks:
     """The hooks of `watch`."""
 
     def __init__(self, handles: Iterable[Any]) -> None:
@@ -102,7 +102,7 @@ class Watch:
             self._handles.pop().remove()
 
 
-def watch(module: nn.Module, step: Callable[[], int], rank: int) -> Watch:
+def watch(module: nn.Module, step: Callable[[], int], rank: int) -> NanHooks:
     """From now on raise `NotFinite` in the first module whose output has nan or inf while its inputs had not.
 
     The text has the module's name and class, the step that `step()` says, and the rank. Works in DDP, FSDP2, autocast
@@ -114,7 +114,7 @@ def watch(module: nn.Module, step: Callable[[], int], rank: int) -> Watch:
         one.register_forward_hook(_hook(_clean(name), step, rank, whole=one is module), with_kwargs=True)
         for name, one in module.named_modules()
     ]
-    return Watch(handles)
+    return NanHooks(handles)
 
 
 def _hook(name: str, step: Callable[[], int], rank: int, *, whole: bool) -> Callable[..., None]:

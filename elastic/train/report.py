@@ -13,7 +13,17 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from elastic.channel.client import METRICS_MAX, Note, Preparing, Progress, Ready, WorkerEnd, clock, fitting, worker_end
+from elastic.channel.client import (
+    METRICS_MAX,
+    AgentLogLine,
+    ChannelClient,
+    PreparationOver,
+    Preparing,
+    Progress,
+    channel_client,
+    clock,
+    truncate_text,
+)
 from elastic.train import stack_dump
 
 INTERVAL_S: Final = 0.5
@@ -25,13 +35,13 @@ UNREADABLE: Final = (ArithmeticError, AssertionError, AttributeError, LookupErro
 """What a value raises that is no number. RuntimeError: torch's errors; the next operation of the script shows them."""
 
 
-class Reporter:
+class ProgressChannel:
     """One process's reports. `connect` gives the channel at the first one, None if there is no agent."""
 
-    def __init__(self, connect: Callable[[], WorkerEnd | None], clock: Callable[[], float] = clock) -> None:
+    def __init__(self, connect: Callable[[], ChannelClient | None], clock: Callable[[], float] = clock) -> None:
         self._connect = connect
         self._clock = clock
-        self._end: WorkerEnd | None = None
+        self._end: ChannelClient | None = None
         self._connected = False
         self._next = 0.0
         self._at = 0.0
@@ -46,7 +56,7 @@ class Reporter:
         """What was reported too early for its turn: it goes with the next message."""
 
     @property
-    def end(self) -> WorkerEnd | None:
+    def end(self) -> ChannelClient | None:
         """The channel, connected."""
         return self._channel()
 
@@ -83,7 +93,7 @@ class Reporter:
         self._preparing = True
         end = self._channel()
         if end is not None:
-            end.send(Preparing(fitting(str(what), WHAT_MAX)))
+            end.send(Preparing(truncate_text(str(what), WHAT_MAX)))
 
     def ready(self) -> None:
         """Say that it is ready; nothing if it did not say that it prepares."""
@@ -91,7 +101,7 @@ class Reporter:
             self._preparing = False
             end = self._channel()
             if end is not None:
-                end.send(Ready())
+                end.send(PreparationOver())
 
     def last_word(self) -> None:
         """Send what came too early for its turn: the last step, and plain numbers; a tensor may cost something."""
@@ -101,7 +111,7 @@ class Reporter:
             self._loss, self._metrics = None, {}
             self._send(self._end, plain)
 
-    def _send(self, end: WorkerEnd, metrics: Mapping[str, Any]) -> None:
+    def _send(self, end: ChannelClient, metrics: Mapping[str, Any]) -> None:
         step = _whole(self._step)
         if step is None:
             return
@@ -109,12 +119,12 @@ class Reporter:
         for name, value in metrics.items():
             number = one_number(value)
             if number is not None and len(found) < METRICS_MAX:
-                found[fitting(str(name), NAME_MAX)] = number if math.isfinite(number) else None
+                found[truncate_text(str(name), NAME_MAX)] = number if math.isfinite(number) else None
         total = self._total() if callable(self._total) else self._total
         if end.send(Progress(step, self._world, found, self._at, _whole(total) or 0)):
             self._sent = step
 
-    def _channel(self) -> WorkerEnd | None:
+    def _channel(self) -> ChannelClient | None:
         if not self._connected:
             self._connected = True
             self._end = self._connect()
@@ -151,17 +161,17 @@ def _whole(step: Any) -> int | None:
     return number if 0 <= number <= STEP_MAX else None
 
 
-def connect() -> WorkerEnd | None:
+def connect() -> ChannelClient | None:
     """The channel of this process, which can then be asked for its stacks. A parameter server makes no steps."""
     if not os.environ.get("ELASTIC_CHANNEL") or os.environ.get("ELASTIC_ROLE") == "server":
         return None
-    return worker_end(os.environ, stacks_signal=stack_dump.register())
+    return channel_client(os.environ, stacks_signal=stack_dump.register())
 
 
-this_process = Reporter(connect)
+this_process = ProgressChannel(connect)
 
 
-def end() -> WorkerEnd | None:
+def end() -> ChannelClient | None:
     """The channel of this process, None if there is no agent."""
     return this_process.end
 
@@ -183,10 +193,10 @@ def report(step: int | None = None, loss: Any = None, *, total: int | None = Non
     this_process.report(step, loss, metrics, total)
 
 
-def say(text: str, *, warn: bool = False) -> None:
+def log_line(text: str, *, warn: bool = False) -> None:
     """Say something once, in one line; never fails. `warn`: also with --quiet."""
-    text = fitting(" ".join(text.splitlines()))
+    text = truncate_text(" ".join(text.splitlines()))
     channel = end()
-    if channel is None or not channel.send(Note(text, warn)):
+    if channel is None or not channel.send(AgentLogLine(text, warn)):
         sys.stderr.write(f"[elastic] {text}\n")
         sys.stderr.flush()

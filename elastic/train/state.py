@@ -26,11 +26,11 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from elastic.channel.client import Committed, Restored, WorkerEnd, clock
-from elastic.errors import CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
-from elastic.script.relaunch import mistakes_told, told
+from elastic.channel.client import ChannelClient, FirstCommit, RestoreDone, clock
+from elastic.errors import CheckpointError, ConfigError, RestoreRefused, RestoreUnrecoverable
+from elastic.script.relaunch import report_error, reporting_config_errors
 from elastic.train import report
-from elastic.train.commit import Keeper, Siblings, StateData
+from elastic.train.commit import Committer, Siblings, StateData
 from elastic.train.statedict import parts
 
 RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "save", "step", "values"})
@@ -46,7 +46,7 @@ in every world."""
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
+class HasStepsLeft(Protocol):
     """A sampler that knows what is left."""
 
     def steps_left(self, epochs: int) -> int | None:
@@ -61,7 +61,7 @@ class State:
 
         Raises `ConfigError` for a reserved name, or a thing that could not be loaded again.
         """
-        with mistakes_told():
+        with reporting_config_errors():
             for name in things:
                 if name in RESERVED or name.startswith("_"):
                     raise ConfigError(f"elastic.State: {name!r} is a name of its own; give yours another one")
@@ -74,8 +74,8 @@ class State:
         self._things = {name: things[name] for name in made}
         self._data = StateData(values)
         self._first = True
-        self._end: WorkerEnd | None = None
-        self._keeper: Keeper | None = None
+        self._end: ChannelClient | None = None
+        self._keeper: Committer | None = None
         self._parts = made
         self._where = ""
         self._looped = False
@@ -114,17 +114,17 @@ class State:
         Raises `CheckpointError`, with the mend, when nothing as new as the newest committed step can be read, and
         when every checkpoint is damaged.
         """
-        with mistakes_told():
+        with reporting_config_errors():
             if self._keeper is not None:
                 raise ConfigError("state.restore() was called twice; call it once, before the first step")
             for name, part in self._parts.items():
-                parts.refuse_empty(name, part)
+                parts.require_values(name, part)
             where = os.path.abspath(folder) if folder else _jobs_folder()
             _restored.pop(where, None)  # So that they stand in the order in which they were restored.
             _restored[where], self._where = self, where
             owner = _folders.setdefault(where, "" if where == _jobs_folder() else f"{len(_folders)}.")
             self._end = report.end()
-            keeper = Keeper(
+            keeper = Committer(
                 self._data,
                 Siblings(self._check_alone, self._save_others, self._is_missed),
                 self._parts,
@@ -139,11 +139,11 @@ class State:
             try:
                 restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
             except CheckpointError as error:
-                hopeless = isinstance(error, RestoreHopeless)
-                raise RestoreRefused(told(error, code=RestoreRefused.exit_code, hopeless=hopeless)) from error
+                hopeless = isinstance(error, RestoreUnrecoverable)
+                raise RestoreRefused(report_error(error, code=RestoreRefused.exit_code, hopeless=hopeless)) from error
         self._keeper = keeper
         if self._end is not None:
-            self._end.send(Restored(self._data.step if restored else -1, clock()))
+            self._end.send(RestoreDone(self._data.step if restored else -1, clock()))
         return restored
 
     def commit(
@@ -167,7 +167,7 @@ class State:
         """
         keeper = self._keeper
         if keeper is None:
-            with mistakes_told():
+            with reporting_config_errors():
                 raise ConfigError(
                     "state.commit() was called before state.restore(); call state.restore() once on every rank, "
                     "before the first step"
@@ -175,7 +175,7 @@ class State:
             return
         first, self._first = self._first, False
         if first:
-            with mistakes_told():
+            with reporting_config_errors():
                 _check_every(every=every, memory_every=memory_every)
             self._speak_up()
         step = self._data.step = self._data.step + 1
@@ -184,7 +184,7 @@ class State:
         word = None
         if end is not None and self._speaks:
             if first:
-                end.send(Committed(clock()))
+                end.send(FirstCommit(clock()))
             report.reported(step, loss, self._total if total is None else total)
             word = end.stop_asked()
         disk = bool(every) and step % every == 0  # type: ignore[operator]  # mypy does not see the None go.
@@ -216,7 +216,7 @@ class State:
         if not self._looped:
             return 0
         for thing in self._things.values():
-            if isinstance(thing, Foreseeing) and (left := thing.steps_left(self._epochs)) is not None:
+            if isinstance(thing, HasStepsLeft) and (left := thing.steps_left(self._epochs)) is not None:
                 return self._data.step + left
         return 0
 
@@ -246,7 +246,7 @@ class State:
     def _check_alone(self) -> None:
         """Raise `ConfigError` if another state was restored from this one's folder since."""
         if _restored.get(self._where) is not self:
-            with mistakes_told():
+            with reporting_config_errors():
                 raise ConfigError(
                     f"another elastic.State keeps its checkpoints in {self._where}; put everything into one State, or "
                     "give this one a folder of its own: state.restore(folder=...)"
@@ -271,7 +271,7 @@ class State:
         elif name in RESERVED or name in self._things:
             raise AttributeError(f"{name!r} of a state cannot be replaced")
         else:
-            with mistakes_told():
+            with reporting_config_errors():
                 self._data.values[name] = parts.plain(name, value)
 
 
@@ -308,11 +308,11 @@ def epochs(state: State, total: int) -> Iterator[int]:
     if total < 0:
         raise ValueError(f"epochs are 0 or more, not {total}")
     if state._keeper is None:
-        with mistakes_told():
+        with reporting_config_errors():
             raise ConfigError("elastic.epochs() was called before state.restore()")
         return
     if state._looped:
-        with mistakes_told():
+        with reporting_config_errors():
             raise ConfigError(
                 "elastic.epochs() was called within a loop over epochs of the same state, which counts epochs once; "
                 "write range() for the inner loop"

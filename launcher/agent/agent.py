@@ -10,54 +10,54 @@ import os
 import time
 from collections.abc import Sequence
 
-from elastic.channel.client import Saved
+from elastic.channel.client import CheckpointSaved
 from elastic.core.agent import events as ae
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Range
-from elastic.core.model import Cause, Status, Verdict
+from elastic.core.kv import KeyRange
+from elastic.core.model import Cause, FinalStatus, Verdict
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.store import session
 from elastic.store.protocol import Store
 from launcher import __version__
 from launcher.agent import registration
-from launcher.agent.checkpoint_publisher import SavedSteps
-from launcher.agent.connect import Connecting
-from launcher.agent.curve_publisher import CourseWriter
-from launcher.agent.death_proofs import Proofs
-from launcher.agent.event_queue import Arrivals
-from launcher.agent.failure_reporter import FailureReports
-from launcher.agent.history_writer import History
-from launcher.agent.inspect_server import Window
-from launcher.agent.recovery_reporter import TimelineTeller
+from launcher.agent.checkpoint_publisher import CheckpointPublisher
+from launcher.agent.connect import StoreConnector
+from launcher.agent.curve_publisher import CurvePublisher
+from launcher.agent.death_proofs import DeathProver
+from launcher.agent.event_queue import EventQueue
+from launcher.agent.failure_reporter import FailureReporter
+from launcher.agent.history_writer import HistoryWriter
+from launcher.agent.inspect_server import InspectServer
+from launcher.agent.recovery_reporter import RecoveryReporter
 from launcher.agent.snapshot import snapshot
-from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
-from launcher.agent.wait_reporter import WaitingLines
+from launcher.agent.store_actions import CLOSING_LIMIT_S, StoreActions
+from launcher.agent.wait_reporter import WaitReporter
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
 from launcher.local import served_etcd
 from launcher.logs import event_log
 from launcher.logs.console import Console
-from launcher.logs.event_log import EventLog
-from launcher.logs.json_format import JsonLines
-from launcher.logs.logger import Narrator
-from launcher.logs.writer_client import LogDisk
-from launcher.metrics.exporter import Monitor
+from launcher.logs.event_log import JsonEventLog
+from launcher.logs.json_format import JsonFormatter
+from launcher.logs.logger import AgentLog
+from launcher.logs.writer_client import LogWriterClient
+from launcher.metrics.exporter import MetricsExporter
 from launcher.net import addresses
-from launcher.peers.core_adapter import Linking
-from launcher.peers.listener import Hello
-from launcher.peers.partition_watch import SplitWatch
-from launcher.peers.reachability import Neighbours
+from launcher.peers.core_adapter import LinkAdapter
+from launcher.peers.listener import PeerListener
+from launcher.peers.partition_watch import PartitionWatch
+from launcher.peers.reachability import StartupReachability
 from launcher.spot.watcher import SpotWatch
 from launcher.system import frozen_imports, limits
 from launcher.system.clock import boottime
 from launcher.system.limits import raise_own
-from launcher.system.signals import Signals
-from launcher.terminal.content import Block, block
+from launcher.system.signals import SignalQueue
+from launcher.terminal.content import BlockContent, block_content
 from launcher.text import failure_report
-from launcher.wire.inspect import Snapshot
-from launcher.workers.group import NodeWorkers
-from launcher.workers.reports.messages import Heard
+from launcher.wire.inspect import NodeSnapshot
+from launcher.workers.group import WorkerGroup
+from launcher.workers.reports.messages import WorkerReport
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
@@ -66,7 +66,7 @@ def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-class _Finished(Exception):
+class _AgentFinished(Exception):
     """The core has said `Exit`."""
 
 
@@ -78,11 +78,11 @@ class Agent:
         config: Config,
         node: str,
         host: str,
-        narrator: Narrator,
+        narrator: AgentLog,
         consoles: tuple[Console, Console],
-        signals: Signals,
-        disk: LogDisk,
-        lines: JsonLines | None,
+        signals: SignalQueue,
+        disk: LogWriterClient,
+        lines: JsonFormatter | None,
     ) -> None:
         self._config = config
         self._lines = lines
@@ -93,20 +93,22 @@ class Agent:
         # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
-        self._events = Arrivals(boottime)
-        self._proofs = Proofs(config.job_id, narrator, self._events.put_nowait)
-        self._workers = NodeWorkers(config, node, host, narrator, consoles, self._events.put_nowait, disk, lines)
-        self._monitor = Monitor(config, narrator, self._workers, disk) if config.metrics_at is not None else None
-        self._event_log = EventLog(disk.appending(event_log.FILE), config.job_id, node)
+        self._events = EventQueue(boottime)
+        self._proofs = DeathProver(config.job_id, narrator, self._events.put_nowait)
+        self._workers = WorkerGroup(config, node, host, narrator, consoles, self._events.put_nowait, disk, lines)
+        self._monitor = (
+            MetricsExporter(config, narrator, self._workers, disk) if config.metrics_at is not None else None
+        )
+        self._event_log = JsonEventLog(disk.appending(event_log.FILE), config.job_id, node)
         self._store: Store | None = None
-        self._hello: Hello | None = None
+        self._hello: PeerListener | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
         self._started: ae.StartWorkers | None = None
         self._began_at = boottime()
         self._spot: asyncio.Task[None] | None = None
 
-    async def run(self, connecting: Connecting) -> int:
+    async def run(self, connecting: StoreConnector) -> int:
         """Join, take part, leave; the exit code."""
         self._say_cards()
         watch = SpotWatch(self._config.spot, os.environ, self._narrator, self._events.put_nowait, self._joins)
@@ -116,7 +118,7 @@ class Agent:
         if self._monitor is not None and self._config.metrics_at is not None:
             self._monitor.held = lambda: watch.held
             await self._monitor.open(*self._config.metrics_at)
-        with frozen_imports.kept():  # Only now: the nursery stands, and grpc brings threads.
+        with frozen_imports.frozen_imports():  # Only now: the nursery stands, and grpc brings threads.
             import elastic.store.etcd  # noqa: F401
 
         store = self._store = self._config.way.open()
@@ -124,21 +126,23 @@ class Agent:
         await connecting.until(self._ask, store)
         await connecting.unless_ended(watch.free())
         with registration.hold_ports(self._config, self._host, self._listening) as held:
-            self._hello = await Hello.listen(self._listening, self._config.job_id, self._node, held.link)
-            self._neighbours = Neighbours(store, self._keys, self._node, self._narrator)
-            self._core = AgentCore(registration.facts(self._config, self._node, self._host, held, boottime()))
-            self._linking = Linking(
+            self._hello = await PeerListener.listen(self._listening, self._config.job_id, self._node, held.link)
+            self._neighbours = StartupReachability(store, self._keys, self._node, self._narrator)
+            self._core = AgentCore(registration.initial_state(self._config, self._node, self._host, held, boottime()))
+            self._linking = LinkAdapter(
                 self._hello, self._config.job_id, self._core.facts, self._events.put_nowait, self._narrator
             )
             self._say_versions()
-            self._waiting = WaitingLines(self._core, store, self._keys, self._narrator, boottime)
-            self._window = Window(self._snapshot, self._workers.last_logs, self._workers.stacks, self._narrator.warn)
+            self._waiting = WaitReporter(self._core, store, self._keys, self._narrator, boottime)
+            self._window = InspectServer(
+                self._snapshot, self._workers.last_logs, self._workers.stacks, self._narrator.warn
+            )
             self._linking.show(self._window.take)
-            self._failures = FailureReports(
+            self._failures = FailureReporter(
                 self._core, store, self._keys, self._narrator, self._tell_early, self._told_cause
             )
-            self._history = History(store, self._keys, self._node, self._narrator)
-            self._errands = Errands(
+            self._history = HistoryWriter(store, self._keys, self._node, self._narrator)
+            self._errands = StoreActions(
                 store,
                 self._core.facts,
                 self._narrator,
@@ -150,7 +154,7 @@ class Agent:
                 read_every=session.READ_EVERY if self._config.run_mode == "collective" else 0.0,
                 on_session=self._monitor.session if self._monitor is not None else lambda _: None,
             )
-            self._timeline = TimelineTeller(
+            self._timeline = RecoveryReporter(
                 self._node,
                 self._workers.talk,
                 self._narrator,
@@ -165,10 +169,10 @@ class Agent:
                 history, waiting = self._history, self._waiting
                 self._monitor.follow(self._core.facts, lambda: history.dropped, lambda: waiting.sentence)
                 self._timeline.on_own = self._monitor.recovered
-            self._saved = SavedSteps(store, self._keys, self._host, self._narrator)
+            self._saved = CheckpointPublisher(store, self._keys, self._host, self._narrator)
             self._workers.talk.on_saved = self._committed
-            self._course = CourseWriter(store, self._keys, self._workers.talk, self._narrator)
-            self._splits = SplitWatch(
+            self._course = CurvePublisher(store, self._keys, self._workers.talk, self._narrator)
+            self._splits = PartitionWatch(
                 self._workers.talk,
                 store,
                 self._keys,
@@ -181,12 +185,12 @@ class Agent:
             try:
                 async with asyncio.TaskGroup() as self._group:
                     await self._live()
-            except* _Finished:
+            except* _AgentFinished:
                 pass
             except* ElasticError as failed:
                 raise _first(failed) from failed
             except* (OSError, RuntimeError) as failed:
-                if (lack := limits.of(failed)) is None:
+                if (lack := limits.shortage_line(failed)) is None:
                     raise
                 raise lack from failed
             finally:
@@ -197,10 +201,10 @@ class Agent:
         assert self._exit_code is not None
         return self._exit_code
 
-    def block(self) -> Block | None:
+    def block(self) -> BlockContent | None:
         """What stands in the live status; None before this node has looked at the job."""
         core: AgentCore | None = getattr(self, "_core", None)
-        return block(core.facts, self._workers.pace, said=self._waiting.said) if core is not None else None
+        return block_content(core.facts, self._workers.pace, said=self._waiting.said) if core is not None else None
 
     def shown_live(self) -> None:
         """Progress is shown in the live status."""
@@ -219,13 +223,13 @@ class Agent:
             await self._store.close()
 
     async def _ask(self, store: Store) -> str:
-        listing = await store.list(Range.key(self._keys.spec))
+        listing = await store.list(KeyRange.key(self._keys.spec))
         if self._config.served_by and not listing.entries:
             # Otherwise a node with another list could be the first, and the one that serves would be refused.
-            raise StoreUnavailable(served_etcd.not_there(self._config.served_by, self._config.job_id))
+            raise StoreUnavailable(served_etcd.why_waiting(self._config.served_by, self._config.job_id))
         return ""
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> NodeSnapshot:
         """How this node stands, for an operator who asks."""
         return snapshot(
             self._core.facts,
@@ -263,7 +267,7 @@ class Agent:
         self._plan_wake()
         while True:
             event = await self._events.get()
-            if isinstance(event, ae.Gone):
+            if isinstance(event, ae.WorkersGone):
                 self._splits.end()
                 self._saved.hurry()
                 self._course.ended()
@@ -285,14 +289,14 @@ class Agent:
                 await asyncio.gather(
                     *(one.settle(CLOSING_LIMIT_S) for one in (self._history, self._saved, self._course))
                 )
-                raise _Finished
+                raise _AgentFinished
             self._plan_wake()
             self._proofs.look(self._core.facts)
 
     async def _hear_signal(self) -> None:
         number = await asyncio.shield(self._signals.first)
         self._narrator.say(f"{number.name}: leaving in order; once more ends at once")
-        self._events.put_nowait(ae.Drain(128 + number, number.name))
+        self._events.put_nowait(ae.DrainRequested(128 + number, number.name))
 
     def _joins(self) -> bool:
         """Whether this node has not joined yet."""
@@ -317,14 +321,14 @@ class Agent:
     def _perform(self, action: ae.Action) -> None:
         match action:
             case (
-                ae.Send()
-                | ae.Follow()
+                ae.SendTransaction()
+                | ae.MirrorKeys()
                 | ae.Relist()
-                | ae.FindOlder()
-                | ae.LookUp()
+                | ae.FindPredecessor()
+                | ae.LookUpNode()
                 | ae.OpenSession()
                 | ae.CloseSession()
-                | ae.Revoke()
+                | ae.RevokeLease()
             ):
                 self._errands.perform(action)
             case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch() | ae.CloseInbound():
@@ -335,29 +339,29 @@ class Agent:
                 self._workers.begin(action, self._core.facts.run_until, self._told_saved())
                 self._splits.begin(action.generation)
                 self._group.create_task(self._neighbours.look(action.generation))
-            case ae.TellRoster():
+            case ae.PublishClusterSpec():
                 self._workers.lists.write(action.generation)
             case ae.StopWorkers():
                 if not action.planned:  # To leave in order the workers need each other once more.
                     self._splits.end()
                 self._workers.stop(action.grace_s, action.why, planned=action.planned)
-            case ae.RunUntil():
+            case ae.ExtendRunDeadline():
                 self._workers.run_until(action.t)
-            case ae.Say():
+            case ae.LogLine():
                 narrator = self._narrator
                 (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
             case ae.ReportFailure():
                 self._report_failure(action.cause, action.note)
             case ae.ReportVerdict():
                 self._report_verdict(action.verdict, late=action.late)
-            case ae.Exit():
+            case ae.ExitAgent():
                 self._exit_code = action.code
 
     def _unreached(self, g: int, nodes: tuple[str, ...], late: Sequence[int]) -> None:
         """Workers wait, and these nodes are not reached from here; those in `late` have waited for too long."""
-        self._events.put_nowait(ae.Unreached(g, nodes, self._workers.unreached(g, late, nodes) if late else ()))
+        self._events.put_nowait(ae.PeersUnreachable(g, nodes, self._workers.unreached(g, late, nodes) if late else ()))
 
-    def _committed(self, heard: Heard, said: Saved) -> None:
+    def _committed(self, heard: WorkerReport, said: CheckpointSaved) -> None:
         """A worker says that a checkpoint is complete."""
         if (started := self._started) is not None:
             run, g = started.generation.run, started.generation.g
@@ -385,10 +389,10 @@ class Agent:
         if late:
             self._narrator.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
             return
-        if verdict.status is Status.COMPLETED:
+        if verdict.status is FinalStatus.COMPLETED:
             self._narrator.say(f"the job has completed: {verdict.reason}")
             return
-        if verdict.status is Status.STOPPED:
+        if verdict.status is FinalStatus.STOPPED:
             self._narrator.warn(f"the job was stopped: {verdict.reason}")
             return
         if verdict.cause is not None:

@@ -1,4 +1,4 @@
-"""Publishes the job's newest committed checkpoint in the store (`elastic.core.model.Saved`), at low priority."""
+"""Publishes the job's newest committed checkpoint in the store (`SavedCheckpoint`), at low priority."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import msgspec
 
 from elastic.core.keys import JobKeys, decode, encode
-from elastic.core.kv import Compare, Put, Range
-from elastic.core.model import Saved
+from elastic.core.kv import Compare, KeyRange, Put
+from elastic.core.model import SavedCheckpoint
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 
 PAUSE_S = 1.0
 """At most one write in this time, however often workers save."""
@@ -23,26 +23,26 @@ TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
-    saved: Saved
+class _PendingCheckpoint:
+    saved: SavedCheckpoint
     incarnation: str
 
 
-class SavedSteps:
+class CheckpointPublisher:
     """Takes what this node's workers committed; of what comes meanwhile only the newest is written.
 
     A store that does not answer costs a line of detail: the word is said again with the next checkpoint.
     """
 
-    def __init__(self, store: Store, keys: JobKeys, host: str, narrator: Narrator) -> None:
+    def __init__(self, store: Store, keys: JobKeys, host: str, narrator: AgentLog) -> None:
         """Nothing is written before `run`."""
         self._store = store
         self._keys = keys
         self._host = host
         self._narrator = narrator
-        self._newest: Saved | None = None
+        self._newest: SavedCheckpoint | None = None
         self._incarnation = ""
-        self._word: _Word | None = None
+        self._word: _PendingCheckpoint | None = None
         self._heard = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -50,10 +50,10 @@ class SavedSteps:
 
     def committed(self, step: int, folder: str, *, run: int, g: int, incarnation: str) -> None:
         """A worker of generation `g` says that its checkpoint of `step` is complete in `folder`."""
-        saved = Saved(step=step, host=self._host, folder=folder, run=run, g=g, at=time.time())
+        saved = SavedCheckpoint(step=step, host=self._host, folder=folder, run=run, g=g, at=time.time())
         if incarnation != self._incarnation or saved.replaces(self._newest):  # A new store counts from 1 again.
             self._newest, self._incarnation = saved, incarnation
-            self._word = _Word(saved, incarnation)
+            self._word = _PendingCheckpoint(saved, incarnation)
             self._idle.clear()
             self._heard.set()
 
@@ -62,7 +62,7 @@ class SavedSteps:
         if self._word is not None:
             self._hurry.set()
 
-    def told(self, stored: Saved | None) -> str:
+    def told(self, stored: SavedCheckpoint | None) -> str:
         """What workers learn of it as JSON: the newer of the store's word and ours, "" without either."""
         newest = stored if self._newest is None or not self._newest.replaces(stored) else self._newest
         if newest is None:
@@ -94,15 +94,15 @@ class SavedSteps:
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()
 
-    async def _write(self, word: _Word) -> None:
+    async def _write(self, word: _PendingCheckpoint) -> None:
         """Write unless the store has a newer word; one that cannot be read is replaced."""
         key, incarnation = self._keys.saved, encode(word.incarnation)
         mine = Compare.equals(self._keys.incarnation, incarnation)
         for _ in range(TRIES_MAX):
-            found = await self._store.list(Range.key(self._keys.incarnation))
+            found = await self._store.list(KeyRange.key(self._keys.incarnation))
             if [entry.value for entry in found.entries] != [incarnation]:
                 return  # Another store, or it came back empty: it does not know the job whose checkpoint this is.
-            entries = (await self._store.list(Range.key(key))).entries
+            entries = (await self._store.list(KeyRange.key(key))).entries
             if entries and not word.saved.replaces(self._read(entries[0].value)):
                 return
             same = Compare.modified(key, entries[0].mod_revision if entries else 0)
@@ -110,8 +110,8 @@ class SavedSteps:
                 self._narrator.detail(f"the checkpoint of step {word.saved.step} is the job's newest")
                 return
 
-    def _read(self, value: bytes) -> Saved | None:
+    def _read(self, value: bytes) -> SavedCheckpoint | None:
         with suppress(DocumentError):
             found = decode(self._keys, self._keys.saved, value)
-            return found if isinstance(found, Saved) else None
+            return found if isinstance(found, SavedCheckpoint) else None
         return None

@@ -11,10 +11,10 @@ from elastic.errors import StoreError, StoreUnavailable
 from launcher.config import host_list
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from launcher.net import addresses
 from launcher.system.clock import boottime
-from launcher.system.signals import Signals
+from launcher.system.signals import SignalQueue
 
 CONNECT_PAUSE_S = 0.5
 CONNECT_LINE_EVERY_S = 10.0
@@ -31,18 +31,18 @@ async def resolve(config: Config) -> str:
     return addresses.advertised(config.host, os.environ, config.servers, config.nic)
 
 
-class Interrupted(Exception):
+class JoinInterrupted(Exception):
     """A signal came before the job was joined."""
 
-    def __init__(self, signals: Signals) -> None:
+    def __init__(self, signals: SignalQueue) -> None:
         super().__init__(f"{signals.first.result().name}: ended before it had joined")
         self.exit_code = 128 + signals.first.result()
 
 
-class Connecting:
+class StoreConnector:
     """Tries until the store is there, within --connect_timeout, and says what it waits for."""
 
-    def __init__(self, config: Config, signals: Signals, narrator: Narrator) -> None:
+    def __init__(self, config: Config, signals: SignalQueue, narrator: AgentLog) -> None:
         self._config = config
         self._signals = signals
         self.narrator = narrator
@@ -54,7 +54,7 @@ class Connecting:
     async def until(self, call: Callable[[T], Awaitable[str]], argument: T) -> str:
         """The first answer of `call(argument)`.
 
-        Raises `StoreUnavailable` after the limit, `Interrupted` when a signal comes.
+        Raises `StoreUnavailable` after the limit, `JoinInterrupted` when a signal comes.
         """
         while True:
             attempt: asyncio.Future[str] = asyncio.ensure_future(call(argument))
@@ -65,7 +65,7 @@ class Connecting:
                 attempt.cancel()
                 await asyncio.wait({attempt})
                 if self._signals.first.done():
-                    raise Interrupted(self._signals)
+                    raise JoinInterrupted(self._signals)
             try:
                 return attempt.result()
             except asyncio.CancelledError:
@@ -74,24 +74,24 @@ class Connecting:
                 self._wait_or_raise(error)
             await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
             if self._signals.first.done():
-                raise Interrupted(self._signals)
+                raise JoinInterrupted(self._signals)
 
     async def unless_ended(self, wait: Coroutine[Any, Any, None]) -> None:
-        """Wait for that. Raises `Interrupted` as soon as a signal comes."""
+        """Wait for that. Raises `JoinInterrupted` as soon as a signal comes."""
         waiting = asyncio.ensure_future(wait)
         either: set[asyncio.Future[Any]] = {waiting, self._signals.first}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             waiting.cancel()
             await asyncio.wait({waiting})
-            raise Interrupted(self._signals)
+            raise JoinInterrupted(self._signals)
         waiting.result()
 
     def _wait_or_raise(self, error: StoreError) -> None:
         config, now = self._config, boottime()
         servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
         if config.served_by:
-            servers, mend = f"{servers}, which {config.served_by} serves", host_list.mend(config.served_by)
+            servers, mend = f"{servers}, which {config.served_by} serves", host_list.unreachable_hint(config.served_by)
         if now >= self._ends_at:
             raise StoreUnavailable(
                 f"no etcd within {config.connect_timeout_s:g} s at {servers} ({error}); {mend} --connect_timeout waits "

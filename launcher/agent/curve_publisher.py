@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from elastic.channel.client import Progress, Said
+from elastic.channel.client import Progress, WorkerMessage
 from elastic.core.keys import JobKeys, encode
-from elastic.core.kv import Compare, Entry, Put, Range, Read
+from elastic.core.kv import Compare, KeyRange, KeyValue, Put, ReadRange
 from elastic.errors import OutcomeUnknown, StoreError
 from elastic.store.protocol import Store
 from launcher.history import training_curve
-from launcher.history.training_curve import Course, Point
-from launcher.logs.logger import Narrator
-from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.history.training_curve import CurvePoint, TrainingCurve
+from launcher.logs.logger import AgentLog
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 
 WRITE_EVERY_S = 60.0
 """At most one write in this time while steps are made."""
@@ -33,15 +33,15 @@ DIGITS = 6
 """Of a loss, a rate or another metric."""
 
 
-class CourseWriter:
+class CurvePublisher:
     """Takes what rank 0 reports, if it is on this node. A store that does not answer costs a line of detail."""
 
     def __init__(
         self,
         store: Store,
         keys: JobKeys,
-        talk: WorkerTalk,
-        narrator: Narrator,
+        talk: WorkerChannel,
+        narrator: AgentLog,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,7 +53,7 @@ class CourseWriter:
         self._clock = clock
         self._steady = steady
         self._incarnation = ""
-        self._course = Course()
+        self._course = TrainingCurve()
         self._revision: int | None = None
         """Of the document as it was last read or written here; None: it must be read first."""
         self._g = 0
@@ -71,7 +71,7 @@ class CourseWriter:
     def begin(self, incarnation: str) -> None:
         """Workers of a generation start. In another store the course begins anew."""
         if incarnation != self._incarnation:
-            self._incarnation, self._course, self._revision = incarnation, Course(), None
+            self._incarnation, self._course, self._revision = incarnation, TrainingCurve(), None
         self._newest, self._metrics = None, {}
 
     def ended(self) -> None:
@@ -108,7 +108,7 @@ class CourseWriter:
 
     # --- what rank 0 reports --------------------------------------------------------------------------------------
 
-    def _heard(self, heard: Heard, message: Said) -> None:
+    def _heard(self, heard: WorkerReport, message: WorkerMessage) -> None:
         if not isinstance(message, Progress) or heard.rank != 0:
             return
         for name, number in message.metrics.items():
@@ -127,7 +127,7 @@ class CourseWriter:
             return
         self._g, step = newest
         metrics = {name: _rounded(number) for name, number in self._metrics.items()}
-        point = Point(step, round(self._clock(), 3), self._g, metrics.get("loss"))
+        point = CurvePoint(step, round(self._clock(), 3), self._g, metrics.get("loss"))
         self._course = training_curve.add(self._course, point, metrics)
         self._due_at = self._steady() + self._course.spacing_s
 
@@ -139,14 +139,14 @@ class CourseWriter:
         key = self._keys.course
         for _ in range(TRIES_MAX):
             if self._revision is None:
-                self._know((await self._store.list(Range.key(key))).entries)
+                self._know((await self._store.list(KeyRange.key(key))).entries)
             assert self._revision is not None
             written = self._course
             try:
                 result = await self._store.txn(
                     (Compare.equals(self._keys.incarnation, incarnation), Compare.modified(key, self._revision)),
                     (Put(key, training_curve.write(written)),),
-                    (Read(Range.key(self._keys.incarnation)), Read(Range.key(key))),
+                    (ReadRange(KeyRange.key(self._keys.incarnation)), ReadRange(KeyRange.key(key))),
                 )
             except OutcomeUnknown:
                 self._revision = None
@@ -159,7 +159,7 @@ class CourseWriter:
                 return
             self._know(found)
 
-    def _know(self, entries: tuple[Entry, ...]) -> None:
+    def _know(self, entries: tuple[KeyValue, ...]) -> None:
         """Go on with what stands there; what cannot be read is replaced."""
         self._revision = entries[0].mod_revision if entries else 0
         known = training_curve.read(entries[0].value) if entries else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from elastic.core.agent.events import Event, ProvenDead, Tick
-from elastic.core.agent.state import Facts
+from elastic.core.agent.events import Event, NodeProvenDead, Tick
+from elastic.core.agent.state import AgentState
 from elastic.core.membership.decision import Reason
 from elastic.core.ps import cluster_spec
 from elastic.errors import ConfigError
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from launcher.system import node_lock
 from launcher.system.clock import boottime
 
@@ -20,17 +20,17 @@ FIRST_S = 0.02
 """The second time it is asked after this pause, and then after twice the one before: they are usually about to be."""
 
 
-class Proofs:
+class DeathProver:
     """Looks for the locks of nodes that vanished; `put` takes the events."""
 
-    def __init__(self, job_id: str, narrator: Narrator, put: Callable[[Event], None]) -> None:
+    def __init__(self, job_id: str, narrator: AgentLog, put: Callable[[Event], None]) -> None:
         self._job_id = job_id
         self._narrator = narrator
         self._put = put
         self._at = 0.0
         self._pause_s = FIRST_S
 
-    def look(self, facts: Facts) -> None:
+    def look(self, facts: AgentState) -> None:
         """After an event, where this node proposes: see whether nodes that are missing are proven dead."""
         generation = facts.generation
         if facts.decision is None or generation is None or boottime() < self._at:
@@ -48,7 +48,7 @@ class Proofs:
             vanished = node not in facts.view.members and node not in facts.memory.dead
             if vanished and self._is_proven_dead(node):
                 self._narrator.say(f"{node} was on this machine, and nothing is left of it")
-                self._put(ProvenDead(node))
+                self._put(NodeProvenDead(node))
 
     def _is_proven_dead(self, node: str) -> bool:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from elastic.core.agent.events import Event
 
 
-class Arrivals(asyncio.Queue[Event]):
+class EventQueue(asyncio.Queue[Event]):
     """Without a bound. `arrived_at` is when the event that was taken last had been put in, by `clock`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Callable
 import msgspec
 
 from elastic.core.agent.table import AgentCore
-from elastic.core.keys import JobKeys, Stored, ViewReader
-from elastic.core.kv import Range
-from elastic.core.model import Before, Cause, Ended, Outcome, Why
-from elastic.core.restart_policy import cause_of
-from elastic.core.text import failed_words
+from elastic.core.keys import JobKeys, StoredDocument, ViewReader
+from elastic.core.kv import KeyRange
+from elastic.core.model import Cause, ChangeReason, Outcome, OutcomeKind, Predecessor
+from elastic.core.restart_policy import root_cause_of
+from elastic.core.text import failed_processes_text
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from launcher.text import failure_report
 
 PATIENCE_S = 0.8
@@ -28,7 +28,7 @@ LISTING_S = 0.2
 """So long the outcomes may take to be read; without them this node tells what it knows itself."""
 
 
-class FailureReports:
+class FailureReporter:
     """Looks at the core after each event. `first` hears each cause that was told."""
 
     def __init__(
@@ -36,7 +36,7 @@ class FailureReports:
         core: AgentCore,
         store: Store,
         keys: JobKeys,
-        narrator: Narrator,
+        narrator: AgentLog,
         spawn: Callable[[int], None],
         first: Callable[[Cause], None],
     ) -> None:
@@ -80,7 +80,7 @@ class FailureReports:
         before = self._before(g)
         facts = self._core.facts
         spec = facts.view.spec.value if facts.view.spec is not None else facts.me.spec
-        cause = cause_of(before, outcomes, spec)
+        cause = root_cause_of(before, outcomes, spec)
         if cause is None:
             return
         if facts.seats and facts.generation is not None:
@@ -89,12 +89,12 @@ class FailureReports:
             self._early = cause
             self._tell(cause)
             return
-        if before.why is not Why.FAILURE:
+        if before.why is not ChangeReason.FAILURE:
             return  # A loss or a planned change: what stopped the workers is known.
         over = {node for node, stored in outcomes.items() if stored.value.over}
         missing = [node for node in before.nodes if node not in over]
         self._narrator.say(
-            f"{failed_words([cause.first], cause.host)}; the first cause is not known yet"
+            f"{failed_processes_text([cause.first], cause.host)}; the first cause is not known yet"
             + (f", waiting for {', '.join(missing)}" if missing else "")
         )
 
@@ -108,7 +108,7 @@ class FailureReports:
         generation, go = facts.generation, facts.view.go
         if generation is None or generation.before is None or (go is not None and go.value.g >= generation.g):
             return 0
-        return generation.before.g if generation.before.why is Why.FAILURE else 0
+        return generation.before.g if generation.before.why is ChangeReason.FAILURE else 0
 
     def _is_told(self, g: int) -> bool:
         """Told already, or a later world runs and there was nothing to tell."""
@@ -116,13 +116,13 @@ class FailureReports:
         judged = verdict is not None or (go is not None and go.value.g > g)
         return judged or self._told_g >= g
 
-    async def _outcomes(self, g: int) -> dict[str, Stored[Outcome]]:
+    async def _outcomes(self, g: int) -> dict[str, StoredDocument[Outcome]]:
         """What the nodes have recorded, and what this one has not recorded yet."""
-        found: dict[str, Stored[Outcome]] = {}
+        found: dict[str, StoredDocument[Outcome]] = {}
         revision = 0
         try:
             async with asyncio.timeout(LISTING_S):
-                listing = await self._store.list(Range.prefix(self._keys.outcome(g, "")))
+                listing = await self._store.list(KeyRange.prefix(self._keys.outcome(g, "")))
         except (StoreError, TimeoutError) as error:
             why = str(error) or f"etcd did not answer within {LISTING_S:g} s"
             self._narrator.detail(f"the outcomes of generation {g} cannot be read now: {why}")
@@ -133,16 +133,16 @@ class FailureReports:
             found = {node: stored for (_, node), stored in view.outcomes.items()}
         facts = self._core.facts
         wanted, me = facts.outcome_wanted, facts.me.node
-        if wanted is not None and wanted[0] == g and wanted[1].ended is Ended.FAILED and me not in found:
-            found[me] = Stored(wanted[1], revision + 1, revision + 1)
+        if wanted is not None and wanted[0] == g and wanted[1].ended is OutcomeKind.FAILED and me not in found:
+            found[me] = StoredDocument(wanted[1], revision + 1, revision + 1)
         return found
 
-    def _before(self, g: int) -> Before:
+    def _before(self, g: int) -> Predecessor:
         generation = self._core.facts.generation
         if generation is not None and generation.before is not None and generation.before.g == g:
             return generation.before
         nodes = tuple(place.node for place in generation.members) if generation is not None else ()
-        return Before(g, nodes, Why.FAILURE)
+        return Predecessor(g, nodes, ChangeReason.FAILURE)
 
     def _tell(self, cause: Cause) -> None:
         self._told_g = cause.g

@@ -7,14 +7,14 @@ import time
 from contextlib import suppress
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
 from launcher.history import events as history
 from launcher.history.recovery import Recovery
-from launcher.job.history import read
-from launcher.logs.logger import Narrator
+from launcher.job.history import read_history
+from launcher.logs.logger import AgentLog
 
 WAITING_MAX = 100
 """Events that wait for a store that does not answer; further ones are left out."""
@@ -23,16 +23,16 @@ LOOK_AFTER_S = (0.0, 0.1, 0.3, 0.6)
 """When it is read for what another node noted, each after the one before: that one writes it beside other work."""
 
 
-class History:
+class HistoryWriter:
     """Takes what happened, one after the other. It never hinders anything and can lose some."""
 
-    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: Narrator) -> None:
+    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: AgentLog) -> None:
         """Nothing is written before `run`."""
         self._store = store
         self._keys = keys
         self._node = node
         self._narrator = narrator
-        self._events: asyncio.Queue[history.Event] = asyncio.Queue(WAITING_MAX)
+        self._events: asyncio.Queue[history.HistoryEvent] = asyncio.Queue(WAITING_MAX)
         self.dropped = 0
         """How many events were left out."""
 
@@ -41,7 +41,7 @@ class History:
         for event in history.events_of(self._keys, transaction, self._node, time.time()):
             self.note(event)
 
-    def note(self, event: history.Event) -> None:
+    def note(self, event: history.HistoryEvent) -> None:
         """Something happened that is no proposal."""
         try:
             self._events.put_nowait(event)
@@ -53,7 +53,7 @@ class History:
         while True:
             event = await self._events.get()
             try:
-                listing = await self._store.list(Range.prefix(self._keys.events), keys_only=True)
+                listing = await self._store.list(KeyRange.prefix(self._keys.events), keys_only=True)
                 present = sorted(entry.key for entry in listing.entries)
                 await self._store.txn((), history.remember(self._keys, event, present))
             except StoreError as error:
@@ -61,12 +61,12 @@ class History:
             finally:
                 self._events.task_done()
 
-    async def beginning(self, found: Recovery) -> history.Event | None:
+    async def beginning(self, found: Recovery) -> history.HistoryEvent | None:
         """What another node noted of how a recovery of this one began; None if it is not there in a second."""
         for pause_s in LOOK_AFTER_S:
             await asyncio.sleep(pause_s)
             try:
-                events = await read(self._store, self._keys)
+                events = await read_history(self._store, self._keys)
             except StoreError as error:
                 self._narrator.detail(f"the history cannot be read: {error}")
                 continue

@@ -14,25 +14,25 @@ from contextlib import suppress
 from typing import Final
 
 from elastic.core.text import log_name, process_name
-from launcher.logs.recent_starts import LastLogs, Place
+from launcher.logs.recent_starts import LogPosition, RecentStarts
 from launcher.net.line_socket import watch_by_kernel
 from launcher.wire.inspect import (
     ANSWER_MAX,
     LINES_MAX,
     QUESTION_MAX,
     STACKS_BYTES,
-    Answer,
-    Log,
+    InspectAnswer,
+    InspectQuestion,
+    InspectRefusal,
+    InspectWelcome,
     LogEnd,
     LogPiece,
+    LogQuestion,
     LogStart,
-    Now,
-    Question,
-    Refusal,
-    Shown,
-    Snapshot,
-    Stacks,
+    NodeSnapshot,
+    StacksQuestion,
     StackText,
+    StatusQuestion,
     answer_line,
     read_question,
 )
@@ -57,14 +57,18 @@ NEXT_START_S: Final = 10.0
 CLOSE_LIMIT_S: Final = 1.0
 """So long an agent that ends waits for followers to get the end of their logs."""
 
-StacksOf = Callable[[Stacks], Awaitable[StackText | Refusal]]
+StacksOf = Callable[[StacksQuestion], Awaitable[StackText | InspectRefusal]]
 
 
-class Window:
+class InspectServer:
     """Answers askers. `stacks` are looked at for one asker at a time."""
 
     def __init__(
-        self, snapshot: Callable[[], Snapshot], logs: LastLogs, stacks: StacksOf, complain: Callable[[str], None]
+        self,
+        snapshot: Callable[[], NodeSnapshot],
+        logs: RecentStarts,
+        stacks: StacksOf,
+        complain: Callable[[str], None],
     ) -> None:
         """Nobody asks yet. `complain` hears of what should not happen."""
         self._snapshot = snapshot
@@ -77,7 +81,7 @@ class Window:
         self._stacks_turn = asyncio.Lock()
         self._closing = False
 
-    def take(self, connected: socket.socket, first: Shown) -> None:
+    def take(self, connected: socket.socket, first: InspectWelcome) -> None:
         """Answer who has proven itself; the connection is ours from now on, and `first` is said first."""
         if self._closing:
             connected.close()
@@ -104,7 +108,7 @@ class Window:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._complain(f"an operator's question could not be answered ({error!r}); the job goes on")
 
-    async def _serve(self, connected: socket.socket, first: Shown, *, full: bool) -> None:
+    async def _serve(self, connected: socket.socket, first: InspectWelcome, *, full: bool) -> None:
         with suppress(OSError):  # It is gone.
             watch_by_kernel(connected)
         try:
@@ -113,31 +117,31 @@ class Window:
             connected.close()
             return
         writer.transport.set_write_buffer_limits(high=0)
-        asker = _Asker(reader, writer)
+        asker = _InspectSession(reader, writer)
         try:
             await asker.say(first)
             if full:
-                await asker.say(Refusal(f"{ASKERS_MAX} others look at this node now; try again", later=True))
+                await asker.say(InspectRefusal(f"{ASKERS_MAX} others look at this node now; try again", later=True))
                 return
             while not self._closing and (question := await asker.question()) is not None:
                 await self._answer(asker, question)
                 await asyncio.sleep(PAUSE_S)
         except LinkError:
-            await asker.last(Refusal("this agent does not understand the question; is it of another version?"))
+            await asker.last(InspectRefusal("this agent does not understand the question; is it of another version?"))
         except OSError:  # It is gone, or too slow; a TimeoutError is one.
             pass
         finally:
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
-    async def _answer(self, asker: _Asker, question: Question) -> None:
+    async def _answer(self, asker: _InspectSession, question: InspectQuestion) -> None:
         match question:
-            case Now():
+            case StatusQuestion():
                 await asker.say(self._snapshot())
-            case Log() if question.follow and not self._follows():
-                await asker.say(Refusal(f"{FOLLOWERS_MAX} others follow logs of this node now", later=True))
-            case Log():
+            case LogQuestion() if question.follow and not self._follows():
+                await asker.say(InspectRefusal(f"{FOLLOWERS_MAX} others follow logs of this node now", later=True))
+            case LogQuestion():
                 await self._tell_log(asker, question)
-            case Stacks():
+            case StacksQuestion():
                 async with self._stacks_turn:
                     found = await self._stacks(question)
                 if isinstance(found, StackText) and len(data := found.text.encode(errors="replace")) > STACKS_BYTES:
@@ -155,11 +159,11 @@ class Window:
             self._followers.add(task)
         return True
 
-    async def _tell_log(self, asker: _Asker, question: Log) -> None:
+    async def _tell_log(self, asker: _InspectSession, question: LogQuestion) -> None:
         logs, name, after = self._logs, log_name(question.role, question.index), (question.g, question.rev)
         waited_s, place = 0.0, None
         if question.offset >= 0 and logs.has(name, after):
-            place, after = Place(after, question.offset), (question.g, question.rev - 1)
+            place, after = LogPosition(after, question.offset), (question.g, question.rev - 1)
         else:
             place = logs.begins(name, after, question.lines)
         while place is None and question.follow and waited_s < NEXT_START_S and not (self._closing or asker.gone):
@@ -168,7 +172,7 @@ class Window:
             place = logs.begins(name, after, LINES_MAX)
         if place is None:
             if after == (0, 0) and not question.follow:
-                await asker.say(Refusal(f"{process_name(question.role, question.index)} has not run here"))
+                await asker.say(InspectRefusal(f"{process_name(question.role, question.index)} has not run here"))
             else:
                 await asker.say(LogEnd(0, 0, over=False))
             return
@@ -184,7 +188,7 @@ class Window:
                 return
             await asyncio.sleep(0 if self._closing else FOLLOW_EVERY_S)
 
-    async def _tell_pieces(self, asker: _Asker, name: str, place: Place) -> tuple[Place, bool]:
+    async def _tell_pieces(self, asker: _InspectSession, name: str, place: LogPosition) -> tuple[LogPosition, bool]:
         """Tell some of what there is; the place behind it, and whether that is the end."""
         for _ in range(PIECES_AT_ONCE):
             data, missing, place = self._logs.piece(name, place)
@@ -194,7 +198,7 @@ class Window:
         return place, False
 
 
-class _Asker:
+class _InspectSession:
     """One connection of an asker."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -206,7 +210,7 @@ class _Asker:
         """Whether it has hung up."""
         return self._reader.at_eof() or self._writer.is_closing()
 
-    async def question(self) -> Question | None:
+    async def question(self) -> InspectQuestion | None:
         """The next question, None when it asks no more. Raises `LinkError` for what is none."""
         try:
             async with asyncio.timeout(IDLE_LIMIT_S):
@@ -215,7 +219,7 @@ class _Asker:
             raise LinkError("a question is too long") from error
         return read_question(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
 
-    async def say(self, answer: Answer) -> None:
+    async def say(self, answer: InspectAnswer) -> None:
         """Say something. Raises `OSError` if it does not take it in time."""
         line = answer_line(answer)
         assert len(line) <= ANSWER_MAX, "an answer is too long"
@@ -223,7 +227,7 @@ class _Asker:
         async with asyncio.timeout(SLOW_LIMIT_S):
             await self._writer.drain()
 
-    async def last(self, answer: Answer) -> None:
+    async def last(self, answer: InspectAnswer) -> None:
         """Say something to somebody who may be gone."""
         with suppress(OSError):
             await self.say(answer)

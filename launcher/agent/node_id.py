@@ -16,7 +16,7 @@ MARK: Final = rf"[{SIGNS}]{{{MARK_LENGTH}}}"
 _AFTER_HOST: Final = re.compile(f"-{MARK}")
 
 
-def new(host: str) -> str:
+def new_node_id(host: str) -> str:
     """An id that is hardly ever one that another node has had (`elastic.core.text.MARK_LENGTH`)."""
     return f"{host}-{''.join(secrets.choice(SIGNS) for _ in range(MARK_LENGTH))}"
 

@@ -7,31 +7,31 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from elastic.channel.client import Committed, Formed, Progress, Restored, Said, Standing
+from elastic.channel.client import FirstCommit, GroupFormed, Progress, RestoreDone, Serving, WorkerMessage
 from elastic.core.agent.events import Action, Event
-from elastic.core.agent.state import Facts
-from launcher.agent.history_writer import History
+from elastic.core.agent.state import AgentState
+from launcher.agent.history_writer import HistoryWriter
 from launcher.history import events
-from launcher.history.ps_recorder import SeatTimeline
-from launcher.history.recorder import Timeline
+from launcher.history.ps_recorder import PsRecoveryRecorder
+from launcher.history.recorder import RecoveryRecorder
 from launcher.history.recovery import Recovery, begun
-from launcher.logs.event_log import EventLog
-from launcher.logs.logger import Narrator
+from launcher.logs.event_log import JsonEventLog
+from launcher.logs.logger import AgentLog
 from launcher.system.processes import started_at
-from launcher.workers.process import Exited, Spawned, WorkerEvent
-from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.workers.process import ProcessesSpawned, ProcessExited, WorkerEvent
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 
 
-class TimelineTeller:
+class RecoveryReporter:
     """One agent's: it is told what happens, and speaks once for each recovery, on one node of the job."""
 
     def __init__(
         self,
         node: str,
-        talk: WorkerTalk,
-        narrator: Narrator,
-        log: EventLog,
-        store: History,
+        talk: WorkerChannel,
+        narrator: AgentLog,
+        log: JsonEventLog,
+        store: HistoryWriter,
         clock: Callable[[], float],
         *,
         seats: bool,
@@ -42,7 +42,7 @@ class TimelineTeller:
         `begin` begins a task that ends with the agent.
         """
         self._begin = begin
-        self._timeline = (SeatTimeline if seats else Timeline)(node, started_at() or clock())
+        self._timeline = (PsRecoveryRecorder if seats else RecoveryRecorder)(node, started_at() or clock())
         self._node = node
         self._talk = talk
         self._narrator = narrator
@@ -56,10 +56,10 @@ class TimelineTeller:
         """Hears of each recovery that is over on this node, whoever tells of it."""
         talk.followers.append(self._heard)
 
-    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], arrived: float) -> None:
+    def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, before its actions are performed."""
         self._timeline.observe(facts, event, actions, arrived=arrived, now=self._clock())
-        if isinstance(self._timeline, SeatTimeline):
+        if isinstance(self._timeline, PsRecoveryRecorder):
             for found in self._timeline.beginnings:
                 self._store.note(events.of_beginning(found, self._node, time.time()))
         self._own()
@@ -68,10 +68,10 @@ class TimelineTeller:
     def worker(self, event: WorkerEvent) -> None:
         """Note what the nursery says."""
         match event:
-            case Spawned():
+            case ProcessesSpawned():
                 self._timeline.spawned(event.g, self._clock())
                 self._plan()
-            case Exited() if event.code and not event.stopped:
+            case ProcessExited() if event.code and not event.stopped:
                 self._timeline.failed(event.g, min(event.at_s, self._clock()), self._clock())
 
     async def close(self, limit_s: float) -> None:
@@ -88,18 +88,18 @@ class TimelineTeller:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _heard(self, heard: Heard, message: Said) -> None:
+    def _heard(self, heard: WorkerReport, message: WorkerMessage) -> None:
         timeline, g, now = self._timeline, self._talk.g, self._clock()
         match message:
-            case Formed():
+            case GroupFormed():
                 timeline.grouped(g, heard.local_rank, message.at, now)
-            case Restored():
+            case RestoreDone():
                 timeline.restored(g, message.step, message.at, now)
-            case Committed() | Progress() | Standing() if isinstance(timeline, SeatTimeline):
+            case FirstCommit() | Progress() | Serving() if isinstance(timeline, PsRecoveryRecorder):
                 timeline.stood(g, heard.local_rank, message.at, now)
-            case Committed() if isinstance(timeline, Timeline):
+            case FirstCommit() if isinstance(timeline, RecoveryRecorder):
                 timeline.stepped(g, None, message.at, now)
-            case Progress() if isinstance(timeline, Timeline):
+            case Progress() if isinstance(timeline, RecoveryRecorder):
                 timeline.stepped(g, message.step, message.at, now)
             case _:
                 return

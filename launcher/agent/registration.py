@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 
-from elastic.core.admission import Me
-from elastic.core.agent.state import Facts, Limits
-from elastic.core.decide import Policy
+from elastic.core.admission import NodeIdentity
+from elastic.core.agent.state import AgentState, Timeouts
+from elastic.core.decide import DecisionPolicy
 from elastic.core.keys import JobKeys
-from elastic.core.model import Member, Mode, Spec
+from elastic.core.model import JobMode, JobSpec, Member
 from elastic.core.run_deadline import KILL_S
 from launcher.agent.versions import own_versions
 from launcher.config.config import Config
@@ -28,10 +28,10 @@ def hold_ports(config: Config, own: str, listening: str) -> NodePorts:
     return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=listening)
 
 
-def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> Facts:
+def initial_state(config: Config, node: str, host: str, held: NodePorts, now: float) -> AgentState:
     """What the core of this node's agent knows at its start. `now` is the agent's clock, in seconds."""
     versions = own_versions(config)
-    spec = Spec(
+    spec = JobSpec(
         np=config.np,
         slots=config.slots,
         settle_s=config.settle_s,
@@ -41,7 +41,7 @@ def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> 
         lease_ttl_s=config.lease_ttl_s,
         store_outage_limit_s=config.store_outage_limit_s,
         fatal_exit_codes=config.fatal_exit_codes,
-        mode=Mode(config.run_mode),
+        mode=JobMode(config.run_mode),
         ips=config.ips,
         roles=config.roles,
         versions=versions,
@@ -54,7 +54,7 @@ def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> 
         versions=versions,
         link=held.link,
     )
-    me = Me(
+    me = NodeIdentity(
         node,
         member,
         spec,
@@ -65,8 +65,10 @@ def facts(config: Config, node: str, host: str, held: NodePorts, now: float) -> 
         allow_mismatch=config.allow_mismatch,
         np_given=config.np_given,
     )
-    limits = Limits(config.grace_s, config.loss_grace_s, elastic_timeout_s=config.elastic_timeout_s)
-    facts = Facts(me, JobKeys(config.job_id, config.key_prefix), limits, Policy(node, kill_s=2 * KILL_S), now=now)
+    limits = Timeouts(config.grace_s, config.loss_grace_s, elastic_timeout_s=config.elastic_timeout_s)
+    facts = AgentState(
+        me, JobKeys(config.job_id, config.key_prefix), limits, DecisionPolicy(node, kill_s=2 * KILL_S), now=now
+    )
     facts.wall_at_zero = time.time() - now
     facts.prepared = False
     facts.idle_since = facts.entered_at = now

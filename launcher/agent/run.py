@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING
 from elastic.errors import ElasticError
 from launcher.agent import node_id
 from launcher.agent.agent import Agent
-from launcher.agent.connect import Connecting, Interrupted, resolve
-from launcher.agent.startup_notes import introduce
+from launcher.agent.connect import JoinInterrupted, StoreConnector, resolve
+from launcher.agent.startup_notes import log_startup_notes
 from launcher.config.config import Config
 from launcher.logs import logger
 from launcher.logs.console import Console
-from launcher.logs.json_format import JsonLines
-from launcher.logs.logger import Level, Narrator
-from launcher.logs.stdio import Outputs
-from launcher.logs.writer_client import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogDisk
+from launcher.logs.json_format import JsonFormatter
+from launcher.logs.logger import AgentLog, Verbosity
+from launcher.logs.stdio import StdioRedirect
+from launcher.logs.writer_client import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogWriterClient
 from launcher.system import frozen_imports
-from launcher.system.signals import Signals
+from launcher.system.signals import SignalQueue
 from launcher.terminal.tty import wanted
 
 if TYPE_CHECKING:
-    from launcher.terminal.status_block import Live
+    from launcher.terminal.status_block import StatusBlock
 
 
-def run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
+def run(config: Config, disk: LogWriterClient, outputs: StdioRedirect) -> int:
     """Run one node until the job, or this node's part in it, has ended; the exit code. Its logs go to `disk`."""
     return asyncio.run(_run(config, disk, outputs))
 
 
-async def _run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
+async def _run(config: Config, disk: LogWriterClient, outputs: StdioRedirect) -> int:
     """Do the work; the second signal ends it at once, wherever it is."""
-    signals = Signals()
+    signals = SignalQueue()
     consoles = outputs.console(1), outputs.console(2)
     work = asyncio.create_task(_work(config, disk, consoles, signals), name="agent")
     forced = asyncio.create_task(signals.second.wait(), name="second signal")
@@ -49,21 +49,21 @@ async def _run(config: Config, disk: LogDisk, outputs: Outputs) -> int:
     return work.result()
 
 
-async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console], signals: Signals) -> int:
+async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, Console], signals: SignalQueue) -> int:
     console = consoles[1]
-    level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
-    lines = JsonLines(config.job_id) if config.log_format == "json" else None
-    connecting = Connecting(config, signals, Narrator("-", console, level=level, lines=lines))
+    level = Verbosity.VERBOSE if config.verbose else Verbosity.QUIET if config.quiet else Verbosity.NORMAL
+    lines = JsonFormatter(config.job_id) if config.log_format == "json" else None
+    connecting = StoreConnector(config, signals, AgentLog("-", console, level=level, lines=lines))
     try:
         host = await connecting.until(resolve, config)
-        node = node_id.new(host)
+        node = node_id.new_node_id(host)
         if lines is not None:
             lines.node = node
-        narrator = connecting.narrator = Narrator(node, console, level=level, lines=lines)
-        narrator.keep(disk.appending(logger.STORY))
+        narrator = connecting.narrator = AgentLog(node, console, level=level, lines=lines)
+        narrator.keep(disk.appending(logger.LAUNCHER_LOG))
         disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
         try:
-            introduce(narrator, config, host, os.environ, (disk.warning,))
+            log_startup_notes(narrator, config, host, os.environ, (disk.warning,))
             agent = Agent(config, node, host, narrator, consoles, signals, disk, lines)
             live = _live(config, consoles, agent)
             try:
@@ -72,7 +72,7 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
                 await agent.close()
                 if live is not None:
                     live.close()
-        except (ElasticError, Interrupted) as error:
+        except (ElasticError, JoinInterrupted) as error:
             narrator.note(str(error))  # Why it ends is in its log, too.
             raise
         finally:
@@ -80,7 +80,7 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
             limit_s = HURRY_LIMIT_S if signals.second.is_set() else CLOSE_LIMIT_S
             if lost := await disk.close(limit_s):
                 narrator.warn(lost)
-    except Interrupted as interrupted:
+    except JoinInterrupted as interrupted:
         connecting.narrator.say(str(interrupted))
         return interrupted.exit_code
     finally:
@@ -88,11 +88,11 @@ async def _work(config: Config, disk: LogDisk, consoles: tuple[Console, Console]
             console.close()
 
 
-def _live(config: Config, consoles: tuple[Console, Console], agent: Agent) -> Live | None:
+def _live(config: Config, consoles: tuple[Console, Console], agent: Agent) -> StatusBlock | None:
     """The status below the output, where there is a terminal for it; rich is loaded for that alone."""
     if not wanted(config, os.environ, consoles):
         return None
-    with frozen_imports.kept():
-        from launcher.terminal.status_block import Live
+    with frozen_imports.frozen_imports():
+        from launcher.terminal.status_block import StatusBlock
     agent.shown_live()
-    return Live(consoles[1], 2, agent.block)
+    return StatusBlock(consoles[1], 2, agent.block)

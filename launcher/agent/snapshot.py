@@ -1,4 +1,4 @@
-"""How a node stands, from what its agent knows (`launcher.wire.inspect.Snapshot`; pure)."""
+"""How a node stands, from what its agent knows (`launcher.wire.inspect.NodeSnapshot`; pure)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from elastic.channel.client import fitting
-from elastic.core.agent.state import Facts, Phase
-from launcher.wire.inspect import WORDS_MAX, Snapshot
+from elastic.channel.client import truncate_text
+from elastic.core.agent.state import AgentState, Phase
+from launcher.wire.inspect import WORDS_MAX, NodeSnapshot
 from launcher.workers.reports.states import WorkerStates
 
 WORDS: Final[Mapping[Phase, str]] = {
@@ -24,12 +24,12 @@ WORDS: Final[Mapping[Phase, str]] = {
 
 
 def snapshot(
-    facts: Facts, workers: WorkerStates, waits: str, now: float, *, began_at: float, pid: int, version: str
-) -> Snapshot:
+    facts: AgentState, workers: WorkerStates, waits: str, now: float, *, began_at: float, pid: int, version: str
+) -> NodeSnapshot:
     """This node at `now`. `waits` is what it says that it waits for, "" if it does not."""
     generation = facts.generation
     refreshed_at = facts.right.refreshed_at if facts.lease is not None else -math.inf
-    return Snapshot(
+    return NodeSnapshot(
         job_id=facts.keys.job_id,
         node=facts.me.node,
         host=facts.me.member.host,
@@ -42,14 +42,14 @@ def snapshot(
         since_s=max(now - facts.entered_at, 0.0),
         lease_age_s=now - refreshed_at if math.isfinite(refreshed_at) else None,
         right_s=facts.run_until - now if facts.run_until > now else None,
-        waits=fitting(waits, WORDS_MAX),
+        waits=truncate_text(waits, WORDS_MAX),
         workers=tuple(one.at(now) for one in workers.seen.values()),
     )
 
 
-def _state(facts: Facts) -> str:
+def _state(facts: AgentState) -> str:
     if not facts.prepared and facts.phase is Phase.JOINING:
         return "loading torch"
     if facts.drain is not None and facts.phase not in (Phase.LEAVING, Phase.ENDED):
-        return fitting(f"draining ({facts.drain.reason})", WORDS_MAX)
+        return truncate_text(f"draining ({facts.drain.reason})", WORDS_MAX)
     return "ready" if facts.phase is Phase.SPARE and facts.generation is None else WORDS[facts.phase]

@@ -10,7 +10,7 @@ import psutil
 from launcher.agent import node_id
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from launcher.net import addresses, proxies
 from launcher.net.addresses import is_loopback
 from launcher.net.container import bridge_hint, in_container
@@ -19,8 +19,8 @@ from launcher.system import node_lock
 from launcher.system.folder_checks import CHECKPOINTS, folder_warning
 
 
-def introduce(
-    narrator: Narrator, config: Config, host: str, environ: Mapping[str, str], known: Sequence[str] = ()
+def log_startup_notes(
+    narrator: AgentLog, config: Config, host: str, environ: Mapping[str, str], known: Sequence[str] = ()
 ) -> None:
     """Say once where this node is, and warn of what the doctor would warn of and is quick to see.
 
@@ -41,5 +41,5 @@ def introduce(
     if hint := bridge_hint(host, config.servers, inside=in_container()):
         narrator.warn(hint)
     checkpoints = folder_warning(CHECKPOINTS, Path(config.checkpoint_dir))
-    for warning in filter(None, (*known, node_lock.chosen().note, checkpoints)):
+    for warning in filter(None, (*known, node_lock.choose_lock_folder().note, checkpoints)):
         narrator.warn(warning)

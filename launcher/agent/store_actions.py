@@ -12,17 +12,17 @@ from contextlib import suppress
 from typing import Any
 
 from elastic.core.agent import events as ae
-from elastic.core.agent.state import Facts
-from elastic.core.keys import JobKeys, View, ViewReader
-from elastic.core.kv import Range
+from elastic.core.agent.state import AgentState
+from elastic.core.keys import JobKeys, StoreView, ViewReader
+from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge
 from elastic.store import session
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store
-from launcher.agent.history_writer import History
-from launcher.logs.logger import Narrator
-from launcher.peers.probe_responder import Prober
+from launcher.agent.history_writer import HistoryWriter
+from launcher.logs.logger import AgentLog
+from launcher.peers.probe_responder import ProbeResponder
 from launcher.system.clock import boottime
 
 CLOSING_LIMIT_S = 1.0
@@ -34,22 +34,31 @@ REFUSED_PAUSE_S = 1.0
 DAMAGED_MAX = 32
 """Unreadable documents of nodes that are named, each once: whoever may write below the prefix can make any number."""
 
-Errand = ae.Send | ae.Follow | ae.Relist | ae.FindOlder | ae.LookUp | ae.OpenSession | ae.CloseSession | ae.Revoke
+Errand = (
+    ae.SendTransaction
+    | ae.MirrorKeys
+    | ae.Relist
+    | ae.FindPredecessor
+    | ae.LookUpNode
+    | ae.OpenSession
+    | ae.CloseSession
+    | ae.RevokeLease
+)
 """The actions that are done here."""
 
 
-class Errands:
+class StoreActions:
     """One node's dealings with the store. `put` takes the events for the core; `learn` sees each view before it."""
 
     def __init__(
         self,
         store: Store,
-        facts: Facts,
-        narrator: Narrator,
-        history: History,
+        facts: AgentState,
+        narrator: AgentLog,
+        history: HistoryWriter,
         *,
         put: Callable[[ae.Event], None],
-        learn: Callable[[View], None],
+        learn: Callable[[StoreView], None],
         begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         read_every: float = session.READ_EVERY,
         on_session: Callable[[session.Session], None] = lambda _: None,
@@ -70,7 +79,7 @@ class Errands:
         self._read_every = read_every
         self._on_session = on_session
         self._reader = ViewReader(self._keys)
-        self._prober = Prober(store, self._keys, self._node, narrator)
+        self._prober = ProbeResponder(store, self._keys, self._node, narrator)
         self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error))
         self._scope = (False, "")
         self._session: asyncio.Task[None] | None = None
@@ -82,30 +91,30 @@ class Errands:
 
     async def run(self) -> None:
         """Follow the store until this is cancelled."""
-        self.perform(ae.Follow(complete=False))
+        self.perform(ae.MirrorKeys(complete=False))
         await self._mirror.run()
 
     def perform(self, action: Errand) -> None:
         """Begin what the core asks for; the answer is an event."""
         match action:
-            case ae.Send():
+            case ae.SendTransaction():
                 self._begin(self._send(action.transaction))
-            case ae.Follow():
+            case ae.MirrorKeys():
                 self._scope = (action.complete, action.node or "")
                 nodes = (self._node,) if action.node is None else (self._node, action.node)
                 ranges = self._keys.everything if action.complete else self._keys.followed(*nodes)
                 self._mirror.follow(ranges, action.known)
             case ae.Relist():
                 self._mirror.refresh_soon()
-            case ae.FindOlder():
+            case ae.FindPredecessor():
                 self._begin(self._find_older(action.before_revision))
-            case ae.LookUp():
+            case ae.LookUpNode():
                 self._begin(self._look_up(action.node))
             case ae.OpenSession():
                 self._begin(self._open_session(action.ttl_s))
             case ae.CloseSession():
                 self._lease = action.lease
-            case ae.Revoke():
+            case ae.RevokeLease():
                 self._begin(self._revoke(action.lease))
 
     async def give_back_lease(self) -> None:
@@ -125,7 +134,7 @@ class Errands:
                 self._begin(self._prober.answer())
             self._name_damaged(view)
 
-    def _name_damaged(self, view: View) -> None:
+    def _name_damaged(self, view: StoreView) -> None:
         """Name each document that cannot be read once; of those that the job does not stand on, only the first few."""
         for key in view.damaged:
             if key in self._damaged or (len(self._damaged) > DAMAGED_MAX and key not in view.unreadable):
@@ -160,14 +169,14 @@ class Errands:
 
     def _session_event(self, lease: int, event: session.SessionEvent) -> None:
         match event:
-            case session.Refreshed():
+            case session.KeepaliveSucceeded():
                 self._trouble("lease", None)
-                self._put(ae.Refreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
-            case session.Lost():
+                self._put(ae.LeaseRefreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
+            case session.LeaseLost():
                 self._trouble("lease", None)
                 self._narrator.say(f"this node's lease is lost: {event.reason}")
                 self._put(ae.SessionLost(lease, event.reason))
-            case session.Silent():
+            case session.KeepaliveFailing():
                 self._trouble("lease", event.error)
 
     async def _send(self, transaction: Transaction) -> None:
@@ -177,42 +186,42 @@ class Errands:
             self._bear(error)
             self._narrator.detail(f"{transaction.kind}: {error}")
             await asyncio.sleep(REFUSED_PAUSE_S)
-            self._put(ae.Answered(transaction, None))
+            self._put(ae.TransactionAnswered(transaction, None))
         except (OutcomeUnknown, StoreUnavailable) as error:
             self._narrator.detail(f"{transaction.kind}: {error}")
-            self._put(ae.Answered(transaction, None))
+            self._put(ae.TransactionAnswered(transaction, None))
         except StoreError as error:  # The lease that it names is gone; the session will say so, too.
             self._narrator.detail(f"{transaction.kind}: {error}")
-            self._put(ae.Answered(transaction, False, self._store.revision_seen))
+            self._put(ae.TransactionAnswered(transaction, False, self._store.revision_seen))
         else:
             self._let_in = True
             self._trouble("right", None)
             self._narrator.detail(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
             older = registered_before(self._keys, transaction, result)
-            self._put(ae.Answered(transaction, result.done, result.revision, older))
+            self._put(ae.TransactionAnswered(transaction, result.done, result.revision, older))
             if result.done:
                 self._history.add(transaction)
 
     async def _find_older(self, before: int) -> None:
-        members = Range.prefix(self._keys.members)
+        members = KeyRange.prefix(self._keys.members)
         try:
             listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
         except StoreError as error:
             if isinstance(error, StoreDenied):
                 self._bear(error)
-            self._put(ae.Older(before, None, failed=True))
+            self._put(ae.PredecessorFound(before, None, failed=True))
             return
         found = listing.entries[0] if listing.entries else None
         node = found.key.removeprefix(self._keys.members) if found is not None else None
-        self._put(ae.Older(before, node, found.create_revision if found is not None else 0))
+        self._put(ae.PredecessorFound(before, node, found.create_revision if found is not None else 0))
 
     async def _look_up(self, node: str) -> None:
         try:
-            listing = await self._store.list(Range.key(self._keys.member(node)), keys_only=True)
+            listing = await self._store.list(KeyRange.key(self._keys.member(node)), keys_only=True)
         except StoreError:
-            self._put(ae.LookedUp(node, None))
+            self._put(ae.NodeLookedUp(node, None))
         else:
-            self._put(ae.LookedUp(node, bool(listing.entries)))
+            self._put(ae.NodeLookedUp(node, bool(listing.entries)))
 
     async def _open_session(self, ttl_s: float) -> None:
         if self._session is not None:
@@ -224,11 +233,11 @@ class Errands:
             if isinstance(error, StoreDenied):
                 self._bear(error)
             self._narrator.detail(f"no lease: {error}")
-            self._put(ae.GrantFailed())
+            self._put(ae.LeaseGrantFailed())
             return
         self._narrator.detail(f"lease {lease.id:x} of {lease.ttl_s:g} s")
         self._lease = lease.id
-        self._put(ae.Granted(lease.id, lease.ttl_s, sent_at))
+        self._put(ae.LeaseGranted(lease.id, lease.ttl_s, sent_at))
         kept = session.Session(
             self._store,
             lease,

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from elastic.core.agent.state import Phase
 from elastic.core.agent.table import AgentCore
-from elastic.core.decide import Memory, Reason, Wait, decide
+from elastic.core.decide import DecisionMemory, Reason, WaitDecision, decide
 from elastic.core.host_exclusion import taken_for_linked
 from elastic.core.keys import JobKeys, ViewReader
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
-from launcher.job.absent_nodes import ASKED, missing, words
-from launcher.logs.logger import Narrator
-from launcher.peers.reachability import reach
+from launcher.job.absent_nodes import ASKED, absent_nodes, words
+from launcher.logs.logger import AgentLog
+from launcher.peers.reachability import check_reachable
 
 FIRST_S = 1.0
 EVERY_S = 10.0
@@ -31,11 +31,11 @@ AT_WORK = (Reason.TRAINING, Reason.FINISHING)
 SAID_AT_ONCE = (Reason.MISSING, Reason.BELOW_MIN, Reason.UNPROVEN, Reason.BACKOFF, Reason.UNREADABLE, Reason.NO_SPEC)
 
 
-class WaitingLines:
+class WaitReporter:
     """Looks at the core, and at the store when another node is the one that decides."""
 
     def __init__(
-        self, core: AgentCore, store: Store, keys: JobKeys, narrator: Narrator, clock: Callable[[], float]
+        self, core: AgentCore, store: Store, keys: JobKeys, narrator: AgentLog, clock: Callable[[], float]
     ) -> None:
         self._core = core
         self._store = store
@@ -43,7 +43,7 @@ class WaitingLines:
         self._keys = keys
         self._narrator = narrator
         self._clock = clock
-        self._memory = Memory()
+        self._memory = DecisionMemory()
         self._code: Reason | None = None
         self._said = self._last = self._newest = ""
         self._since: float | None = None
@@ -60,10 +60,10 @@ class WaitingLines:
         if self._core.phase not in WAITING:
             return ""
         decision = self._core.facts.decision
-        if not isinstance(decision, Wait) or self._old_news(decision.code):
+        if not isinstance(decision, WaitDecision) or self._old_news(decision.code):
             return self._newest
         asked = decision.code in ASKED
-        return decision.reason + (words(missing(self._core.facts.view)) if asked else "")
+        return decision.reason + (words(absent_nodes(self._core.facts.view)) if asked else "")
 
     def after_event(self) -> None:
         """Say what the proposer waits for, as soon as that becomes something else."""
@@ -72,9 +72,9 @@ class WaitingLines:
         code = decision.code if decision is not None else None
         if code is not self._code:
             self._code = code
-            if isinstance(decision, Wait):
+            if isinstance(decision, WaitDecision):
                 if code in SAID_AT_ONCE and not self._leaves(code):
-                    who = words(missing(self._core.facts.view)) if code in ASKED else ""
+                    who = words(absent_nodes(self._core.facts.view)) if code in ASKED else ""
                     self._said = self._last = decision.reason + who
                     self._narrator.say(self._said)
                 else:
@@ -124,10 +124,10 @@ class WaitingLines:
             return None, "this node loads torch for its workers"
         if facts.decision is not None:
             code, reason = facts.decision.code, facts.decision.reason
-            if not isinstance(facts.decision, Wait) or self._old_news(code):
+            if not isinstance(facts.decision, WaitDecision) or self._old_news(code):
                 return None, await self._silence()
             if code in ASKED:
-                reason += words(missing(facts.view, await self._unreached()))
+                reason += words(absent_nodes(facts.view, await self._unreached()))
             return code, reason
         try:
             listing = await self._store.list(self._keys.everything[0])
@@ -138,15 +138,15 @@ class WaitingLines:
         memory = replace(self._memory, linked=taken_for_linked(view))  # Whom the proposer is linked to, only it knows.
         policy = replace(facts.policy, node="")  # It is not this node that proposes.
         decision, self._memory = decide(view, memory, policy, self._clock())
-        if not isinstance(decision, Wait):
+        if not isinstance(decision, WaitDecision):
             first = (facts.following or (False, None))[1] or "the first in line"
             return decision.code, f"waiting for {first} to act: {decision.reason}"
-        return decision.code, decision.reason + (words(missing(view)) if decision.code in ASKED else "")
+        return decision.code, decision.reason + (words(absent_nodes(view)) if decision.code in ASKED else "")
 
     async def _silence(self) -> str:
         """What keeps this node from what it has decided, or from hearing what comes next; "" if etcd answers."""
         try:
-            await self._store.list(Range.key(self._keys.spec), keys_only=True)
+            await self._store.list(KeyRange.key(self._keys.spec), keys_only=True)
         except StoreError as error:
             return f"etcd does not answer ({error})"
         return ""
@@ -155,5 +155,5 @@ class WaitingLines:
         """Nodes that are registered and do not answer this one, and why; of a large job only some are asked."""
         facts = self._core.facts
         others = [(node, stored.value) for node, stored in facts.view.members.items() if node != facts.me.node]
-        found = await reach(self._keys.job_id, dict(others[:REACHED_MAX]))
+        found = await check_reachable(self._keys.job_id, dict(others[:REACHED_MAX]))
         return {one.node: one.why for one in found.unreached}

@@ -111,7 +111,7 @@ HINTS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CommandLine:
+class SplitCommandLine:
     """A command line, cut at the script. `flags` are `(name, text)` in order; a switch has the text ""."""
 
     flags: tuple[tuple[str, str], ...]
@@ -122,7 +122,7 @@ class CommandLine:
     """"help", "help_env" or "version" when one of them was asked for, which then is all that counts."""
 
 
-def cut(argv: Sequence[str]) -> CommandLine:
+def split_argv(argv: Sequence[str]) -> SplitCommandLine:
     """Cut a command line into our flags and the script with all that belongs to it.
 
     The first word that is no flag, or what follows `--` or `-m`, is the script. Dashes in a flag's name count as
@@ -139,19 +139,19 @@ def cut(argv: Sequence[str]) -> CommandLine:
             break
         rest.pop(0)
         if word in ("-h", "--help"):
-            return CommandLine((), "", (), False, asks="help")
+            return SplitCommandLine((), "", (), False, asks="help")
         if word in ("--help-env", "--help_env"):
-            return CommandLine((), "", (), False, asks="help_env")
+            return SplitCommandLine((), "", (), False, asks="help_env")
         if word == "--version":
-            return CommandLine((), "", (), False, asks="version")
+            return SplitCommandLine((), "", (), False, asks="version")
         if word == "-m":
             if not rest:
                 raise ConfigError("-m needs the name of a module")
-            return CommandLine(tuple(flags), rest[0], tuple(rest[1:]), True)
+            return SplitCommandLine(tuple(flags), rest[0], tuple(rest[1:]), True)
         flags.append(_flag(word, rest))
     if not rest:
-        return CommandLine(tuple(flags), "", (), False)
-    return CommandLine(tuple(flags), rest[0], tuple(rest[1:]), False)
+        return SplitCommandLine(tuple(flags), "", (), False)
+    return SplitCommandLine(tuple(flags), rest[0], tuple(rest[1:]), False)
 
 
 def _flag(word: str, rest: list[str]) -> tuple[str, str]:
@@ -181,7 +181,7 @@ def _unknown(written: str, name: str) -> str:
     return f"no such argument: {written}; --help lists all, and a script's own arguments come after the script"
 
 
-def given_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any]:
+def given_values(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str, Any]:
     """The value of every flag that was given, by field: the command line first, then the environment.
 
     An empty variable counts as not set.
@@ -202,7 +202,7 @@ def given_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any
     return found
 
 
-def sources(line: CommandLine, environ: Mapping[str, str]) -> dict[str, str]:
+def sources(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str, str]:
     """For every flag that was given, by name: how it was written, `--np` or the variable that stands for it."""
     written = {name for name, _ in line.flags}
     found = {
@@ -219,7 +219,7 @@ def named_values(asked: Mapping[str, str | None], environ: Mapping[str, str], na
     flags = tuple((name, text) for name in names if (text := asked.get(name)) is not None)
     others = {variable for flag in FLAGS if flag.name not in names for variable in flag.variables} | {*START_PORTS}
     ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
-    return given_values(CommandLine(flags, "", (), False), ours)
+    return given_values(SplitCommandLine(flags, "", (), False), ours)
 
 
 def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]:

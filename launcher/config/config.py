@@ -6,11 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from elastic.core.model import Np, Roles
+from elastic.core.model import Np, PsLayout
 from elastic.store.tls import Certificates
 from launcher.config import paddlecloud, readers, store_access
-from launcher.config.readers import Servers
-from launcher.config.store_access import NOBODY, Login
+from launcher.config.readers import StoreEndpoints
+from launcher.config.store_access import NOBODY, Credentials
 
 LOSS_GRACE_S = 2.0
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
@@ -62,7 +62,7 @@ class Config:
     worker_num: int = 0
     heter_worker_num: int = 0
     http_port: int = 0
-    roles: Roles | None = None
+    roles: PsLayout | None = None
 
     servers: tuple[str, ...] = ()
     tls: bool = False
@@ -74,7 +74,7 @@ class Config:
     allow_plaintext_password: bool = False
     job_secret_file: str = ""
     print_secret: bool = False
-    login: Login = NOBODY
+    login: Credentials = NOBODY
     job_id: str = ""
     np: Np
     np_given: bool = False
@@ -136,12 +136,12 @@ class Config:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """`servers` as a client of etcd takes them: with https:// in front when they speak TLS."""
-        return store_access.endpoints(Servers(self.servers, self.tls))
+        return store_access.endpoints(StoreEndpoints(self.servers, self.tls))
 
     @property
-    def way(self) -> store_access.Access:
+    def way(self) -> store_access.StoreAccess:
         """The way into etcd."""
-        return store_access.Access(self.endpoints, self.login, self.certificates)
+        return store_access.StoreAccess(self.endpoints, self.login, self.certificates)
 
     @property
     def certificates(self) -> Certificates:

@@ -27,7 +27,7 @@ _MIG_LINE = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Gpu:
     """One card as `nvidia-smi -L` lists it. `uuid` is "" if it shows none; `migs` are the parts that it is cut into."""
 
     number: str
@@ -41,14 +41,14 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledGpus:
     """The cards that are there, by number; `trouble` says why there are none."""
 
-    cards: tuple[Card, ...]
+    cards: tuple[Gpu, ...]
     trouble: str = ""
 
 
-def installed(environ: Mapping[str, str]) -> Installed:
+def installed_gpus(environ: Mapping[str, str]) -> InstalledGpus:
     """Ask `nvidia-smi` for the cards of this machine, those included that CUDA_VISIBLE_DEVICES hides."""
     try:
         listed = subprocess.run(
@@ -62,36 +62,36 @@ def installed(environ: Mapping[str, str]) -> Installed:
             errors="replace",
         )
     except subprocess.TimeoutExpired:
-        return Installed((), f"nvidia-smi does not answer within {PROBE_TIMEOUT_S:g} s")
+        return InstalledGpus((), f"nvidia-smi does not answer within {PROBE_TIMEOUT_S:g} s")
     except OSError as error:
-        return Installed((), f"nvidia-smi: {error.strerror}")
+        return InstalledGpus((), f"nvidia-smi: {error.strerror}")
     if listed.returncode:
         words = " ".join((listed.stderr or listed.stdout).split())
-        return Installed((), f"nvidia-smi: {words or f'exit code {listed.returncode}'}")
+        return InstalledGpus((), f"nvidia-smi: {words or f'exit code {listed.returncode}'}")
     cards = read_list(listed.stdout)
-    return Installed(cards, "" if cards else "nvidia-smi lists no card")
+    return InstalledGpus(cards, "" if cards else "nvidia-smi lists no card")
 
 
-def read_list(text: str) -> tuple[Card, ...]:
+def read_list(text: str) -> tuple[Gpu, ...]:
     """The cards in the output of `nvidia-smi -L`."""
-    cards: list[Card] = []
+    cards: list[Gpu] = []
     for line in text.splitlines():
         if gpu := _GPU_LINE.fullmatch(line):
-            cards.append(Card(gpu[1], gpu[2] or ""))
+            cards.append(Gpu(gpu[1], gpu[2] or ""))
         elif (mig := _MIG_LINE.fullmatch(line)) and cards:
             last = cards[-1]
-            cards[-1] = Card(last.number, last.uuid, (*last.migs, mig[1]))
+            cards[-1] = Gpu(last.number, last.uuid, (*last.migs, mig[1]))
     return tuple(cards)
 
 
-def visible_cards(environ: Mapping[str, str]) -> tuple[str, ...]:
+def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The cards as CUDA_VISIBLE_DEVICES names them, in its order; without it, all that nvidia-smi lists.
 
     Like CUDA, the list ends before the first id that is negative. A machine without a driver has none.
     """
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        return tuple(card.number for card in installed(environ).cards)
+        return tuple(card.number for card in installed_gpus(environ).cards)
     cards: list[str] = []
     for card in (part.strip() for part in named.split(",")):
         if not card or card.startswith("-") or card == "NoDevFiles":
@@ -100,13 +100,13 @@ def visible_cards(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(cards)
 
 
-def check_named(named: Sequence[str], here: Sequence[Card], environ: Mapping[str, str]) -> None:
+def check_named(named: Sequence[str], here: Sequence[Gpu], environ: Mapping[str, str]) -> None:
     """Raise `ConfigError` unless the cards named with --gpus are there, are visible, and are different ones.
 
     `here` are the installed cards. A part of a card (MIG) is visible when it or its card is.
     """
     shown = environ.get("CUDA_VISIBLE_DEVICES")
-    visible = None if shown is None else {_find(one, here)[0] for one in visible_cards(environ)}
+    visible = None if shown is None else {_find(one, here)[0] for one in visible_gpus(environ)}
     found: dict[str, str] = {}
     for one in named:
         name, card = _find(one, here)
@@ -124,21 +124,21 @@ def check_named(named: Sequence[str], here: Sequence[Card], environ: Mapping[str
             )
 
 
-def spare_cards(used: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+def unused_gpus(used: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     """The visible cards of this machine that are not among `used`, however those are named."""
-    here = installed(environ).cards
+    here = installed_gpus(environ).cards
     names = {_find(one, here)[0] for one in used}
-    return tuple(one for one in visible_cards(environ) if _find(one, here)[0] not in names)
+    return tuple(one for one in visible_gpus(environ) if _find(one, here)[0] not in names)
 
 
-def share(cards: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str, ...], ...] | None:
+def share_gpus(cards: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str, ...], ...] | None:
     """Give each of `nodes` nodes on this machine `slots` cards of its own; None if there are not enough."""
     if nodes * slots > len(cards):
         return None
     return tuple(tuple(cards[node * slots : (node + 1) * slots]) for node in range(nodes))
 
 
-def _find(named: str, here: Sequence[Card]) -> tuple[str, str]:
+def _find(named: str, here: Sequence[Gpu]) -> tuple[str, str]:
     """What `named` is, and the card that it is or belongs to; "" if it is not there.
 
     Like CUDA, a UUID may be cut short as long as only one card begins so.
@@ -147,7 +147,7 @@ def _find(named: str, here: Sequence[Card]) -> tuple[str, str]:
     return matching[0] if len(matching) == 1 else ("", "")
 
 
-def _matching(named: str, here: Sequence[Card]) -> list[tuple[str, str]]:
+def _matching(named: str, here: Sequence[Gpu]) -> list[tuple[str, str]]:
     """All that `named` may be, each with the card that it is or belongs to.
 
     The old way to name a MIG device, MIG-GPU-<uuid>/<instance>/<instance>, is taken when the card is there.
@@ -162,7 +162,7 @@ def _matching(named: str, here: Sequence[Card]) -> list[tuple[str, str]]:
     return [(card.name, card.name) for card in here if card.uuid.startswith(named)]
 
 
-def _there_is(wanted: str, here: Sequence[Card]) -> str:
+def _there_is(wanted: str, here: Sequence[Gpu]) -> str:
     """The cards that are there, in the way in which `wanted` is written."""
     if wanted.isdecimal():
         return "there are: " + ", ".join(card.number for card in here)
@@ -193,12 +193,12 @@ def check_relations(config: Config) -> None:
         )
 
 
-def found(config: Config, environ: Mapping[str, str]) -> Config:
+def resolve_gpus(config: Config, environ: Mapping[str, str]) -> Config:
     """Look at this machine; the config with its cards, its number of workers, and what there is to say about them.
 
     Raises `ConfigError` for a card that is not there or that CUDA_VISIBLE_DEVICES hides.
     """
-    cards, warnings = _cards(config, environ)
+    cards, warnings = _gpus(config, environ)
     slots, nodes = config.slots or _count(config, len(cards)), config.local_nodes or 1
     if config.one_card_per_worker and 0 < len(cards) < slots * nodes:
         raise ConfigError(
@@ -208,11 +208,11 @@ def found(config: Config, environ: Mapping[str, str]) -> Config:
     return replace(config, slots=slots, cards=cards, warnings=(*config.warnings, *warnings))
 
 
-def _cards(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _gpus(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The cards that this machine is to use, and what there is to say about them."""
     if not config.gpus:
-        return visible_cards(environ), ()
-    here = installed(environ)
+        return visible_gpus(environ), ()
+    here = installed_gpus(environ)
     if not here.cards:
         workers = _counted(len(config.gpus), "worker")
         line = (

@@ -68,7 +68,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         field="gpus",
         help='the cards to use, by their physical number or UUID, in this order: --gpus "1, 3"; one worker for each; '
         "as many on every node",
-        read=readers.cards,
+        read=readers.gpus,
         default=(),
         shown="all cards",
         metavar="ID,...",

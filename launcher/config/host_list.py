@@ -53,7 +53,7 @@ def own_entry(hosts: Sequence[str], host: str, *, flag: str, source: str) -> str
             f"{source} {host} is not in {flag} {shown(hosts)}{_unknown(found)}; use one of that list"
             f"{_addresses('this machine has ')}"
         )
-    own = addresses.owned()
+    own = addresses.own_addresses()
     mine = [one for one in hosts if any(address.is_loopback or address in own for address in found[one])]
     if not mine:  # A name may not resolve yet, but this machine knows what it is called.
         here = socket.gethostname().partition(".")[0].lower()
@@ -114,7 +114,7 @@ def job_name(hosts: Sequence[str], script: str) -> str:
     return f"{len(hosts)}-hosts-{digest}"
 
 
-def mend(host: str) -> str:
+def unreachable_hint(host: str) -> str:
     """What to look at when the host that serves was waited for in vain."""
     return f"does the same command run on {host}, with the same list of hosts?"
 

@@ -22,7 +22,7 @@ from launcher.net.endpoints import as_ip
 from launcher.spot.endpoint import PROVIDERS, endpoint
 from launcher.system import limits
 from launcher.system.limits import check_surroundings
-from launcher.system.private_env import without
+from launcher.system.private_env import inheritable_env
 
 FIND_MODULE_TIMEOUT_S = 60.0
 
@@ -51,9 +51,9 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     if config.spot != "none":
         for provider in PROVIDERS if config.spot == "auto" else (config.spot,):
             endpoint(provider, environ)  # A variable that names no server is told now.
-    who, warnings = store_checks.found(config, environ)
-    config = devices.found(replace(config, warnings=warnings), environ)
-    limits.check(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
+    who, warnings = store_checks.resolve_access(config, environ)
+    config = devices.resolve_gpus(replace(config, warnings=warnings), environ)
+    limits.check_limits(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
     return replace(
         config,
         script=script,
@@ -75,9 +75,9 @@ def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
     if config.roles is None:
         return config.host
     listed = listed_hosts(config.roles)
-    matching = addresses.same(listed, config.host) if config.host else ()
+    matching = addresses.same_hosts(listed, config.host) if config.host else ()
     if not matching and all(name != "host" for name, _ in config.given):
-        matching = addresses.own(listed)
+        matching = addresses.own_hosts(listed)
     return own_host(config, matching, addresses.candidates())
 
 
@@ -143,7 +143,7 @@ def _check_module(name: str, environ: Mapping[str, str]) -> None:
     try:
         asked = subprocess.run(
             command,
-            env=without(environ, ()),
+            env=inheritable_env(environ, ()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=FIND_MODULE_TIMEOUT_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from elastic.core.model import Mode
+from elastic.core.model import JobMode
 from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.argv import WORKER_MARK
@@ -26,9 +26,9 @@ REPLACED_BY: Final = frozenset({"ips", "elastic_server", "local_nodes", *PS_FLAG
 """Flags that say themselves what the nodes are."""
 
 
-def counts(given: Collection[str], run_mode: str) -> bool:
+def applies(given: Collection[str], run_mode: str) -> bool:
     """Tell whether the variables count beside these flags, given by their names, and this run mode ("" for none)."""
-    return run_mode in ("", Mode.COLLECTIVE) and not REPLACED_BY.intersection(given)
+    return run_mode in ("", JobMode.COLLECTIVE) and not REPLACED_BY.intersection(given)
 
 
 def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
         raise ConfigError(f"{LIST}: {error}") from error
 
 
-def line(ips: tuple[str, ...], host: str) -> str:
+def used_notice(ips: tuple[str, ...], host: str) -> str:
     """Say that these variables are used, and how to do without them."""
     return (
         f"PaddleCloud's variables are used: {LIST} gives --ips {','.join(ips)}, and this node is {host} "

@@ -13,12 +13,12 @@ from typing import Any
 from elastic.core.model import NP_UNLIMITED, Np
 from elastic.errors import ConfigError
 from launcher.config import devices, host_list, paddlecloud, readers, store_access, store_checks
-from launcher.config.argv import CommandLine, cut, given_values, sources
+from launcher.config.argv import SplitCommandLine, given_values, sources, split_argv
 from launcher.config.config import LOSS_GRACE_S, Config
 from launcher.config.flags import FLAGS
 from launcher.config.host_list import first_host, job_name
-from launcher.config.ps_layout import static_hosts, with_roles
-from launcher.config.readers import Servers
+from launcher.config.ps_layout import static_hosts, with_layout
+from launcher.config.readers import StoreEndpoints
 from launcher.net.endpoints import PORT_MAX, join_host_port
 
 SERVED_TIMEOUT_S = 600.0
@@ -29,22 +29,24 @@ SERVED_MIN = 2
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     """Read a command line (without the program's name) and the environment."""
-    return build(cut(argv), environ)
+    return build(split_argv(argv), environ)
 
 
-def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
+def build(line: SplitCommandLine, environ: Mapping[str, str]) -> Config:
     """Make a `Config` of a command line that is already cut, and check the relations between its values."""
     fields: dict[str, Any] = {flag.field: flag.default for flag in FLAGS}
     given = given_values(line, environ)
     fields.update(given)
-    servers = store_access.over_tls(given.get("servers", Servers((), tls=False)), store_access.certificates(given))
+    servers = store_access.over_tls(
+        given.get("servers", StoreEndpoints((), tls=False)), store_access.certificates(given)
+    )
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
     workers = fields["slots"]
     fields["slots"], fields["slots_word"] = (workers, "") if isinstance(workers, int) else (0, workers)
     if not servers.endpoints:
         fields["local_nodes"] = fields["local_nodes"] or 1
     named = sources(line, environ)
-    if paddlecloud.counts(named, fields["run_mode"]) and (hosts := paddlecloud.hosts(environ)):
+    if paddlecloud.applies(named, fields["run_mode"]) and (hosts := paddlecloud.hosts(environ)):
         fields["ips"], fields["paddlecloud"] = hosts, True
     nodes = len(fields["ips"]) or fields["local_nodes"] or 1
     fields["np_given"] = fields["np"] is not None
@@ -54,7 +56,7 @@ def build(line: CommandLine, environ: Mapping[str, str]) -> Config:
         fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
     _check_relations(config)
-    config = _with_server(with_roles(config, named))
+    config = _with_server(with_layout(config, named))
     if config.served_by and "connect_timeout" not in named:
         config = replace(config, connect_timeout_s=SERVED_TIMEOUT_S)
     return config
@@ -83,10 +85,10 @@ def _check_relations(config: Config) -> None:
     _check_list(config)
     if config.loss_grace_s > config.grace_s:
         raise ConfigError(
-            f"--loss_grace {readers.plain(config.loss_grace_s)} is longer than "
-            f"--grace {readers.plain(config.grace_s)}, "
-            f"but after a loss nothing can be saved; use --loss_grace {readers.plain(config.grace_s)} or less, or a "
-            "longer --grace"
+            f"--loss_grace {readers.seconds_text(config.loss_grace_s)} is longer than "
+            f"--grace {readers.seconds_text(config.grace_s)}, "
+            f"but after a loss nothing can be saved; use --loss_grace {readers.seconds_text(config.grace_s)} or less, "
+            "or a longer --grace"
         )
     store_checks.check_relations(config)
     devices.check_relations(config)

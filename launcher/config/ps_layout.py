@@ -1,6 +1,6 @@
 """From the flags of a parameter-server job to who is what, and which ports a node must hold (pure).
 
-There are three layouts (`elastic.core.model.Roles`):
+There are three layouts (`elastic.core.model.PsLayout`):
 
 - one machine: `--server_num 2 --worker_num 2`. One node has every process.
 - lists: `--servers a:6170,b:6170 --workers a,a,b,b`. Each host is a node and has what the lists give it.
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from elastic.core.model import NP_UNLIMITED, Mode, Np, Roles
+from elastic.core.model import NP_UNLIMITED, JobMode, Np, PsLayout
 from elastic.errors import ConfigError
 from launcher.config.flags import PS_FLAGS
 from launcher.config.readers import LOCAL_NODES_MAX
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 HETER_FLAGS: Final = ("heter_workers", "heter_worker_num")
 COLLECTIVE_FLAGS: Final = ("ips", "ctrl_port")
 
-SEATS_MAX = 1024
+TASKS_PER_NODE_MAX = 1024
 """Processes on one node; above it a number is a typing error."""
 
 
-def with_roles(config: Config, sources: Mapping[str, str]) -> Config:
+def with_layout(config: Config, sources: Mapping[str, str]) -> Config:
     """The config with its run mode and, in the parameter-server modes, with `roles`, np and slots that fit them.
 
     `sources` tells for each flag that was given how it was written: `--servers`, or the variable that stands for it.
     Raises `ConfigError` for flags that contradict each other or do not suffice.
     """
     mode = _mode(config.run_mode, sources)
-    if mode is Mode.COLLECTIVE:
+    if mode is JobMode.COLLECTIVE:
         return replace(config, run_mode=str(mode))
     if "nproc_per_node" in sources:
         raise ConfigError(
@@ -48,29 +48,29 @@ def with_roles(config: Config, sources: Mapping[str, str]) -> Config:
     if config.ps_workers or config.ps_heter_workers:
         roles, np = _lists(config, sources)
     elif config.np_given or config.local_nodes > 1:
-        roles, np = _apart(config, sources)
+        roles, np = _separate_servers_layout(config, sources)
     elif config.ps_servers:
         roles, np = _lists(config, sources)
     else:
-        roles = Roles(
+        roles = PsLayout(
             server_num=config.server_num,
             worker_num=config.worker_num,
             heter_num=config.heter_worker_num,
             http_port=config.http_port,
         )
         np = Np(low=1, high=1, first=1)
-    _check_seats(roles)
+    _check_tasks(roles)
     return replace(config, run_mode=str(mode), roles=roles, np=np, slots=1, slots_word="")
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of an entry of `Roles`; port 0 where it names a host alone."""
+    """Host and port of an entry of `PsLayout`; port 0 where it names a host alone."""
     if is_v6(endpoint) or ":" not in endpoint:
         return endpoint, 0
     return parse_endpoint(endpoint)
 
 
-def listed_hosts(roles: Roles) -> tuple[str, ...]:
+def listed_hosts(roles: PsLayout) -> tuple[str, ...]:
     """The hosts that the lists name, each once, in the order servers, workers, heterogeneous workers."""
     return _hosts((*roles.servers, *roles.workers, *roles.heters))
 
@@ -86,7 +86,7 @@ def static_hosts(config: Config) -> tuple[str, ...]:
     return () if config.roles.apart else listed_hosts(config.roles)
 
 
-def wanted_ports(roles: Roles, host: str) -> tuple[int, ...]:
+def wanted_ports(roles: PsLayout, host: str) -> tuple[int, ...]:
     """The ports that the node `host` holds for its processes; 0 is any free port.
 
     They are in the order in which the node gets its seats: servers, heterogeneous workers, workers, each by index. A
@@ -132,34 +132,36 @@ def own_host(config: Config, matching: Sequence[str], candidates: Sequence[str])
 # The mode
 
 
-def _mode(asked: str, sources: Mapping[str, str]) -> Mode:
+def _mode(asked: str, sources: Mapping[str, str]) -> JobMode:
     """The mode that was asked for, or that the flags tell."""
     ps = [sources[name] for name in PS_FLAGS if name in sources]
     heter = [sources[name] for name in HETER_FLAGS if name in sources]
     collective = [sources[name] for name in COLLECTIVE_FLAGS if name in sources]
     if asked:
-        (collective if asked == Mode.COLLECTIVE else ps).insert(0, f"{sources.get('run_mode', '--run_mode')} {asked}")
+        (collective if asked == JobMode.COLLECTIVE else ps).insert(
+            0, f"{sources.get('run_mode', '--run_mode')} {asked}"
+        )
     if ps and collective:
         raise ConfigError(
             "Only one mode(Collective or Parameter-Server) can be selected at the same time, but "
             f"{_and(collective)} {'are' if len(collective) > 1 else 'is'} for collective jobs and {_and(ps)} for jobs "
             "with parameter servers; leave out one side"
         )
-    if heter and asked == Mode.PS:
+    if heter and asked == JobMode.PS:
         raise ConfigError(f"{heter[0]} is for --run_mode ps-heter; write that, or leave --run_mode ps out")
-    if asked == Mode.PS_HETER and not heter:
+    if asked == JobMode.PS_HETER and not heter:
         raise ConfigError(
             "--run_mode ps-heter needs heterogeneous workers: add --heter_worker_num N or --heter_workers HOST:PORT,..."
         )
     if heter:
-        return Mode.PS_HETER
-    return Mode.PS if ps else Mode.COLLECTIVE
+        return JobMode.PS_HETER
+    return JobMode.PS if ps else JobMode.COLLECTIVE
 
 
 # The layouts
 
 
-def _lists(config: Config, sources: Mapping[str, str]) -> tuple[Roles, Np]:
+def _lists(config: Config, sources: Mapping[str, str]) -> tuple[PsLayout, Np]:
     """Every process has a host. A number without a list is possible where the lists name one host alone."""
     if config.local_nodes > 1:
         named = next(sources[name] for name in ("workers", "heter_workers", "servers") if name in sources)
@@ -167,7 +169,7 @@ def _lists(config: Config, sources: Mapping[str, str]) -> tuple[Roles, Np]:
             f"--local_nodes {config.local_nodes} does not go with {named}: use --server_num, --worker_num"
         )
     hosts = _hosts((*config.ps_servers, *config.ps_workers, *config.ps_heter_workers))
-    roles = Roles(
+    roles = PsLayout(
         servers=config.ps_servers or _on_one(hosts, "server_num", "servers", config.server_num, sources),
         workers=config.ps_workers or _on_one(hosts, "worker_num", "workers", config.worker_num, sources),
         heters=config.ps_heter_workers
@@ -195,9 +197,9 @@ def _on_one(hosts: Sequence[str], number: str, flag: str, count: int, sources: M
     return tuple(hosts) * count
 
 
-def _apart(config: Config, sources: Mapping[str, str]) -> tuple[Roles, Np]:
+def _separate_servers_layout(config: Config, sources: Mapping[str, str]) -> tuple[PsLayout, Np]:
     """Servers on nodes of their own."""
-    roles = Roles(
+    roles = PsLayout(
         servers=config.ps_servers,
         server_num=0 if config.ps_servers else config.server_num,
         worker_num=config.worker_num,
@@ -251,7 +253,7 @@ def _check_numbers(config: Config, sources: Mapping[str, str]) -> None:
             )
 
 
-def _check_endpoints(roles: Roles) -> None:
+def _check_endpoints(roles: PsLayout) -> None:
     """No two processes listen on one port."""
     taken: dict[str, str] = {}
     for flag, listed in (("--servers", roles.servers), ("--workers", roles.workers), ("--heter_workers", roles.heters)):
@@ -268,11 +270,13 @@ def _check_endpoints(roles: Roles) -> None:
                 )
 
 
-def _check_seats(roles: Roles) -> None:
+def _check_tasks(roles: PsLayout) -> None:
     for host in listed_hosts(roles) or ("",):
         count = len(wanted_ports(roles, host))
-        if count > SEATS_MAX:
-            raise ConfigError(f"{count} processes on one node are more than {SEATS_MAX}; spread them over more nodes")
+        if count > TASKS_PER_NODE_MAX:
+            raise ConfigError(
+                f"{count} processes on one node are more than {TASKS_PER_NODE_MAX}; spread them over more nodes"
+            )
 
 
 def _ports(listed: Iterable[str], host: str) -> tuple[int, ...]:

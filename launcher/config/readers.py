@@ -57,7 +57,7 @@ _SWITCH_WORDS = {
 }
 
 
-class Servers(NamedTuple):
+class StoreEndpoints(NamedTuple):
     """The store's endpoints, each `host:port`, whether they speak TLS, and whether one was written with http://."""
 
     endpoints: tuple[str, ...]
@@ -112,7 +112,7 @@ def seconds(low: float, high: float = SECONDS_MAX) -> Callable[[str], float]:
     def read(text: str) -> float:
         value = _number_of_seconds(text)
         if not low <= value <= high:
-            raise ValueError(f"{text} s is not between {plain(low)} and {plain(high)} s")
+            raise ValueError(f"{text} s is not between {seconds_text(low)} and {seconds_text(high)} s")
         return value
 
     return read
@@ -126,7 +126,7 @@ def _number_of_seconds(text: str) -> float:
         raise ValueError(f"{text!r} is not a number of seconds") from None
 
 
-def plain(value: float) -> str:
+def seconds_text(value: float) -> str:
     """A number of seconds as a person writes it: exact, and a whole number without a fraction."""
     return str(int(value)) if value == int(value) else str(value)
 
@@ -144,7 +144,7 @@ def lease_ttl(text: str) -> float:
     return value
 
 
-def servers(text: str) -> Servers:
+def servers(text: str) -> StoreEndpoints:
     """The endpoints of etcd, with commas between them, each with or without http:// or https://."""
     endpoints: list[str] = []
     schemes: set[str] = set()
@@ -174,7 +174,7 @@ def servers(text: str) -> Servers:
         raise ValueError("all endpoints use https:// or none does")
     if len(endpoints) > SERVERS_MAX:
         raise ValueError(f"{len(endpoints)} endpoints are more than {SERVERS_MAX}")
-    return Servers(tuple(endpoints), tls=schemes == {"https"}, plain=plain)
+    return StoreEndpoints(tuple(endpoints), tls=schemes == {"https"}, plain=plain)
 
 
 def serve(text: str) -> str:
@@ -253,7 +253,7 @@ def nic(text: str) -> str:
     return text
 
 
-def cards(text: str) -> tuple[str, ...]:
+def gpus(text: str) -> tuple[str, ...]:
     """Cards by number, UUID or MIG id, with commas between them, each once, blanks allowed."""
     found = tuple(part.strip() for part in text.split(","))
     for one in found:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from elastic.errors import ConfigError
-from elastic.store.tls import NONE, PIPE_LIMIT_S, Certificates, beginning, readable_by_others
-from launcher.config.readers import Servers
+from elastic.store.tls import NONE, PIPE_LIMIT_S, Certificates, read_limited, readable_by_others
+from launcher.config.readers import StoreEndpoints
 from launcher.net.endpoints import is_own_loopback, parse_endpoint
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ SECRET_LENGTH_MIN = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class Credentials:
     """A user of etcd, or the secret with which elastic-launch serves one. Without either, etcd is asked as it is.
 
     `file` is where the password was read, "" if a variable or a pipe had it. `made` says that the secret is a random
@@ -49,11 +49,11 @@ class Login:
             return ""
 
 
-NOBODY = Login()
+NOBODY = Credentials()
 """No user: etcd without authentication."""
 
 
-def login(user: str, password_file: str, environ: Mapping[str, str], secret_file: str = "") -> Login:
+def read_credentials(user: str, password_file: str, environ: Mapping[str, str], secret_file: str = "") -> Credentials:
     """The user with the password, or the job's secret, from the file, or else from the variable.
 
     A line end does not count: files have one, and so have variables that were made of files. Raises `ConfigError` for a
@@ -72,7 +72,7 @@ def login(user: str, password_file: str, environ: Mapping[str, str], secret_file
             raise ConfigError(
                 f"{source} is shorter than {SECRET_LENGTH_MIN} characters; make one with: openssl rand -hex 16"
             )
-        return Login(secret=secret, warnings=_warnings("--job_secret_file", secret_file))
+        return Credentials(secret=secret, warnings=_warnings("--job_secret_file", secret_file))
     if user and not password_file and not _variable(environ, PASSWORD):
         raise ConfigError(f"--etcd_user {user} has no password: add --etcd_password_file FILE, or set {PASSWORD}")
     if password_file and not user:
@@ -82,15 +82,15 @@ def login(user: str, password_file: str, environ: Mapping[str, str], secret_file
         return NOBODY
     password = _read("--etcd_password_file", password_file) if password_file else _variable(environ, PASSWORD)
     where = os.path.abspath(password_file) if os.path.isfile(password_file) else ""
-    return Login(user, password, file=where, warnings=_warnings("--etcd_password_file", password_file))
+    return Credentials(user, password, file=where, warnings=_warnings("--etcd_password_file", password_file))
 
 
-def new_secret() -> Login:
+def new_secret() -> Credentials:
     """A random secret."""
-    return Login(secret=secrets.token_hex(16), made=True)
+    return Credentials(secret=secrets.token_hex(16), made=True)
 
 
-def is_fleeting(file: str) -> bool:
+def is_read_once(file: str) -> bool:
     """Tell whether a process that starts later finds something else at this path, or nothing: a pipe, /dev/stdin."""
     return bool(file) and (not os.path.isfile(file) or os.path.abspath(file).startswith(("/dev/", "/proc/")))
 
@@ -105,7 +105,7 @@ def _variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def _read(flag: str, name: str, pipe_limit_s: float | None = None) -> str:
-    data = beginning(flag, name, PASSWORD_BYTES_MAX, PIPE_LIMIT_S if pipe_limit_s is None else pipe_limit_s)
+    data = read_limited(flag, name, PASSWORD_BYTES_MAX, PIPE_LIMIT_S if pipe_limit_s is None else pipe_limit_s)
     try:
         text = data.decode("utf-8-sig").rstrip("\r\n")  # Some editors begin a file with a mark of its encoding.
     except UnicodeDecodeError:
@@ -137,11 +137,11 @@ WITHOUT_SECRET: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class StoreAccess:
     """`endpoints` are `host:port`, with https:// in front when they speak TLS."""
 
     endpoints: tuple[str, ...]
-    login: Login = NOBODY
+    login: Credentials = NOBODY
     certificates: Certificates = NONE
 
     def open(self) -> EtcdStore:
@@ -164,7 +164,7 @@ def certificates(given: Mapping[str, Any]) -> Certificates:
     return Certificates(ca=given.get("etcd_ca", ""), cert=given.get("etcd_cert", ""), key=given.get("etcd_key", ""))
 
 
-def over_tls(servers: Servers, files: Certificates) -> Servers:
+def over_tls(servers: StoreEndpoints, files: Certificates) -> StoreEndpoints:
     """The servers, over TLS if certificates are named. Raises `ConfigError` where a server was written with http://."""
     if servers.plain and files:
         flags = [f"--etcd_{name}" for name in ("ca", "cert", "key") if getattr(files, name)]
@@ -175,20 +175,20 @@ def over_tls(servers: Servers, files: Certificates) -> Servers:
     return servers._replace(tls=servers.tls or bool(files))
 
 
-def access(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
+def read_access(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[StoreAccess, tuple[str, ...]]:
     """The way in, from the values of flags by field, and what to warn of. Reads the files; raises `ConfigError`."""
     files = certificates(given)
-    servers = over_tls(given.get("servers") or Servers((), tls=False), files)
+    servers = over_tls(given.get("servers") or StoreEndpoints((), tls=False), files)
     warnings = files.check()
-    who = login(
+    who = read_credentials(
         given.get("etcd_user", ""), given.get("etcd_password_file", ""), environ, given.get("job_secret_file", "")
     )
     _check_secret(who, tls=servers.tls)
     _check_password(who, servers, allowed=given.get("allow_plaintext_password", False))
-    return Access(endpoints(servers), who, files), (*warnings, *who.warnings)
+    return StoreAccess(endpoints(servers), who, files), (*warnings, *who.warnings)
 
 
-def _check_secret(who: Login, *, tls: bool) -> None:
+def _check_secret(who: Credentials, *, tls: bool) -> None:
     if who.secret and tls:
         raise ConfigError(
             "the job's secret is for an etcd that elastic-launch serves, which speaks no TLS; leave out https:// and "
@@ -196,7 +196,7 @@ def _check_secret(who: Login, *, tls: bool) -> None:
         )
 
 
-def _check_password(who: Login, servers: Servers, *, allowed: bool) -> None:
+def _check_password(who: Credentials, servers: StoreEndpoints, *, allowed: bool) -> None:
     """Refuse to send a password in the clear to another machine, unless it is `allowed`."""
     if not who.password or servers.tls or allowed:
         return
@@ -208,6 +208,6 @@ def _check_password(who: Login, servers: Servers, *, allowed: bool) -> None:
         )
 
 
-def endpoints(servers: Servers) -> tuple[str, ...]:
+def endpoints(servers: StoreEndpoints) -> tuple[str, ...]:
     """The servers as a client of etcd takes them."""
     return tuple(f"https://{one}" for one in servers.endpoints) if servers.tls else servers.endpoints

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
-from launcher.config.readers import Servers
-from launcher.config.store_access import Login, _check_password, _check_secret, login, new_secret
+from launcher.config.readers import StoreEndpoints
+from launcher.config.store_access import Credentials, _check_password, _check_secret, new_secret, read_credentials
 from launcher.net.endpoints import is_any, parse_endpoint
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def _check_host(config: Config) -> None:
         raise ConfigError(f"--host {config.host} is no address that other machines reach; name one of this machine")
 
 
-def found(config: Config, environ: Mapping[str, str]) -> tuple[Login, tuple[str, ...]]:
+def resolve_access(config: Config, environ: Mapping[str, str]) -> tuple[Credentials, tuple[str, ...]]:
     """Who this is to etcd, and what to warn of; certificates are checked, too."""
     warnings = (*config.warnings, *config.certificates.check())
-    who = login(config.etcd_user, config.etcd_password_file, environ, config.job_secret_file)
+    who = read_credentials(config.etcd_user, config.etcd_password_file, environ, config.job_secret_file)
     _check_secret(who, tls=config.tls)
-    _check_password(who, Servers(config.servers, config.tls), allowed=config.allow_plaintext_password)
+    _check_password(who, StoreEndpoints(config.servers, config.tls), allowed=config.allow_plaintext_password)
     if config.serve and not who.secret:
         if config.quiet:
             raise ConfigError(

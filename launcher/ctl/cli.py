@@ -24,10 +24,10 @@ from launcher import __version__
 from launcher.config.flags import BY_NAME
 from launcher.ctl import completion, drain, events, forget, list_jobs, logs, report, scale, stacks, status, stop, ui
 from launcher.doctor import command as doctor
-from launcher.job.job import WHO, Command, Job, named_job, open_store
+from launcher.job.job import WHO, NamedJob, Subcommand, named_job, open_store
 from launcher.system import limits
-from launcher.system.descriptors import let_go_of_unsaid, open_standard, say
-from launcher.system.stdout import answer, told
+from launcher.system.descriptors import discard_unflushed, open_standard, write_stderr_line
+from launcher.system.stdout import print_result, run_reporting_errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,26 +37,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     open_standard()
     try:
-        return told(partial(_start, sys.argv[1:] if argv is None else argv), partial(say, who=WHO))
+        return run_reporting_errors(
+            partial(_start, sys.argv[1:] if argv is None else argv), partial(write_stderr_line, who=WHO)
+        )
     finally:
-        let_go_of_unsaid()
+        discard_unflushed()
 
 
 def _start(argv: Sequence[str]) -> int:
     asked = parser().parse_args([_underscored(word) for word in argv])
-    limits.check(0)
+    limits.check_limits(0)
     return asyncio.run(_run(asked, os.environ))
 
 
 async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    command: Command = asked.command
+    command: Subcommand = asked.command
     if command.run is None:
         assert command.alone is not None
         return await command.alone(asked, environ)
     servers, job_id, key_prefix = named_job(vars(asked), environ)
     store = open_store(vars(asked), environ)
     try:
-        return await command.run(Job(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints), asked)
+        return await command.run(NamedJob(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints), asked)
     finally:
         await store.close()
 
@@ -64,7 +66,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
 # The command line.
 
 
-class _Parser(argparse.ArgumentParser):
+class _CtlParser(argparse.ArgumentParser):
     """Tells a mistake as an error of ours, in one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -72,12 +74,14 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: object = None) -> None:
         """Write help and version; argparse itself says nothing where they cannot be written."""
-        answer(message)
+        print_result(message)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line with all subcommands."""
-    made = _Parser(prog="elastic-ctl", description="Look at a job of elastic-launch, and steer it.", allow_abbrev=False)
+    made = _CtlParser(
+        prog="elastic-ctl", description="Look at a job of elastic-launch, and steer it.", allow_abbrev=False
+    )
     made.add_argument("--version", action="version", version=f"elastic-ctl {__version__}")
     commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -107,7 +111,7 @@ def _underscored(word: str) -> str:
 FIRST: Final = ("elastic_server", "job_id", "key_prefix")
 """Flags that every reader of the help needs; those of a guarded etcd come after them."""
 
-COMMANDS: Final[tuple[Command, ...]] = (
+COMMANDS: Final[tuple[Subcommand, ...]] = (
     status.COMMAND,
     list_jobs.COMMAND,
     events.COMMAND,
@@ -119,7 +123,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     drain.COMMAND,
     stop.COMMAND,
     forget.COMMAND,
-    Command(
+    Subcommand(
         "doctor",
         "look for what is wrong: on this machine, with --elastic_server also with etcd, with --job_id also in the job",
         doctor.arguments,

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from launcher.job.job import Command
-from launcher.system.stdout import answer
+from launcher.job.job import Subcommand
+from launcher.system.stdout import print_result
 
 HOW: Final = {
     "bash": '# In ~/.bashrc:  eval "$(elastic-ctl completion bash)"',
@@ -33,14 +33,14 @@ def script(shell: str, ctl: argparse.ArgumentParser) -> str:
     return "\n".join([HOW[shell], *(shtab.complete(one, shell) for one in (launch, ctl))])
 
 
-def command(ctl: Callable[[], argparse.ArgumentParser]) -> Command:
+def command(ctl: Callable[[], argparse.ArgumentParser]) -> Subcommand:
     """The subcommand. `ctl` makes the parser of `elastic-ctl`, in whose table it is itself."""
 
     async def run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
-        answer(script(asked.shell, ctl()))
+        print_result(script(asked.shell, ctl()))
         return 0
 
-    return Command(
+    return Subcommand(
         "completion",
         "write a script with which bash, zsh or fish completes elastic-launch and elastic-ctl",
         _arguments,

@@ -9,12 +9,12 @@ from typing import Final
 
 from launcher.config import readers
 from launcher.job.drain import DEADLINE_MIN_S, drain
-from launcher.job.job import WHO, Command, Job, reading, write
+from launcher.job.job import WHO, NamedJob, Subcommand, reading, write
 from launcher.job.submit import ended
-from launcher.job.watch import Newest
-from launcher.system.descriptors import say
+from launcher.job.watch import JobWatch
+from launcher.system.descriptors import write_stderr_line
 from launcher.text.failure_report import of_nodes
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,16 +32,16 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def _run(job: Job, asked: argparse.Namespace) -> int:
+async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     line, told = await drain(job, asked.targets, asked.deadline)
     write([line])
     return 0 if asked.no_wait or not told else await _wait(job, told)
 
 
-async def _wait(job: Job, nodes: Sequence[str]) -> int:
+async def _wait(job: NamedJob, nodes: Sequence[str]) -> int:
     """Until the nodes have left."""
     waited, g = list(nodes), 0
-    async with Newest(job, partial(say, who=WHO)) as newest:
+    async with JobWatch(job, partial(write_stderr_line, who=WHO)) as newest:
         while True:
             view = newest.view
             if view.verdict is not None:
@@ -49,7 +49,7 @@ async def _wait(job: Job, nodes: Sequence[str]) -> int:
                 return 0
             gone = [node for node in waited if node not in view.members]
             waited = [node for node in waited if node not in gone]
-            write(f"{clean(node)} has left" for node in gone)
+            write(f"{sanitize_line(node)} has left" for node in gone)
             world = view.generation.value if view.generation is not None else None
             went = world is not None and view.go is not None and view.go.value.g == world.g
             if world is not None and went and world.g > g and g:
@@ -60,6 +60,6 @@ async def _wait(job: Job, nodes: Sequence[str]) -> int:
             await newest.changes()
 
 
-COMMAND: Final = Command(
+COMMAND: Final = Subcommand(
     "drain", "tell nodes to leave: their workers save and end, and the others go on", _arguments, _run
 )

@@ -12,18 +12,18 @@ from typing import Final
 import msgspec
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Entry, Range
+from elastic.core.kv import KeyRange, KeyValue
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
 from launcher.ctl.phase_bar import bar
 from launcher.history import events as history
-from launcher.history.events import Event, What
-from launcher.job.history import in_words
-from launcher.job.job import WHO, Command, Job, write
-from launcher.job.summary import read_story, story_line
-from launcher.system.descriptors import say
-from launcher.system.stdout import answer
-from launcher.system.stdout_watch import while_read
+from launcher.history.events import EventKind, HistoryEvent
+from launcher.job.history import event_line
+from launcher.job.job import WHO, NamedJob, Subcommand, write
+from launcher.job.summary import read_report, report_line
+from launcher.system.descriptors import write_stderr_line
+from launcher.system.stdout import print_result
+from launcher.system.stdout_watch import while_stdout_is_open
 
 INDENT: Final = "    "
 VERDICT_LIMIT_S: Final = 2.0
@@ -35,33 +35,33 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--follow", action="store_true", help="go on with what happens, until the job has ended")
 
 
-async def _run(job: Job, asked: argparse.Namespace) -> int:
-    listing = await job.store.list(Range.prefix(job.keys.events))
+async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
+    listing = await job.store.list(KeyRange.prefix(job.keys.events))
     found = history.read(job.keys, listing.entries)
     if not found:
         await job.view()  # Raises if there is no such job; one that has just begun has no events.
     _show(found, asked.json)
     if asked.follow:
-        await while_read(_Following(job, listing.entries, asked.json).until_the_end())
+        await while_stdout_is_open(_EventFollower(job, listing.entries, asked.json).until_the_end())
     if not asked.json and (asked.follow or sys.stdout.isatty()):
-        line = story_line(await read_story(job.store, job.keys, time.time()))
+        line = report_line(await read_report(job.store, job.keys, time.time()))
         write([line] if line else [])
     return 0
 
 
-class _Following:
+class _EventFollower:
     """Shows events that come after those that were shown; the store may go away, come back, or come back empty."""
 
-    def __init__(self, job: Job, shown: Iterable[Entry], as_json: bool) -> None:
+    def __init__(self, job: NamedJob, shown: Iterable[KeyValue], as_json: bool) -> None:
         self._keys: JobKeys = job.keys
         self._shown = {entry.key for entry in shown}
         self._json = as_json
         self._changed = asyncio.Event()
-        self._entries: Mapping[str, Entry] = {}
+        self._entries: Mapping[str, KeyValue] = {}
         self._verdict_told = False
         self._note(history.read(job.keys, shown))
         self._mirror = Mirror(job.store, on_change=self._look, on_trouble=_trouble)
-        self._mirror.follow((Range.prefix(job.keys.events), Range.key(job.keys.verdict)))
+        self._mirror.follow((KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.verdict)))
 
     async def until_the_end(self) -> None:
         """Return when the job has its verdict, and that was shown."""
@@ -102,26 +102,31 @@ class _Following:
         _show(events, self._json)
         self._note(events)
 
-    def _note(self, events: Iterable[Event]) -> None:
+    def _note(self, events: Iterable[HistoryEvent]) -> None:
         for event in events:
-            if event.what in (What.VERDICT, What.GENERATION):  # One after a verdict is another run of the job.
-                self._verdict_told = event.what is What.VERDICT
+            if event.what in (
+                EventKind.VERDICT,
+                EventKind.GENERATION,
+            ):  # One after a verdict is another run of the job.
+                self._verdict_told = event.what is EventKind.VERDICT
 
 
 def _trouble(error: StoreError | None) -> None:
-    say(f"etcd does not answer ({error}); it is asked again" if error is not None else "etcd answers again", WHO)
+    write_stderr_line(
+        f"etcd does not answer ({error}); it is asked again" if error is not None else "etcd answers again", WHO
+    )
 
 
-def _show(events: Sequence[Event], as_json: bool) -> None:
+def _show(events: Sequence[HistoryEvent], as_json: bool) -> None:
     if as_json:
         write(msgspec.json.encode(event).decode() for event in events)
     elif events and sys.stdout.isatty():
         _draw(events)
     else:
-        write(map(in_words, events))
+        write(map(event_line, events))
 
 
-def _draw(events: Iterable[Event]) -> None:
+def _draw(events: Iterable[HistoryEvent]) -> None:
     """Lines, and below each start and recovery a bar of its phases."""
     from rich.console import Console
     from rich.padding import Padding
@@ -131,13 +136,15 @@ def _draw(events: Iterable[Event]) -> None:
     options = console.options
     with console.capture() as drawn:  # It would end the process by itself where nobody reads.
         for event in events:
-            console.print(Text(in_words(event)), soft_wrap=True)
-            if event.what in (What.START, What.RECOVERY) and sum(event.phases.values()) > 0:
+            console.print(Text(event_line(event)), soft_wrap=True)
+            if event.what in (EventKind.START, EventKind.RECOVERY) and sum(event.phases.values()) > 0:
                 width = options.max_width - len(INDENT) - len(" 100000.00 s")
                 if width > 0:
                     drawing = bar(event.phases, width, ascii_only=options.ascii_only)
                     console.print(Padding(drawing, (0, 0, 0, len(INDENT)), expand=False))
-    answer(drawn.get())
+    print_result(drawn.get())
 
 
-COMMAND: Final = Command("events", "show what happened to a job, oldest first: who, what, when, why", _arguments, _run)
+COMMAND: Final = Subcommand(
+    "events", "show what happened to a job, oldest first: who, what, when, why", _arguments, _run
+)

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Compare, Delete, Range
+from elastic.core.kv import Compare, Delete, KeyRange
 from elastic.errors import ConfigError, ElasticError
-from launcher.job.job import WHO, Command, Job, write
-from launcher.system.descriptors import say
-from launcher.system.stdout import answer
-from launcher.text.sanitize import clean
+from launcher.job.job import WHO, NamedJob, Subcommand, write
+from launcher.system.descriptors import write_stderr_line
+from launcher.system.stdout import print_result
+from launcher.text.sanitize import sanitize_line
 
 NAMED_MAX: Final = 8
 """Members that are named; of the others it says how many there are."""
@@ -26,7 +26,7 @@ _STILL: Final = (
 )
 
 
-class Lives(ElasticError):
+class JobActive(ElasticError):
     """Somebody works on the job."""
 
     exit_code = 1
@@ -36,54 +36,54 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
 
 
-async def _run(job: Job, asked: argparse.Namespace) -> int:
+async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     stored = await _stored(job)
     _check(job, stored)
     if not asked.yes:
         _ask(job, stored)
     elif job.keys.verdict not in stored:
-        say(f"warning: {_STILL.format(job.job_id)}", WHO)
+        write_stderr_line(f"warning: {_STILL.format(job.job_id)}", WHO)
     for _ in range(TRIES_MAX):
         same = Compare.modified(job.keys.incarnation, stored.get(job.keys.incarnation, 0))
         stored = await _stored(job)
         _check(job, stored)
         guards = (Compare.empty(job.keys.members), same)
-        if (await job.store.txn(guards, (Delete(Range.prefix(job.keys.root)),))).succeeded:
+        if (await job.store.txn(guards, (Delete(KeyRange.prefix(job.keys.root)),))).succeeded:
             write([f"Job {job.job_id} is forgotten: {_what(job.keys, stored)}. Its logs and checkpoints stay."])
             return 0
-    raise Lives(f"job {job.job_id} changes all the time, so somebody works on it; nothing was deleted, try again")
+    raise JobActive(f"job {job.job_id} changes all the time, so somebody works on it; nothing was deleted, try again")
 
 
-async def _stored(job: Job) -> dict[str, int]:
+async def _stored(job: NamedJob) -> dict[str, int]:
     """The revision of every key of the job. No document is read: a job is forgotten whatever they contain."""
-    listing = await job.store.list(Range.prefix(job.keys.root), keys_only=True)
+    listing = await job.store.list(KeyRange.prefix(job.keys.root), keys_only=True)
     if not listing.entries:
         raise job.missing()
     return {entry.key: entry.mod_revision for entry in listing.entries}
 
 
-def _check(job: Job, stored: Iterable[str]) -> None:
+def _check(job: NamedJob, stored: Iterable[str]) -> None:
     members = job.keys.members
     nodes = [key.removeprefix(members) for key in stored if key.startswith(members)]
     if not nodes:
         return
-    named = ", ".join(clean(node) for node in nodes[:NAMED_MAX])
+    named = ", ".join(sanitize_line(node) for node in nodes[:NAMED_MAX])
     more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
-    raise Lives(
+    raise JobActive(
         f"job {job.job_id} has {len(nodes)} member{'s' if len(nodes) > 1 else ''} ({named}{more}), so nothing was "
         "deleted; stop it first: elastic-ctl stop"
     )
 
 
-def _ask(job: Job, stored: Collection[str]) -> None:
-    """Have a person say yes. Raises `ConfigError` without a terminal, and `Lives` at any other answer."""
+def _ask(job: NamedJob, stored: Collection[str]) -> None:
+    """Have a person say yes. Raises `ConfigError` without a terminal, and `JobActive` at any other answer."""
     if not (sys.stdin is not None and sys.stdin.isatty()):
         raise ConfigError(f"forget deletes all that etcd knows of job {job.job_id}; without a terminal, add --yes")
     if job.keys.verdict not in stored:
-        answer(f"{_STILL.format(job.job_id)}\n")
-    answer(f"Delete {_what(job.keys, stored)} of job {job.job_id} below {job.keys.root}? [y/N] ")
+        print_result(f"{_STILL.format(job.job_id)}\n")
+    print_result(f"Delete {_what(job.keys, stored)} of job {job.job_id} below {job.keys.root}? [y/N] ")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Lives(f"job {job.job_id} stays as it is")
+        raise JobActive(f"job {job.job_id} stays as it is")
 
 
 def _what(keys: JobKeys, found: Iterable[str]) -> str:
@@ -94,6 +94,6 @@ def _what(keys: JobKeys, found: Iterable[str]) -> str:
     return f"{', '.join(words)} ({total} key{'' if total == 1 else 's'})"
 
 
-COMMAND: Final = Command(
+COMMAND: Final = Subcommand(
     "forget", "delete all that etcd knows of a job that nobody works on any more", _arguments, _run
 )

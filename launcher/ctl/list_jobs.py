@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 
 from launcher.ctl import table
-from launcher.job.job import STORE_FLAGS, Command, named_store, open_store, write
+from launcher.job.job import STORE_FLAGS, Subcommand, named_store, open_store, write
 from launcher.job.listing import JobLine, jobs
 from launcher.text.failure_report import ago
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 
 COLUMNS: Final = ("job", "state", "np", "nodes", "generation", "world size", "last event", "why")
 STYLES: Final = {"completed": "green", "running": "green", "failed": "bold red", "unreadable": "bold red"}
@@ -53,9 +53,9 @@ def _cells(line: JobLine, now: float) -> list[str]:
         "-" if line.last_event_at is None else ago(now - line.last_event_at),
         reason,
     )
-    return [clean(cell) for cell in cells]
+    return [sanitize_line(cell) for cell in cells]
 
 
-COMMAND: Final = Command(
+COMMAND: Final = Subcommand(
     "list", "show all jobs below the key prefix, one in a line", _arguments, alone=_run, flags=STORE_FLAGS
 )

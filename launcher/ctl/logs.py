@@ -6,22 +6,22 @@ import argparse
 import asyncio
 from typing import Final
 
-from elastic.core.keys import View
+from elastic.core.keys import StoreView
 from elastic.core.model import Role, Verdict
 from elastic.core.text import log_name, process_name
 from elastic.errors import ConfigError
 from launcher.job import placement
-from launcher.job.inspect_client import Asking, NotNow, Unasked
-from launcher.job.job import Command, Job, write
-from launcher.job.placement import Found
-from launcher.job.watch import Newest
-from launcher.system.descriptors import say
-from launcher.system.stdout import pass_on
-from launcher.system.stdout_watch import while_read
+from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError
+from launcher.job.job import NamedJob, Subcommand, write
+from launcher.job.placement import ProcessLocation
+from launcher.job.watch import JobWatch
+from launcher.system.descriptors import write_stderr_line
+from launcher.system.stdout import write_stdout
+from launcher.system.stdout_watch import while_stdout_is_open
 from launcher.text import failure_report
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 from launcher.text.terminal_filter import RAW_HELP, TerminalFilter
-from launcher.wire.inspect import LINES_MAX, Log, LogEnd, LogPiece, LogStart
+from launcher.wire.inspect import LINES_MAX, LogEnd, LogPiece, LogQuestion, LogStart
 
 WHO = "elastic-ctl"
 LINES: Final = 100
@@ -45,21 +45,21 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help=RAW_HELP)
 
 
-async def _run(job: Job, asked: argparse.Namespace) -> int:
+async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     role, index = placement.named(asked.rank)
     lines = _lines(asked.lines)
-    async with Newest(job) as newest:
+    async with JobWatch(job) as newest:
         if newest.view.verdict is not None:
             _tell_ended(newest.view.verdict.value, newest.view, role, index)
             return NOT_HERE
         if why := placement.elsewhere(newest.view):
-            raise Unasked(why)
-        teller = _Teller(job, newest, role, index, None if asked.raw else TerminalFilter())
+            raise InspectError(why)
+        teller = _LogFollower(job, newest, role, index, None if asked.raw else TerminalFilter())
         try:
             if not asked.follow:
                 await teller.tell_once(lines)
                 return 0
-            return await while_read(teller.follow(lines))
+            return await while_stdout_is_open(teller.follow(lines))
         finally:
             teller.break_off()
 
@@ -70,13 +70,13 @@ def _lines(text: str) -> int:
     return int(text)
 
 
-class _Teller:
+class _LogFollower:
     """Passes one log on to stdout, and says on stderr where it comes from when that changes.
 
     Without a `shown` filter the bytes are passed on as they are.
     """
 
-    def __init__(self, job: Job, newest: Newest, role: Role, index: int, shown: TerminalFilter | None) -> None:
+    def __init__(self, job: NamedJob, newest: JobWatch, role: Role, index: int, shown: TerminalFilter | None) -> None:
         self._job = job
         self._newest = newest
         self._role = role
@@ -95,39 +95,41 @@ class _Teller:
     def break_off(self) -> None:
         """End the worker's colours and sequences: what follows is not its own."""
         if self._shown is not None and (rest := self._shown.end()):
-            pass_on(rest)
+            write_stdout(rest)
 
     async def tell_once(self, lines: int) -> None:
-        """Tell what is there. Raises `Unasked`."""
+        """Tell what is there. Raises `InspectError`."""
         view = self._newest.view
-        found = placement.where(view, self._role, self._index)
+        found = placement.locate(view, self._role, self._index)
         if found is None:
-            raise Unasked(placement.absent(view, self._role, self._index))
-        await self._tell(found, Log(self._role, self._index, lines))
+            raise InspectError(placement.why_absent(view, self._role, self._index))
+        await self._tell(found, LogQuestion(self._role, self._index, lines))
 
     async def follow(self, lines: int) -> int:
-        """Tell it until the job has ended; the exit code. Raises `Unasked` if its node never answers."""
+        """Tell it until the job has ended; the exit code. Raises `InspectError` if its node never answers."""
         newest, clock = self._newest, asyncio.get_running_loop().time
         tried, since = "", 0.0
         while True:
-            found = placement.where(newest.view, self._role, self._index)
+            found = placement.locate(newest.view, self._role, self._index)
             if found is None or found.stamp < self._stamp or (found.stamp == self._stamp and self._offset < 0):
                 if (stored := newest.view.verdict) is not None:
                     self._say(f"the job has {stored.value.status}: {stored.value.reason}")
                     return 0
-                await self._wait(placement.absent(newest.view, self._role, self._index) if found is None else "")
+                await self._wait(placement.why_absent(newest.view, self._role, self._index) if found is None else "")
                 continue
             if self._node and found.node != self._node:
                 self._say(f"{self._name} moved from {self._node} to {found.node} (generation {found.stamp[0]})")
                 self._node = found.node
             offset = self._offset if found.stamp == self._stamp else -1
-            asked = Log(self._role, self._index, LINES_MAX if self._begun else lines, True, *self._stamp, offset)
+            asked = LogQuestion(
+                self._role, self._index, LINES_MAX if self._begun else lines, True, *self._stamp, offset
+            )
             try:
                 await self._tell_while_it_counts(found, asked)
                 if self._offset >= 0:  # Its agent ends, and could not tell all.
                     await newest.changes(AGAIN_S)
-            except Unasked as error:
-                if self._begun or isinstance(error, NotNow):  # This passes.
+            except InspectError as error:
+                if self._begun or isinstance(error, InspectBusy):  # This passes.
                     tried = ""
                 elif tried != found.node:
                     tried, since = found.node, clock()
@@ -139,14 +141,14 @@ class _Teller:
                 else:
                     await self._wait_a_while(found, str(error))
 
-    async def _wait_a_while(self, found: Found, why: str) -> None:
+    async def _wait_a_while(self, found: ProcessLocation, why: str) -> None:
         """Wait `AGAIN_S`, whatever else changes in the store, or until the process is elsewhere; say once for what."""
         clock = asyncio.get_running_loop().time
         until = clock() + AGAIN_S
         while (left_s := until - clock()) > 0:
             await self._wait(why, left_s)
             view = self._newest.view
-            if view.verdict is not None or placement.where(view, self._role, self._index) != found:
+            if view.verdict is not None or placement.locate(view, self._role, self._index) != found:
                 return
 
     async def _wait(self, why: str, limit_s: float | None = None) -> None:
@@ -158,14 +160,14 @@ class _Teller:
         self._waits = why
         await self._newest.changes(limit_s)
 
-    async def _tell_while_it_counts(self, found: Found, asked: Log) -> None:
+    async def _tell_while_it_counts(self, found: ProcessLocation, asked: LogQuestion) -> None:
         """Pass on what one node tells, unless it says nothing any more while the process runs elsewhere."""
         task = asyncio.create_task(self._tell(found, asked))
         try:
             while not task.done():
                 passed_on = self._passed_on
                 await asyncio.wait({task}, timeout=SILENT_S)
-                now = placement.where(self._newest.view, self._role, self._index)
+                now = placement.locate(self._newest.view, self._role, self._index)
                 if now is not None and now.stamp > found.stamp and passed_on == self._passed_on and not task.done():
                     self._stamp, self._offset = found.stamp, -1
                     return
@@ -174,16 +176,16 @@ class _Teller:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _tell(self, found: Found, asked: Log) -> None:
+    async def _tell(self, found: ProcessLocation, asked: LogQuestion) -> None:
         """Pass on what one node tells."""
         view = self._newest.view
         stored = view.members.get(found.node)
         if stored is None:
-            raise NotNow(
+            raise InspectBusy(
                 f"{self._name} was on node {found.node} of host {found.host}, which is not registered any more"
             )
         secret = view.secret.value if view.secret is not None else None
-        async with Asking(self._job.job_id, secret, found.node, stored.value) as one:
+        async with InspectClient(self._job.job_id, secret, found.node, stored.value) as one:
             async for answer in one.log(asked):
                 match answer:
                     case LogStart():
@@ -197,40 +199,40 @@ class _Teller:
         if piece.missing:
             left_out = f"==== {piece.missing} bytes are left out here, they are in the log's file ====\n"
             self.break_off()
-            pass_on(b"" if self._whole_line else b"\n")
-            pass_on(left_out.encode())
-        pass_on(piece.data if self._shown is None else self._shown.feed(piece.data))
+            write_stdout(b"" if self._whole_line else b"\n")
+            write_stdout(left_out.encode())
+        write_stdout(piece.data if self._shown is None else self._shown.feed(piece.data))
         self._passed_on += len(piece.data)
         self._stamp, self._offset = (piece.g, piece.rev), piece.offset
         self._whole_line = piece.data.endswith(b"\n")
 
     def _say(self, text: str) -> None:
         self.break_off()
-        say(text, WHO)
+        write_stderr_line(text, WHO)
 
 
-def tries_s(view: View) -> float:
+def tries_s(view: StoreView) -> float:
     """So long a node of this job is asked that has never answered, in seconds."""
     return max(TRIES_S, LEASES * view.spec.value.lease_ttl_s) if view.spec is not None else TRIES_S
 
 
-def _tell_ended(verdict: Verdict, view: View, role: Role, index: int) -> None:
+def _tell_ended(verdict: Verdict, view: StoreView, role: Role, index: int) -> None:
     """The job has ended, and so have its agents: say where the logs are, and what the verdict keeps."""
     lines = [f"the job has {verdict.status}, and its agents have ended; {_where_it_was(view, role, index)}"]
     if verdict.cause is not None:
         lines += failure_report.failure_lines(verdict.cause)
-    write(map(clean, lines))
+    write(map(sanitize_line, lines))
 
 
-def _where_it_was(view: View, role: Role, index: int) -> str:
+def _where_it_was(view: StoreView, role: Role, index: int) -> str:
     if why := placement.elsewhere(view):
         return why
-    found = placement.where(view, role, index)
+    found = placement.locate(view, role, index)
     if found is None:
-        return placement.absent(view, role, index)
+        return placement.why_absent(view, role, index)
     return f"the log of {process_name(role, index)} is {log_name(role, index)} in the log folder of host {found.host}"
 
 
-COMMAND: Final = Command(
+COMMAND: Final = Subcommand(
     "logs", "show what a worker has written, and what it writes, from the node that has it", _arguments, _run
 )

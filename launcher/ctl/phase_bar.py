@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from launcher.history.recovery import Mark
+from launcher.history.recovery import PhaseEnd
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 WIDTH: Final = 60
 """Cells of a bar."""
 STYLES: Final[Mapping[str, str]] = {
-    Mark.EARLIER: "bright_black",
-    Mark.JOINED: "bright_blue",
-    Mark.MET: "blue",
-    Mark.NOTICED: "red",
-    Mark.SEATED: "bright_red",
-    Mark.DECIDED: "yellow",
-    Mark.PUBLISHED: "bright_yellow",
-    Mark.TOLD: "bright_cyan",
-    Mark.STOPPED: "magenta",
-    Mark.OPENED: "bright_magenta",
-    Mark.HEARD_GO: "bright_green",
-    Mark.SPAWNED: "cyan",
-    Mark.GROUPED: "blue",
-    Mark.RESTORED: "bright_blue",
-    Mark.SERVED: "green",
-    Mark.STEPPED: "green",
+    PhaseEnd.EARLIER: "bright_black",
+    PhaseEnd.JOINED: "bright_blue",
+    PhaseEnd.MET: "blue",
+    PhaseEnd.NOTICED: "red",
+    PhaseEnd.SEATED: "bright_red",
+    PhaseEnd.DECIDED: "yellow",
+    PhaseEnd.PUBLISHED: "bright_yellow",
+    PhaseEnd.TOLD: "bright_cyan",
+    PhaseEnd.STOPPED: "magenta",
+    PhaseEnd.OPENED: "bright_magenta",
+    PhaseEnd.HEARD_GO: "bright_green",
+    PhaseEnd.SPAWNED: "cyan",
+    PhaseEnd.GROUPED: "blue",
+    PhaseEnd.RESTORED: "bright_blue",
+    PhaseEnd.SERVED: "green",
+    PhaseEnd.STEPPED: "green",
 }
 
 

@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.errors import ConfigError
 from launcher.history import training_curve
 from launcher.job import history
-from launcher.job.job import Command, Job, write
-from launcher.job.overview import picture
-from launcher.job.summary import read_story
-from launcher.system.stdout import pass_on
+from launcher.job.job import NamedJob, Subcommand, write
+from launcher.job.overview import overview_of
+from launcher.job.summary import read_report
+from launcher.system.stdout import write_stdout
 from launcher.web.html import document
 from launcher.web.page_data import sections
 
@@ -29,9 +29,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="write it also where a file of that name is")
 
 
-async def _run(job: Job, asked: argparse.Namespace) -> int:
+async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     if asked.out == STDOUT:
-        pass_on(await report(job))
+        write_stdout(await report(job))
         return 0
     path = Path(asked.out or f"{job.job_id}.html")
     if not asked.force:
@@ -42,14 +42,14 @@ async def _run(job: Job, asked: argparse.Namespace) -> int:
     return 0
 
 
-async def report(job: Job) -> bytes:
+async def report(job: NamedJob) -> bytes:
     """The page of a job as it stands now. Raises `NoSuchJob`, `StoreError`."""
     now = time.time()
-    found = await picture(job, await job.view(everything=True))
-    events = await history.read(job.store, job.keys)
-    written = (await job.store.list(Range.key(job.keys.course))).entries
+    found = await overview_of(job, await job.view(everything=True))
+    events = await history.read_history(job.store, job.keys)
+    written = (await job.store.list(KeyRange.key(job.keys.course))).entries
     points = training_curve.read(written[0].value) if written else None
-    told = await read_story(job.store, job.keys, now)
+    told = await read_report(job.store, job.keys, now)
     made = document({"job": job.job_id}, sections(found, told, points, events, now))
     return made.html
 
@@ -86,4 +86,4 @@ def _no(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out")
 
 
-COMMAND: Final = Command("report", "write the page of a job as one HTML file to keep", _arguments, _run)
+COMMAND: Final = Subcommand("report", "write the page of a job as one HTML file to keep", _arguments, _run)

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from launcher.config import readers
-from launcher.job.job import Command, Job, reading, write
+from launcher.job.job import NamedJob, Subcommand, reading, write
 from launcher.job.scale import scale
 
 
@@ -20,9 +20,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def _run(job: Job, asked: argparse.Namespace) -> int:
+async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     write([await scale(job, asked.np)])
     return 0
 
 
-COMMAND: Final = Command("scale", "change how many nodes a job uses, while it runs", _arguments, _run)
+COMMAND: Final = Subcommand("scale", "change how many nodes a job uses, while it runs", _arguments, _run)

@@ -14,11 +14,11 @@ import msgspec
 from elastic.errors import ConfigError
 from launcher.ctl import table
 from launcher.job import render, status
-from launcher.job.job import Command, Job, write
-from launcher.job.overview import Picture, look, picture
+from launcher.job.job import NamedJob, Subcommand, write
+from launcher.job.overview import JobOverview, overview_of, read_overview
 from launcher.job.status import NodeState
-from launcher.job.watch import Newest
-from launcher.system.stdout_watch import while_read
+from launcher.job.watch import JobWatch
+from launcher.system.stdout_watch import while_stdout_is_open
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,10 +48,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def _run(job: Job, asked: argparse.Namespace) -> int:
+async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     if asked.watch is not None:
-        return await while_read(_watch(job, _seconds(asked.watch), as_json=asked.json))
-    found = await look(job)
+        return await while_stdout_is_open(_watch(job, _seconds(asked.watch), as_json=asked.json))
+    found = await read_overview(job)
     if asked.json:
         _write_json(found)
     elif sys.stdout.isatty():
@@ -71,20 +71,20 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _write_json(found: Picture) -> None:
+def _write_json(found: JobOverview) -> None:
     write((msgspec.json.encode(found.told).decode(),))
 
 
-async def _watch(job: Job, every_s: float, *, as_json: bool) -> int:
+async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> int:
     """Show the job at each change of it and every `every_s`, until it has ended."""
     live = sys.stdout.isatty() and not as_json
-    async with Newest(job) as newest:
+    async with JobWatch(job) as newest:
         if live:
             await _watch_live(job, newest, every_s)
             return 0
         before = None
         while True:
-            found = await picture(job, newest.view)
+            found = await overview_of(job, newest.view)
             if as_json:
                 _write_json(found)
             elif (now := _essence(found, newest.trouble)) != before:
@@ -96,45 +96,45 @@ async def _watch(job: Job, every_s: float, *, as_json: bool) -> int:
             await _next_look(newest, every_s)
 
 
-async def _watch_live(job: Job, newest: Newest, every_s: float) -> None:
+async def _watch_live(job: NamedJob, newest: JobWatch, every_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
-            found = await picture(job, newest.view)
+            found = await overview_of(job, newest.view)
             live.update(_drawn(found, newest.trouble), refresh=True)
             if found.status.verdict is not None:
                 return
             await _next_look(newest, every_s)
 
 
-async def _next_look(newest: Newest, every_s: float) -> None:
+async def _next_look(newest: JobWatch, every_s: float) -> None:
     await asyncio.sleep(WATCH_S_MIN)
     await newest.changes(every_s - WATCH_S_MIN)
 
 
-def _essence(found: Picture, trouble: str) -> object:
+def _essence(found: JobOverview, trouble: str) -> object:
     """What people are told anew where nothing is drawn over: not each step, nor that it takes time."""
     told = [(node.node, node.state, node.note) for node in found.status.nodes]
     head = msgspec.structs.replace(found.status, nodes=(), saved=None)
     return head, told, frozenset(found.unasked), trouble
 
 
-def _head(found: Picture, trouble: str) -> list[str]:
+def _head(found: JobOverview, trouble: str) -> list[str]:
     lines = status.head_lines(found.status, time.time())
     return [*lines, f"etcd does not answer ({trouble}); this is what it said last"] if trouble else lines
 
 
-def _plain(found: Picture, trouble: str = "") -> list[str]:
+def _plain(found: JobOverview, trouble: str = "") -> list[str]:
     """Everything in plain columns, for files and other programs."""
     lines = _head(found, trouble)
     if found.status.nodes:
-        lines += table.plain(render.COLUMNS, render.rows(found.status, found.windows))
+        lines += table.render_plain(render.COLUMNS, render.rows(found.status, found.windows))
     return lines + render.foot_lines(found.status, found.unasked)
 
 
-def _drawn(found: Picture, trouble: str = "") -> RenderableType:
+def _drawn(found: JobOverview, trouble: str = "") -> RenderableType:
     """The same for a terminal."""
     from rich.console import Group
     from rich.text import Text
@@ -143,9 +143,9 @@ def _drawn(found: Picture, trouble: str = "") -> RenderableType:
     if found.status.nodes:
         rows = render.rows(found.status, found.windows)
         styles = [STYLES.get(node.state, "") for node in found.status.nodes]
-        parts.append(table.drawn(render.COLUMNS, rows, styles, render.NUMBERS))
+        parts.append(table.render_rich(render.COLUMNS, rows, styles, render.NUMBERS))
     parts += [Text(line) for line in render.foot_lines(found.status, found.unasked)]
     return Group(*parts)
 
 
-COMMAND: Final = Command("status", "show a job: its generation, its nodes, and what it waits for", _arguments, _run)
+COMMAND: Final = Subcommand("status", "show a job: its generation, its nodes, and what it waits for", _arguments, _run)

@@ -6,12 +6,12 @@ import argparse
 from functools import partial
 from typing import Final
 
-from elastic.core.keys import View
-from launcher.job.job import WHO, Command, Job, write
+from elastic.core.keys import StoreView
+from launcher.job.job import WHO, NamedJob, Subcommand, write
 from launcher.job.stop import end_job, run_of, stays_deserted, stop, why
 from launcher.job.submit import ended
-from launcher.job.watch import Newest
-from launcher.system.descriptors import say
+from launcher.job.watch import JobWatch
+from launcher.system.descriptors import write_stderr_line
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,18 +21,18 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def _run(job: Job, asked: argparse.Namespace) -> int:
+async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     reason = why(at_once=asked.now)
-    line, stopped = await stop(job, reason, at_once=asked.now, tell=partial(say, who=WHO))
+    line, stopped = await stop(job, reason, at_once=asked.now, tell=partial(write_stderr_line, who=WHO))
     write([line])
     return 0 if asked.no_wait or stopped is None else await _wait(job, stopped, reason)
 
 
-async def _wait(job: Job, stopped: View, reason: str) -> int:
+async def _wait(job: NamedJob, stopped: StoreView, reason: str) -> int:
     """Until the verdict is there and every node has left. Where all of them died meanwhile, it is written here."""
     run = run_of(stopped)
     said = False
-    async with Newest(job, partial(say, who=WHO)) as newest:
+    async with JobWatch(job, partial(write_stderr_line, who=WHO)) as newest:
         while True:
             view = newest.view
             if not (view.incarnation or view.spec or view.generation or view.verdict or view.unreadable):
@@ -53,6 +53,6 @@ async def _wait(job: Job, stopped: View, reason: str) -> int:
             await newest.changes()
 
 
-COMMAND: Final = Command(
+COMMAND: Final = Subcommand(
     "stop", "end a job: its workers save and leave, its agents end with exit code 0", _arguments, _run
 )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from launcher.system.stdout import answer
+from launcher.system.stdout import print_result
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -20,7 +20,7 @@ GAP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _RenderedTable:
     """A table, or where its columns do not fit, whole lines that are folded at the end of the terminal's."""
 
     table: RenderableType
@@ -34,7 +34,7 @@ class _Drawn:
             yield from self.lines
 
 
-def drawn(
+def render_rich(
     columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], numbers: Collection[str] = ()
 ) -> RenderableType:
     """A table of rich; `styles` are rich's, one for each row, and `numbers` the columns that stand to the right."""
@@ -53,12 +53,12 @@ def drawn(
     for name, cells in zip(columns, zip(columns, *rows, strict=True), strict=True):
         widest = max(map(cell_len, cells))
         width_min += min(widest, NARROW) if name in GIVE_WAY else widest
-    head, *lines = plain(columns, rows)
+    head, *lines = render_plain(columns, rows)
     folded = [Text(line, style, overflow="fold") for line, style in zip(lines, styles, strict=True)]
-    return _Drawn(table, width_min, [Text(head, "bold"), *folded])
+    return _RenderedTable(table, width_min, [Text(head, "bold"), *folded])
 
 
-def plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def render_plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The same in plain columns, line by line."""
     everything = [columns, *rows]
     widths = [max(map(len, column)) for column in zip(*everything, strict=True)]
@@ -68,9 +68,9 @@ def plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
     """Write a table; `styles` are rich's, one for each row."""
     if sys.stdout.isatty():
-        draw(drawn(columns, rows, styles))
+        draw(render_rich(columns, rows, styles))
         return
-    answer("".join(f"{line}\n" for line in plain(columns, rows)))
+    print_result("".join(f"{line}\n" for line in render_plain(columns, rows)))
 
 
 def draw(what: RenderableType) -> None:
@@ -80,4 +80,4 @@ def draw(what: RenderableType) -> None:
     console = Console()
     with console.capture() as captured:  # It would end the process by itself where nobody reads.
         console.print(what)
-    answer(captured.get())
+    print_result(captured.get())

@@ -15,10 +15,10 @@ from typing import Final
 from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.argv import named_values
-from launcher.job.job import JOB_FLAGS, WHO, Command, named_store, open_store, reading, write
+from launcher.job.job import JOB_FLAGS, WHO, Subcommand, named_store, open_store, reading, write
 from launcher.net.endpoints import join_host_port
 from launcher.system import limits
-from launcher.system.descriptors import say
+from launcher.system.descriptors import write_stderr_line
 
 HERE: Final = "127.0.0.1"
 TOKEN_BYTES: Final = 24
@@ -55,7 +55,7 @@ def _listen(text: str) -> tuple[str, int]:
 
 
 async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from launcher.web.job_feed import Lives  # Only now: no other command needs a server.
+    from launcher.web.job_feed import JobFeeds  # Only now: no other command needs a server.
     from launcher.web.server import PageServer
 
     servers, key_prefix = named_store(vars(asked), environ)
@@ -63,7 +63,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     token = _token(asked)
     limits.raise_own()  # Browsers, and the nodes of all jobs at which somebody looks.
     store = open_store(vars(asked), environ)
-    lives = Lives(store, key_prefix, servers.endpoints)
+    lives = JobFeeds(store, key_prefix, servers.endpoints)
     server = PageServer(lives, (store, key_prefix), only, token)
     host, port = asked.listen
     try:
@@ -75,7 +75,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 f"--listen {join_host_port(host, port)} cannot be had ({why}); name another port or address"
             ) from error
         if not _is_loopback(where[0]):
-            say("warning: whoever reaches this address can see the job and read its logs", WHO)
+            write_stderr_line("warning: whoever reaches this address can see the job and read its logs", WHO)
         fragment = f"#token={token}" if asked.allow_orders else ""
         write([f"The page of {only or 'all jobs'} is at http://{join_host_port(*where)}/{fragment} (Ctrl-C ends it)"])
         await asyncio.Event().wait()
@@ -105,6 +105,6 @@ def _is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
-COMMAND: Final = Command(
+COMMAND: Final = Subcommand(
     "ui", "serve a page that shows a job live, or all jobs, to browsers", _arguments, alone=_run, flags=JOB_FLAGS
 )

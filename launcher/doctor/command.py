@@ -14,12 +14,12 @@ from elastic.core.keys import JobKeys
 from launcher.config import store_access
 from launcher.config.argv import named_values
 from launcher.config.flags import BY_NAME
-from launcher.config.readers import Servers
+from launcher.config.readers import StoreEndpoints
 from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
-from launcher.doctor.machine import Asked, machine_checks
-from launcher.system.checks import Check, Level, lines, warn
-from launcher.system.stdout import answer
+from launcher.doctor.machine import MachineQuestion, machine_checks
+from launcher.system.checks import Check, CheckLevel, lines, warn
+from launcher.system.stdout import print_result
 
 FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")
 """Flags of `elastic-launch` that say what it would use on this machine."""
@@ -47,23 +47,23 @@ async def run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     async for check in _checks(values, environ):
         found.append(check)
         if not asked.json:
-            answer("".join(f"{line}\n" for line in lines(check, colours=colours)))
-    failed = any(check.level is Level.FAIL for check in found)
+            print_result("".join(f"{line}\n" for line in lines(check, colours=colours)))
+    failed = any(check.level is CheckLevel.FAIL for check in found)
     if asked.json:
-        answer(msgspec.json.encode({"ok": not failed, "checks": found}).decode() + "\n")
+        print_result(msgspec.json.encode({"ok": not failed, "checks": found}).decode() + "\n")
     return SOMETHING_FAILED if failed else 0
 
 
 async def _checks(values: Mapping[str, Any], environ: Mapping[str, str]) -> AsyncIterator[Check]:
-    servers: Servers = values.get("servers") or Servers((), tls=False)
+    servers: StoreEndpoints = values.get("servers") or StoreEndpoints((), tls=False)
     job_id = values.get("job_id", "")
     own = {BY_NAME[name].field: values[BY_NAME[name].field] for name in FLAGS if BY_NAME[name].field in values}
     own.setdefault("checkpoint_dir", os.path.join("checkpoints", job_id))
-    for check in machine_checks(Asked(servers=servers.endpoints, **own), environ):
+    for check in machine_checks(MachineQuestion(servers=servers.endpoints, **own), environ):
         yield check
     if not servers.endpoints:
         return
-    way, warnings = store_access.access(values, environ)
+    way, warnings = store_access.read_access(values, environ)
     for line in warnings:
         yield warn("files", line, "")
     store = way.open()
@@ -71,7 +71,7 @@ async def _checks(values: Mapping[str, Any], environ: Mapping[str, str]) -> Asyn
         keys = JobKeys(job_id or "doctor", values.get("key_prefix", BY_NAME["key_prefix"].default))
         answering = True
         for check in await etcd_checks(store, servers.endpoints, keys.spec):
-            answering = answering and not (check.name == "etcd" and check.level is Level.FAIL)
+            answering = answering and not (check.name == "etcd" and check.level is CheckLevel.FAIL)
             yield check
         if job_id and answering:
             async for check in job_checks(store, keys):

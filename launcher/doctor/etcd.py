@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from elastic.core.kv import Range, Status
+from elastic.core.kv import EndpointStatus, KeyRange
 from elastic.errors import StoreDenied, StoreError
 from elastic.store.etcd_releases import numbers
 from elastic.store.protocol import Store
@@ -45,7 +45,7 @@ async def etcd_checks(store: Store, servers: Sequence[str], key: str) -> list[Ch
 
 async def _time(store: Store, key: str) -> float:
     began = time.monotonic()
-    await store.list(Range.key(key), keys_only=True)
+    await store.list(KeyRange.key(key), keys_only=True)
     return time.monotonic() - began
 
 
@@ -58,7 +58,7 @@ def latency_check(times: Sequence[float]) -> Check:
     return ok("etcd", text)
 
 
-def server_checks(statuses: Sequence[Status], servers: Sequence[str]) -> list[Check]:
+def server_checks(statuses: Sequence[EndpointStatus], servers: Sequence[str]) -> list[Check]:
     """Which of the servers that were named answer, and whether their versions are good for this."""
     answering = {status.endpoint for status in statuses}
     silent = [server for server in servers if server not in answering]

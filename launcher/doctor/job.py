@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from elastic.core.decide import Memory, Policy, Wait, decide
-from elastic.core.keys import JobKeys, View, ViewReader
+from elastic.core.decide import DecisionMemory, DecisionPolicy, WaitDecision, decide
+from elastic.core.keys import JobKeys, StoreView, ViewReader
 from elastic.core.run_deadline import KILL_S
-from elastic.core.versions import Difference, differences
+from elastic.core.versions import VersionDifference, differences
 from elastic.errors import StoreDenied, StoreError
 from elastic.store.protocol import Store
-from launcher.doctor.probe import ANSWER_LIMIT_S, Busy, ask
+from launcher.doctor.probe import ANSWER_LIMIT_S, ProbeBusy, probe_members
 from launcher.job import status
-from launcher.job.absent_nodes import ASKED, missing
+from launcher.job.absent_nodes import ASKED, absent_nodes
 from launcher.system.checks import Check, fail, ok, warn
-from launcher.wire.reachability import Answer
+from launcher.wire.reachability import ProbeAnswer
 
 NAMED_MAX = 4
 """Nodes that are named for one version; the rest is counted."""
@@ -34,15 +34,15 @@ async def job_checks(store: Store, keys: JobKeys) -> AsyncIterator[Check]:
             yield check
         if view.members:
             yield versions_check({node: stored.value.versions for node, stored in view.members.items()})
-            yield reach_check(sorted(view.members), await ask(store, keys, view.members))
-    except Busy as busy:
+            yield reach_check(sorted(view.members), await probe_members(store, keys, view.members))
+    except ProbeBusy as busy:
         yield warn("reachability", str(busy))
     except StoreError as error:
         what = "refuses" if isinstance(error, StoreDenied) else "stopped answering"
         yield fail("job", f"etcd {what} ({error})")
 
 
-def standing_checks(view: View, job_id: str) -> list[Check]:
+def standing_checks(view: StoreView, job_id: str) -> list[Check]:
     """How the job stands, and who is missing."""
     described = status.describe(view, job_id)
     nodes = len(view.members)
@@ -50,9 +50,11 @@ def standing_checks(view: View, job_id: str) -> list[Check]:
     checks = [warn("job", text, "see elastic-ctl status") if view.damaged else ok("job", text)]
     if not view.members or view.verdict is not None:
         return checks
-    decision, _ = decide(view, Memory(linked=frozenset(view.members)), Policy("", kill_s=2 * KILL_S), 0.0)
-    found = missing(view)
-    if isinstance(decision, Wait) and decision.code in ASKED:
+    decision, _ = decide(
+        view, DecisionMemory(linked=frozenset(view.members)), DecisionPolicy("", kill_s=2 * KILL_S), 0.0
+    )
+    found = absent_nodes(view)
+    if isinstance(decision, WaitDecision) and decision.code in ASKED:
         checks.append(warn("missing", decision.reason, "" if found else "start elastic-launch there", found))
     elif found:
         checks.append(warn("missing", f"{len(found)} cannot be counted on", "", found))
@@ -64,7 +66,7 @@ def standing_checks(view: View, job_id: str) -> list[Check]:
 def versions_check(versions: Mapping[str, Mapping[str, str]]) -> Check:
     """Compare what every member says of itself. Members are named, and so is every value."""
     telling = [own for own in versions.values() if own]
-    found: dict[str, Difference] = {}
+    found: dict[str, VersionDifference] = {}
     for first, second in itertools.pairwise(telling):
         for one in differences(first, second):
             if one.refused or one.name not in found:
@@ -92,7 +94,7 @@ def _named(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:NAMED_MAX]) + more
 
 
-def reach_check(nodes: Sequence[str], answers: Mapping[str, Answer]) -> Check:
+def reach_check(nodes: Sequence[str], answers: Mapping[str, ProbeAnswer]) -> Check:
     """Who cannot reach whom, in both directions, and who did not say."""
     closed = {(node, one.node): one.why for node, answer in answers.items() for one in answer.unreached}
     silent = [node for node in nodes if node not in answers]
@@ -116,7 +118,7 @@ def reach_check(nodes: Sequence[str], answers: Mapping[str, Answer]) -> Check:
     return ok("reachability", f"every member reaches every other ({len(nodes)} members)")
 
 
-def _back(way: tuple[str, str], closed: Mapping[tuple[str, str], str], answers: Mapping[str, Answer]) -> str:
+def _back(way: tuple[str, str], closed: Mapping[tuple[str, str], str], answers: Mapping[str, ProbeAnswer]) -> str:
     """What is known of the other direction."""
     if (way[1], way[0]) in closed:
         return " (nor back)"

@@ -14,7 +14,7 @@ import psutil
 
 from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__
-from launcher.config.devices import visible_cards
+from launcher.config.devices import visible_gpus
 from launcher.doctor.torch_import import torch_checks
 from launcher.net import addresses, ports, proxies
 from launcher.net.container import bridge_hint, in_container
@@ -33,7 +33,7 @@ NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class MachineQuestion:
     """What `elastic-launch` would be given on this machine."""
 
     servers: tuple[str, ...] = ()
@@ -44,10 +44,10 @@ class Asked:
     checkpoint_dir: str = "checkpoints"
 
 
-def machine_checks(asked: Asked, environ: Mapping[str, str]) -> Iterator[Check]:
+def machine_checks(asked: MachineQuestion, environ: Mapping[str, str]) -> Iterator[Check]:
     """Check by check, so that what is quick is shown before what is slow."""
     yield python_check(sys.version_info[:2], platform.python_version())
-    cards = visible_cards(environ)
+    cards = visible_gpus(environ)
     yield ok("cards", f"{len(cards)} to use: {', '.join(cards)}" if cards else "none to use; workers run on the CPU")
     yield from torch_checks(environ, len(cards))
     yield from network_checks(asked, environ)
@@ -67,7 +67,7 @@ def python_check(found: tuple[int, ...], text: str) -> Check:
     return ok("python", f"{text}, elastic-launch {__version__}")
 
 
-def network_checks(asked: Asked, environ: Mapping[str, str]) -> Iterator[Check]:
+def network_checks(asked: MachineQuestion, environ: Mapping[str, str]) -> Iterator[Check]:
     """The address that this node would tell the others, and whether it is a container's own."""
     inside = in_container()
     try:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import msgspec
 
 from launcher.system.checks import Check, fail, ok, warn
-from launcher.system.private_env import without
+from launcher.system.private_env import inheritable_env
 
 LIMIT_S = 120.0
 """A cold disk in a network takes long."""
-STORY = "elastic-doctor "
+OUTPUT_MARK = "elastic-doctor "
 """What stands before the child's one line; torch may print others."""
 ASK = f"""
 import json
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as d
 there = d.is_available()
 nccl = there and d.is_nccl_available()
-print({STORY!r} + json.dumps(dict(
+print({OUTPUT_MARK!r} + json.dumps(dict(
     torch=torch.__version__,
     cuda=torch.version.cuda or "",
     cards=torch.cuda.device_count() if torch.cuda.is_available() else 0,
@@ -31,7 +31,7 @@ print({STORY!r} + json.dumps(dict(
     nccl=".".join(map(str, torch.cuda.nccl.version())) if nccl else "",
 )))
 """
-MENDS: tuple[tuple[str, str], ...] = (
+HINTS: tuple[tuple[str, str], ...] = (
     (r"No module named 'torch'", "pip install torch, in the environment that runs elastic-launch"),
     (
         r"lib(ssl|crypto)\.so",
@@ -56,7 +56,7 @@ MENDS: tuple[tuple[str, str], ...] = (
 """What an error says, and what to do; the first that fits counts."""
 
 
-class Torch(msgspec.Struct, frozen=True):
+class TorchReport(msgspec.Struct, frozen=True):
     """What the child found."""
 
     torch: str
@@ -71,7 +71,7 @@ def torch_checks(environ: Mapping[str, str], cards: int) -> list[Check]:
     try:
         ran = subprocess.run(
             [sys.executable, "-c", ASK],
-            env=without(environ, ()),
+            env=inheritable_env(environ, ()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=LIMIT_S,
@@ -79,10 +79,10 @@ def torch_checks(environ: Mapping[str, str], cards: int) -> list[Check]:
         )
     except subprocess.TimeoutExpired:
         return [fail("torch", f"import torch takes more than {LIMIT_S:.0f} s", "look at the disk that it lies on")]
-    told = [line for line in ran.stdout.decode(errors="replace").splitlines() if line.startswith(STORY)]
+    told = [line for line in ran.stdout.decode(errors="replace").splitlines() if line.startswith(OUTPUT_MARK)]
     if ran.returncode or not told:
         return [import_failure(ran.returncode, ran.stderr.decode(errors="replace"))]
-    return judged(msgspec.json.decode(told[-1].removeprefix(STORY), type=Torch), cards)
+    return torch_check(msgspec.json.decode(told[-1].removeprefix(OUTPUT_MARK), type=TorchReport), cards)
 
 
 def import_failure(code: int, complaint: str) -> Check:
@@ -91,11 +91,11 @@ def import_failure(code: int, complaint: str) -> Check:
         return fail("torch", f"import torch dies of {signal.Signals(-code).name}", "install torch anew")
     errors = [line.strip() for line in complaint.splitlines() if line and not line.startswith((" ", "Traceback"))]
     error = errors[-1] if errors else f"exit code {code}"
-    mend = next((mend for pattern, mend in MENDS if re.search(pattern, error)), "python -c 'import torch' shows it all")
+    mend = next((mend for pattern, mend in HINTS if re.search(pattern, error)), "python -c 'import torch' shows it all")
     return fail("torch", f"import torch fails: {error}", mend)
 
 
-def judged(found: Torch, cards: int) -> list[Check]:
+def torch_check(found: TorchReport, cards: int) -> list[Check]:
     """What torch says of itself, held against the cards that there are."""
     checks = [ok("torch", f"{found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'without CUDA'}")]
     if cards and not found.cards:

@@ -11,7 +11,7 @@ NEARLY = 0.9
 """Of the limit: who has been silent for so long is late together with the first."""
 
 
-class HangClock:
+class HangDetector:
     """The clock of one node's workers in one generation; they are known by their local ranks."""
 
     def __init__(self, limit_s: float) -> None:

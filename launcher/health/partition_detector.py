@@ -46,7 +46,7 @@ FORMS = 10.0
 
 
 @dataclass(slots=True)
-class _Wait:
+class _WorkerWait:
     """Since when a worker waits, and how long that may take; how long its steps take."""
 
     since: float
@@ -54,7 +54,7 @@ class _Wait:
     step_s: float | None = None
 
 
-class SplitClock:
+class PartitionDetector:
     """The clock of one node's workers in one generation; they are known by their local ranks."""
 
     def __init__(
@@ -74,7 +74,7 @@ class SplitClock:
         self._others = frozenset(others)
         self._known = known if known is not None else set()
         self._met = met if met is not None else set()
-        self._waits: dict[int, _Wait] = {}
+        self._waits: dict[int, _WorkerWait] = {}
         self._preparing: set[int] = set()
         self._met_at: dict[int, float] = {}
         self._stands = False
@@ -88,7 +88,7 @@ class SplitClock:
     def waits(self, local_rank: int, now: float, *, prepares: bool = False) -> None:
         """A worker waits for others before the group stands; `prepares`: one of them prepares something."""
         if prepares or local_rank not in self._waits:
-            self._begin(local_rank, _Wait(now, self.limit_s))
+            self._begin(local_rank, _WorkerWait(now, self.limit_s))
 
     def met(self, local_rank: int, now: float) -> None:
         """All workers are there, and their group is about to stand."""
@@ -107,7 +107,7 @@ class SplitClock:
 
     def restored(self, local_rank: int, now: float) -> None:
         """A worker has its state, and begins its first step."""
-        self._begin(local_rank, _Wait(now, FIRST_STEP * self.limit_s))
+        self._begin(local_rank, _WorkerWait(now, FIRST_STEP * self.limit_s))
 
     def steps(self, local_rank: int, now: float) -> None:
         """A worker made a step: the ways that it needs are open."""
@@ -115,7 +115,7 @@ class SplitClock:
         step_s = 0.0
         if before is not None and before.step_s is not None:
             step_s = max(now - before.since, FORGETS * before.step_s)
-        self._begin(local_rank, _Wait(now, max(self.limit_s, STEPS * step_s), step_s))
+        self._begin(local_rank, _WorkerWait(now, max(self.limit_s, STEPS * step_s), step_s))
 
     def preparing(self, local_rank: int) -> None:
         """A worker prepares something: nobody here is awaited until it is ready."""
@@ -179,7 +179,7 @@ class SplitClock:
         late = any(now >= at + FORMS * self.limit_s for at in self._met_at.values())
         return sorted(self._met_at) if late and self.limit_s else []
 
-    def _begin(self, local_rank: int, wait: _Wait) -> None:
+    def _begin(self, local_rank: int, wait: _WorkerWait) -> None:
         self._waits[local_rank] = wait
         self._unreached = {}
         self._pause_s = self.limit_s * LOOK_EVERY

@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.model import Why
-from launcher.history.events import Event, What
-from launcher.history.goodput import Pause
-from launcher.history.recovery import Mark
-from launcher.history.training_curve import Point
+from elastic.core.model import ChangeReason
+from launcher.history.events import EventKind, HistoryEvent
+from launcher.history.goodput import PauseInterval
+from launcher.history.recovery import PhaseEnd
+from launcher.history.training_curve import CurvePoint
 
 STALE_S: Final = 150.0
 """The course is written once in 60 s: a newest step that is older than this is the last one."""
@@ -31,7 +31,7 @@ STALE_STEPS: Final = 5.0
 """And older than so many steps, where a step takes longer."""
 
 
-class Paused(msgspec.Struct, frozen=True, kw_only=True):
+class Downtime(msgspec.Struct, frozen=True, kw_only=True):
     """A time without a step, before generation `g`: wall clocks, seconds since the epoch.
 
     `again` steps were lost in it, and `made` of them have been made again since; that took `again_s`, as long as steps
@@ -39,7 +39,7 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     g: int
-    why: Why | None
+    why: ChangeReason | None
     began: float
     ended: float
     again: int = 0
@@ -48,24 +48,26 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True):
     open: bool = False
 
     @property
-    def pause(self) -> Pause:
+    def pause(self) -> PauseInterval:
         """As goodput counts it."""
-        return Pause(self.began, self.ended, self.again_s)
+        return PauseInterval(self.began, self.ended, self.again_s)
 
 
-class Notes:
+class GenerationRecord:
     """What is known of one generation: its events, in their order, and its points of the course."""
 
-    def __init__(self, g: int, events: Sequence[Event], points: Sequence[Point]) -> None:
+    def __init__(self, g: int, events: Sequence[HistoryEvent], points: Sequence[CurvePoint]) -> None:
         """`events` are not empty."""
-        worlds = [event for event in events if event.what is What.GENERATION]
-        told = [event for event in events if event.what in (What.START, What.RECOVERY)]
-        whole = [event for event in told if not event.rev or event.what is What.START]  # The others are of some seats.
+        worlds = [event for event in events if event.what is EventKind.GENERATION]
+        told = [event for event in events if event.what in (EventKind.START, EventKind.RECOVERY)]
+        whole = [
+            event for event in told if not event.rev or event.what is EventKind.START
+        ]  # The others are of some seats.
         self.g = g
         self.points = points
         self.made = worlds[0] if worlds else None
         self.world = worlds[-1] if worlds else None
-        self.go = next((event for event in events if event.what is What.GO), None)
+        self.go = next((event for event in events if event.what is EventKind.GO), None)
         self.recovery = whole[0] if whole else None
         self.seats = any(event.rev for event in events)
         self.first_at = events[0].at
@@ -81,7 +83,7 @@ class Notes:
         return sum(self.phases.values()) if self.phases else None
 
     @property
-    def why(self) -> Why | None:
+    def why(self) -> ChangeReason | None:
         """Why it was made."""
         told = self.made or self.recovery
         return told.why if told is not None else None
@@ -89,7 +91,7 @@ class Notes:
     @property
     def reports(self) -> bool:
         """Whether its script is known to report steps."""
-        return bool(self.points) or Mark.STEPPED in self.phases
+        return bool(self.points) or PhaseEnd.STEPPED in self.phases
 
     @property
     def first_step_at(self) -> float | None:
@@ -100,14 +102,14 @@ class Notes:
         return self.points[0].at if self.points else None
 
 
-def pauses(notes: Sequence[Notes], until: float, *, ended: bool, here: bool) -> list[Paused]:
+def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, here: bool) -> list[Downtime]:
     """The pause before each generation, and the one that still lasts at `until`, if any.
 
     `ended`: that is the verdict. `here`: a member is registered; without one nobody makes a step.
     """
     reports = any(one.reports for one in notes)
-    found: list[Paused] = []
-    before: Notes | None = None
+    found: list[Downtime] = []
+    before: GenerationRecord | None = None
     for one, after in zip(notes, [*notes[1:], None], strict=True):
         if before is None or not one.seats:
             goes_on = after is None and not ended
@@ -119,7 +121,7 @@ def pauses(notes: Sequence[Notes], until: float, *, ended: bool, here: bool) -> 
             again = _again(one, before)
             whole_s, left_s = _again_s(again, one, before), max(next_at - finish, 0.0)
             found.append(
-                Paused(
+                Downtime(
                     g=one.g,
                     why=one.why,
                     began=min(_began(one, before), finish),
@@ -132,11 +134,11 @@ def pauses(notes: Sequence[Notes], until: float, *, ended: bool, here: bool) -> 
             )
         before = one
     if notes and not ended and not found[-1].open and (since := _still_since(notes[-1], until, here=here)) is not None:
-        found.append(Paused(g=notes[-1].g + 1, why=None, began=min(since, until), ended=until, open=True))
+        found.append(Downtime(g=notes[-1].g + 1, why=None, began=min(since, until), ended=until, open=True))
     return found
 
 
-def _began(one: Notes, before: Notes | None) -> float:
+def _began(one: GenerationRecord, before: GenerationRecord | None) -> float:
     recovery = one.recovery
     if recovery is None:
         return before.points[-1].at if before is not None and before.points else one.first_at
@@ -144,7 +146,7 @@ def _began(one: Notes, before: Notes | None) -> float:
     return min(began, recovery.last_at) if recovery.last_at is not None else began
 
 
-def _still_since(newest: Notes, now: float, *, here: bool) -> float | None:
+def _still_since(newest: GenerationRecord, now: float, *, here: bool) -> float | None:
     """Since when a job that goes on makes no steps; None if it does, or if it never told of any."""
     if not newest.points:
         return None
@@ -154,7 +156,7 @@ def _still_since(newest: Notes, now: float, *, here: bool) -> float | None:
     return None if here and now - last.at <= limit_s else last.at
 
 
-def _again(one: Notes, before: Notes | None) -> int:
+def _again(one: GenerationRecord, before: GenerationRecord | None) -> int:
     """Steps of the generation before that were made again, as far as anybody knows."""
     if before is None:
         return 0
@@ -168,10 +170,10 @@ def _again(one: Notes, before: Notes | None) -> int:
     return max(max(last) - max(begins, 0), 0) if last and begins is not None else 0
 
 
-def _again_s(again: int, one: Notes, before: Notes | None) -> float:
+def _again_s(again: int, one: GenerationRecord, before: GenerationRecord | None) -> float:
     rates = _rates(one) + (_rates(before) if before is not None else [])
     return again / median(rates) if again and rates else 0.0
 
 
-def _rates(one: Notes) -> list[float]:
+def _rates(one: GenerationRecord) -> list[float]:
     return [point.rate for point in one.points if point.rate is not None and point.rate > 0]

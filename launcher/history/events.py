@@ -16,11 +16,11 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from elastic.core.keys import JobKeys, decode
-from elastic.core.kv import Delete, Entry, Operation, Put, Range
-from elastic.core.model import Cause, Generation, Go, Role, Status, Verdict, Why
-from elastic.core.text import failed_words
+from elastic.core.kv import Delete, KeyRange, KeyValue, Operation, Put
+from elastic.core.model import Cause, ChangeReason, FinalStatus, Generation, Go, Role, Verdict
+from elastic.core.text import failed_processes_text
 from elastic.core.transactions import Transaction
-from launcher.history.ps_recorder import Beginning
+from launcher.history.ps_recorder import RecoveryBeginning
 from launcher.history.recovery import Recovery
 
 KEPT: Final = 200
@@ -43,7 +43,7 @@ LAST_MS: Final = 10**_DIGITS - 10**6
 """After the last milliseconds that fit there would be no room for further events."""
 
 
-class What(StrEnum):
+class EventKind(StrEnum):
     """What an event tells of."""
 
     GENERATION = "generation"
@@ -62,7 +62,7 @@ Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Name = Annotated[str, msgspec.Meta(max_length=300)]
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class FailureRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The first failure of generation `g`: the process of that role and rank ended on `node`, with `code`.
 
     `words` say how, `log` is the path of its log there, `tail` has the log's last lines.
@@ -79,7 +79,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     tail: Annotated[tuple[Text, ...], msgspec.Meta(max_length=TAIL_MAX)] = ()
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event: `node` wrote it, `at` is that node's wall clock, `text` says everything in one sentence for people.
 
     The other fields say it for programs. An event of an older version has none of them.
@@ -98,21 +98,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     at: At
     node: Name
-    what: What
+    what: EventKind
     g: int
     text: Text = ""
     phases: Annotated[Mapping[str, float], msgspec.Meta(max_length=PHASES_MAX)] = msgspec.field(default_factory=dict)
     rev: int = 0
     of: Name = ""
     run: int | None = None
-    why: Why | None = None
+    why: ChangeReason | None = None
     reason: Text = ""
     nodes: Annotated[tuple[Name, ...], msgspec.Meta(max_length=NODES_MAX)] = ()
     more: Annotated[int, msgspec.Meta(ge=0)] = 0
     world: int | None = None
     charged: int | None = None
-    status: Status | None = None
-    failure: Failure | None = None
+    status: FinalStatus | None = None
+    failure: FailureRecord | None = None
     before: int | None = None
     began: At | None = None
     complete: bool | None = None
@@ -122,7 +122,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     restored_step: Steps | None = None
 
 
-def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[Event]:
+def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[HistoryEvent]:
     """The events of a proposal that was carried out, none of any other transaction."""
     found = []
     for operation in transaction.then:
@@ -134,20 +134,20 @@ def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> 
                 found.append(_of_generation(document, node, at))
             case Go():
                 parts = [*_words(document.cause), document.note, f"{document.budget.charged} restarts charged"]
-                event = _event(What.GO, document.g, "; ".join(part for part in parts if part), node, at)
+                event = _event(EventKind.GO, document.g, "; ".join(part for part in parts if part), node, at)
                 fields = {"charged": document.budget.charged, "reason": document.note[:TEXT_MAX]}
                 found.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
             case Verdict():
                 text = "; ".join([f"{document.status}: {document.reason}", *_words(document.cause)])
-                event = _event(What.VERDICT, document.g, text, node, at)
+                event = _event(EventKind.VERDICT, document.g, text, node, at)
                 fields = {"run": document.run, "status": document.status, "reason": document.reason[:TEXT_MAX]}
                 found.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
     return found
 
 
-def of_recovery(found: Recovery, node: str, at: float, now: float) -> Event:
+def of_recovery(found: Recovery, node: str, at: float, now: float) -> HistoryEvent:
     """The event of a recovery, or of a first start, at `at`, which is `now` on the clock of the recovery."""
-    what = What.START if found.start else What.RECOVERY
+    what = EventKind.START if found.start else EventKind.RECOVERY
     return msgspec.structs.replace(
         _event(what, found.g, found.line, node, at),
         phases=_lengths(found.phases),
@@ -164,19 +164,19 @@ def of_recovery(found: Recovery, node: str, at: float, now: float) -> Event:
     )
 
 
-def of_beginning(found: Beginning, node: str, at: float) -> Event:
+def of_beginning(found: RecoveryBeginning, node: str, at: float) -> HistoryEvent:
     """The event of seats that start on another node than `node`, which proposed it."""
-    event = _event(What.SEATS, found.g, found.text, node, at)
+    event = _event(EventKind.SEATS, found.g, found.text, node, at)
     return msgspec.structs.replace(event, phases=_lengths(found.phases), rev=found.rev, of=found.node)
 
 
-def beginning(events: Iterable[Event], found: Recovery, node: str) -> Event | None:
+def beginning(events: Iterable[HistoryEvent], found: Recovery, node: str) -> HistoryEvent | None:
     """What the proposer noted of how a recovery of `node` began, None if it is not there."""
-    at = (What.SEATS, found.g, found.rev, node)
+    at = (EventKind.SEATS, found.g, found.rev, node)
     return next((event for event in events if (event.what, event.g, event.rev, event.of) == at), None)
 
 
-def remember(keys: JobKeys, event: Event, present: Sequence[str]) -> tuple[Operation, ...]:
+def remember(keys: JobKeys, event: HistoryEvent, present: Sequence[str]) -> tuple[Operation, ...]:
     """What to write for an event when these keys of events are there, in order: itself, and away with the oldest.
 
     Keys keep the order in which things happened: where a clock is behind that of an earlier writer, the event is put
@@ -189,7 +189,7 @@ def remember(keys: JobKeys, event: Event, present: Sequence[str]) -> tuple[Opera
     put = Put(key, msgspec.json.encode(event))
     if len(present) < KEPT:
         return (put,)
-    return put, Delete(Range(keys.events, sorted(present)[-(KEPT - 1)]))
+    return put, Delete(KeyRange(keys.events, sorted(present)[-(KEPT - 1)]))
 
 
 def written_at(keys: JobKeys, key: str) -> float | None:
@@ -198,7 +198,7 @@ def written_at(keys: JobKeys, key: str) -> float | None:
     return at_ms / 1000 if at_ms is not None else None
 
 
-def read(keys: JobKeys, entries: Iterable[Entry]) -> list[Event]:
+def read(keys: JobKeys, entries: Iterable[KeyValue]) -> list[HistoryEvent]:
     """The events of a listing, oldest first. What cannot be read is left out."""
     found = []
     for entry in sorted(entries, key=lambda entry: entry.key):
@@ -210,14 +210,14 @@ def read(keys: JobKeys, entries: Iterable[Entry]) -> list[Event]:
     return found
 
 
-def _of_generation(document: Generation, node: str, at: float) -> Event:
+def _of_generation(document: Generation, node: str, at: float) -> HistoryEvent:
     count = len(document.members)
     world = (
         f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}" if count else "all workers stop"
     )
     text = f"{world}: {document.reason}"
     return msgspec.structs.replace(
-        _event(What.GENERATION, document.g, text, node, at),
+        _event(EventKind.GENERATION, document.g, text, node, at),
         rev=document.rev,
         run=document.run,
         why=document.why,
@@ -229,11 +229,11 @@ def _of_generation(document: Generation, node: str, at: float) -> Event:
     )
 
 
-def _failure(cause: Cause | None) -> Failure | None:
+def _failure(cause: Cause | None) -> FailureRecord | None:
     if cause is None:
         return None
     first = cause.first
-    return Failure(
+    return FailureRecord(
         g=cause.g,
         host=cause.host,
         node=cause.node,
@@ -255,12 +255,12 @@ def _wall(moment: float, at: float, now: float) -> float:
     return min(max(round(at - (now - moment), 3), 0.0), AT_MAX)
 
 
-def _event(what: What, g: int, text: str, node: str, at: float) -> Event:
-    return Event(at=round(at, 3), node=node, what=what, g=g, text=text[:TEXT_MAX])
+def _event(what: EventKind, g: int, text: str, node: str, at: float) -> HistoryEvent:
+    return HistoryEvent(at=round(at, 3), node=node, what=what, g=g, text=text[:TEXT_MAX])
 
 
 def _words(cause: Cause | None) -> list[str]:
-    return [failed_words([cause.first], cause.host)] if cause is not None else []
+    return [failed_processes_text([cause.first], cause.host)] if cause is not None else []
 
 
 def _milliseconds(keys: JobKeys, key: str) -> int | None:
@@ -268,4 +268,4 @@ def _milliseconds(keys: JobKeys, key: str) -> int | None:
     return int(text) if len(text) == _DIGITS and text.isascii() and text.isdigit() else None
 
 
-_DECODER = msgspec.json.Decoder(Event)
+_DECODER = msgspec.json.Decoder(HistoryEvent)

@@ -11,58 +11,58 @@ from typing import NamedTuple
 
 from elastic.core.agent.events import (
     Action,
-    Answered,
     Event,
-    Hung,
-    ProvenDead,
-    ProvenGone,
-    Send,
-    Unreached,
+    NodeProvenDead,
+    PeersUnreachable,
+    ProcessProvenDead,
+    SendTransaction,
+    TransactionAnswered,
     ViewChanged,
+    WorkersHung,
 )
-from elastic.core.agent.state import Facts
-from elastic.core.membership.decision import Decision, Form
-from elastic.core.model import Ended, Generation
+from elastic.core.agent.state import AgentState
+from elastic.core.membership.decision import Decision, FormGeneration
+from elastic.core.model import Generation, OutcomeKind
 from elastic.core.transactions import Transaction
 
-Sign = tuple[str, str]
+FailureSignal = tuple[str, str]
 """What is wrong ("lost", "failed"), and with which node."""
 
 
-class Noticed(NamedTuple):
+class NoticedFailure(NamedTuple):
     """When something went wrong, as far as can be seen, and when this node knew it."""
 
     at: float
     known_at: float
 
 
-class Signs:
+class FailureSignals:
     """Since when something is wrong with which member of the generation."""
 
     def __init__(self, node: str) -> None:
         """`node` is this one."""
         self._node = node
-        self.found: dict[Sign, Noticed] = {}
+        self.found: dict[FailureSignal, NoticedFailure] = {}
 
-    def notice(self, facts: Facts, event: Event, arrived: float, *, settled: bool) -> None:
+    def notice(self, facts: AgentState, event: Event, arrived: float, *, settled: bool) -> None:
         """Note what an event shows; it came at `arrived`. `settled`: the generation has come up, so it can fail."""
         match event:
-            case ProvenGone() if (event.node, event.create_revision) in facts.memory.gone:
+            case ProcessProvenDead() if (event.node, event.create_revision) in facts.memory.gone:
                 self._add(facts, "lost", event.node, min(event.closed_at or arrived, arrived), arrived)
-            case ProvenDead():
+            case NodeProvenDead():
                 self._add(facts, "lost", event.node, arrived, arrived)
-            case Hung():
+            case WorkersHung():
                 self._add(facts, "failed", self._node, arrived, arrived)
-            case Unreached() if event.exits and facts.hung:
+            case PeersUnreachable() if event.exits and facts.hung:
                 self._add(facts, "failed", self._node, arrived, arrived)
             case ViewChanged():
                 self._compare(facts, arrived, settled=settled)
 
     def failed(self, at: float, known_at: float) -> None:
         """A process of this node ended by itself, and not well."""
-        self.found.setdefault(("failed", self._node), Noticed(at, known_at))
+        self.found.setdefault(("failed", self._node), NoticedFailure(at, known_at))
 
-    def of(self, node: str) -> Noticed | None:
+    def of(self, node: str) -> NoticedFailure | None:
         """The first sign of a node, None if nothing is wrong with it."""
         return min((noticed for (_, one), noticed in self.found.items() if one == node), default=None)
 
@@ -74,7 +74,7 @@ class Signs:
         """A node is well again, or nobody waits for it."""
         self.found = {sign: noticed for sign, noticed in self.found.items() if sign[1] != node}
 
-    def _compare(self, facts: Facts, arrived: float, *, settled: bool) -> None:
+    def _compare(self, facts: AgentState, arrived: float, *, settled: bool) -> None:
         view, generation, memory = facts.view, facts.generation, facts.memory
         proven = {node for node, _ in memory.gone} | memory.dead
         for what, node in tuple(self.found):
@@ -87,18 +87,18 @@ class Signs:
             self._add(facts, "lost", view.follows, arrived, arrived)
         if view.complete and generation is not None and settled:
             for (g, node), stored in view.outcomes.items():
-                if g == generation.g and stored.value.ended is not Ended.OK:
+                if g == generation.g and stored.value.ended is not OutcomeKind.OK:
                     at = generation.index(node)
                     if at is not None and generation.members[at].since == stored.value.since:
                         self._add(facts, "failed", node, arrived, arrived)
 
-    def _add(self, facts: Facts, what: str, node: str, at: float, known_at: float) -> None:
+    def _add(self, facts: AgentState, what: str, node: str, at: float, known_at: float) -> None:
         if facts.generation is not None and facts.generation.index(node) is not None:
-            self.found.setdefault((what, node), Noticed(at, known_at))
+            self.found.setdefault((what, node), NoticedFailure(at, known_at))
 
 
 @dataclass(slots=True)
-class Proposed:
+class SentProposal:
     """A proposal of this node: when it was called for and sent, and when the store had it, if that is known."""
 
     transaction: Transaction
@@ -107,28 +107,30 @@ class Proposed:
     published_at: float | None = None
 
 
-class Proposing:
+class ProposalTracker:
     """The generations that this node proposed and has not seen yet, by their tags."""
 
     def __init__(self) -> None:
         self._wanted_at: float | None = None
         self._sent: Decision | None = None
-        self._proposals: dict[str, Proposed] = {}
+        self._proposals: dict[str, SentProposal] = {}
 
-    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float, now: float) -> None:
+    def observe(
+        self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
+    ) -> None:
         """Note what the core makes of an event: that it wants another generation, sends it, and is answered."""
-        if isinstance(event, Answered):
+        if isinstance(event, TransactionAnswered):
             self._answered(event, arrived)
-        if not isinstance(facts.decision, Form) or facts.decision is self._sent:
+        if not isinstance(facts.decision, FormGeneration) or facts.decision is self._sent:
             self._wanted_at = None
         elif self._wanted_at is None:
             self._wanted_at = arrived  # It may have to wait for the answer to another transaction.
         for action in actions:
-            if isinstance(action, Send) and action.transaction.kind == "form":
-                self._proposals[facts.tag] = Proposed(action.transaction, self._wanted_at or arrived, now)
+            if isinstance(action, SendTransaction) and action.transaction.kind == "form":
+                self._proposals[facts.tag] = SentProposal(action.transaction, self._wanted_at or arrived, now)
                 self._wanted_at, self._sent = None, facts.decision
 
-    def _answered(self, answer: Answered, arrived: float) -> None:
+    def _answered(self, answer: TransactionAnswered, arrived: float) -> None:
         for tag, proposed in tuple(self._proposals.items()):
             if answer.transaction is proposed.transaction:
                 if answer.succeeded:
@@ -136,7 +138,7 @@ class Proposing:
                 elif answer.succeeded is False:
                     del self._proposals[tag]
 
-    def of(self, generation: Generation) -> Proposed | None:
+    def of(self, generation: Generation) -> SentProposal | None:
         """This node's proposal that became this generation, None if another node made it. It is given once."""
         found = self._proposals.pop(generation.tag, None)
         for tag in tuple(self._proposals)[:-1]:
@@ -144,6 +146,6 @@ class Proposing:
         return found
 
 
-def proposer(generation: Generation) -> str:
+def leader_of(generation: Generation) -> str:
     """The node that proposed a generation: its tag begins with it."""
     return generation.tag.partition("/")[0]

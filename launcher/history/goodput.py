@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 
-class Pause(NamedTuple):
+class PauseInterval(NamedTuple):
     """A time without a step, on any one clock, in seconds; `again_s`: so long steps were made again after it."""
 
     began: float
@@ -22,7 +22,7 @@ class Pause(NamedTuple):
     again_s: float = 0.0
 
 
-def goodput(began: float, ended: float, pauses: Iterable[Pause]) -> float | None:
+def goodput(began: float, ended: float, pauses: Iterable[PauseInterval]) -> float | None:
     """The share, from 0 to 1, of the time from `began` to `ended`; None if no time has passed.
 
     Parts of a pause outside that time do not count.
@@ -40,13 +40,13 @@ def goodput(began: float, ended: float, pauses: Iterable[Pause]) -> float | None
     return max(wall - lost, 0.0) / wall
 
 
-class _Is(Enum):
+class _Activity(Enum):
     PAUSED = auto()
     WORKING = auto()
     ASIDE = auto()
 
 
-class Sums(NamedTuple):
+class GoodputSums(NamedTuple):
     """Seconds until a moment: `clock_s` that passed, `productive_s` of it in which steps were made that count.
 
     `again_s`: in which steps were made again. What is in neither was a pause, or belongs to a step that is not done
@@ -64,7 +64,7 @@ class GoodputMeter:
 
     def __init__(self, began: float) -> None:
         """`began`: when this agent was started. Until the first step it is paused."""
-        self._is = _Is.PAUSED
+        self._is = _Activity.PAUSED
         self._until = began
         """What was before this is summed up."""
         self._productive_s = self._again_s = self._paused_s = self._shown_s = 0.0
@@ -93,9 +93,9 @@ class GoodputMeter:
             return worker == self._lead
         before, length = self._newest, self._pass(at)
         self._newest, self.stepped_at = step, self._until
-        if self._is is not _Is.WORKING:
-            self._paused_s += length if self._is is _Is.PAUSED else 0.0
-            self._is = _Is.WORKING
+        if self._is is not _Activity.WORKING:
+            self._paused_s += length if self._is is _Activity.PAUSED else 0.0
+            self._is = _Activity.WORKING
         elif before is None or step < before:  # It counts anew, as in each epoch: nothing is known to be made again.
             self._productive_s += length
         else:
@@ -116,39 +116,39 @@ class GoodputMeter:
 
     def back(self, at: float) -> None:
         """A recovery was over at this moment, as far as anybody can tell."""
-        if self._is is _Is.PAUSED and at > self._until:
+        if self._is is _Activity.PAUSED and at > self._until:
             self._paused_s += self._pass(at)
-            self._is = _Is.WORKING
+            self._is = _Activity.WORKING
 
     def stopped(self, at: float, *, well: bool = False) -> None:
         """The workers have come to their end, or something is wrong: since the last step, if any was reported.
 
         `well`: they have done their work, and what came after the last step was a part of it.
         """
-        if self._is is _Is.WORKING:
+        if self._is is _Activity.WORKING:
             if well or self._newest is None:
                 self._productive_s += self._pass(at)
-            self._is = _Is.PAUSED
+            self._is = _Activity.PAUSED
         self._lead = self._newest = None
 
     def aside(self, at: float, *, spare: bool) -> None:
         """Whether this node stands by while a world without it trains."""
-        if spare and self._is is not _Is.ASIDE:
+        if spare and self._is is not _Activity.ASIDE:
             self.stopped(at)
             self._paused_s += self._pass(at)
-            self._is = _Is.ASIDE
-        elif not spare and self._is is _Is.ASIDE:
+            self._is = _Activity.ASIDE
+        elif not spare and self._is is _Activity.ASIDE:
             self._pass(at)
-            self._is = _Is.PAUSED
+            self._is = _Activity.PAUSED
 
-    def sums(self, now: float) -> Sums:
+    def sums(self, now: float) -> GoodputSums:
         """What there is by now. No sum is ever less than it was."""
-        rest = max(now - self._until, 0.0) if self._is is not _Is.ASIDE else 0.0
+        rest = max(now - self._until, 0.0) if self._is is not _Activity.ASIDE else 0.0
         clock = self._productive_s + self._again_s + self._paused_s + rest
-        steady = self._is is _Is.WORKING and self._newest is None
+        steady = self._is is _Activity.WORKING and self._newest is None
         self._shown_s = max(self._shown_s, self._productive_s + (rest if steady else 0.0))
-        lost = self._again_s + self._paused_s + (rest if self._is is _Is.PAUSED else 0.0)
-        return Sums(clock, self._shown_s, self._again_s, max(clock - lost, 0.0) / clock if clock > 0 else None)
+        lost = self._again_s + self._paused_s + (rest if self._is is _Activity.PAUSED else 0.0)
+        return GoodputSums(clock, self._shown_s, self._again_s, max(clock - lost, 0.0) / clock if clock > 0 else None)
 
     def _pass(self, at: float) -> float:
         """Go on to a moment; how long that was."""

@@ -11,17 +11,17 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.model import Status, Verdict, Why
-from launcher.history.downtime import Notes, Paused, pauses
-from launcher.history.events import KEPT, Event, Failure, What
-from launcher.history.goodput import Pause, goodput
-from launcher.history.training_curve import Course
+from elastic.core.model import ChangeReason, FinalStatus, Verdict
+from launcher.history.downtime import Downtime, GenerationRecord, pauses
+from launcher.history.events import KEPT, EventKind, FailureRecord, HistoryEvent
+from launcher.history.goodput import PauseInterval, goodput
+from launcher.history.training_curve import TrainingCurve
 
-OF_GENERATIONS: Final = (What.GENERATION, What.GO, What.START, What.RECOVERY)
+OF_GENERATIONS: Final = (EventKind.GENERATION, EventKind.GO, EventKind.START, EventKind.RECOVERY)
 """Events without which there is no generation to tell of."""
 
 
-class Chapter(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     """One generation. What nobody told is None, or empty.
 
     `nodes` by M_id, and `more` further ones; `world` workers in all. `published_at` is when it was agreed, `go_at` when
@@ -32,7 +32,7 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     g: int
-    why: Why | None = None
+    why: ChangeReason | None = None
     reason: str = ""
     nodes: tuple[str, ...] = ()
     more: int = 0
@@ -53,19 +53,19 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
     again: int | None = None
     charged: int | None = None
     note: str = ""
-    failure: Failure | None = None
+    failure: FailureRecord | None = None
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How the job ended."""
 
-    status: Status
+    status: FinalStatus
     reason: str
     at: float
     g: int
 
 
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
+class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums: `wall_s` is `productive_s`, `paused_s` and `again_s` together.
 
     `restarts` counts the generations that ran after another one, by why they were made; `charged` are those that the
@@ -83,7 +83,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     again: int = 0
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """A job from `began` until `until`. None of both: nothing is known of it.
 
     `since` is set when the beginning is gone, because only the newest events are kept: all that is told, goodput too,
@@ -95,21 +95,21 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     since: float | None = None
     goodput: float | None = None
-    verdict: End | None = None
-    totals: Totals = Totals()
-    generations: tuple[Chapter, ...] = ()
-    pauses: tuple[Paused, ...] = ()
-    first_failure: Failure | None = None
+    verdict: JobEnd | None = None
+    totals: JobTotals = JobTotals()
+    generations: tuple[GenerationReport, ...] = ()
+    pauses: tuple[Downtime, ...] = ()
+    first_failure: FailureRecord | None = None
 
 
-def tell(
-    events: Sequence[Event],
-    course: Course | None = None,
+def build_report(
+    events: Sequence[HistoryEvent],
+    course: TrainingCurve | None = None,
     *,
     now: float,
     verdict: Verdict | None = None,
     here: bool = True,
-) -> Story:
+) -> JobReport:
     """The story of a job's events, oldest first. `here`: a member is registered; without one nobody makes a step."""
     points = course.points if course is not None else ()
     told = _newest_run(events)
@@ -117,9 +117,9 @@ def tell(
     end = _end(told, verdict, run)
     numbers = sorted({event.g for event in told if event.what in OF_GENERATIONS})
     if not numbers:
-        return Story(run=run, verdict=end)
+        return JobReport(run=run, verdict=end)
     notes = [
-        Notes(
+        GenerationRecord(
             g,
             [event for event in told if event.g == g and event.what in OF_GENERATIONS],
             [point for point in points if point.g == g],
@@ -129,10 +129,10 @@ def tell(
     until = end.at if end is not None else max(now, told[-1].at)
     stops = pauses(notes, until, ended=end is not None, here=here)
     first = told[0]
-    gone = len(events) >= KEPT and first is events[0] and (first.what is not What.GENERATION or first.g != 1)
+    gone = len(events) >= KEPT and first is events[0] and (first.what is not EventKind.GENERATION or first.g != 1)
     began = first.at if gone else min(first.at, stops[0].began)
     chapters = _chapters(notes, stops, told, end)
-    return Story(
+    return JobReport(
         run=run,
         began=began,
         until=until,
@@ -146,7 +146,7 @@ def tell(
     )
 
 
-def _newest_run(events: Sequence[Event]) -> Sequence[Event]:
+def _newest_run(events: Sequence[HistoryEvent]) -> Sequence[HistoryEvent]:
     """What came after the last verdict that another generation has followed.
 
     The number of the run tells, where it is known: a verdict may be told before the last generation, or not at all.
@@ -154,29 +154,29 @@ def _newest_run(events: Sequence[Event]) -> Sequence[Event]:
     begins, ended = 0, False
     run: int | None = None
     for at, event in enumerate(events):
-        if event.what is What.VERDICT:
+        if event.what is EventKind.VERDICT:
             ended = True
-        elif event.what is What.GENERATION:
+        elif event.what is EventKind.GENERATION:
             if ended if None in (run, event.run) else run != event.run:
                 begins, ended = at, False
             run = event.run
     return events[begins:]
 
 
-def _end(events: Sequence[Event], verdict: Verdict | None, run: int | None) -> End | None:
+def _end(events: Sequence[HistoryEvent], verdict: Verdict | None, run: int | None) -> JobEnd | None:
     """The document is there without its event where whoever wrote it is gone."""
     if verdict is not None and run in (None, verdict.run):
-        return End(status=verdict.status, reason=verdict.reason, at=verdict.at, g=verdict.g)
-    event = next((event for event in reversed(events) if event.what is What.VERDICT), None)
+        return JobEnd(status=verdict.status, reason=verdict.reason, at=verdict.at, g=verdict.g)
+    event = next((event for event in reversed(events) if event.what is EventKind.VERDICT), None)
     if event is None:
         return None
-    said = event.status or next((status for status in Status if event.text.startswith(status)), Status.FAILED)
-    return End(status=said, reason=event.reason or event.text.partition(": ")[2], at=event.at, g=event.g)
+    said = event.status or next((status for status in FinalStatus if event.text.startswith(status)), FinalStatus.FAILED)
+    return JobEnd(status=said, reason=event.reason or event.text.partition(": ")[2], at=event.at, g=event.g)
 
 
 def _chapters(
-    notes: Sequence[Notes], stops: Sequence[Paused], events: Sequence[Event], end: End | None
-) -> tuple[Chapter, ...]:
+    notes: Sequence[GenerationRecord], stops: Sequence[Downtime], events: Sequence[HistoryEvent], end: JobEnd | None
+) -> tuple[GenerationReport, ...]:
     failures = {event.failure.g: event.failure for event in reversed(events) if event.failure is not None}
     stopped = {stop.g: stop for stop in stops}
     found = []
@@ -185,7 +185,7 @@ def _chapters(
         ended_at = end.at if end is not None else None
         if after is not None:
             ended_at = stopped[after.g].began if after.g in stopped else after.first_at
-        chapter = Chapter(
+        chapter = GenerationReport(
             g=one.g,
             why=one.why,
             published_at=one.made.at if one.made is not None else None,
@@ -201,21 +201,21 @@ def _chapters(
     return tuple(found)
 
 
-def _with_events(chapter: Chapter, one: Notes) -> Chapter:
+def _with_events(chapter: GenerationReport, one: GenerationRecord) -> GenerationReport:
     replace = msgspec.structs.replace
     if (made := one.world) is not None:
         chapter = replace(chapter, reason=made.reason, nodes=made.nodes, more=made.more, world=made.world, rev=made.rev)
     if (go := one.go) is not None:
         chapter = replace(chapter, go_at=go.at, charged=go.charged, note=go.reason)
     if (told := one.recovery) is not None:
-        start = told.what is What.START
+        start = told.what is EventKind.START
         chapter = replace(
             chapter, start=start, complete=told.complete, text=told.text, restored_step=told.restored_step
         )
     return chapter
 
 
-def _with_steps(chapter: Chapter, one: Notes) -> Chapter:
+def _with_steps(chapter: GenerationReport, one: GenerationRecord) -> GenerationReport:
     """With the steps that were made in it, if it is known where they began."""
     begins = chapter.restored_step
     if begins is None and one.points:
@@ -225,22 +225,22 @@ def _with_steps(chapter: Chapter, one: Notes) -> Chapter:
     return msgspec.structs.replace(chapter, steps=max(chapter.last_step - max(begins, 0), 0))
 
 
-def _last_step(one: Notes, after: Notes | None) -> int | None:
+def _last_step(one: GenerationRecord, after: GenerationRecord | None) -> int | None:
     steps = [point.step for point in one.points[-1:]]
     if after is not None and after.recovery is not None and after.recovery.last_step is not None:
         steps.append(after.recovery.last_step)
     return max(steps, default=None)
 
 
-def _totals(chapters: Sequence[Chapter], stops: Sequence[Paused], began: float, until: float) -> Totals:
+def _totals(chapters: Sequence[GenerationReport], stops: Sequence[Downtime], began: float, until: float) -> JobTotals:
     wall_s = max(until - began, 0.0)
-    running = goodput(began, until, (Pause(stop.began, stop.ended) for stop in stops)) or 0.0
+    running = goodput(began, until, (PauseInterval(stop.began, stop.ended) for stop in stops)) or 0.0
     productive = goodput(began, until, (stop.pause for stop in stops)) or 0.0
     restarts: dict[str, int] = {}
     for one in chapters[1:]:
         if one.why is not None and (one.go_at is not None or one.phases):
             restarts[str(one.why)] = restarts.get(str(one.why), 0) + 1
-    return Totals(
+    return JobTotals(
         wall_s=round(wall_s, 3),
         productive_s=round(wall_s * productive, 3),
         paused_s=round(wall_s * (1 - running), 3),

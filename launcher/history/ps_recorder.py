@@ -3,7 +3,7 @@
 There a loss disturbs nobody who keeps its seats, so that a recovery is that of seats: from the first sign that
 something is wrong with who had them, to the moment in which the processes of who has them now do their work. It is
 told by the node that starts them. The node that proposed that start knows how it began, often better: what it noted is
-a `Beginning`, which it puts into the job's history, and which the other one reads there.
+a `RecoveryBeginning`, which it puts into the job's history, and which the other one reads there.
 
 Like `launcher.history.recorder`, it is told of every event and never asks for anything.
 """
@@ -14,33 +14,33 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from elastic.core.agent.events import Action, Event, Exited, Gone, StartWorkers, StopWorkers
-from elastic.core.agent.state import Facts
-from elastic.core.model import PLANNED, Generation, MemberState, Place, Role, Seat
-from launcher.history.failure_signals import Noticed, Proposed, Proposing, Signs, proposer
+from elastic.core.agent.events import Action, Event, StartWorkers, StopWorkers, WorkerExited, WorkersGone
+from elastic.core.agent.state import AgentState
+from elastic.core.model import PLANNED, Generation, GenerationMember, MemberState, Role, Task
+from launcher.history.failure_signals import FailureSignals, NoticedFailure, ProposalTracker, SentProposal, leader_of
 from launcher.history.recorder import PATIENCE_S, START_PATIENCE_S
-from launcher.history.recovery import ROSTER_ORDER, Mark, Recovery, phases
+from launcher.history.recovery import PS_ORDER, PhaseEnd, Recovery, phases
 
 
-class _Vacancy(NamedTuple):
+class _TaskVacancy(NamedTuple):
     """Since when a seat has nobody who does its work, and why."""
 
-    since: Noticed
+    since: NoticedFailure
     text: str
 
 
-class Beginning(NamedTuple):
+class RecoveryBeginning(NamedTuple):
     """How the recovery of `node` began, whose seats start in revision `rev`; `phases` end when the store has it."""
 
     g: int
     rev: int
     node: str
     text: str
-    phases: tuple[tuple[Mark, float], ...]
+    phases: tuple[tuple[PhaseEnd, float], ...]
 
 
 @dataclass
-class _Start:
+class _TaskStart:
     """A start of this node's seats on its way. `stood` are the processes that do their work, by local rank.
 
     `asked_rev` and `asked_at`: the revision whose proposer knows how it began, and when this node heard of it.
@@ -50,13 +50,13 @@ class _Start:
     since: int
     began: float
     text: str
-    seats: tuple[Seat, ...]
+    seats: tuple[Task, ...]
     asked_rev: int
     asked_at: float
     start: bool = False
     foreign: bool = False
     tells: bool = True
-    marks: dict[Mark, float] = field(default_factory=dict)
+    marks: dict[PhaseEnd, float] = field(default_factory=dict)
     formed: dict[int, float] = field(default_factory=dict)
     stood: dict[int, float] = field(default_factory=dict)
     restored_step: int | None = None
@@ -72,35 +72,37 @@ class _Start:
         return len(self.stood) >= len(self.seats)
 
 
-class SeatTimeline:
+class PsRecoveryRecorder:
     """The notes of one node. Nothing here raises on any order of events."""
 
     def __init__(self, node: str, command_at: float) -> None:
         """`command_at`: when this agent was started."""
         self._node = node
         self._command_at = command_at
-        self._signs = Signs(node)
-        self._proposing = Proposing()
+        self._signs = FailureSignals(node)
+        self._proposing = ProposalTracker()
         self._known: Generation | None = None
-        self._vacant: dict[Seat, _Vacancy] = {}
-        self._open: _Start | None = None
+        self._vacant: dict[Task, _TaskVacancy] = {}
+        self._open: _TaskStart | None = None
         self._started = (0, 0)
         self._gone_at: float | None = None
-        self._beginnings: list[Beginning] = []
-        self._speak: set[Seat] = set()
+        self._beginnings: list[RecoveryBeginning] = []
+        self._speak: set[Task] = set()
         self._due_at: float | None = None
         self._over: list[Recovery] = []
         self._own: list[Recovery] = []
 
     # --- what the agent does --------------------------------------------------------------------------------------
 
-    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float, now: float) -> None:
+    def observe(
+        self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
+    ) -> None:
         """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
         self._signs.notice(facts, event, arrived, settled=True)
         self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
-        if isinstance(event, Gone):
+        if isinstance(event, WorkersGone):
             self._gone_at = arrived
-        if isinstance(event, Exited) and event.own:
+        if isinstance(event, WorkerExited) and event.own:
             self._exited(event, arrived)
         for action in actions:
             if isinstance(action, StopWorkers):  # From now on nobody does the work of its seats.
@@ -109,10 +111,10 @@ class SeatTimeline:
         start = self._open
         for action in actions:
             if start is not None and isinstance(action, StartWorkers) and action.generation.g == start.generation.g:
-                start.marks.setdefault(Mark.HEARD_GO, now)
+                start.marks.setdefault(PhaseEnd.HEARD_GO, now)
 
     @property
-    def beginnings(self) -> list[Beginning]:
+    def beginnings(self) -> list[RecoveryBeginning]:
         """What this node noted of starts that it proposed for others; they are given once."""
         found, self._beginnings = self._beginnings, []
         return found
@@ -123,7 +125,7 @@ class SeatTimeline:
         """This node's processes of `g` run."""
         start = self._of(g)
         if start is not None:
-            start.marks.setdefault(Mark.SPAWNED, at)
+            start.marks.setdefault(PhaseEnd.SPAWNED, at)
             self._plan(at)
 
     def failed(self, g: int, at: float, now: float) -> None:
@@ -138,7 +140,7 @@ class SeatTimeline:
             return
         start.formed.setdefault(local_rank, _believed(start, at, now))
         if len(start.formed) >= start.workers:
-            start.marks[Mark.GROUPED] = max(start.formed.values())
+            start.marks[PhaseEnd.GROUPED] = max(start.formed.values())
         self._plan(now)
 
     def restored(self, g: int, step: int, at: float, now: float) -> None:
@@ -146,7 +148,7 @@ class SeatTimeline:
         start = self._of(g)
         if start is not None:
             start.restored_step = step if start.restored_step is None else max(step, start.restored_step)
-            start.marks[Mark.RESTORED] = max(_believed(start, at, now), start.marks.get(Mark.RESTORED, 0.0))
+            start.marks[PhaseEnd.RESTORED] = max(_believed(start, at, now), start.marks.get(PhaseEnd.RESTORED, 0.0))
             self._plan(now)
 
     def stood(self, g: int, local_rank: int, at: float, now: float) -> None:
@@ -156,25 +158,25 @@ class SeatTimeline:
             self._speak.add(start.seats[local_rank])
             self._stands(start, local_rank, _believed(start, at, now), now)
 
-    def _exited(self, event: Exited, at: float) -> None:
+    def _exited(self, event: WorkerExited, at: float) -> None:
         """A process that ended well has done its work; one that failed does it no more."""
         if event.exit.code:
             self.failed(event.g, at, at)
             return
         start = self._of(event.g)
-        seat = Seat(event.exit.role, event.exit.rank)
+        seat = Task(event.exit.role, event.exit.rank)
         if start is not None and seat in start.seats:
             self._stands(start, start.seats.index(seat), at, at)
 
-    def _stands(self, start: _Start, local_rank: int, at: float, now: float) -> None:
+    def _stands(self, start: _TaskStart, local_rank: int, at: float, now: float) -> None:
         start.stood.setdefault(local_rank, at)
         if start.over:
-            start.marks.setdefault(Mark.STEPPED if start.workers else Mark.SERVED, max(start.stood.values()))
+            start.marks.setdefault(PhaseEnd.STEPPED if start.workers else PhaseEnd.SERVED, max(start.stood.values()))
         self._plan(now)
 
-    def _of(self, g: int) -> _Start | None:
+    def _of(self, g: int) -> _TaskStart | None:
         start = self._open
-        return start if start is not None and start.generation.g == g and Mark.HEARD_GO in start.marks else None
+        return start if start is not None and start.generation.g == g and PhaseEnd.HEARD_GO in start.marks else None
 
     # --- what becomes of it ---------------------------------------------------------------------------------------
 
@@ -192,7 +194,7 @@ class SeatTimeline:
     def end(self) -> Recovery | None:
         """The one that is on its way, whether it is over or not: this agent ends."""
         start, self._open, self._due_at = self._open, None, None
-        if start is None or Mark.SPAWNED not in start.marks:
+        if start is None or PhaseEnd.SPAWNED not in start.marks:
             return None
         found = Recovery(
             why=start.generation.why,
@@ -200,7 +202,7 @@ class SeatTimeline:
             before=0 if start.start else start.generation.g if start.since else start.generation.g - 1,
             g=start.generation.g,
             began=start.began,
-            phases=phases(start.began, start.marks, ROSTER_ORDER),
+            phases=phases(start.began, start.marks, PS_ORDER),
             start=start.start,
             restored_step=start.restored_step,
             rev=start.asked_rev,
@@ -219,19 +221,19 @@ class SeatTimeline:
     def _plan(self, now: float) -> None:
         """Work out when this start can be told: at once, or when nothing more is heard of it."""
         start = self._open
-        if start is None or Mark.SPAWNED not in start.marks:
+        if start is None or PhaseEnd.SPAWNED not in start.marks:
             self._due_at = None
         elif start.over:
             self._due_at = now
         elif all(seat in self._speak for at, seat in enumerate(start.seats) if at not in start.stood):
             self._due_at = None  # They spoke at their last start on this node.
         else:
-            early = start.start or Mark.GROUPED not in start.marks
+            early = start.start or PhaseEnd.GROUPED not in start.marks
             self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
 
     # --- the revisions that answer the signs ----------------------------------------------------------------------
 
-    def _look(self, facts: Facts, arrived: float) -> None:
+    def _look(self, facts: AgentState, arrived: float) -> None:
         """Another revision, or generation, takes seats away from some, and gives some."""
         generation, old = facts.generation, self._known
         if generation is None or generation is old:
@@ -257,7 +259,7 @@ class SeatTimeline:
                 self._begin(facts, generation, place, mended, mine, arrived)
         self._forget_strangers(generation)
 
-    def _vacate(self, facts: Facts, old: Generation, new: Generation, evidence_at: float) -> None:
+    def _vacate(self, facts: AgentState, old: Generation, new: Generation, evidence_at: float) -> None:
         """Note which seats have nobody any more who does their work: since the first sign of it.
 
         A worker that leaves by a plan is not missed.
@@ -271,62 +273,67 @@ class SeatTimeline:
             stored = facts.view.members.get(place.node)
             draining = stored is not None and stored.value.state is MemberState.DRAINING
             planned = old.g == new.g and (draining or new.why in PLANNED) and (now is None or now.since == place.since)
-            since = self._signs.of(place.node) or Noticed(evidence_at, evidence_at)
+            since = self._signs.of(place.node) or NoticedFailure(evidence_at, evidence_at)
             for seat in place.seats:
                 if seat not in kept and (seat.role is Role.SERVER or not planned):
-                    self._vacant.setdefault(seat, _Vacancy(since, new.reason))
+                    self._vacant.setdefault(seat, _TaskVacancy(since, new.reason))
 
     def _note_beginning(
-        self, generation: Generation, place: Place, mended: list[_Vacancy], mine: Proposed | None, arrived: float
+        self,
+        generation: Generation,
+        place: GenerationMember,
+        mended: list[_TaskVacancy],
+        mine: SentProposal | None,
+        arrived: float,
     ) -> None:
         """If this node proposed the start of another one, nobody else knows as well how it began."""
         if mine is None or not mended or not place.since:
             return
         since = min(mended).since
-        marks = {Mark.NOTICED: since.known_at, Mark.SEATED: mine.evidence_at}
-        marks |= {Mark.DECIDED: mine.sent_at, Mark.PUBLISHED: mine.published_at or arrived}
-        lengths = phases(since.at, marks, ROSTER_ORDER)
+        marks = {PhaseEnd.NOTICED: since.known_at, PhaseEnd.SEATED: mine.evidence_at}
+        marks |= {PhaseEnd.DECIDED: mine.sent_at, PhaseEnd.PUBLISHED: mine.published_at or arrived}
+        lengths = phases(since.at, marks, PS_ORDER)
         self._beginnings.append(
-            Beginning(generation.g, place.since, place.node, _text(mended, generation.reason), lengths)
+            RecoveryBeginning(generation.g, place.since, place.node, _text(mended, generation.reason), lengths)
         )
 
     def _begin(
         self,
-        facts: Facts,
+        facts: AgentState,
         generation: Generation,
-        place: Place,
-        mended: list[_Vacancy],
-        mine: Proposed | None,
+        place: GenerationMember,
+        mended: list[_TaskVacancy],
+        mine: SentProposal | None,
         arrived: float,
     ) -> None:
         """Begin the notes of a start of this node's seats."""
         nodes = [one.node for one in generation.members]
-        made_by = proposer(generation)
+        made_by = leader_of(generation)
         evidence_at = mine.evidence_at if mine is not None else arrived
         text = _text(mended, generation.reason)
-        start = _Start(generation, place.since, evidence_at, text, place.seats, place.since, arrived)
+        start = _TaskStart(generation, place.since, evidence_at, text, place.seats, place.since, arrived)
         if not place.since:
             start.tells = (made_by if made_by in nodes else nodes[0]) == self._node
         start.foreign = bool(place.since) and made_by != self._node
         if mended:
             since = min(mended).since
             start.began = since.at
-            start.marks |= {Mark.NOTICED: since.known_at, Mark.SEATED: evidence_at}
+            start.marks |= {PhaseEnd.NOTICED: since.known_at, PhaseEnd.SEATED: evidence_at}
             if self._gone_at is not None and self._gone_at >= since.at:
-                start.marks[Mark.STOPPED] = self._gone_at
+                start.marks[PhaseEnd.STOPPED] = self._gone_at
         elif self._gone_at is None:
             start.start, start.began = True, self._command_at
-            start.marks[Mark.MET] = evidence_at
+            start.marks[PhaseEnd.MET] = evidence_at
             if facts.joined_at is not None:
-                start.marks[Mark.JOINED] = facts.joined_at
+                start.marks[PhaseEnd.JOINED] = facts.joined_at
         else:
-            start.marks[Mark.SEATED] = evidence_at
+            start.marks[PhaseEnd.SEATED] = evidence_at
         if mine is not None:
-            start.marks |= {Mark.DECIDED: mine.sent_at, Mark.PUBLISHED: mine.published_at or arrived}
+            start.marks |= {PhaseEnd.DECIDED: mine.sent_at, PhaseEnd.PUBLISHED: mine.published_at or arrived}
         self._follow_on(start)
         self._open, self._due_at = start, None
 
-    def _follow_on(self, start: _Start) -> None:
+    def _follow_on(self, start: _TaskStart) -> None:
         """A start that came to nothing, and the one that follows it, are one recovery; one that is over is told."""
         old = self._open
         if old is None or old.generation.run != start.generation.run:
@@ -341,9 +348,9 @@ class SeatTimeline:
         if old.foreign:
             start.foreign, start.asked_rev, start.asked_at = True, old.asked_rev, old.asked_at
         if old.start:
-            start.marks |= {mark: old.marks[mark] for mark in (Mark.JOINED, Mark.MET) if mark in old.marks}
+            start.marks |= {mark: old.marks[mark] for mark in (PhaseEnd.JOINED, PhaseEnd.MET) if mark in old.marks}
         elif begins > start.began:
-            start.marks.setdefault(Mark.EARLIER, begins)
+            start.marks.setdefault(PhaseEnd.EARLIER, begins)
 
     def _forget_strangers(self, generation: Generation) -> None:
         nodes = {place.node for place in generation.members}
@@ -352,20 +359,20 @@ class SeatTimeline:
                 self._signs.forget(node)
 
 
-def _has(start: _Start, local_rank: int) -> bool:
+def _has(start: _TaskStart, local_rank: int) -> bool:
     return 0 <= local_rank < len(start.seats)
 
 
-def _fresh(place: Place, generation: Generation, old: Generation | None) -> bool:
+def _fresh(place: GenerationMember, generation: Generation, old: Generation | None) -> bool:
     """Tell whether the seats of a place start since the generation, or revision, that was known before."""
     return old is None or old.g != generation.g or place.since > old.rev
 
 
-def _text(mended: Collection[_Vacancy], reason: str) -> str:
+def _text(mended: Collection[_TaskVacancy], reason: str) -> str:
     """What happened, in the order in which it did."""
     return "; ".join(dict.fromkeys([*(vacancy.text for vacancy in sorted(mended)), reason]))
 
 
-def _believed(start: _Start, at: float, now: float) -> float:
+def _believed(start: _TaskStart, at: float, now: float) -> float:
     """A process's moment: between the go and now, or now if it says none."""
-    return min(max(at, start.marks.get(Mark.HEARD_GO, at)), now) if at > 0 else now
+    return min(max(at, start.marks.get(PhaseEnd.HEARD_GO, at)), now) if at > 0 else now

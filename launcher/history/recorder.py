@@ -2,7 +2,7 @@
 
 It is told of every event and of what the core asked for, after each other, and of what the workers say; it never asks
 for anything. Every node notes; the one that made the proposal tells the others' people, or, where it left with that
-proposal (it drained), the first node of the new generation: `Timeline.take` gives the recovery there, once.
+proposal (it drained), the first node of the new generation: `RecoveryRecorder.take` gives the recovery there, once.
 
 Moments are seconds of the clock that the agent and its workers share. What a worker says of itself is believed within
 the time in which it can have happened.
@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from elastic.core.agent.events import Action, Event, Gone, Send, StartWorkers, StopWorkers
-from elastic.core.agent.state import Facts
-from elastic.core.model import Generation, Why
-from launcher.history.failure_signals import Proposed, Proposing, Signs, proposer
-from launcher.history.recovery import Mark, Recovery, phases
+from elastic.core.agent.events import Action, Event, SendTransaction, StartWorkers, StopWorkers, WorkersGone
+from elastic.core.agent.state import AgentState
+from elastic.core.model import ChangeReason, Generation
+from launcher.history.failure_signals import FailureSignals, ProposalTracker, SentProposal, leader_of
+from launcher.history.recovery import PhaseEnd, Recovery, phases
 
 LINGER_S: Final = 0.05
 """After its last moment: the other workers of this node may say something of the same moment."""
@@ -31,11 +31,11 @@ PATIENCE_S: Final = 10.0
 START_PATIENCE_S: Final = 60.0
 """The same in a first start, whose first step may be slow to come, and until workers say their first word."""
 
-ORDER: Final = {mark: index for index, mark in enumerate(Mark)}
+ORDER: Final = {mark: index for index, mark in enumerate(PhaseEnd)}
 
 
 @dataclass
-class _Record:
+class _OngoingRecovery:
     """A recovery on its way. `workers` are this node's in it; `formed` those in the process group, by local rank."""
 
     generation: Generation
@@ -46,24 +46,24 @@ class _Record:
     text: str
     tells: bool
     member: bool
-    marks: dict[Mark, float] = field(default_factory=dict)
+    marks: dict[PhaseEnd, float] = field(default_factory=dict)
     last: tuple[int, float] | None = None
     workers: int = 0
     formed: dict[int, float] = field(default_factory=dict)
     restored_step: int | None = None
 
-    def mark(self, mark: Mark, at: float) -> None:
+    def mark(self, mark: PhaseEnd, at: float) -> None:
         """Note a moment, the first time that it comes."""
         self.marks.setdefault(mark, at)
 
     @property
-    def reached(self) -> Mark | None:
+    def reached(self) -> PhaseEnd | None:
         """How far the workers are known to have come."""
-        if Mark.STEPPED in self.marks:
-            return Mark.STEPPED
+        if PhaseEnd.STEPPED in self.marks:
+            return PhaseEnd.STEPPED
         if self.workers and len(self.formed) == self.workers:
-            return Mark.GROUPED
-        return Mark.SPAWNED if Mark.SPAWNED in self.marks else None
+            return PhaseEnd.GROUPED
+        return PhaseEnd.SPAWNED if PhaseEnd.SPAWNED in self.marks else None
 
     @property
     def between(self) -> bool:
@@ -76,7 +76,7 @@ class _Record:
         return self.last[1] if self.planned and self.last is not None else self.began
 
 
-class Timeline:
+class RecoveryRecorder:
     """The notes of one node. Nothing here raises on any order of events."""
 
     def __init__(self, node: str, command_at: float) -> None:
@@ -84,12 +84,12 @@ class Timeline:
         self._node = node
         self._command_at = command_at
         self._seen = (0, 0)
-        self._signs = Signs(node)
-        self._proposing = Proposing()
-        self._open: _Record | None = None
+        self._signs = FailureSignals(node)
+        self._proposing = ProposalTracker()
+        self._open: _OngoingRecovery | None = None
         self._last: tuple[int, float] | None = None
         self._gone_at: float | None = None
-        self._level: Mark | None = None
+        self._level: PhaseEnd | None = None
         self._groups = False
         self._due_at: float | None = None
         self._over: list[Recovery] = []
@@ -97,10 +97,12 @@ class Timeline:
 
     # --- what the agent does --------------------------------------------------------------------------------------
 
-    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float, now: float) -> None:
+    def observe(
+        self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
+    ) -> None:
         """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
         self._signs.notice(facts, event, arrived, settled=self._open is None)
-        if isinstance(event, Gone):
+        if isinstance(event, WorkersGone):
             self._gone(event.g, arrived)
         self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
         self._look(facts, arrived)
@@ -109,12 +111,12 @@ class Timeline:
             return
         for action in actions:
             match action:
-                case Send() if action.transaction.kind == "go":
-                    record.mark(Mark.OPENED, now)
+                case SendTransaction() if action.transaction.kind == "go":
+                    record.mark(PhaseEnd.OPENED, now)
                 case StopWorkers() if action.g < record.generation.g:
-                    record.mark(Mark.TOLD, now)
+                    record.mark(PhaseEnd.TOLD, now)
                 case StartWorkers() if action.generation.g == record.generation.g:
-                    record.mark(Mark.HEARD_GO, now)
+                    record.mark(PhaseEnd.HEARD_GO, now)
                     record.last, self._last = self._last or record.last, None
                     record.workers = facts.me.member.slots
         go = facts.view.go
@@ -124,7 +126,7 @@ class Timeline:
     def _gone(self, g: int, at: float) -> None:
         self._gone_at = at
         if self._open is not None and g < self._open.generation.g:
-            self._open.mark(Mark.STOPPED, at)
+            self._open.mark(PhaseEnd.STOPPED, at)
 
     # --- what the workers do --------------------------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class Timeline:
         """This node's workers of `g` run."""
         record = self._open
         if record is not None and record.generation.g == g:
-            record.mark(Mark.SPAWNED, at)
+            record.mark(PhaseEnd.SPAWNED, at)
             self._plan(at)
 
     def failed(self, g: int, at: float, now: float) -> None:
@@ -143,10 +145,10 @@ class Timeline:
     def grouped(self, g: int, local_rank: int, at: float, now: float) -> None:
         """A worker is in the process group since `at`, as it says at `now`."""
         record = self._of(g)
-        if record is not None and Mark.STEPPED not in record.marks:
+        if record is not None and PhaseEnd.STEPPED not in record.marks:
             self._groups = True
             record.formed.setdefault(local_rank, _believed(record, at, now))
-            record.marks[Mark.GROUPED] = max(record.formed.values())
+            record.marks[PhaseEnd.GROUPED] = max(record.formed.values())
             self._plan(now)
 
     def restored(self, g: int, step: int, at: float, now: float) -> None:
@@ -154,24 +156,24 @@ class Timeline:
         record = self._of(g)
         if record is not None:
             record.restored_step = step if record.restored_step is None else max(step, record.restored_step)
-            record.marks[Mark.RESTORED] = max(_believed(record, at, now), record.marks.get(Mark.RESTORED, 0.0))
+            record.marks[PhaseEnd.RESTORED] = max(_believed(record, at, now), record.marks.get(PhaseEnd.RESTORED, 0.0))
             self._plan(now)
 
     def stepped(self, g: int, step: int | None, at: float, now: float) -> None:
         """A worker has made a step."""
-        self._level = Mark.STEPPED
+        self._level = PhaseEnd.STEPPED
         at = min(at, now) if at > 0 else now
         if step is not None and (self._last is None or at >= self._last[1]):
             self._last = (step, at)
         record = self._of(g)
         if record is not None:
             at = _believed(record, at, now)
-            record.marks[Mark.STEPPED] = min(at, record.marks.get(Mark.STEPPED, at))
+            record.marks[PhaseEnd.STEPPED] = min(at, record.marks.get(PhaseEnd.STEPPED, at))
             self._plan(now)
 
-    def _of(self, g: int) -> _Record | None:
+    def _of(self, g: int) -> _OngoingRecovery | None:
         record = self._open
-        return record if record is not None and record.generation.g == g and Mark.HEARD_GO in record.marks else None
+        return record if record is not None and record.generation.g == g and PhaseEnd.HEARD_GO in record.marks else None
 
     # --- what becomes of it ---------------------------------------------------------------------------------------
 
@@ -211,22 +213,22 @@ class Timeline:
         reached = record.reached if record is not None else None
         if record is None or reached is None:
             self._due_at = None
-        elif reached is Mark.STEPPED or reached is self._level:
+        elif reached is PhaseEnd.STEPPED or reached is self._level:
             self._due_at = now + LINGER_S if self._due_at is None else min(self._due_at, now + LINGER_S)
         elif self._comes_further(record, reached):
             self._due_at = None
         else:
-            early = record.start or reached is Mark.SPAWNED
+            early = record.start or reached is PhaseEnd.SPAWNED
             self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
 
-    def _comes_further(self, record: _Record, reached: Mark) -> bool:
+    def _comes_further(self, record: _OngoingRecovery, reached: PhaseEnd) -> bool:
         """Whether this one is known to come further, as a start before it did, or because it keeps its state."""
-        known = Mark.GROUPED if self._groups and self._level is None else self._level
-        if reached is not Mark.STEPPED and Mark.RESTORED in record.marks:
+        known = PhaseEnd.GROUPED if self._groups and self._level is None else self._level
+        if reached is not PhaseEnd.STEPPED and PhaseEnd.RESTORED in record.marks:
             return True  # A script that keeps its state commits its steps.
         return known is not None and ORDER[reached] < ORDER[known]
 
-    def _recovery(self, record: _Record) -> Recovery:
+    def _recovery(self, record: _OngoingRecovery) -> Recovery:
         return Recovery(
             why=record.generation.why,
             text=record.text,
@@ -243,7 +245,7 @@ class Timeline:
 
     # --- the generation that answers the signs -----------------------------------------------------------------------
 
-    def _look(self, facts: Facts, arrived: float) -> None:
+    def _look(self, facts: AgentState, arrived: float) -> None:
         """A new generation answers the signs so far; it begins a recovery, or goes on with one that came to nothing."""
         generation = facts.generation
         if generation is None or (generation.run, generation.g) == self._seen:
@@ -256,9 +258,9 @@ class Timeline:
         mine = self._proposing.of(generation)
         record = self._record(facts, generation, arrived, mine)
         if record is not None:
-            record.mark(Mark.PUBLISHED, (mine.published_at if mine is not None else None) or arrived)
+            record.mark(PhaseEnd.PUBLISHED, (mine.published_at if mine is not None else None) or arrived)
             if facts.workers_gone and self._gone_at is not None:
-                record.mark(Mark.STOPPED, self._gone_at)
+                record.mark(PhaseEnd.STOPPED, self._gone_at)
             if self._open is not None and known[0] == generation.run:
                 self._follow_on(record, self._open)
         self._open, self._due_at = record, None
@@ -266,40 +268,42 @@ class Timeline:
 
     def _record(
         self,
-        facts: Facts,
+        facts: AgentState,
         generation: Generation,
         arrived: float,
-        mine: Proposed | None,
-    ) -> _Record | None:
+        mine: SentProposal | None,
+    ) -> _OngoingRecovery | None:
         """Begin the notes about a generation; None where there is nothing to tell of it."""
         if not generation.members or any(place.seats for place in generation.members) or facts.joined_at is None:
             return None
         nodes = [place.node for place in generation.members]
-        teller = proposer(generation) if proposer(generation) in nodes else nodes[0]
+        teller = leader_of(generation) if leader_of(generation) in nodes else nodes[0]
         evidence_at = mine.evidence_at if mine is not None else arrived
         signs = self._signs.found.items()
         wrong = [noticed.at for (what, node), noticed in signs if what == "failed" or node not in nodes]
-        fresh = generation.why is Why.FIRST or (self._gone_at is None and generation.why is Why.REFORMED)
-        record = _Record(
+        fresh = generation.why is ChangeReason.FIRST or (
+            self._gone_at is None and generation.why is ChangeReason.REFORMED
+        )
+        record = _OngoingRecovery(
             generation=generation,
             began=self._command_at if fresh else min([evidence_at, *wrong]),
-            start=generation.why is Why.FIRST,
+            start=generation.why is ChangeReason.FIRST,
             planned=generation.planned,
-            before=0 if generation.why is Why.FIRST else generation.g - 1,
+            before=0 if generation.why is ChangeReason.FIRST else generation.g - 1,
             text=generation.reason,
             tells=teller == self._node,
             member=self._node in nodes,
         )
         if fresh:
-            record.mark(Mark.JOINED, facts.joined_at)
-            record.mark(Mark.MET, evidence_at)
+            record.mark(PhaseEnd.JOINED, facts.joined_at)
+            record.mark(PhaseEnd.MET, evidence_at)
         if mine is not None:
             if not fresh:
-                record.mark(Mark.NOTICED, evidence_at)
-            record.mark(Mark.DECIDED, mine.sent_at)
+                record.mark(PhaseEnd.NOTICED, evidence_at)
+            record.mark(PhaseEnd.DECIDED, mine.sent_at)
         return record
 
-    def _follow_on(self, record: _Record, old: _Record) -> None:
+    def _follow_on(self, record: _OngoingRecovery, old: _OngoingRecovery) -> None:
         """What had begun came to nothing: both are one recovery, with the later generation's moments."""
         begins = record.began
         record.began = min(begins, self._last[1] if old.planned and self._last is not None else old.began)
@@ -307,11 +311,11 @@ class Timeline:
         record.text = f"{old.text}; {record.text}"
         record.last = old.last
         if old.start:
-            record.marks |= {mark: old.marks[mark] for mark in (Mark.JOINED, Mark.MET) if mark in old.marks}
+            record.marks |= {mark: old.marks[mark] for mark in (PhaseEnd.JOINED, PhaseEnd.MET) if mark in old.marks}
         elif begins > record.began:
-            record.mark(Mark.EARLIER, begins)
+            record.mark(PhaseEnd.EARLIER, begins)
 
 
-def _believed(record: _Record, at: float, now: float) -> float:
+def _believed(record: _OngoingRecovery, at: float, now: float) -> float:
     """A worker's moment: between the go and now, or now if it says none."""
-    return min(max(at, record.marks.get(Mark.HEARD_GO, at)), now) if at > 0 else now
+    return min(max(at, record.marks.get(PhaseEnd.HEARD_GO, at)), now) if at > 0 else now

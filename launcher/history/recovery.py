@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from elastic.core.model import Why
+from elastic.core.model import ChangeReason
 
 NOTICEABLE_S: Final = 0.01
 """A lesser phase that is shorter is counted in the next one, in the line for people; the numbers have it."""
@@ -40,7 +40,7 @@ TEXT_MAX: Final = 300
 """Characters of what happened, in the line."""
 
 
-class Mark(StrEnum):
+class PhaseEnd(StrEnum):
     """The moments that end the phases, in their order; each has the name of the phase that it ends."""
 
     EARLIER = "earlier"
@@ -61,26 +61,26 @@ class Mark(StrEnum):
     STEPPED = "step"
 
 
-_MOVED: Final = (Mark.SEATED, Mark.DECIDED, Mark.PUBLISHED)
-_LATER: Final = tuple(mark for mark in Mark if mark not in _MOVED)
-_AFTER_STOP: Final = _LATER.index(Mark.STOPPED) + 1
-ROSTER_ORDER: Final = (*_LATER[:_AFTER_STOP], *_MOVED, *_LATER[_AFTER_STOP:])
+_MOVED: Final = (PhaseEnd.SEATED, PhaseEnd.DECIDED, PhaseEnd.PUBLISHED)
+_LATER: Final = tuple(mark for mark in PhaseEnd if mark not in _MOVED)
+_AFTER_STOP: Final = _LATER.index(PhaseEnd.STOPPED) + 1
+PS_ORDER: Final = (*_LATER[:_AFTER_STOP], *_MOVED, *_LATER[_AFTER_STOP:])
 """In a parameter-server job the processes of a node are gone before its seats start again."""
-LESSER: Final = frozenset({Mark.SEATED, Mark.TOLD, Mark.OPENED, Mark.HEARD_GO})
+LESSER: Final = frozenset({PhaseEnd.SEATED, PhaseEnd.TOLD, PhaseEnd.OPENED, PhaseEnd.HEARD_GO})
 """Phases that a reader of the line misses only when they are long."""
 ENDS: Final = {
-    Mark.SPAWNED: "workers run again in",
-    Mark.GROUPED: "process group up again in",
-    Mark.RESTORED: "state restored in",
-    Mark.SERVED: "back in",
-    Mark.STEPPED: "back in",
+    PhaseEnd.SPAWNED: "workers run again in",
+    PhaseEnd.GROUPED: "process group up again in",
+    PhaseEnd.RESTORED: "state restored in",
+    PhaseEnd.SERVED: "back in",
+    PhaseEnd.STEPPED: "back in",
 }
 STARTS: Final = {
-    Mark.SPAWNED: "workers run",
-    Mark.GROUPED: "process group up",
-    Mark.RESTORED: "state restored",
-    Mark.SERVED: "serves",
-    Mark.STEPPED: "first step",
+    PhaseEnd.SPAWNED: "workers run",
+    PhaseEnd.GROUPED: "process group up",
+    PhaseEnd.RESTORED: "state restored",
+    PhaseEnd.SERVED: "serves",
+    PhaseEnd.STEPPED: "first step",
 }
 """What is known of the end: a script that says nothing of its steps is seen no further than its process group."""
 
@@ -96,12 +96,12 @@ class Recovery:
     knows how it began, and `asked_at` is when this node heard of it.
     """
 
-    why: Why
+    why: ChangeReason
     text: str
     before: int
     g: int
     began: float
-    phases: tuple[tuple[Mark, float], ...]
+    phases: tuple[tuple[PhaseEnd, float], ...]
     between_steps: bool = False
     start: bool = False
     last_step: int | None = None
@@ -117,7 +117,7 @@ class Recovery:
         return sum(length for _, length in self.phases)
 
     @property
-    def end(self) -> Mark | None:
+    def end(self) -> PhaseEnd | None:
         """The last moment that is known of it."""
         return self.phases[-1][0] if self.phases else None
 
@@ -146,13 +146,13 @@ class Recovery:
     @property
     def _how_long(self) -> str:
         total = f"{self.total_s:.2f} s"
-        end = self.end if self.end in ENDS else Mark.SPAWNED
+        end = self.end if self.end in ENDS else PhaseEnd.SPAWNED
         assert end is not None
         if not self.complete:
             return f"not back after {total}"
         if self.start:
             return f"{STARTS[end]} {total} after the command"
-        if self.between_steps and end is Mark.STEPPED:
+        if self.between_steps and end is PhaseEnd.STEPPED:
             return f"{total} between steps"
         return f"{ENDS[end]} {total}"
 
@@ -179,26 +179,26 @@ def begun(found: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
     Who proposed it saw a loss before the node that takes over, which may have come later. A failure was seen first by
     the node itself, whose processes it stopped: there only the proposer's last phases are not known.
     """
-    known = [(mark, lengths[mark]) for mark in ROSTER_ORDER if mark in lengths]
+    known = [(mark, lengths[mark]) for mark in PS_ORDER if mark in lengths]
     before, after = _cut(found, found.asked_at)
     marks = [mark for mark, _ in before]
-    if Mark.STOPPED not in marks:
+    if PhaseEnd.STOPPED not in marks:
         began = found.asked_at - _total(known)
-        if {mark for mark, _ in known} & {mark for mark, _ in after} or (after[:1] and after[0][0] is Mark.EARLIER):
-            more = [length for mark, length in after if mark is Mark.EARLIER]
-            known, after = [(Mark.EARLIER, _total(known) + sum(more))], after[len(more) :]
+        if {mark for mark, _ in known} & {mark for mark, _ in after} or (after[:1] and after[0][0] is PhaseEnd.EARLIER):
+            more = [length for mark, length in after if mark is PhaseEnd.EARLIER]
+            known, after = [(PhaseEnd.EARLIER, _total(known) + sum(more))], after[len(more) :]
         return replace(found, text=text or found.text, began=began, phases=(*known, *after), start=False)
-    last = [(mark, length) for mark, length in known if mark in (Mark.DECIDED, Mark.PUBLISHED)]
-    at = marks.index(Mark.SEATED) if Mark.SEATED in marks else -1
+    last = [(mark, length) for mark, length in known if mark in (PhaseEnd.DECIDED, PhaseEnd.PUBLISHED)]
+    at = marks.index(PhaseEnd.SEATED) if PhaseEnd.SEATED in marks else -1
     if at < 0 or before[at][1] < _total(last):
         return found
-    waited = (Mark.SEATED, before[at][1] - _total(last))
+    waited = (PhaseEnd.SEATED, before[at][1] - _total(last))
     return replace(found, phases=(*before[:at], waited, *last, *before[at + 1 :], *after))
 
 
-def _cut(found: Recovery, at: float) -> tuple[list[tuple[Mark, float]], list[tuple[Mark, float]]]:
+def _cut(found: Recovery, at: float) -> tuple[list[tuple[PhaseEnd, float]], list[tuple[PhaseEnd, float]]]:
     """The phases until a moment, and those after it; one that goes on over it is in both, in parts."""
-    before, after, begins = list[tuple[Mark, float]](), list[tuple[Mark, float]](), found.began
+    before, after, begins = list[tuple[PhaseEnd, float]](), list[tuple[PhaseEnd, float]](), found.began
     for mark, length in found.phases:
         ends = begins + length
         if ends <= at + ROUNDING_S:
@@ -212,13 +212,13 @@ def _cut(found: Recovery, at: float) -> tuple[list[tuple[Mark, float]], list[tup
     return before, after
 
 
-def _total(found: Sequence[tuple[Mark, float]]) -> float:
+def _total(found: Sequence[tuple[PhaseEnd, float]]) -> float:
     return sum(length for _, length in found)
 
 
 def phases(
-    began: float, marks: Mapping[Mark, float], order: Sequence[Mark] = tuple(Mark)
-) -> tuple[tuple[Mark, float], ...]:
+    began: float, marks: Mapping[PhaseEnd, float], order: Sequence[PhaseEnd] = tuple(PhaseEnd)
+) -> tuple[tuple[PhaseEnd, float], ...]:
     """The time between the marks, in their order.
 
     One that was over before its turn came took no time and is left out, but for the last, which says how far it came.
@@ -232,7 +232,7 @@ def phases(
     return tuple(found)
 
 
-def shown(found: Sequence[tuple[Mark, float]]) -> list[tuple[Mark, float]]:
+def shown(found: Sequence[tuple[PhaseEnd, float]]) -> list[tuple[PhaseEnd, float]]:
     """The phases that are worth a word: a short lesser one is counted in the one after it."""
     kept, more = [], 0.0
     for index, (mark, length) in enumerate(found):

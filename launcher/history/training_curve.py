@@ -28,11 +28,11 @@ _Steps = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _At = Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True):
+class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
     """Step `step` was made in generation `g`, heard at `at`, the wall clock of the node with rank 0.
 
     `loss` and `rate` (steps per second) are None where they are not known, or the loss is not finite. `metrics` are the
-    values of `Course.names`; it can be shorter.
+    values of `TrainingCurve.names`; it can be shorter.
     """
 
     step: _Steps
@@ -43,17 +43,17 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     metrics: Annotated[tuple[float | None, ...], msgspec.Meta(max_length=NAMES_MAX)] = ()
 
 
-class Course(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingCurve(msgspec.Struct, frozen=True, kw_only=True):
     """The points of a job so far, in the order of its generations; `names` are those of their metrics."""
 
     spacing_s: Annotated[float, msgspec.Meta(gt=0, le=1e12)] = SPACING_S
     names: Annotated[
         tuple[Annotated[str, msgspec.Meta(max_length=NAME_MAX)], ...], msgspec.Meta(max_length=NAMES_MAX)
     ] = ()
-    points: Annotated[tuple[Point, ...], msgspec.Meta(max_length=2 * POINTS_MAX)] = ()
+    points: Annotated[tuple[CurvePoint, ...], msgspec.Meta(max_length=2 * POINTS_MAX)] = ()
 
 
-def add(course: Course, point: Point, metrics: Mapping[str, float | None]) -> Course:
+def add(course: TrainingCurve, point: CurvePoint, metrics: Mapping[str, float | None]) -> TrainingCurve:
     """The course with another point, whose metrics are these; one that was too near to the one before it goes.
 
     Its rate is that since the newest point of its generation that is not too near. After the wall clock has gone back
@@ -71,7 +71,7 @@ def add(course: Course, point: Point, metrics: Mapping[str, float | None]) -> Co
     return _fitted(course.spacing_s, names, (*points, point))
 
 
-def merge(one: Course, other: Course) -> Course:
+def merge(one: TrainingCurve, other: TrainingCurve) -> TrainingCurve:
     """What two writers know together, in the order of generations and times."""
     names = _joined(one.names, other.names)
     points = {*_renamed(one, names), *_renamed(other, names)}
@@ -80,12 +80,12 @@ def merge(one: Course, other: Course) -> Course:
     )
 
 
-def write(course: Course) -> bytes:
+def write(course: TrainingCurve) -> bytes:
     """The document of a course."""
     return _ENCODER.encode(course)
 
 
-def read(document: bytes) -> Course | None:
+def read(document: bytes) -> TrainingCurve | None:
     """The course of a document, None if it cannot be read."""
     try:
         return _DECODER.decode(document)
@@ -93,7 +93,7 @@ def read(document: bytes) -> Course | None:
         return None
 
 
-def _rate(course: Course, point: Point) -> float | None:
+def _rate(course: TrainingCurve, point: CurvePoint) -> float | None:
     rate = None
     for base in reversed(course.points):
         if base.g != point.g or base.step >= point.step or base.at >= point.at:
@@ -109,7 +109,7 @@ def _joined(names: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
     return (*names, *islice(new, NAMES_MAX - len(names)))
 
 
-def _renamed(course: Course, names: Sequence[str]) -> list[Point]:
+def _renamed(course: TrainingCurve, names: Sequence[str]) -> list[CurvePoint]:
     """The points of a course with the metrics of these names, in their order."""
     if course.names == names[: len(course.names)]:
         return list(course.points)
@@ -120,12 +120,12 @@ def _renamed(course: Course, names: Sequence[str]) -> list[Point]:
     return found
 
 
-def _fitted(spacing_s: float, names: tuple[str, ...], points: Sequence[Point]) -> Course:
+def _fitted(spacing_s: float, names: tuple[str, ...], points: Sequence[CurvePoint]) -> TrainingCurve:
     while len(points) > POINTS_MAX:
         points = (*points[:-1:2], points[-1])
         spacing_s = min(2 * spacing_s, 1e12)
-    return Course(spacing_s=spacing_s, names=names, points=tuple(points))
+    return TrainingCurve(spacing_s=spacing_s, names=names, points=tuple(points))
 
 
 _ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final = msgspec.json.Decoder(Course)
+_DECODER: Final = msgspec.json.Decoder(TrainingCurve)

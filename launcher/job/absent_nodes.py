@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from elastic.core.decide import Reason
-from elastic.core.keys import View
-from elastic.core.model import MemberState, Mode
+from elastic.core.keys import StoreView
+from elastic.core.model import JobMode, MemberState
 
 NAMED_MAX = 5
 """A line names so many; the rest is counted."""
@@ -17,7 +17,7 @@ ASKED = (Reason.MISSING, Reason.BELOW_MIN)
 """What is waited for is nodes."""
 
 
-def missing(view: View, unreached: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def absent_nodes(view: StoreView, unreached: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """One part of a sentence for each registered node that cannot be counted on.
 
     `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why.
@@ -28,7 +28,7 @@ def missing(view: View, unreached: Mapping[str, str] | None = None) -> tuple[str
     found: list[str] = []
     for node, stored in sorted(view.members.items(), key=lambda item: item[1].create_revision):
         member = stored.value
-        if spec.mode is Mode.COLLECTIVE and member.slots != spec.slots:
+        if spec.mode is JobMode.COLLECTIVE and member.slots != spec.slots:
             found.append(f"{node} does not count: it brings {member.slots} cards, the job uses {spec.slots}")
         elif member.state is MemberState.DRAINING:
             found.append(f"{node} does not count: it leaves ({member.drain_reason or 'asked to'})")

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from elastic.core.model import Role
 from launcher.job import placement
-from launcher.job.inspect_client import Asking, Unasked
-from launcher.job.job import Job
+from launcher.job.inspect_client import InspectClient, InspectError
+from launcher.job.job import NamedJob
 
 
-async def node_of(job: Job, role: Role, index: int, ended: str) -> Asking:
+async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> InspectClient:
     """Whom to ask for a process that runs; `ended` says what follows for it from the end of the job.
 
-    Raises `Unasked`, `NoSuchJob`, `StoreError`.
+    Raises `InspectError`, `NoSuchJob`, `StoreError`.
     """
     view = await job.view()
     if why := placement.elsewhere(view):
-        raise Unasked(why)
+        raise InspectError(why)
     if view.verdict is not None:
-        raise Unasked(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
-    found = placement.where(view, role, index)
+        raise InspectError(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
+    found = placement.locate(view, role, index)
     if found is None:
-        raise Unasked(placement.absent(view, role, index))
+        raise InspectError(placement.why_absent(view, role, index))
     stored = view.members.get(found.node)
     if stored is None:
-        raise Unasked(f"node {found.node} of host {found.host} is not registered any more")
+        raise InspectError(f"node {found.node} of host {found.host} is not registered any more")
     secret = view.secret.value if view.secret is not None else None
-    return Asking(job.job_id, secret, found.node, stored.value)
+    return InspectClient(job.job_id, secret, found.node, stored.value)

@@ -8,28 +8,28 @@ from collections.abc import Sequence
 from typing import Final
 
 from elastic.core.agent.state import DEADLINE_SPARE_S
-from elastic.core.keys import View
+from elastic.core.keys import StoreView
 from elastic.core.transactions import Transaction
 from elastic.errors import ConfigError
 from launcher.job import orders
-from launcher.job.job import Job
-from launcher.job.submit import CannotOrder, ended, give, operator, understands
+from launcher.job.job import NamedJob
+from launcher.job.submit import OrderRejected, check_versions, ended, operator, submit
 from launcher.text.failure_report import of_nodes
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 
 DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
 """Of a shorter one nothing would be left for the workers."""
 
 
-async def drain(job: Job, targets: Sequence[str], deadline_s: float | None) -> tuple[str, list[str]]:
+async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None) -> tuple[str, list[str]]:
     """Give the order; the line that says what follows, and the nodes that were told to leave.
 
-    Raises `ConfigError`, and what `give` raises.
+    Raises `ConfigError`, and what `submit` raises.
     """
     view = await job.view()
     if view.verdict is not None:
-        raise CannotOrder(ended(job, view))
-    understands(job, view)
+        raise OrderRejected(ended(job, view))
+    check_versions(job, view)
     nodes = chosen(view, targets)
     reason = f"elastic-ctl drain by {operator()}"
     told: list[str] = []
@@ -37,30 +37,32 @@ async def drain(job: Job, targets: Sequence[str], deadline_s: float | None) -> t
         view, some = await _tell(job, nodes[at : at + orders.LEAVING_MAX], reason, deadline_s)
         told += some
     if not told:
-        return f"{job.job_id}: {', '.join(map(clean, nodes))} left meanwhile", []
+        return f"{job.job_id}: {', '.join(map(sanitize_line, nodes))} left meanwhile", []
     left = len(set(view.members) - set(told))
     low = view.spec.value.np.low if view.spec is not None else 1
     holds = f"; {of_nodes(left)} left, fewer than the {low} that may run: the job holds until others come"
-    whom = f"{', '.join(map(clean, told))} {'is' if len(told) == 1 else 'are'}"
+    whom = f"{', '.join(map(sanitize_line, told))} {'is' if len(told) == 1 else 'are'}"
     return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", told
 
 
-async def _tell(job: Job, nodes: Sequence[str], reason: str, deadline_s: float | None) -> tuple[View, list[str]]:
+async def _tell(
+    job: NamedJob, nodes: Sequence[str], reason: str, deadline_s: float | None
+) -> tuple[StoreView, list[str]]:
     """Tell those that are still there, all in one transaction, so that the world changes once; the view, and whom."""
 
-    def here(view: View) -> list[str]:
+    def here(view: StoreView) -> list[str]:
         return [node for node in nodes if node in view.members]
 
-    def order(view: View) -> Transaction | None:
+    def order(view: StoreView) -> Transaction | None:
         if view.verdict is not None or not here(view):
             return None
-        return orders.leave(job.keys, view, here(view), reason, deadline_s, round(time.time(), 3))
+        return orders.order_drain(job.keys, view, here(view), reason, deadline_s, round(time.time(), 3))
 
-    view, written = await give(job, order, lambda view: f"elastic-ctl drain {' '.join(here(view))}")
+    view, written = await submit(job, order, lambda view: f"elastic-ctl drain {' '.join(here(view))}")
     return view, here(view) if written else []
 
 
-def chosen(view: View, targets: Sequence[str]) -> list[str]:
+def chosen(view: StoreView, targets: Sequence[str]) -> list[str]:
     """The members that these words name: node ids, M_ids, hosts. Raises `ConfigError` for one that names none."""
     generation = view.generation.value if view.generation is not None else None
     found: dict[str, None] = {}

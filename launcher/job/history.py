@@ -5,20 +5,20 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.store.protocol import Store
 from launcher.history import events as history
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 
 
-def in_words(event: history.Event) -> str:
+def event_line(event: history.HistoryEvent) -> str:
     """One line for people; before the first generation it names none."""
     at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     generation = f"generation {event.g} " if event.g else ""
-    return f"{at}  {clean(event.node)}  {generation}{event.what}: {clean(event.text)}"
+    return f"{at}  {sanitize_line(event.node)}  {generation}{event.what}: {sanitize_line(event.text)}"
 
 
-async def read(store: Store, keys: JobKeys) -> list[history.Event]:
+async def read_history(store: Store, keys: JobKeys) -> list[history.HistoryEvent]:
     """The history of a job, oldest first. Raises `StoreError`."""
-    listing = await store.list(Range.prefix(keys.events))
+    listing = await store.list(KeyRange.prefix(keys.events))
     return history.read(keys, listing.entries)

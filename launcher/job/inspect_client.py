@@ -3,7 +3,7 @@
     async with Asking(job_id, secret, node, member) as one:         # within `CONNECT_LIMIT_S`
         snapshot = await one.now()
 
-What does not come about is `Unasked`, in words that follow "node X at ADDRESS cannot be asked: ".
+What does not come about is `InspectError`, in words that follow "node X at ADDRESS cannot be asked: ".
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from launcher.net.lines import LINE_MAX
 from launcher.peers.reachability import reason
 from launcher.wire.inspect import (
     ANSWER_MAX,
-    Answer,
-    Log,
+    InspectAnswer,
+    InspectQuestion,
+    InspectRefusal,
+    InspectWelcome,
     LogEnd,
     LogPiece,
+    LogQuestion,
     LogStart,
-    Now,
-    Question,
-    Refusal,
-    Shown,
-    Snapshot,
-    Stacks,
+    NodeSnapshot,
+    StacksQuestion,
     StackText,
+    StatusQuestion,
     answers,
-    look,
+    inspect_hello,
     question_line,
     read_answer,
 )
@@ -51,17 +51,17 @@ AT_ONCE: Final = 500
 """Nodes that are asked at the same time: connections for which the usual limit of open files, 1024, has room."""
 
 
-class Unasked(ElasticError):
+class InspectError(ElasticError):
     """An agent cannot be asked, or does not answer. Use a machine of the job's network, or see what the text names."""
 
     exit_code = 1
 
 
-class NotNow(Unasked):
+class InspectBusy(InspectError):
     """What stands in the way passes by itself. Ask again in a while."""
 
 
-class Asking:
+class InspectClient:
     """One connection to one agent's window."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Asking:
         self._writer: asyncio.StreamWriter | None = None
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises `Unasked`."""
+        """Connect. Raises `InspectError`."""
         if not self._member.link or not self._secret:
             raise self._unasked("it does not listen" if self._secret else "the job has no secret in the store yet")
         connected = False
@@ -101,24 +101,24 @@ class Asking:
         """Hang up."""
         self._hang_up()
 
-    async def now(self) -> Snapshot:
-        """How the node stands. Raises `Unasked`."""
-        await self._ask(Now())
+    async def now(self) -> NodeSnapshot:
+        """How the node stands. Raises `InspectError`."""
+        await self._ask(StatusQuestion())
         answer = await self._answer()
-        if not isinstance(answer, Snapshot):
+        if not isinstance(answer, NodeSnapshot):
             raise self._strange()
         return answer
 
-    async def stacks(self, asked: Stacks) -> StackText:
-        """The stacks of a process. Raises `Unasked`."""
+    async def stacks(self, asked: StacksQuestion) -> StackText:
+        """The stacks of a process. Raises `InspectError`."""
         await self._ask(asked)
         answer = await self._answer()
         if not isinstance(answer, StackText):
             raise self._strange()
         return answer
 
-    async def log(self, asked: Log) -> AsyncIterator[LogStart | LogPiece | LogEnd]:
-        """The log of a process, piece by piece; the last one is a `LogEnd`. Raises `Unasked`."""
+    async def log(self, asked: LogQuestion) -> AsyncIterator[LogStart | LogPiece | LogEnd]:
+        """The log of a process, piece by piece; the last one is a `LogEnd`. Raises `InspectError`."""
         await self._ask(asked)
         while True:
             answer = await self._answer(None if asked.follow else ANSWER_LIMIT_S)
@@ -139,17 +139,19 @@ class Asking:
         if greeting.nonce is None:
             raise LinkError("it has not learned the job's secret yet; try again")
         me = Greeting(greeting.job_id, greeting.node, greeting.nonce)
-        said = look(secret, me, secrets.token_hex(16))
+        said = inspect_hello(secret, me, secrets.token_hex(16))
         self._writer.write(encode(said))
         answer = await self._answer(None, "it shows nothing to this job's secret; is it of an older version?")
-        if not isinstance(answer, Shown) or not answers(secret, me, said, answer):
+        if not isinstance(answer, InspectWelcome) or not answers(secret, me, said, answer):
             raise LinkError("who answers there cannot prove to be it")
 
-    async def _ask(self, question: Question) -> None:
+    async def _ask(self, question: InspectQuestion) -> None:
         assert self._writer is not None
         self._writer.write(question_line(question))
 
-    async def _answer(self, limit_s: float | None = ANSWER_LIMIT_S, closed: str = "it closed the connection") -> Answer:
+    async def _answer(
+        self, limit_s: float | None = ANSWER_LIMIT_S, closed: str = "it closed the connection"
+    ) -> InspectAnswer:
         try:
             async with asyncio.timeout(limit_s):
                 line = await self._line()
@@ -162,8 +164,8 @@ class Asking:
             raise self._unasked(reason(error, self._member.host)) from error
         except LinkError as error:
             raise self._strange() from error
-        if isinstance(answer, Refusal):
-            raise (NotNow if answer.later else Unasked)(f"{self._node}: {answer.why}")
+        if isinstance(answer, InspectRefusal):
+            raise (InspectBusy if answer.later else InspectError)(f"{self._node}: {answer.why}")
         return answer
 
     async def _line(self) -> bytes:
@@ -177,23 +179,23 @@ class Asking:
         if self._writer is not None:
             self._writer.transport.abort()
 
-    def _strange(self) -> Unasked:
+    def _strange(self) -> InspectError:
         return self._unasked("its answer is not understood; is it of another version?")
 
-    def _unasked(self, why: str) -> Unasked:
-        return Unasked(_words(self._node, self._member, why))
+    def _unasked(self, why: str) -> InspectError:
+        return InspectError(_words(self._node, self._member, why))
 
 
 async def ask_all(
     job_id: str, secret: str | None, members: Mapping[str, Member], limit_s: float
-) -> tuple[dict[str, Snapshot], dict[str, str]]:
+) -> tuple[dict[str, NodeSnapshot], dict[str, str]]:
     """Ask these members how they stand, all within `limit_s`; and of those that were not asked, why.
 
     Where they cannot all be asked at once each has its part of the time, so that silent ones take it from nobody.
     """
     gate = asyncio.Semaphore(AT_ONCE)
     each_s = limit_s / max(math.ceil(len(members) / AT_ONCE), 1)
-    snapshots: dict[str, Snapshot] = {}
+    snapshots: dict[str, NodeSnapshot] = {}
     unasked: dict[str, str] = {}
     tried: set[str] = set()
 
@@ -201,9 +203,9 @@ async def ask_all(
         async with gate:
             tried.add(node)
             try:
-                async with asyncio.timeout(each_s), Asking(job_id, secret, node, member, each_s) as asking:
+                async with asyncio.timeout(each_s), InspectClient(job_id, secret, node, member, each_s) as asking:
                     snapshots[node] = await asking.now()
-            except Unasked as error:
+            except InspectError as error:
                 unasked[node] = str(error)
             except TimeoutError:
                 unasked[node] = _words(node, member, _silent(each_s))

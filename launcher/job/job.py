@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from elastic.core.keys import JobKeys, View, ViewReader
-from elastic.core.kv import Range
+from elastic.core.keys import JobKeys, StoreView, ViewReader
+from elastic.core.kv import KeyRange
 from elastic.errors import ConfigError, ElasticError
 from elastic.store.protocol import Store
 from launcher.config import store_access
 from launcher.config.argv import named_values
 from launcher.config.flags import BY_NAME
-from launcher.config.readers import Servers
-from launcher.system.descriptors import say
-from launcher.system.stdout import answer
+from launcher.config.readers import StoreEndpoints
+from launcher.system.descriptors import write_stderr_line
+from launcher.system.stdout import print_result
 
 STORE_FLAGS: Final = (*store_access.FLAGS, "key_prefix")
 """The flags of `elastic-launch` that name a store."""
@@ -28,7 +28,7 @@ NO_SUCH_JOB = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class NamedJob:
     """The job that was named, and its store."""
 
     job_id: str
@@ -36,14 +36,14 @@ class Job:
     store: Store
     servers: tuple[str, ...]
 
-    async def view(self, *, everything: bool = False) -> View:
+    async def view(self, *, everything: bool = False) -> StoreView:
         """All documents of the job, at one revision. Raises `NoSuchJob` if there is none.
 
         `everything`: a job of which nothing but its history is left is one, too.
         """
         listing = await self.store.list(self.keys.everything[0])
         if not listing.entries and everything:
-            listing = await self.store.list(Range.prefix(self.keys.root), keys_only=True)
+            listing = await self.store.list(KeyRange.prefix(self.keys.root), keys_only=True)
         if not listing.entries:
             raise self.missing()
         entries = {entry.key: entry for entry in listing.entries}
@@ -62,7 +62,7 @@ class NoSuchJob(ElasticError):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Subcommand:
     """A subcommand. `arguments` adds what it takes beside the flags of the job; `run` gives the exit code.
 
     One with `alone` instead of `run` needs no job, and opens the store itself if it is given one. `flags` are those of
@@ -72,12 +72,12 @@ class Command:
     name: str
     help: str
     arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[Job, argparse.Namespace], Awaitable[int]] | None = None
+    run: Callable[[NamedJob, argparse.Namespace], Awaitable[int]] | None = None
     alone: Callable[[argparse.Namespace, Mapping[str, str]], Awaitable[int]] | None = None
     flags: tuple[str, ...] = JOB_FLAGS
 
 
-def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Servers, str, str]:
+def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[StoreEndpoints, str, str]:
     """Server, job id and key prefix, from the flags (by name) and the environment, as `elastic-launch` reads them.
 
     Inside a worker the job is the worker's. Raises `ConfigError` that names what is missing or wrong.
@@ -88,7 +88,7 @@ def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tu
     return given["servers"], given["job_id"], _key_prefix(given)
 
 
-def named_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Servers, str]:
+def named_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[StoreEndpoints, str]:
     """Server and key prefix, in the same way, for what looks at all jobs."""
     given = named_values(asked, environ, STORE_FLAGS)
     _need("elastic_server", given, "which etcd?")
@@ -97,9 +97,9 @@ def named_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> 
 
 def open_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> Store:
     """A client of the store that was named; says a warning about files that look wrong. Raises `ConfigError`."""
-    way, warnings = store_access.access(named_values(asked, environ, STORE_FLAGS), environ)
+    way, warnings = store_access.read_access(named_values(asked, environ, STORE_FLAGS), environ)
     for line in warnings:
-        say(f"warning: {line}", WHO)
+        write_stderr_line(f"warning: {line}", WHO)
     return way.open()
 
 
@@ -129,4 +129,4 @@ def reading(read: Callable[[str], object]) -> Callable[[str], object]:
 
 def write(lines: Iterable[str]) -> None:
     """Write lines to stdout."""
-    answer("".join(f"{line}\n" for line in lines))
+    print_result("".join(f"{line}\n" for line in lines))

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.keys import JOB_ID, JobKeys, View, ViewReader
-from elastic.core.kv import Range
-from elastic.core.model import Status
+from elastic.core.keys import JOB_ID, JobKeys, StoreView, ViewReader
+from elastic.core.kv import KeyRange
+from elastic.core.model import FinalStatus
 from elastic.errors import TooLarge
 from elastic.store.protocol import Store
 from launcher.history.events import written_at
@@ -41,12 +41,12 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     generation: int | None = None
     world_size: int | None = None
     last_event_at: float | None = None
-    verdict: Status | None = None
+    verdict: FinalStatus | None = None
     reason: str = ""
 
 
 @dataclass
-class _Seen:
+class _JobKeysSeen:
     """What the keys of a job say."""
 
     nodes: int = 0
@@ -71,7 +71,7 @@ async def jobs(store: Store, prefix: str) -> list[JobLine]:
     """Every job below the prefix, by its id. Raises `StoreError`."""
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def look(keys: JobKeys, seen: _Seen) -> JobLine:
+    async def look(keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
         async with room:
             return await _look(store, keys, seen)
 
@@ -84,25 +84,25 @@ async def jobs(store: Store, prefix: str) -> list[JobLine]:
     return sorted((task.result() for task in asking), key=lambda line: line.job_id)
 
 
-async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _Seen]]:
+async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _JobKeysSeen]]:
     """The jobs whose keys stand below the prefix."""
     root = f"{prefix.rstrip('/')}/"
-    found: dict[str, tuple[JobKeys, _Seen]] = {}
-    span = Range.prefix(root)
+    found: dict[str, tuple[JobKeys, _JobKeysSeen]] = {}
+    span = KeyRange.prefix(root)
     while entries := (await store.list(span, keys_only=True, limit=PAGE)).entries:
         for entry in entries:
             name, slash, _ = entry.key.removeprefix(root).partition("/")
             if not slash or not JOB_ID.fullmatch(name):
                 continue
             if name not in found:
-                found[name] = (JobKeys(name, prefix), _Seen())
+                found[name] = (JobKeys(name, prefix), _JobKeysSeen())
             keys, seen = found[name]
             seen.see(keys, entry.key)
-        span = Range(entries[-1].key + "\0", span.end)
+        span = KeyRange(entries[-1].key + "\0", span.end)
     return list(found.values())
 
 
-async def _look(store: Store, keys: JobKeys, seen: _Seen) -> JobLine:
+async def _look(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
     """What is known of one job. One that is too large to be read is shown as that, beside all others."""
     try:
         listings = await asyncio.gather(*map(store.list, keys.followed()))
@@ -133,7 +133,7 @@ async def _look(store: Store, keys: JobKeys, seen: _Seen) -> JobLine:
     )
 
 
-def _state(view: View, nodes: int, *, formed: bool) -> str:
+def _state(view: StoreView, nodes: int, *, formed: bool) -> str:
     if view.verdict is not None:
         return str(view.verdict.value.status)
     if view.unreadable:

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from elastic.core.keys import JobKeys, Stored, View, encode
-from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, Operation, Put, Range
-from elastic.core.model import Halt, Leave, Np, Spec, Status, Verdict
+from elastic.core.keys import JobKeys, StoredDocument, StoreView, encode
+from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, KeyRange, Operation, Put
+from elastic.core.model import DrainOrder, FinalStatus, JobSpec, Np, StopOrder, Verdict
 from elastic.core.ps import cluster_spec
 from elastic.core.transactions import Transaction
 
@@ -25,15 +25,15 @@ TAG = "operator"
 """Of a verdict that no proposer wrote."""
 
 
-def scale(keys: JobKeys, view: View, np: Np) -> Transaction:
+def order_scale(keys: JobKeys, view: StoreView, np: Np) -> Transaction:
     """Another np in the spec. The view has one."""
     assert view.spec is not None
-    spec: Spec = msgspec.structs.replace(view.spec.value, np=np)
+    spec: JobSpec = msgspec.structs.replace(view.spec.value, np=np)
     compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
     return Transaction("scale", compares, (Put(keys.spec, encode(spec)),))
 
 
-def unfit(spec: Spec, np: Np) -> str:
+def why_np_impossible(spec: JobSpec, np: Np) -> str:
     """Why a job cannot have that np, with the mend; "" if it can."""
     if spec.ips and np.high > len(spec.ips):
         most = len(spec.ips)
@@ -45,8 +45,8 @@ def unfit(spec: Spec, np: Np) -> str:
     return ""
 
 
-def leave(
-    keys: JobKeys, view: View, nodes: Sequence[str], reason: str, within_s: float | None, at: float
+def order_drain(
+    keys: JobKeys, view: StoreView, nodes: Sequence[str], reason: str, within_s: float | None, at: float
 ) -> Transaction:
     """Tell members to leave, at most `LEAVING_MAX`. The view has them. The shorter of two deadlines holds.
 
@@ -61,38 +61,38 @@ def leave(
         nearer_s = min((one for one in (before_s, within_s) if one is not None), default=None)
         compares.append(Compare.created(keys.member(node), view.members[node].create_revision))
         compares.append(_as_seen(view, keys.leave(node), stored))
-        then.append(Put(keys.leave(node), encode(Leave(reason=reason, within_s=nearer_s, at=at))))
+        then.append(Put(keys.leave(node), encode(DrainOrder(reason=reason, within_s=nearer_s, at=at))))
     room = OPERATIONS_MAX - NOTED_MAX - len(compares) - len(then)
     gone = [one for one in view.leaves if one not in view.members][:room]
-    return Transaction("drain", tuple(compares), (*then, *(Delete(Range.key(keys.leave(one))) for one in gone)))
+    return Transaction("drain", tuple(compares), (*then, *(Delete(KeyRange.key(keys.leave(one))) for one in gone)))
 
 
-def halt(keys: JobKeys, view: View, reason: str, at: float) -> Transaction:
+def order_stop(keys: JobKeys, view: StoreView, reason: str, at: float) -> Transaction:
     """Stop this run as a planned change."""
-    order = Halt(run=_run(view), reason=reason, at=at)
+    order = StopOrder(run=_run(view), reason=reason, at=at)
     return Transaction("stop", _guards(keys, view), (Put(keys.halt, encode(order)),))
 
 
-def end(keys: JobKeys, view: View, reason: str, at: float, *, deserted: bool = False) -> Transaction:
+def write_verdict(keys: JobKeys, view: StoreView, reason: str, at: float, *, deserted: bool = False) -> Transaction:
     """Write the verdict at once: whoever has workers stops them fast. It needs nothing that can be read.
 
     `deserted`: only if nobody is registered.
     """
     g = view.generation.value.g if view.generation is not None else 0
-    verdict = Verdict(status=Status.STOPPED, reason=reason, run=_run(view), g=g, tag=TAG, at=at)
+    verdict = Verdict(status=FinalStatus.STOPPED, reason=reason, run=_run(view), g=g, tag=TAG, at=at)
     compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
     if deserted:
         compares = (*compares, Compare.empty(keys.members))
     return Transaction("stop", compares, (Put(keys.verdict, encode(verdict)),))
 
 
-def _run(view: View) -> int:
+def _run(view: StoreView) -> int:
     if view.spec is not None:
         return view.spec.value.run
     return view.generation.value.run if view.generation is not None else 1
 
 
-def _guards(keys: JobKeys, view: View) -> tuple[Compare, ...]:
+def _guards(keys: JobKeys, view: StoreView) -> tuple[Compare, ...]:
     same = (
         Compare.equals(keys.incarnation, encode(view.incarnation.value))
         if view.incarnation is not None
@@ -101,6 +101,6 @@ def _guards(keys: JobKeys, view: View) -> tuple[Compare, ...]:
     return (same, _as_seen(view, keys.verdict, None))
 
 
-def _as_seen(view: View, key: str, stored: Stored[Any] | None) -> Compare:
+def _as_seen(view: StoreView, key: str, stored: StoredDocument[Any] | None) -> Compare:
     """The key is as it was read: what stood there, or still what cannot be read, or still nothing."""
     return Compare.modified(key, stored.mod_revision if stored is not None else view.damaged_at.get(key, 0))

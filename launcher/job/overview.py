@@ -8,24 +8,24 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.keys import View
+from elastic.core.keys import StoreView
 from launcher.job import placement, status
 from launcher.job.inspect_client import ask_all
-from launcher.job.job import Job
-from launcher.wire.inspect import Snapshot
+from launcher.job.job import NamedJob
+from launcher.wire.inspect import NodeSnapshot
 
 ASK_LIMIT_S: Final = 1.0
 """So long all nodes together may take to answer."""
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
     """`windows` are the nodes' own words, by node. `unasked` says of the others why there are none.
 
     `asked_at` is the wall clock when they were asked, from which the ages in their words count.
     """
 
     status: status.JobStatus
-    windows: Mapping[str, Snapshot]
+    windows: Mapping[str, NodeSnapshot]
     unasked: Mapping[str, str]
     asked_at: float
 
@@ -36,17 +36,17 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
         return {**found, "windows": msgspec.to_builtins(self.windows), "unasked": dict(self.unasked)}
 
 
-async def look(job: Job) -> Picture:
+async def read_overview(job: NamedJob) -> JobOverview:
     """Read the store once, and ask every registered node. Raises `NoSuchJob`, and `StoreError`."""
-    return await picture(job, await job.view())
+    return await overview_of(job, await job.view())
 
 
-async def picture(job: Job, view: View) -> Picture:
+async def overview_of(job: NamedJob, view: StoreView) -> JobOverview:
     """The same of what was read; a job that has ended has nobody to ask, and torchrun's nodes answer nobody."""
     described, asked_at = status.describe(view, job.job_id), time.time()
     if view.verdict is not None or placement.elsewhere(view):
-        return Picture(status=described, windows={}, unasked={}, asked_at=asked_at)
+        return JobOverview(status=described, windows={}, unasked={}, asked_at=asked_at)
     members = {node: stored.value for node, stored in view.members.items()}
     secret = view.secret.value if view.secret is not None else None
     windows, unasked = await ask_all(job.job_id, secret, members, ASK_LIMIT_S)
-    return Picture(status=described, windows=windows, unasked=unasked, asked_at=asked_at)
+    return JobOverview(status=described, windows=windows, unasked=unasked, asked_at=asked_at)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from elastic.core.keys import View
-from elastic.core.model import Generation, Mode, Role, Seat
+from elastic.core.keys import StoreView
+from elastic.core.model import Generation, JobMode, Role, Task
 from elastic.core.text import process_name
 from elastic.errors import ConfigError
 
 _NAMED = re.compile(r"(?:(?P<role>worker|server|heter)(?:log)?[.])?(?P<index>[0-9]{1,9})", re.ASCII)
 
 
-class Found(NamedTuple):
+class ProcessLocation(NamedTuple):
     """A node, and the start of the process there: its generation, and the revision of its roster."""
 
     node: str
@@ -34,7 +34,7 @@ def named(text: str) -> tuple[Role, int]:
     return Role(match["role"] or Role.WORKER), int(match["index"])
 
 
-def where(view: View, role: Role, index: int) -> Found | None:
+def locate(view: StoreView, role: Role, index: int) -> ProcessLocation | None:
     """Where a process is that was started last; None while there is none.
 
     While the gate of the newest generation is closed that is the place in the one before.
@@ -44,8 +44,8 @@ def where(view: View, role: Role, index: int) -> Found | None:
         return None
     if any(place.seats for place in generation.members):
         for place in generation.members:
-            if Seat(role, index) in place.seats:
-                return Found(place.node, place.host, (generation.g, place.since))
+            if Task(role, index) in place.seats:
+                return ProcessLocation(place.node, place.host, (generation.g, place.since))
         return None
     if role is not Role.WORKER:
         return None
@@ -54,15 +54,15 @@ def where(view: View, role: Role, index: int) -> Found | None:
         if m_id >= len(generation.members):
             return None
         place = generation.members[m_id]
-        return Found(place.node, place.host, (generation.g, 0))
+        return ProcessLocation(place.node, place.host, (generation.g, 0))
     before = generation.before
     if before is None or m_id >= len(before.nodes):
         return None
     node = before.nodes[m_id]
-    return Found(node, node.rpartition("-")[0], (before.g, 0))
+    return ProcessLocation(node, node.rpartition("-")[0], (before.g, 0))
 
 
-def absent(view: View, role: Role, index: int) -> str:
+def why_absent(view: StoreView, role: Role, index: int) -> str:
     """Why a process is nowhere, in a sentence."""
     generation, name = _generation(view), process_name(role, index)
     if generation is None:
@@ -78,14 +78,14 @@ def absent(view: View, role: Role, index: int) -> str:
     return f"there is no {name}: generation {generation.g} has the ranks 0 to {generation.world_size - 1}"
 
 
-def elsewhere(view: View) -> str:
+def elsewhere(view: StoreView) -> str:
     """Who has the workers, in a sentence, where the nodes of the job do not; "" where they do."""
-    if view.spec is None or view.spec.value.mode is not Mode.TORCHRUN:
+    if view.spec is None or view.spec.value.mode is not JobMode.TORCHRUN:
         return ""
     return "torchrun has the workers of this job and their logs: see its output on each node, or its --log-dir"
 
 
-def _generation(view: View) -> Generation | None:
+def _generation(view: StoreView) -> Generation | None:
     """The newest generation of the present run."""
     if view.generation is None or (view.spec is not None and view.spec.value.run != view.generation.value.run):
         return None

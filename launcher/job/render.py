@@ -8,8 +8,8 @@ from typing import Final
 from elastic.core.text import process_name
 from launcher.job import status
 from launcher.job.status import JobStatus, NodeState, NodeStatus
-from launcher.text.sanitize import clean
-from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
+from launcher.text.sanitize import sanitize_line
+from launcher.wire.inspect import NodeSnapshot, WorkerSnapshot, WorkerState
 
 COLUMNS: Final = ("M_id", "node", "host", "ranks", "state", "since", "step", "rate", "note")
 NUMBERS: Final = frozenset({"since", "step", "rate"})
@@ -21,15 +21,15 @@ _TOLD: Final = (WorkerState.PREPARING, WorkerState.JOINING, WorkerState.STARTING
 """What a worker does that people should know of a node that runs."""
 
 
-def cells(node: NodeStatus, window: Snapshot | None) -> tuple[str, ...]:
+def cells(node: NodeStatus, window: NodeSnapshot | None) -> tuple[str, ...]:
     """A node's row under `COLUMNS`."""
     *first, note = status.cells(node)
     if window is None:
         return (*first, UNKNOWN, UNKNOWN, UNKNOWN, note)
-    return (*first, length(window.since_s), *_progress(window), clean(note or _note(node, window)))
+    return (*first, length(window.since_s), *_progress(window), sanitize_line(note or _note(node, window)))
 
 
-def rows(described: JobStatus, windows: Mapping[str, Snapshot]) -> list[tuple[str, ...]]:
+def rows(described: JobStatus, windows: Mapping[str, NodeSnapshot]) -> list[tuple[str, ...]]:
     """All rows under the head of the table."""
     return [cells(node, windows.get(node.node)) for node in described.nodes]
 
@@ -49,7 +49,7 @@ def foot_lines(described: JobStatus, unasked: Mapping[str, str]) -> list[str]:
         first = next(iter(unasked.values()))
         others = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
         lines.append(f"Not known here: {first}{others}")
-    return [clean(line) for line in lines]
+    return [sanitize_line(line) for line in lines]
 
 
 def length(seconds: float) -> str:
@@ -68,13 +68,13 @@ def speed(rate: float | None) -> str:
     return f"{rate:.1f}/s" if rate >= 1 or rate == 0 else f"{1 / rate:.1f} s"
 
 
-def worker_words(worker: WorkerNow) -> str:
+def worker_words(worker: WorkerSnapshot) -> str:
     """What one worker does: "rank 3 preparing: downloading (40 s)"."""
     detail = f": {worker.detail}" if worker.detail else ""
     return f"{process_name(worker.role, worker.index)} {worker.state}{detail} ({length(worker.since_s)})"
 
 
-def _progress(window: Snapshot) -> tuple[str, str]:
+def _progress(window: NodeSnapshot) -> tuple[str, str]:
     """Step and rate of the process of the node that is furthest."""
     known = [worker for worker in window.workers if worker.step is not None]
     if not known:
@@ -83,7 +83,7 @@ def _progress(window: Snapshot) -> tuple[str, str]:
     return str(first.step), speed(first.rate if first.state is not WorkerState.EXITED else None)
 
 
-def _note(node: NodeStatus, window: Snapshot) -> str:
+def _note(node: NodeStatus, window: NodeSnapshot) -> str:
     if window.state == "loading torch":
         return window.state
     if node.state is NodeState.RUNNING:

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from elastic.core.keys import View
+from elastic.core.keys import StoreView
 from elastic.core.model import Generation, Np
 from elastic.core.transactions import Transaction
 from elastic.errors import ConfigError
 from launcher.job import orders
-from launcher.job.job import Job
-from launcher.job.submit import CannotOrder, ended, give
+from launcher.job.job import NamedJob
+from launcher.job.submit import OrderRejected, ended, submit
 from launcher.text.failure_report import of_nodes
 
 
-async def scale(job: Job, wanted: Np) -> str:
-    """Give the order; the line that says what follows. Raises `ConfigError`, and what `give` raises."""
+async def scale(job: NamedJob, wanted: Np) -> str:
+    """Give the order; the line that says what follows. Raises `ConfigError`, and what `submit` raises."""
 
-    def order(view: View) -> Transaction | None:
+    def order(view: StoreView) -> Transaction | None:
         if view.verdict is not None:
-            raise CannotOrder(ended(job, view))
+            raise OrderRejected(ended(job, view))
         if view.spec is None:
-            raise CannotOrder(f"{job.job_id} has no readable spec: start a node first")
-        if unfit := orders.unfit(view.spec.value, wanted):
+            raise OrderRejected(f"{job.job_id} has no readable spec: start a node first")
+        if unfit := orders.why_np_impossible(view.spec.value, wanted):
             raise ConfigError(unfit)
-        return None if view.spec.value.np == wanted else orders.scale(job.keys, view, wanted)
+        return None if view.spec.value.np == wanted else orders.order_scale(job.keys, view, wanted)
 
-    view, written = await give(job, order, lambda view: f"elastic-ctl scale: {_becomes(view, wanted)}")
+    view, written = await submit(job, order, lambda view: f"elastic-ctl scale: {_becomes(view, wanted)}")
     assert view.spec is not None
     if not written:
         return f"{job.job_id}: --np is {wanted} already"
     return f"{job.job_id}: {_becomes(view, wanted)}; {_what_follows(view, wanted)}"
 
 
-def _becomes(view: View, np: Np) -> str:
+def _becomes(view: StoreView, np: Np) -> str:
     return f"--np {view.spec.value.np if view.spec is not None else '?'} becomes {np}"
 
 
-def _what_follows(view: View, np: Np) -> str:
+def _what_follows(view: StoreView, np: Np) -> str:
     generation: Generation | None = view.generation.value if view.generation is not None else None
     inside = len(generation.members) if generation is not None else 0
     here = len(view.members)

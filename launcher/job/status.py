@@ -14,16 +14,35 @@ from enum import StrEnum
 import msgspec
 
 from elastic.core import host_exclusion
-from elastic.core.decide import Conclude, Decision, Form, Memory, Open, Policy, Reason, decide
+from elastic.core.decide import (
+    ConcludeJob,
+    Decision,
+    DecisionMemory,
+    DecisionPolicy,
+    FormGeneration,
+    OpenGate,
+    Reason,
+    decide,
+)
 from elastic.core.host_exclusion import budget_of, taken_for_linked
-from elastic.core.keys import View
-from elastic.core.model import Budget, Generation, MemberState, Mode, Outcome, Place, Saved, Verdict, Why
-from elastic.core.ps.text import seats_in_words
+from elastic.core.keys import StoreView
+from elastic.core.model import (
+    Budget,
+    ChangeReason,
+    Generation,
+    GenerationMember,
+    JobMode,
+    MemberState,
+    Outcome,
+    SavedCheckpoint,
+    Verdict,
+)
+from elastic.core.ps.text import tasks_in_words
 from elastic.core.run_deadline import KILL_S
 from elastic.core.text import process_name
-from launcher.job.absent_nodes import missing
+from launcher.job.absent_nodes import absent_nodes
 from launcher.text.failure_report import ago, ended_lines
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 
 COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
 NO_LONGER_REGISTERED = "no longer registered"
@@ -68,14 +87,14 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     are those charged. `proposer` is the first in line, `now` what it would say. `damaged` are the keys of documents
     that cannot be read; `saved` is the newest committed checkpoint. What the spec says is None while there is no
     readable one; under torchrun `restarts_max` is None, too, because each of its agents counts its own. `lacking` nodes
-    are missing, of those that np asks for; `missing` says who is known not to count, and why.
+    are missing, of those that np asks for; `absent_nodes` says who is known not to count, and why.
     """
 
     job_id: str
     run: int | None
     np: str | None
     generation: int | None
-    why: Why | None
+    why: ChangeReason | None
     reason: str
     go: bool
     world_size: int
@@ -85,15 +104,15 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     now: str
     verdict: Verdict | None
     damaged: tuple[str, ...]
-    saved: Saved | None
+    saved: SavedCheckpoint | None
     nodes: tuple[NodeStatus, ...]
     lacking: int = 0
     missing: tuple[str, ...] = ()
 
 
-def describe(view: View, job_id: str) -> JobStatus:
+def describe(view: StoreView, job_id: str) -> JobStatus:
     """Say how a job stands. `view` must be complete."""
-    world = _World.of(view)
+    world = _JobWorld.of(view)
     spec = view.spec.value if view.spec is not None else None
     generation = world.generation
     budget = budget_of(view) if generation is not None else Budget()
@@ -109,7 +128,7 @@ def describe(view: View, job_id: str) -> JobStatus:
         go=world.go,
         world_size=generation.world_size if generation is not None else 0,
         restarts=budget.charged,
-        restarts_max=spec.restarts_max if spec is not None and spec.mode is not Mode.TORCHRUN else None,
+        restarts_max=spec.restarts_max if spec is not None and spec.mode is not JobMode.TORCHRUN else None,
         proposer=proposer,
         now=_now(view),
         verdict=view.verdict.value if view.verdict is not None else None,
@@ -142,24 +161,24 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
     if status.saved is not None:
         lines.append(_saved_words(status.saved, status.run, wall))
     lines += [f"This document cannot be read: {key}" for key in status.damaged]
-    return [clean(line) for line in lines]
+    return [sanitize_line(line) for line in lines]
 
 
 def cells(node: NodeStatus) -> tuple[str, ...]:
     """A node's row under `COLUMNS`."""
     m_id = "-" if node.m_id is None else str(node.m_id)
     ranks = node.seats or _span(node.ranks)
-    return tuple(clean(text) for text in (m_id, node.node, node.host, ranks, node.state, node.note))
+    return tuple(sanitize_line(text) for text in (m_id, node.node, node.host, ranks, node.state, node.note))
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class _JobWorld:
     """The newest generation of this run, and the world whose workers may still be there.
 
     With a go that is the newest generation itself; while its gate is closed, the one `before` it.
     """
 
-    view: View
+    view: StoreView
     generation: Generation | None
     go: bool
     inside: frozenset[str]
@@ -167,7 +186,7 @@ class _World:
     workers: tuple[str, ...]
 
     @classmethod
-    def of(cls, view: View) -> _World:
+    def of(cls, view: StoreView) -> _JobWorld:
         generation = view.generation.value if view.generation is not None else None
         if generation is not None and view.spec is not None and view.spec.value.run != generation.run:
             generation = None
@@ -203,12 +222,12 @@ class _World:
         state, note = self._state(node)
         return NodeStatus(m_id=m_id, node=node, host=host, ranks=ranks, state=state, note=note)
 
-    def _seated(self, place: Place, m_id: int) -> NodeStatus:
+    def _seated(self, place: GenerationMember, m_id: int) -> NodeStatus:
         """A node of a parameter-server job."""
         status = self._node(place.node, place.host, m_id)
         if place.leaving and status.state is NodeState.RUNNING:
             status = msgspec.structs.replace(status, state=NodeState.STOPPING, note="asked to leave")
-        return msgspec.structs.replace(status, seats=seats_in_words(place))
+        return msgspec.structs.replace(status, seats=tasks_in_words(place))
 
     def _state(self, node: str) -> tuple[NodeState, str]:
         stored, outcome = self.view.members.get(node), self._outcome(node)
@@ -234,7 +253,7 @@ class _World:
         room = spec is not None and len(self.inside) < spec.np.high
         for one in budget_of(self.view).hosts:
             if one.host == stored.value.host and (one.left_s > 0 or (one.apart and room)):
-                parts = [f"for {host_exclusion.length(one.left_s)} (or less)"] if one.left_s > 0 else []
+                parts = [f"for {host_exclusion.duration_in_words(one.left_s)} (or less)"] if one.left_s > 0 else []
                 parts += ["until it can be reached"] if one.apart else []
                 return (
                     NodeState.KEPT_OUT,
@@ -256,41 +275,41 @@ class _World:
         return outcome is not None and outcome.over
 
 
-def _lacking(view: View, nodes: tuple[NodeStatus, ...]) -> int:
+def _lacking(view: StoreView, nodes: tuple[NodeStatus, ...]) -> int:
     """How many nodes fewer there are than the job is to grow to, or than it needs."""
-    if view.spec is None or view.verdict is not None or view.spec.value.mode is not Mode.COLLECTIVE:
+    if view.spec is None or view.verdict is not None or view.spec.value.mode is not JobMode.COLLECTIVE:
         return 0
     np, away = view.spec.value.np, (NodeState.LOST, NodeState.DRAINING, NodeState.KEPT_OUT)
     wanted = np.first if np.unlimited or np.first == np.high else np.low
     return max(wanted - sum(node.node in view.members and node.state not in away for node in nodes), 0)
 
 
-def _missing(view: View, nodes: tuple[NodeStatus, ...]) -> tuple[str, ...]:
+def _missing(view: StoreView, nodes: tuple[NodeStatus, ...]) -> tuple[str, ...]:
     if view.verdict is not None:
         return ()
     lost = [f"{node.node} is {NO_LONGER_REGISTERED}" for node in nodes if node.state is NodeState.LOST]
     out = [f"{node.node} is kept out {node.note}" for node in nodes if node.state is NodeState.KEPT_OUT]
-    return (*lost, *missing(view), *out)
+    return (*lost, *absent_nodes(view), *out)
 
 
-def _now(view: View) -> str:
+def _now(view: StoreView) -> str:
     if not view.members and view.verdict is None and not view.unreadable:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
     places = view.generation.value.members if view.generation is not None else ()
     here = frozenset(view.members)
-    memory = Memory(linked=taken_for_linked(view), unheard=frozenset(place.node for place in places) - here)
-    decision, memory = decide(view, memory, Policy("", kill_s=2 * KILL_S), 0.0)
+    memory = DecisionMemory(linked=taken_for_linked(view), unheard=frozenset(place.node for place in places) - here)
+    decision, memory = decide(view, memory, DecisionPolicy("", kill_s=2 * KILL_S), 0.0)
     return _decision_words(decision, timed=bool(memory.cooling))
 
 
 def _decision_words(decision: Decision, *, timed: bool) -> str:
     """`timed`: the sentence counts how long a host is still kept out."""
     match decision:
-        case Form():
+        case FormGeneration():
             return f"about to make the next generation: {decision.reason}"
-        case Open():
+        case OpenGate():
             return f"about to give the go: {decision.reason}"
-        case Conclude():
+        case ConcludeJob():
             return f"about to end the job: {decision.reason}"
         case _:
             timed = timed and decision.code is Reason.TRAINING
@@ -311,7 +330,7 @@ def _outcome_words(outcome: Outcome) -> str:
     return str(outcome.ended)
 
 
-def _saved_words(saved: Saved, run: int | None, wall: float) -> str:
+def _saved_words(saved: SavedCheckpoint, run: int | None, wall: float) -> str:
     earlier = f" of run {saved.run}" if run is not None and saved.run != run else ""
     return f"Saved: step {saved.step}{earlier} in {saved.folder} on {saved.host}, {ago(wall - saved.at)}"
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from elastic.core.keys import View
-from elastic.core.kv import Range
+from elastic.core.keys import StoreView
+from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
 from launcher.job import orders
-from launcher.job.job import Job
-from launcher.job.submit import CannotOrder, ended, give, operator
-from launcher.job.watch import Newest
+from launcher.job.job import NamedJob
+from launcher.job.submit import OrderRejected, ended, operator, submit
+from launcher.job.watch import JobWatch
 from launcher.text.failure_report import of_nodes
 
 RETURN_SPARE_S: Final = 1.0
@@ -29,27 +29,29 @@ def why(*, at_once: bool) -> str:
 
 
 async def stop(
-    job: Job, reason: str, *, at_once: bool, tell: Callable[[str], object] = lambda _: None
-) -> tuple[str, View | None]:
+    job: NamedJob, reason: str, *, at_once: bool, tell: Callable[[str], object] = lambda _: None
+) -> tuple[str, StoreView | None]:
     """Give the order; the line that says what follows, and the job as it was then; None: it had ended before.
 
     Where no node is registered it waits until none can be about to come back, and ends the job; `tell` hears of that.
-    Raises what `give` raises.
+    Raises what `submit` raises.
     """
 
-    def order(view: View) -> Transaction | None:
+    def order(view: StoreView) -> Transaction | None:
         if view.verdict is not None:
             return None
         if view.spec is None and view.generation is None and not view.unreadable and not view.members:
-            raise CannotOrder(f"{job.job_id} has never begun: nothing is to be stopped")
+            raise OrderRejected(f"{job.job_id} has never begun: nothing is to be stopped")
         at = round(time.time(), 3)
         if at_once:
-            return orders.end(job.keys, view, reason, at)
+            return orders.write_verdict(job.keys, view, reason, at)
         if trouble := _no_save(job, view):
-            raise CannotOrder(f"{job.job_id}: {trouble}; put it right, or end the job at once: elastic-ctl stop --now")
-        return orders.halt(job.keys, view, reason, at)
+            raise OrderRejected(
+                f"{job.job_id}: {trouble}; put it right, or end the job at once: elastic-ctl stop --now"
+            )
+        return orders.order_stop(job.keys, view, reason, at)
 
-    view, written = await give(job, order, lambda _: reason.partition(" by ")[0])
+    view, written = await submit(job, order, lambda _: reason.partition(" by ")[0])
     if not written:
         return ended(job, view), None
     if at_once:
@@ -61,25 +63,27 @@ async def stop(
     return _will_save(job, view), view
 
 
-def _will_save(job: Job, view: View) -> str:
+def _will_save(job: NamedJob, view: StoreView) -> str:
     return f"{job.job_id}: {of_nodes(len(view.members))} will save, stop their workers and end"
 
 
-def _no_save(job: Job, view: View) -> str:
+def _no_save(job: NamedJob, view: StoreView) -> str:
     """Why agents cannot have their workers save: what they go by cannot be read; "" if they can."""
     if damaged := (*view.unreadable, *_odd_members(job, view)):
         return f"{damaged[0]} cannot be read, so nobody could save"
     return f"{job.keys.spec} is not there, so nobody could save" if view.spec is None and view.members else ""
 
 
-def _odd_members(job: Job, view: View) -> list[str]:
+def _odd_members(job: NamedJob, view: StoreView) -> list[str]:
     """Keys of members that cannot be read, where that is all that there is of members."""
     return [] if view.members else [key for key in view.damaged if key.startswith(job.keys.members)]
 
 
-async def _deserted(job: Job, stopped: View, reason: str, tell: Callable[[str], object]) -> tuple[str, View | None]:
+async def _deserted(
+    job: NamedJob, stopped: StoreView, reason: str, tell: Callable[[str], object]
+) -> tuple[str, StoreView | None]:
     """End a job that was stopped while nobody was registered, unless somebody is within the time that this takes."""
-    async with Newest(job, tell) as newest:
+    async with JobWatch(job, tell) as newest:
         while not newest.view.members and newest.view.verdict is None:
             if await stays_deserted(job, newest):
                 _, written = await end_job(job, reason)
@@ -89,26 +93,26 @@ async def _deserted(job: Job, stopped: View, reason: str, tell: Callable[[str], 
     return (_will_save(job, view), stopped) if view.verdict is None else (ended(job, view), None)
 
 
-async def end_job(job: Job, reason: str) -> tuple[View, bool]:
-    """Write the verdict of a job that is stopped, if still nobody is in it; see `give`."""
+async def end_job(job: NamedJob, reason: str) -> tuple[StoreView, bool]:
+    """Write the verdict of a job that is stopped, if still nobody is in it; see `submit`."""
     at = round(time.time(), 3)
 
-    def order(view: View) -> Transaction | None:
+    def order(view: StoreView) -> Transaction | None:
         if view.members or view.verdict is not None:
             return None
         if odd := _odd_members(job, view):
-            raise CannotOrder(f"{job.job_id}: {odd[0]} cannot be read; delete it, or use elastic-ctl stop --now")
-        return orders.end(job.keys, view, reason, at, deserted=True)
+            raise OrderRejected(f"{job.job_id}: {odd[0]} cannot be read; delete it, or use elastic-ctl stop --now")
+        return orders.write_verdict(job.keys, view, reason, at, deserted=True)
 
-    return await give(job, order, lambda _: "no node is left: the end")
+    return await submit(job, order, lambda _: "no node is left: the end")
 
 
-def _absence_s(view: View) -> float:
+def _absence_s(view: StoreView) -> float:
     """After so long nobody comes back whose key is gone: who still runs writes it sooner."""
     return (view.spec.value.lease_ttl_s if view.spec is not None else LEASE_TTL_S) + RETURN_SPARE_S
 
 
-def run_of(view: View) -> tuple[str, int]:
+def run_of(view: StoreView) -> tuple[str, int]:
     """Which run of which store's job it is."""
     store = view.incarnation.value if view.incarnation is not None else ""
     return store, view.spec.value.run if view.spec is not None else 0
@@ -118,7 +122,7 @@ LOOK_EVERY_S: Final = 1.0
 """So often etcd is asked, while it is waited that nobody comes back; one that takes longer stands still."""
 
 
-async def stays_deserted(job: Job, newest: Newest) -> bool:
+async def stays_deserted(job: NamedJob, newest: JobWatch) -> bool:
     """Wait until nobody has been registered for longer than a lease lasts; False if something else happens before.
 
     A lease can end early, and an etcd that stands still ends all of them: such a node writes its key again, and its
@@ -137,11 +141,11 @@ async def stays_deserted(job: Job, newest: Newest) -> bool:
     return True
 
 
-async def _answers(job: Job) -> bool:
+async def _answers(job: NamedJob) -> bool:
     """Tell whether etcd answers as fast as it does where nothing is wrong."""
     try:
         async with asyncio.timeout(LOOK_EVERY_S):
-            await job.store.list(Range.key(job.keys.spec), keys_only=True)
+            await job.store.list(KeyRange.key(job.keys.spec), keys_only=True)
     except (StoreError, TimeoutError):
         return False
     return True

@@ -8,38 +8,40 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from elastic.core.keys import View
-from elastic.core.kv import Operation, Put, Range
+from elastic.core.keys import StoreView
+from elastic.core.kv import KeyRange, Operation, Put
 from elastic.core.model import SCHEMA
 from elastic.core.transactions import Transaction
 from elastic.errors import ElasticError, OutcomeUnknown
 from launcher.history import events
-from launcher.history.events import Event, What
-from launcher.job.job import NO_SUCH_JOB, Job
+from launcher.history.events import EventKind, HistoryEvent
+from launcher.job.job import NO_SUCH_JOB, NamedJob
 from launcher.text.failure_report import ended_lines
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 
 TRIES_MAX: Final = 20
 """A job that changes more often than this while an order is given is not told it."""
 NAME_SHOWN_MAX: Final = 64
 
 
-class CannotOrder(ElasticError):
+class OrderRejected(ElasticError):
     """The job cannot do that, as its line says. Nothing was written."""
 
     exit_code = NO_SUCH_JOB
 
 
-async def give(job: Job, order: Callable[[View], Transaction | None], what: Callable[[View], str]) -> tuple[View, bool]:
+async def submit(
+    job: NamedJob, order: Callable[[StoreView], Transaction | None], what: Callable[[StoreView], str]
+) -> tuple[StoreView, bool]:
     """Write what `order` makes of the job as it stands; it makes None of one that needs nothing.
 
     `what` says it in the job's history, which is written in the same transaction. Gives that view, and whether
     something was written. Where an answer was lost it is written again: every order says how things are to be, so that
-    it may stand twice. Raises `CannotOrder`, `NoSuchJob`, `StoreError`.
+    it may stand twice. Raises `OrderRejected`, `NoSuchJob`, `StoreError`.
     """
     for _ in range(TRIES_MAX):
         view = await job.view()
-        understands(job, view)
+        check_versions(job, view)
         transaction = order(view)
         if transaction is None:
             return view, False
@@ -50,25 +52,25 @@ async def give(job: Job, order: Callable[[View], Transaction | None], what: Call
             continue
         if result.done:
             return view, True
-    raise CannotOrder(f"{job.job_id} changes too fast to be told anything; try again")
+    raise OrderRejected(f"{job.job_id} changes too fast to be told anything; try again")
 
 
-def understands(job: Job, view: View) -> None:
-    """Raise `CannotOrder` where the agents are of another version: they would wait, or end, for what they cannot read.
+def check_versions(job: NamedJob, view: StoreView) -> None:
+    """Raise `OrderRejected` if the agents are of another version: they would wait, or end, for what they cannot read.
 
     Nothing can be ordered of a job that has ended, whatever its version.
     """
     schema = view.spec.value.schema if view.spec is not None else view.schema
     if view.verdict is None and schema is not None and schema != SCHEMA:
-        raise CannotOrder(f"job {job.job_id} runs schema {schema}, this elastic-ctl has {SCHEMA}; use its version")
+        raise OrderRejected(f"job {job.job_id} runs schema {schema}, this elastic-ctl has {SCHEMA}; use its version")
 
 
-async def _noted(job: Job, view: View, text: str, transaction: Transaction) -> tuple[Operation, ...]:
+async def _noted(job: NamedJob, view: StoreView, text: str, transaction: Transaction) -> tuple[Operation, ...]:
     """What puts an order into the history of the job, and the verdict if it is one: no agent tells of that."""
     g = view.generation.value.g if view.generation is not None else 0
     at = round(time.time(), 3)
-    order = Event(at=at, node=operator(), what=What.ORDER, g=g, text=text[: events.TEXT_MAX])
-    listing = await job.store.list(Range.prefix(job.keys.events), keys_only=True)
+    order = HistoryEvent(at=at, node=operator(), what=EventKind.ORDER, g=g, text=text[: events.TEXT_MAX])
+    listing = await job.store.list(KeyRange.prefix(job.keys.events), keys_only=True)
     present = sorted(entry.key for entry in listing.entries)
     noted: list[Operation] = []
     for event in (order, *events.events_of(job.keys, transaction, operator(), at)):
@@ -78,10 +80,10 @@ async def _noted(job: Job, view: View, text: str, transaction: Transaction) -> t
     return tuple(noted)
 
 
-def ended(job: Job, view: View) -> str:
+def ended(job: NamedJob, view: StoreView) -> str:
     """How a job that has a verdict ended, in one line."""
     assert view.verdict is not None
-    return clean(ended_lines(view.verdict.value, job.job_id, time.time())[0])
+    return sanitize_line(ended_lines(view.verdict.value, job.job_id, time.time())[0])
 
 
 def operator() -> str:
@@ -90,4 +92,4 @@ def operator() -> str:
         user = getpass.getuser()
     except (OSError, KeyError):  # No such user in this container.
         user = "somebody"
-    return f"{clean(user)[:NAME_SHOWN_MAX]}@{clean(socket.gethostname())[:NAME_SHOWN_MAX]}"
+    return f"{sanitize_line(user)[:NAME_SHOWN_MAX]}@{sanitize_line(socket.gethostname())[:NAME_SHOWN_MAX]}"

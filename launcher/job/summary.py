@@ -6,30 +6,30 @@ import asyncio
 from contextlib import suppress
 
 from elastic.core.keys import JobKeys, decode
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.errors import DocumentError
 from elastic.store.protocol import Store
 from launcher.history import training_curve
-from launcher.history.job_report import Story, tell
-from launcher.job.history import read
+from launcher.history.job_report import JobReport, build_report
+from launcher.job.history import read_history
 
 
-async def read_story(store: Store, keys: JobKeys, now: float) -> Story:
+async def read_report(store: Store, keys: JobKeys, now: float) -> JobReport:
     """The story of a job as it stands, from its documents for people. `now` is a wall clock. Raises `StoreError`."""
     events, written, verdict, members = await asyncio.gather(
-        read(store, keys),
-        store.list(Range.key(keys.course)),
-        store.list(Range.key(keys.verdict)),
-        store.list(Range.prefix(keys.members), keys_only=True, limit=1),
+        read_history(store, keys),
+        store.list(KeyRange.key(keys.course)),
+        store.list(KeyRange.key(keys.verdict)),
+        store.list(KeyRange.prefix(keys.members), keys_only=True, limit=1),
     )
     points = training_curve.read(written.entries[0].value) if written.entries else None
     ended = None
     with suppress(DocumentError):
         ended = decode(keys, keys.verdict, verdict.entries[0].value) if verdict.entries else None
-    return tell(events, points, now=now, verdict=ended, here=bool(members.entries))
+    return build_report(events, points, now=now, verdict=ended, here=bool(members.entries))
 
 
-def story_line(told: Story) -> str:
+def report_line(told: JobReport) -> str:
     """One line for people: goodput, and where the rest of the time went. "" if there is nothing to tell."""
     if told.goodput is None:
         return ""

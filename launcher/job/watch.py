@@ -7,18 +7,18 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from elastic.core.keys import View, ViewReader
+from elastic.core.keys import StoreView, ViewReader
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
-from launcher.job.job import Job
+from launcher.job.job import NamedJob
 
 
-class Newest:
+class JobWatch:
     """`view` is the newest one. A store that is away is outlived; `trouble` says why it is, "" while it is not."""
 
-    def __init__(self, job: Job, tell: Callable[[str], object] = lambda _: None) -> None:
+    def __init__(self, job: NamedJob, tell: Callable[[str], object] = lambda _: None) -> None:
         """Begin with what stands there now, when entered. `tell` hears in a line that the store is away, or back."""
-        self.view = View()
+        self.view = StoreView()
         self.trouble = ""
         self._job = job
         self._tell = tell

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from launcher.k8s.objects import Complaint, Job, Pods
+from launcher.k8s.objects import ApiErrorBody, KubeJob, PodList
 
 ANSWER_S = 20.0
 BYTES_MAX = 256 << 20
@@ -28,7 +28,7 @@ NO_ANSWER: Final = (
 """What a call raises when there is no answer, or one that cannot be read: nested too deep, or no text."""
 
 
-class Refused(Exception):
+class ApiRefused(Exception):
     """The API server said no, with this status."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -36,8 +36,8 @@ class Refused(Exception):
         self.status = status
 
 
-class Api:
-    """One Job at the API server. Calls raise `Refused` or one of `NO_ANSWER`."""
+class KubeApi:
+    """One Job at the API server. Calls raise `ApiRefused` or one of `NO_ANSWER`."""
 
     def __init__(self, session: aiohttp.ClientSession, server: str, namespace: str, job: str, token: Path) -> None:
         """The token is read for each call: Kubernetes writes it anew every hour."""
@@ -46,14 +46,14 @@ class Api:
         self._pods = f"{server}/api/v1/namespaces/{quote(namespace)}/pods"
         self._token = token
 
-    async def job(self) -> Job:
+    async def job(self) -> KubeJob:
         """The Job as it is."""
-        return msgspec.json.decode(await self._asked("GET", self._job), type=Job)
+        return msgspec.json.decode(await self._asked("GET", self._job), type=KubeJob)
 
-    async def pods(self, uid: str) -> Pods:
+    async def pods(self, uid: str) -> PodList:
         """The Job's pods, and the moment (`resourceVersion`) from which they can be watched."""
         query = {"labelSelector": f"{OWNER}={uid}"}
-        return msgspec.json.decode(await self._asked("GET", self._pods, query=query), type=Pods)
+        return msgspec.json.decode(await self._asked("GET", self._pods, query=query), type=PodList)
 
     async def changed(self, uid: str, version: str, limit_s: float) -> None:
         """Return when something happens to a pod, or can be missed, or after `limit_s`."""
@@ -92,7 +92,7 @@ class Api:
         async with answer:
             said = await answer.content.read(1 << 16)
         try:
-            message = msgspec.json.decode(said, type=Complaint).message
+            message = msgspec.json.decode(said, type=ApiErrorBody).message
         except msgspec.MsgspecError:
             message = answer.reason or ""
-        raise Refused(answer.status, " ".join(message.split())[:1000])
+        raise ApiRefused(answer.status, " ".join(message.split())[:1000])

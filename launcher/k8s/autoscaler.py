@@ -26,9 +26,9 @@ import aiohttp
 
 from elastic.core.model import Np
 from launcher.config import readers
-from launcher.k8s.api import ANSWER_S, NO_ANSWER, Api, Refused
+from launcher.k8s.api import ANSWER_S, NO_ANSWER, ApiRefused, KubeApi
 from launcher.k8s.objects import view_of
-from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, Memory, Policy, Resize, decide, pods
+from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, ResizeJob, ScalingMemory, ScalingPolicy, decide, pods
 from launcher.net.endpoints import join_host_port
 
 T = TypeVar("T")
@@ -44,17 +44,17 @@ NOT_FOUND, CHANGED = 404, (409, 410)
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class Follower:
+class JobScaler:
     """Keeps one Job at the size that `decide` finds right. A reason is said when it is another one."""
 
-    def __init__(self, api: Api, name: str, policy: Policy, say: Callable[[str], None]) -> None:
+    def __init__(self, api: KubeApi, name: str, policy: ScalingPolicy, say: Callable[[str], None]) -> None:
         self._api = api
         self._name = name
         self._policy = policy
         self._say = say
         self._said = ""
         self._uid = ""
-        self._memory = Memory()
+        self._memory = ScalingMemory()
 
     async def follow(self) -> None:
         """For ever. Nothing that the API server says or fails to say ends it."""
@@ -64,7 +64,7 @@ class Follower:
                 await self._round()
                 before = ""
                 continue
-            except Refused as error:
+            except ApiRefused as error:
                 trouble, said = f"{error}; trying again", error.status
             except NO_ANSWER as error:
                 trouble, said = f"the API server cannot be asked ({error or type(error).__name__}); trying again", 0
@@ -80,11 +80,11 @@ class Follower:
         """Read, decide, act, and wait for news."""
         job = await self._api.job()
         if job.metadata.uid != self._uid:  # Another one under the same name.
-            self._memory, self._uid = Memory(), job.metadata.uid
+            self._memory, self._uid = ScalingMemory(), job.metadata.uid
         listed = await self._api.pods(self._uid)
         now = time.monotonic()
         decision, memory = decide(view_of(job, listed.items), self._memory, self._policy, now)
-        if isinstance(decision, Resize):
+        if isinstance(decision, ResizeJob):
             await self._api.resize(decision.size, job.metadata.resource_version)
             self._memory = memory
             self._tell(f"from {job.spec.completions} to {pods(decision.size)}: {decision.reason}")
@@ -106,7 +106,7 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-class _Parser(argparse.ArgumentParser):
+class _AutoscalerParser(argparse.ArgumentParser):
     """A mistake is one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -138,7 +138,7 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     inside = f"https://{join_host_port(host, int(port))}" if host else ""
     say = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog=PROG, description=__doc__, formatter_class=say, allow_abbrev=False)
+    parser = _AutoscalerParser(prog=PROG, description=__doc__, formatter_class=say, allow_abbrev=False)
     parser.add_argument("--job", required=True, help="the name of the Job")
     parser.add_argument("--np", required=True, type=_of(_pods), metavar="MIN:MAX", help="pods, at least and at most")
     seconds = _of(readers.seconds(0.1))
@@ -156,13 +156,13 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
 
 async def _run(asked: argparse.Namespace) -> None:
     np: Np = asked.np
-    policy = Policy(np.low, np.high, asked.patience, asked.again)
+    policy = ScalingPolicy(np.low, np.high, asked.patience, asked.again)
     secure = ssl.create_default_context(cafile=asked.ca_file) if asked.server.startswith("https:") else True
     connector = aiohttp.TCPConnector(ssl=secure)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        api = Api(session, asked.server.rstrip("/"), asked.namespace, asked.job, asked.token_file)
-        await Follower(api, asked.job, policy, _say).follow()
+        api = KubeApi(session, asked.server.rstrip("/"), asked.namespace, asked.job, asked.token_file)
+        await JobScaler(api, asked.job, policy, _say).follow()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,14 +7,14 @@ from typing import Final
 
 import msgspec
 
-from launcher.k8s.sizing import DIGITS_MAX, WANTED, View
+from launcher.k8s.sizing import DIGITS_MAX, WANTED, ScalingView
 
 INDEXES_MAX = 100_000
 """Of a Job whose indexes are all tracked, Kubernetes allows as many."""
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 
 
-class Meta(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
     """metadata."""
 
     uid: str = ""
@@ -23,7 +23,7 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     deletion_timestamp: str | None = None
 
 
-class Condition(msgspec.Struct, frozen=True):
+class KubeCondition(msgspec.Struct, frozen=True):
     """One of status.conditions."""
 
     type: str = ""
@@ -31,22 +31,22 @@ class Condition(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Status(msgspec.Struct, frozen=True):
+class PodStatus(msgspec.Struct, frozen=True):
     """status of a pod."""
 
     phase: str = ""
-    conditions: list[Condition] = []
+    conditions: list[KubeCondition] = []
 
 
-class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
+class KubeJobStatus(msgspec.Struct, frozen=True, rename="camel"):
     """status of a Job. Indexes are written as "0,2-5"; they stay when their pods are gone."""
 
-    conditions: list[Condition] = []
+    conditions: list[KubeCondition] = []
     completed_indexes: str = ""
     failed_indexes: str = ""
 
 
-class JobSpec(msgspec.Struct, frozen=True):
+class KubeJobSpec(msgspec.Struct, frozen=True):
     """spec of a Job."""
 
     completions: int | None = None
@@ -54,35 +54,35 @@ class JobSpec(msgspec.Struct, frozen=True):
     suspend: bool = False
 
 
-class Job(msgspec.Struct, frozen=True):
+class KubeJob(msgspec.Struct, frozen=True):
     """A Job."""
 
-    metadata: Meta
-    spec: JobSpec
-    status: JobStatus = JobStatus()
+    metadata: ObjectMeta
+    spec: KubeJobSpec
+    status: KubeJobStatus = KubeJobStatus()
 
 
 class Pod(msgspec.Struct, frozen=True):
     """A pod."""
 
-    metadata: Meta
-    status: Status = Status()
+    metadata: ObjectMeta
+    status: PodStatus = PodStatus()
 
 
-class Pods(msgspec.Struct, frozen=True):
+class PodList(msgspec.Struct, frozen=True):
     """A list of pods."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     items: list[Pod] = []
 
 
-class Complaint(msgspec.Struct, frozen=True):
+class ApiErrorBody(msgspec.Struct, frozen=True):
     """What the server says instead."""
 
     message: str = ""
 
 
-def view_of(job: Job, pods: Sequence[Pod]) -> View:
+def view_of(job: KubeJob, pods: Sequence[Pod]) -> ScalingView:
     """The Job as `decide` sees it."""
     size = job.spec.completions or 0
     found: dict[str, set[int]] = {"running": set(), "waiting": set()}
@@ -101,7 +101,7 @@ def view_of(job: Job, pods: Sequence[Pod]) -> View:
             found["running"].add(int(text))
         elif pod.metadata.deletion_timestamp is None and pod.status.phase == "Pending" and without:
             found["waiting"].add(int(text))
-    return View(
+    return ScalingView(
         size=size,
         running=frozenset(found["running"] - done),
         waiting=frozenset(found["waiting"] - done),

@@ -15,7 +15,7 @@ DIGITS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ScalingView:
     """The Job and its pods. `running`, `waiting` and `done` are indexes; those that wait have no machine to run on.
 
     An index that is done, because its pod completed or failed for good, gets no pod any more.
@@ -31,7 +31,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ScalingPolicy:
     """How many pods at least and at most, how long one may wait for a machine, and when it is asked for again."""
 
     low: int
@@ -41,7 +41,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ScalingMemory:
     """Since when an index waits, since when one is done, and when some were taken back the last time."""
 
     since: Mapping[int, float] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class KeepSize:
     """Nothing is to be changed before `until`, unless the Job or its pods change."""
 
     reason: str
@@ -62,21 +62,23 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
+class ResizeJob:
     """The Job is to have so many pods."""
 
     size: int
     reason: str
 
 
-def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Hold | Resize, Memory]:
+def decide(
+    view: ScalingView, memory: ScalingMemory, policy: ScalingPolicy, now: float
+) -> tuple[KeepSize | ResizeJob, ScalingMemory]:
     """What to do with the Job, and what to remember of it. Only pods at the end are taken back: others would move."""
     memory = _remembered(view, memory, policy, now)
     since = memory.since
     if view.ended:
-        return Hold("the Job has ended"), Memory()
+        return KeepSize("the Job has ended"), ScalingMemory()
     if view.suspended:
-        return Hold("the Job is suspended"), memory
+        return KeepSize("the Job is suspended"), memory
     if memory.idle is not None and not view.done <= memory.drained:
         return _at_the_end(view, max(memory.idle, *memory.done.values()) + policy.patience_s, now), memory
     if view.wanted:
@@ -84,32 +86,32 @@ def decide(view: View, memory: Memory, policy: Policy, now: float) -> tuple[Hold
     if not policy.low <= view.size <= policy.high:
         size = _open(view, min(max(view.size, policy.low), policy.high))
         if size != view.size:
-            return Resize(size, f"--np allows {policy.low} to {policy.high}"), memory
+            return ResizeJob(size, f"--np allows {policy.low} to {policy.high}"), memory
 
     given_up = {index for index, start in since.items() if now - start >= policy.patience_s}
     if kept := _kept(view, given_up, policy.low):
         reason = f"{pods(view.size - kept)} found no machine in {policy.patience_s:g} s"
-        return Resize(kept, reason), replace(memory, taken_back=now)
+        return ResizeJob(kept, reason), replace(memory, taken_back=now)
     if since:
         later = [start + policy.patience_s for index, start in since.items() if index not in given_up]
-        return Hold(f"{pods(len(since))} without a machine", min(later, default=None)), memory
+        return KeepSize(f"{pods(len(since))} without a machine", min(later, default=None)), memory
     certain_at = max(memory.done.values(), default=now) + policy.patience_s
     if view.done and now < certain_at:  # The others may be about to complete, too.
-        return Hold(_completed(view), certain_at), memory
+        return KeepSize(_completed(view), certain_at), memory
     if len(view.running | view.done) < view.size:
-        return Hold(f"{len(view.running)} of {pods(view.size)} running"), memory
+        return KeepSize(f"{len(view.running)} of {pods(view.size)} running"), memory
     here = f"all {pods(view.size)} running"
     if view.done:  # Drained by hand: their indexes are used up.
         here = f"{len(view.running)} of {pods(view.size)} running, the others ended"
     if view.size >= policy.high:
-        return Hold(f"{here}, and more are not allowed"), memory
+        return KeepSize(f"{here}, and more are not allowed"), memory
     if memory.taken_back is not None and now < memory.taken_back + policy.again_s:
         until = memory.taken_back + policy.again_s
-        return Hold(f"{here}; there was no machine for more", until), memory
-    return Resize(policy.high, here), memory
+        return KeepSize(f"{here}; there was no machine for more", until), memory
+    return ResizeJob(policy.high, here), memory
 
 
-def _remembered(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
+def _remembered(view: ScalingView, memory: ScalingMemory, policy: ScalingPolicy, now: float) -> ScalingMemory:
     done = {index: memory.done.get(index, now) for index in view.done}
     drained = memory.drained & view.done
     if view.running:
@@ -121,36 +123,36 @@ def _remembered(view: View, memory: Memory, policy: Policy, now: float) -> Memor
     return replace(memory, since=since, done=done, drained=drained, idle=idle)
 
 
-def _as_wanted(view: View, policy: Policy) -> Hold | Resize:
+def _as_wanted(view: ScalingView, policy: ScalingPolicy) -> KeepSize | ResizeJob:
     try:
         number = int(view.wanted) if len(view.wanted) <= DIGITS_MAX else None
     except ValueError:
         number = None
     if number is None:
-        return Hold(f"the annotation {WANTED} is {view.wanted[:40]!r} and no number; write one, or remove it")
+        return KeepSize(f"the annotation {WANTED} is {view.wanted[:40]!r} and no number; write one, or remove it")
     allowed = min(max(number, policy.low), policy.high)
     size = _open(view, allowed)
     within = "" if allowed == number else f", and --np allows {policy.low} to {policy.high}"
     within += "" if size == allowed else f", and the first {allowed} have ended"
     reason = f"the annotation {WANTED} says {number}{within}"
-    return Hold(reason) if size == view.size else Resize(size, reason)
+    return KeepSize(reason) if size == view.size else ResizeJob(size, reason)
 
 
-def _at_the_end(view: View, certain_at: float, now: float) -> Hold | Resize:
+def _at_the_end(view: ScalingView, certain_at: float, now: float) -> KeepSize | ResizeJob:
     """Some nodes have done their work and none runs: nobody is added or waited for, whatever is wanted."""
     kept = _kept(view, view.waiting, 0)
     if not kept:
-        return Hold(_completed(view))
+        return KeepSize(_completed(view))
     if now < certain_at:  # They may have been drained before anybody looked, and the machines of the others be away.
-        return Hold(f"{_completed(view)}, and none runs", certain_at)
-    return Resize(kept, "the others have ended")
+        return KeepSize(f"{_completed(view)}, and none runs", certain_at)
+    return ResizeJob(kept, "the others have ended")
 
 
-def _completed(view: View) -> str:
+def _completed(view: ScalingView) -> str:
     return f"{len(view.done)} of {pods(view.size)} ended"
 
 
-def _kept(view: View, given_up: Set[int], low: int) -> int:
+def _kept(view: ScalingView, given_up: Set[int], low: int) -> int:
     """How many are left when those that are given up go, from the end on; 0 if none goes.
 
     Of those that are not done `low` stay: a Job whose indexes are all done is complete.
@@ -161,7 +163,7 @@ def _kept(view: View, given_up: Set[int], low: int) -> int:
     return kept if kept < view.size else 0
 
 
-def _open(view: View, size: int) -> int:
+def _open(view: ScalingView, size: int) -> int:
     """The size, or what the Job needs at least so as not to be complete before its work is done."""
     return max(size, 1 + next((index for index in range(view.size) if index not in view.done), -1))
 

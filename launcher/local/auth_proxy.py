@@ -21,7 +21,7 @@ STRANGERS_MAX = 256
 """Connections that have proven nothing yet; more are closed at once."""
 
 
-class Porter:
+class AuthProxy:
     """Listens until `close`. `path` gives the socket of etcd, another one when etcd is started again."""
 
     def __init__(self, secret: str, path: Callable[[], str]) -> None:
@@ -72,7 +72,7 @@ class Porter:
         self._strangers += 1
         try:
             own = secrets.token_hex(16)
-            writer.write(protocol.greeting(own))
+            writer.write(protocol.proxy_greeting(own))
             async with asyncio.timeout(PROVE_LIMIT_S):
                 line = await reader.readuntil(b"\n")
             guest = protocol.read_proof(self._key, own, line)

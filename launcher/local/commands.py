@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from launcher.config.config import Config
-from launcher.config.devices import share, spare_cards
+from launcher.config.devices import share_gpus, unused_gpus
 from launcher.config.ps_layout import listed_hosts, static_hosts
-from launcher.config.store_access import PASSWORD, SECRET, is_fleeting
+from launcher.config.store_access import PASSWORD, SECRET, is_read_once
 from launcher.local.served_etcd import served
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
@@ -97,7 +97,7 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
     if config.serve:
         return _secret(config, shown=secret) + joined(command)
     if config.gpus and config.cards:
-        spare = spare_cards(config.cards, environ)[: config.slots]
+        spare = unused_gpus(config.cards, environ)[: config.slots]
         if len(spare) == config.slots:
             return joined((command[0], "--gpus", ",".join(spare), *command[1:]))
         return f"CUDA_VISIBLE_DEVICES= {joined(command)}"  # No card is left for it.
@@ -141,7 +141,7 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
     nodes = [{**base, **_metrics_port(config, number)} for number in range(config.local_nodes)]
     if not config.cards or (config.local_nodes == 1 and not config.gpus):
         return tuple(nodes)
-    shares = share(config.cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
+    shares = share_gpus(config.cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
     cards = [{"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares]
     return tuple({**node, **own} for node, own in zip(nodes, cards, strict=True))
 
@@ -186,9 +186,9 @@ def _passed_on(config: Config) -> dict[str, tuple[str, str]]:
     """What nodes get in their environment: by the flag that gives way, the variable and its value."""
     login = config.login
     passed = {}
-    if login.secret and (login.made or is_fleeting(config.job_secret_file)):
+    if login.secret and (login.made or is_read_once(config.job_secret_file)):
         passed["job_secret_file"] = (SECRET, login.secret)
-    if login.password and is_fleeting(config.etcd_password_file):
+    if login.password and is_read_once(config.etcd_password_file):
         passed["etcd_password_file"] = (PASSWORD, login.password)
     return passed
 

@@ -37,12 +37,12 @@ _STACK = re.compile(r"\[rank\d+\]: (Traceback| )")
 _ACCURACY = re.compile(r"test accuracy (\d+\.\d) % after (\d+) steps")
 
 
-class Broken(Exception):
+class DemoFailed(Exception):
     """Something did not happen that was promised; the text says what."""
 
 
 @dataclass(frozen=True)
-class Step:
+class LoggedStep:
     """One line of the step log."""
 
     at_s: float
@@ -52,7 +52,7 @@ class Step:
     step: int
 
 
-class Node:
+class DemoNode:
     """One agent. Its lines are shown under its name; of a Python traceback only the last, and long ones are cut."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
@@ -90,9 +90,9 @@ class Demo:
         self.server = server
         self.folder = folder
         self.log = folder / "steps.log"
-        self.nodes: list[Node] = []
+        self.nodes: list[DemoNode] = []
 
-    async def start(self) -> Node:
+    async def start(self) -> DemoNode:
         """Start one more node."""
         name = f"node {len(self.nodes) + 1}"
         launcher = ("-m", "launcher", "--elastic_server", self.server, "--job_id", "demo", "--np", "3")
@@ -107,31 +107,31 @@ class Demo:
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
         )
-        node = Node(name, process)
+        node = DemoNode(name, process)
         self.nodes.append(node)
         return node
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[LoggedStep]:
         """What rank 0 of each world has done so far, in order."""
         text = self.log.read_text() if self.log.exists() else ""
-        lines = [Step(float(f[1]), int(f[2]), int(f[3]), int(f[4]), int(f[5])) for f in _STEP.finditer(text)]
+        lines = [LoggedStep(float(f[1]), int(f[2]), int(f[3]), int(f[4]), int(f[5])) for f in _STEP.finditer(text)]
         return [line for line in lines if line.rank == 0]
 
-    async def until(self, what: str, condition: Callable[[list[Step]], bool]) -> list[Step]:
+    async def until(self, what: str, condition: Callable[[list[LoggedStep]], bool]) -> list[LoggedStep]:
         """Wait until the steps so far satisfy `condition`; Broken when that takes too long or a node ends."""
         deadline = time.monotonic() + WAIT_LIMIT_S
         while not condition(found := self.steps()):
             ended = [node for node in self.nodes if node.process.returncode not in (None, -9)]
             if ended:
-                raise Broken(f"{ended[0].name} ended with exit code {ended[0].process.returncode} before {what}")
+                raise DemoFailed(f"{ended[0].name} ended with exit code {ended[0].process.returncode} before {what}")
             if time.monotonic() > deadline:
-                raise Broken(f"no sign of {what} within {WAIT_LIMIT_S:.0f} s")
+                raise DemoFailed(f"no sign of {what} within {WAIT_LIMIT_S:.0f} s")
             await asyncio.sleep(POLL_S)
         return found
 
     async def play(self) -> bool:
         """Run the whole story; whether every promise was kept."""
-        say("three nodes start")
+        narrate("three nodes start")
         for _ in range(3):
             await self.start()
         await self.until(
@@ -142,23 +142,23 @@ class Demo:
         victim = self.nodes[1]
         killed_at_s = time.time()
         victim.process.kill()
-        say(f"{victim.name} is killed (SIGKILL) at step {self.steps()[-1].step}")
+        narrate(f"{victim.name} is killed (SIGKILL) at step {self.steps()[-1].step}")
         found = await self.until(
             "training with the two that are left", lambda s: any(x.world == 2 and x.at_s > killed_at_s for x in s)
         )
         resumed = next(x for x in found if x.world == 2 and x.at_s > killed_at_s)
         recovery_s = resumed.at_s - killed_at_s
-        say(f"training goes on {recovery_s:.1f} s after the kill, at step {resumed.step}")
+        narrate(f"training goes on {recovery_s:.1f} s after the kill, at step {resumed.step}")
 
         await self.until(
             "more steps in a world of 2", lambda s: s[-1].world == 2 and s[-1].step >= resumed.step + STEPS_BEFORE_JOIN
         )
         joined_at_s = time.time()
         joiner = await self.start()
-        say(f"{joiner.name} starts")
+        narrate(f"{joiner.name} starts")
         found = await self.until("a world of 3 again", lambda s: s[-1].world == 3 and s[-1].at_s > joined_at_s)
         regrown = next(x for x in found if x.world == 3 and x.at_s > joined_at_s)
-        say(f"{joiner.name} is in, {regrown.at_s - joined_at_s:.1f} s after its start, at step {regrown.step}")
+        narrate(f"{joiner.name} is in, {regrown.at_s - joined_at_s:.1f} s after its start, at step {regrown.step}")
 
         await self._await_end()
         return self._summary(victim, recovery_s)
@@ -170,9 +170,9 @@ class Demo:
                     await node.process.wait()
                     await node.shown
         except TimeoutError:
-            raise Broken(f"the nodes did not end within {WAIT_LIMIT_S:.0f} s") from None
+            raise DemoFailed(f"the nodes did not end within {WAIT_LIMIT_S:.0f} s") from None
 
-    def _summary(self, victim: Node, recovery_s: float) -> bool:
+    def _summary(self, victim: DemoNode, recovery_s: float) -> bool:
         lines = self.steps()
         worlds = [lines[0]]
         back = 0
@@ -194,13 +194,13 @@ class Demo:
                 code == (-9 if name == victim.name else 0) for name, code in codes.items()
             ),
         }
-        say("summary")
+        narrate("summary")
         for text, good in kept.items():
             print(f"  {'ok ' if good else 'BAD'} {text}")
         return all(kept.values())
 
 
-def say(text: str) -> None:
+def narrate(text: str) -> None:
     """Tell the story."""
     print(f"=== {text}", flush=True)
 
@@ -238,8 +238,8 @@ async def _run(folder: Path) -> int:
         demo = Demo(await etcd.start(), folder)
         try:
             return 0 if await demo.play() else 1
-        except Broken as broken:
-            say(f"BAD: {broken}")
+        except DemoFailed as broken:
+            narrate(f"BAD: {broken}")
             return 1
         finally:
             await end_all(demo.nodes)
@@ -247,7 +247,7 @@ async def _run(folder: Path) -> int:
         await etcd.stop()
 
 
-async def end_all(nodes: Sequence[Node]) -> None:
+async def end_all(nodes: Sequence[DemoNode]) -> None:
     """End every node that still runs, at once."""
     async with asyncio.TaskGroup() as group:
         for node in nodes:
@@ -260,7 +260,7 @@ def main() -> int:
         try:
             return asyncio.run(run(Path(folder)))
         except ElasticError as error:
-            say(f"BAD: {error}")
+            narrate(f"BAD: {error}")
             return error.exit_code
         except KeyboardInterrupt:
             return 130

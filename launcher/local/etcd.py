@@ -14,7 +14,7 @@ from elastic.store.etcd_releases import is_safe
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
 from launcher.local import served_etcd
-from launcher.local.auth_proxy import Porter
+from launcher.local.auth_proxy import AuthProxy
 from launcher.net import addresses
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
@@ -24,12 +24,12 @@ STARTS_MAX: Final = 5
 """An etcd that dies more often dies of something that stays, such as a full disk."""
 
 
-class OwnEtcd:
+class LocalEtcd:
     """Where the job has a secret, etcd is hidden and a porter listens in its place."""
 
     def __init__(self, config: Config) -> None:
         """Nothing is started yet. Raises `ConfigError` if the address or port for other hosts cannot be had."""
-        self._where, self._port = served_etcd.Listening((LOOPBACK,), LOOPBACK), 0
+        self._where, self._port = served_etcd.ServedAddresses((LOOPBACK,), LOOPBACK), 0
         if config.serves:
             host, self._port = parse_endpoint(config.serve or served_etcd.served(config))
             if config.serve:  # A name of a list may not resolve yet.
@@ -40,7 +40,7 @@ class OwnEtcd:
         """Whether it listens at every address of this machine, because none is that of the list."""
         secret = config.login.secret
         self._etcd = EmbeddedEtcd(hosts=self._where.hosts, port=self._port, hidden=bool(secret))
-        self._porter = Porter(secret, lambda: self._etcd.socket) if secret else None
+        self._porter = AuthProxy(secret, lambda: self._etcd.socket) if secret else None
 
     async def start(self) -> str:
         """Start it; where the nodes of this machine reach it. Raises as `EmbeddedEtcd.start`."""
@@ -57,8 +57,8 @@ class OwnEtcd:
         return "" if is_safe(version) else served_etcd.old_release(version, closed=self._porter is not None)
 
     async def tend(self, say: Callable[[str], None]) -> None:
-        """Start it anew whenever it has ended; see `tend`."""
-        await tend(self._etcd, say)
+        """Start it anew whenever it has ended; see `keep_running`."""
+        await keep_running(self._etcd, say)
 
     async def stop(self) -> None:
         """End it, and let nobody in any more."""
@@ -67,7 +67,7 @@ class OwnEtcd:
         await self._etcd.stop()
 
 
-async def tend(etcd: EmbeddedEtcd, say: Callable[[str], None]) -> None:
+async def keep_running(etcd: EmbeddedEtcd, say: Callable[[str], None]) -> None:
     """Start `etcd`, which runs, anew at its port whenever it has ended.
 
     Never returns. Raises `StoreUnavailable` or `ConfigError` when that does not help.

@@ -29,14 +29,14 @@ LOOPBACK_V6 = "::1"
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ServedAddresses:
     """Where the served etcd listens; `own` is the address at which the node that serves reaches it."""
 
     hosts: tuple[str, ...]
     own: str
 
 
-def listening(host: str, hosts: Sequence[str]) -> Listening:
+def listening(host: str, hosts: Sequence[str]) -> ServedAddresses:
     """Where the etcd of `host`, which is this machine, has to listen for `hosts`.
 
     It is the host's own address, and the loopback address for people on this machine. A host whose address is not one
@@ -44,16 +44,16 @@ def listening(host: str, hosts: Sequence[str]) -> Listening:
     the others are elsewhere (Debian's 127.0.1.1), listens everywhere; so does 0.0.0.0, and :: also for IPv6.
     """
     if is_any(host):
-        return Listening((ANY, ANY_V6) if is_v6(host) else (ANY,), LOOPBACK)
+        return ServedAddresses((ANY, ANY_V6) if is_v6(host) else (ANY,), LOOPBACK)
     known = addresses.resolve(host)
     if known and all(address.is_loopback for address in known) and all(map(addresses.is_loopback, hosts)):
-        return Listening((str(known[0]),), str(known[0]))
-    own = addresses.owned()
+        return ServedAddresses((str(known[0]),), str(known[0]))
+    own = addresses.own_addresses()
     usable = tuple(dict.fromkeys(str(one) for one in known if one in own and not one.is_loopback))
     if not usable:
-        return Listening((ANY,), LOOPBACK)
+        return ServedAddresses((ANY,), LOOPBACK)
     loopback = LOOPBACK_V6 if all(map(is_v6, usable)) else LOOPBACK
-    return Listening((loopback, *usable), loopback)
+    return ServedAddresses((loopback, *usable), loopback)
 
 
 def served(config: Config) -> str:
@@ -68,7 +68,7 @@ def check_own(host: str) -> None:
     """Raise `ConfigError` unless --serve names an address of this machine, or all of them."""
     known = () if is_any(host) else addresses.resolve(host)
     loopback = bool(known) and all(one.is_loopback for one in known)
-    if is_any(host) or loopback or any(not one.is_loopback for one in addresses.owned().intersection(known)):
+    if is_any(host) or loopback or any(not one.is_loopback for one in addresses.own_addresses().intersection(known)):
         return
     here = ", ".join(addresses.candidates()) or "none but the loopback address"
     if not known:
@@ -83,7 +83,7 @@ def check_own(host: str) -> None:
     )
 
 
-def check_port(where: Listening, port: int, *, flag: str = "--serve_port") -> None:
+def check_port(where: ServedAddresses, port: int, *, flag: str = "--serve_port") -> None:
     """Raise `ConfigError` unless the port is free at every address; `flag` named it."""
     for host in where.hosts:
         try:
@@ -107,7 +107,7 @@ def introduction(server: str, job_id: str) -> str:
     )
 
 
-def wide_open(server: str) -> str:
+def open_listener_warning(server: str) -> str:
     """What to say where the etcd listens everywhere."""
     host, port = parse_endpoint(server)
     return (
@@ -122,7 +122,7 @@ def stays_here(config: Config) -> bool:
     return addresses.only_here(host, static_hosts(config))
 
 
-def open_door(server: str) -> str:
+def no_secret_warning(server: str) -> str:
     """What there is to warn of where no secret is."""
     return (
         f"whoever reaches {server} can stop this job or steer it: the etcd there asks nobody who he is; give every "
@@ -141,6 +141,6 @@ def old_release(version: str, *, closed: bool) -> str:
     )
 
 
-def not_there(host: str, job_id: str) -> str:
+def why_waiting(host: str, job_id: str) -> str:
     """Why a node waits although etcd answers."""
     return f"{host} serves etcd, and has not begun job {job_id}"

@@ -19,15 +19,15 @@ from dataclasses import replace
 from typing import Final
 
 from elastic.core.keys import JobKeys, decode
-from elastic.core.kv import Range
-from elastic.core.model import Status
+from elastic.core.kv import KeyRange
+from elastic.core.model import FinalStatus
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.config import store_access
 from launcher.config.config import Config
 from launcher.local import served_etcd
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
-from launcher.logs.stdio import Outputs
+from launcher.logs.stdio import StdioRedirect
 from launcher.system.signals import HEARD
 from launcher.terminal.tty import may_draw, wipe
 
@@ -35,13 +35,13 @@ CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
 """Which exit code says most, when the job has not ended well."""
 
 
-def run(config: Config, outputs: Outputs) -> int:
+def run(config: Config, outputs: StdioRedirect) -> int:
     """Run `config.local_nodes` nodes on this machine until the last has ended; the job's exit code.
 
     Without a server it starts an etcd, which ends when no node is registered any more, those of other terminals
     included. The first SIGINT, SIGTERM or SIGHUP lets every node leave in order; the second ends everything at once.
     """
-    return asyncio.run(_Parent(config, outputs).run())
+    return asyncio.run(_LocalSupervisor(config, outputs).run())
 
 
 def exit_code(codes: Sequence[int], *, ended: bool) -> int:
@@ -60,10 +60,10 @@ def exit_code(codes: Sequence[int], *, ended: bool) -> int:
     return max(128 - code if code < 0 else code for code in codes)
 
 
-class _Parent:
+class _LocalSupervisor:
     """The process that a user starts with --local_nodes."""
 
-    def __init__(self, config: Config, outputs: Outputs) -> None:
+    def __init__(self, config: Config, outputs: StdioRedirect) -> None:
         self._config = config
         self._outputs = outputs
         self._say = outputs.say
@@ -84,11 +84,11 @@ class _Parent:
             loop.add_signal_handler(signal.SIGTSTP, self._stopped)
         if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
-        from launcher.local.etcd import OwnEtcd
+        from launcher.local.etcd import LocalEtcd
 
         config = self._config
         tending: asyncio.Task[None] | None = None
-        etcd = OwnEtcd(config)
+        etcd = LocalEtcd(config)
         try:
             server = await etcd.start()
             if old_release := etcd.old_release():
@@ -141,7 +141,7 @@ class _Parent:
             return 128 + self._signal
         environments = node_environments(self._config, os.environ)
         if self._config.serves and not self._config.login.secret and not served_etcd.stays_here(self._config):
-            self._say(f"warning: {served_etcd.open_door(served_etcd.served(self._config))}")
+            self._say(f"warning: {served_etcd.no_secret_warning(served_etcd.served(self._config))}")
         if not self._config.quiet:
             self._introduce(server, environments, everywhere=everywhere)
         self._start(server, environments)
@@ -160,8 +160,8 @@ class _Parent:
         keys = JobKeys(self._config.job_id, self._config.key_prefix)
         store = replace(self._config.way, endpoints=tuple(server.split(","))).open()
         try:
-            entries = (await store.list(Range.key(keys.verdict))).entries
-            return any(decode(keys, one.key, one.value).status is not Status.FAILED for one in entries)
+            entries = (await store.list(KeyRange.key(keys.verdict))).entries
+            return any(decode(keys, one.key, one.value).status is not FinalStatus.FAILED for one in entries)
         except (StoreError, DocumentError):
             return False
         finally:
@@ -195,7 +195,7 @@ class _Parent:
         if config.serves:
             self._say(served_etcd.introduction(served_etcd.served(config), config.job_id))
         if everywhere:
-            self._say(served_etcd.wide_open(served_etcd.served(config)))
+            self._say(served_etcd.open_listener_warning(served_etcd.served(config)))
         same = f", with the same {withheld(config)}" if withheld(config) else ""
         if config.servers or config.ips or (one_machine and not config.serve):
             return
@@ -241,7 +241,7 @@ async def _wait(child: subprocess.Popen[bytes]) -> None:
 
 async def _nobody_left(store: Store, config: Config, say: Callable[[str], None]) -> None:
     """Return when no member is registered under the job."""
-    members = Range.prefix(JobKeys(config.job_id, config.key_prefix).members)
+    members = KeyRange.prefix(JobKeys(config.job_id, config.key_prefix).members)
     listing = await store.list(members, keys_only=True)
     left = {entry.key for entry in listing.entries}
     if left and not config.quiet:

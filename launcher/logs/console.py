@@ -24,7 +24,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from launcher.logs.json_format import JsonLines, Severity
+from launcher.logs.json_format import JsonFormatter, Severity
 from launcher.system import descriptors
 
 BUFFER_BYTES = 1 << 20
@@ -49,7 +49,7 @@ CAREFUL_BYTES = 512
 """Bytes written at once where only poll(2) says that there is room (a terminal that cannot be opened again)."""
 
 
-class Around(Protocol):
+class TerminalOverlay(Protocol):
     """What draws on the same terminal, and lets the text through."""
 
     def text(self, data: bytes) -> bytes:
@@ -65,7 +65,9 @@ STOOD_STILL = "the console stood still: %d bytes are only in the logs"
 class Console:
     """One output of the agent. Bytes go out at once and unchanged, partial lines too."""
 
-    def __init__(self, fd: int, give_back: Callable[[], None] | None = None, lines: JsonLines | None = None) -> None:
+    def __init__(
+        self, fd: int, give_back: Callable[[], None] | None = None, lines: JsonFormatter | None = None
+    ) -> None:
         """Write to what `fd` is. The descriptor itself stays open and as it is.
 
         `give_back`: it is a pipe to the process that writes a file. If that is killed, this makes `fd` the file again.
@@ -73,7 +75,7 @@ class Console:
         that a pipe takes at once (4 kB).
         """
         self._whole = lines is not None
-        self._notice = notice_of(lines)
+        self._notice = notice_line(lines)
         self._given = fd
         self._give_back = give_back
         self._room = BUFFER_BYTES if give_back is None else FILE_BUFFER_BYTES
@@ -89,7 +91,7 @@ class Console:
         self._watched: asyncio.AbstractEventLoop | None = None
         self._at_line_start = True
         self.is_terminal = False
-        self.around: Around | None = None
+        self.around: TerminalOverlay | None = None
         self._open(fd)
 
     def write(self, data: bytes) -> None:
@@ -262,7 +264,7 @@ class Console:
         self._fd = self._socket = None
 
 
-def notice_of(lines: JsonLines | None) -> Callable[[str], bytes]:
+def notice_line(lines: JsonFormatter | None) -> Callable[[str], bytes]:
     """What makes a line of ours of a text, between what others write there."""
     if lines is not None:
         return lambda text: lines.said(datetime.now(UTC), text, Severity.WARNING)

@@ -1,6 +1,6 @@
 """How what workers write is shown on a console: as it is, as lines of several workers, or as JSON.
 
-`Showing` belongs to a node, a `Show` to one output of one worker.
+`ConsoleStreams` belongs to a node, a `ConsoleStream` to one output of one worker.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final, NamedTuple, Protocol
 from elastic.core.model import Role
 from elastic.core.text import processes_name
 from launcher.logs.console import Console
-from launcher.logs.dedup import Collapse, Shown
-from launcher.logs.json_format import JsonLines
+from launcher.logs.dedup import LineDeduplicator, MergedLine
+from launcher.logs.json_format import JsonFormatter
 
 LINE_BYTES: Final = 1 << 16
 """An unfinished line is held back up to this length where whole lines are shown."""
 AT_ONCE: Final = 2000
 """Who says more lines than that at once is not compared with others."""
 
-Process = tuple[Role, int]
+ProcessRef = tuple[Role, int]
 """Its role, and its rank or index."""
 
 
-class Show(Protocol):
+class ConsoleStream(Protocol):
     """Where one output of one worker is shown."""
 
     @property
@@ -52,29 +52,29 @@ class ProcessId(NamedTuple):
     shared: bool
 
 
-class Showing:
+class ConsoleStreams:
     """The consoles of a node for its workers."""
 
-    def __init__(self, consoles: tuple[Console, Console], node: str = "", lines: JsonLines | None = None) -> None:
+    def __init__(self, consoles: tuple[Console, Console], node: str = "", lines: JsonFormatter | None = None) -> None:
         """`consoles` are for stdout and stderr; both may be the same. With `lines` JSON is shown."""
         self.consoles = consoles
         self._node = node
         self._lines = lines
-        chorus = {console: Chorus(console, node) for console in consoles}
+        chorus = {console: SharedConsole(console, node) for console in consoles}
         self._choruses = tuple(chorus[console] for console in consoles)
 
-    def of(self, process: ProcessId, g: int) -> tuple[Show, Show]:
+    def of(self, process: ProcessId, g: int) -> tuple[ConsoleStream, ConsoleStream]:
         """Where stdout and stderr of a process of generation `g` are shown."""
         if self._lines is not None:
             said = self._lines.said_by(process.role, process.rank, process.local_rank, g)
-            return _Json(self.consoles[0], said("stdout")), _Json(self.consoles[1], said("stderr"))
+            return _JsonStream(self.consoles[0], said("stdout")), _JsonStream(self.consoles[1], said("stderr"))
         if process.shared:
             who = (process.role, process.rank)
-            return _Voice(self._choruses[0], who), _Voice(self._choruses[1], who)
-        return _Raw(self.consoles[0]), _Raw(self.consoles[1])
+            return _PrefixedStream(self._choruses[0], who), _PrefixedStream(self._choruses[1], who)
+        return _RawStream(self.consoles[0]), _RawStream(self.consoles[1])
 
 
-class _Shown:
+class _StreamBase:
     """What all have in common."""
 
     def __init__(self, console: Console) -> None:
@@ -88,7 +88,7 @@ class _Shown:
         self._console.when_room(go_on)
 
 
-class _Raw(_Shown):
+class _RawStream(_StreamBase):
     """Every byte passes at once, unfinished lines and progress bars too."""
 
     def write(self, data: bytes) -> None:
@@ -98,7 +98,7 @@ class _Raw(_Shown):
         """Leave an unfinished line as it is."""
 
 
-class _Whole(_Shown):
+class _LineStream(_StreamBase):
     """Only whole lines are shown. An unfinished one is shown at the end, or when it is very long."""
 
     def __init__(self, console: Console) -> None:
@@ -125,10 +125,10 @@ class _Whole(_Shown):
         raise NotImplementedError
 
 
-class _Voice(_Whole):
+class _PrefixedStream(_LineStream):
     """One of several workers that share a console."""
 
-    def __init__(self, chorus: Chorus, who: Process) -> None:
+    def __init__(self, chorus: SharedConsole, who: ProcessRef) -> None:
         super().__init__(chorus.console)
         self._chorus = chorus
         self._who = who
@@ -139,10 +139,10 @@ class _Voice(_Whole):
         self._chorus.leave(self._who)
 
     def _say(self, lines: Sequence[bytes]) -> None:
-        self._chorus.say(self._who, [drawn(line) for line in lines])
+        self._chorus.say(self._who, [after_carriage_returns(line) for line in lines])
 
 
-class _Json(_Whole):
+class _JsonStream(_LineStream):
     """One object for each line."""
 
     def __init__(self, console: Console, said: Callable[[datetime, bytes], bytes]) -> None:
@@ -151,33 +151,33 @@ class _Json(_Whole):
 
     def _say(self, lines: Sequence[bytes]) -> None:
         now = datetime.now(UTC)
-        self._console.write(b"".join(self._said(now, drawn(line)) for line in lines))
+        self._console.write(b"".join(self._said(now, after_carriage_returns(line)) for line in lines))
 
 
-class Chorus:
+class SharedConsole:
     """The workers that share a console. Lines that several of them say are shown once (`launcher.logs.dedup`)."""
 
     def __init__(self, console: Console, node: str) -> None:
         """Nobody is there yet."""
         self.console = console
         self._node = node
-        self._collapse: Collapse[Process] = Collapse()
-        self._outputs: dict[Process, int] = {}
+        self._collapse: LineDeduplicator[ProcessRef] = LineDeduplicator()
+        self._outputs: dict[ProcessRef, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def join(self, who: Process) -> None:
+    def join(self, who: ProcessRef) -> None:
         """One output more of a worker."""
         self._outputs[who] = self._outputs.get(who, 0) + 1
         self._collapse.join(who)
 
-    def leave(self, who: Process) -> None:
+    def leave(self, who: ProcessRef) -> None:
         """One output less of a worker."""
         self._outputs[who] -= 1
         if not self._outputs[who]:
             del self._outputs[who]
             self._show(self._collapse.leave(who))
 
-    def say(self, who: Process, lines: Sequence[bytes]) -> None:
+    def say(self, who: ProcessRef, lines: Sequence[bytes]) -> None:
         """Whole lines of a worker."""
         if len(lines) > AT_ONCE:
             self._show(self._collapse.flush())
@@ -186,7 +186,7 @@ class Chorus:
         else:
             self._show(self._collapse.say(who, lines, time.monotonic()))
 
-    def _show(self, shown: Sequence[Shown[Process]]) -> None:
+    def _show(self, shown: Sequence[MergedLine[ProcessRef]]) -> None:
         if shown:
             self.console.write(b"".join(b"%s%s\n" % (self._prefix(line.who), line.text) for line in shown))
         at = self._collapse.due_at
@@ -201,12 +201,12 @@ class Chorus:
         self._timer = None
         self._show(self._collapse.due(time.monotonic()))
 
-    def _prefix(self, who: frozenset[Process]) -> bytes:
+    def _prefix(self, who: frozenset[ProcessRef]) -> bytes:
         node = f"[{self._node}] " if self._node else ""
         return f"{node}{processes_name(who)}: ".encode(errors="surrogateescape")
 
 
-def drawn(line: bytes) -> bytes:
+def after_carriage_returns(line: bytes) -> bytes:
     """What a terminal would show of a line that was drawn over with carriage returns: its last state."""
     return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line
 

@@ -27,7 +27,7 @@ NUMBER: Final = attrgetter("number")
 
 
 @dataclass(slots=True)
-class _Line(Generic[Who]):
+class _PendingLine(Generic[Who]):
     """A line that waits: its number, its text, since when, and who has said it."""
 
     number: int
@@ -37,14 +37,14 @@ class _Line(Generic[Who]):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown(Generic[Who]):
+class MergedLine(Generic[Who]):
     """A line, and all who said it."""
 
     who: frozenset[Who]
     text: bytes
 
 
-class Collapse(Generic[Who]):
+class LineDeduplicator(Generic[Who]):
     """Lines of workers in, lines to be shown out. Seconds are those of any monotonic clock."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
@@ -52,8 +52,8 @@ class Collapse(Generic[Who]):
         self._window_s = window_s
         self._there: dict[Who, int] = {}
         """Who speaks here, with the number of the last line of theirs that waits; -1: none does."""
-        self._waiting: deque[_Line[Who]] = deque()
-        self._open: dict[bytes, deque[_Line[Who]]] = {}
+        self._waiting: deque[_PendingLine[Who]] = deque()
+        self._open: dict[bytes, deque[_PendingLine[Who]]] = {}
         self._bytes = 0
         self._number = 0
 
@@ -61,12 +61,12 @@ class Collapse(Generic[Who]):
         """Somebody speaks from now on: a line is complete when all have said it."""
         self._there.setdefault(who, -1)
 
-    def leave(self, who: Who) -> list[Shown[Who]]:
+    def leave(self, who: Who) -> list[MergedLine[Who]]:
         """Somebody says nothing more. What is shown now: nobody waits for them, and after the last one for nobody."""
         self._there.pop(who, None)
         return self._out() if self._there else self.flush()
 
-    def say(self, who: Who, texts: Iterable[bytes], now: float) -> list[Shown[Who]]:
+    def say(self, who: Who, texts: Iterable[bytes], now: float) -> list[MergedLine[Who]]:
         """Somebody says further lines; what is shown now."""
         self.join(who)
         for text in texts:
@@ -74,7 +74,7 @@ class Collapse(Generic[Who]):
             self._there[who] = line.number
         return self._out(now)
 
-    def due(self, now: float) -> list[Shown[Who]]:
+    def due(self, now: float) -> list[MergedLine[Who]]:
         """What is shown because it has waited for long enough."""
         return self._out(now)
 
@@ -83,11 +83,11 @@ class Collapse(Generic[Who]):
         """When `due` has something to show; None while nothing waits."""
         return self._waiting[0].at + self._window_s if self._waiting else None
 
-    def flush(self) -> list[Shown[Who]]:
+    def flush(self) -> list[MergedLine[Who]]:
         """Everything that waits."""
         return [self._first() for _ in range(len(self._waiting))]
 
-    def _joined(self, who: Who, text: bytes) -> _Line[Who] | None:
+    def _joined(self, who: Who, text: bytes) -> _PendingLine[Who] | None:
         """The first equal line that waits behind all that this one has said, if there is one."""
         same = self._open.get(text)
         if same is None or same[-1].number <= (last := self._there[who]):
@@ -96,15 +96,15 @@ class Collapse(Generic[Who]):
         line.who.add(who)
         return line
 
-    def _begun(self, who: Who, text: bytes, now: float) -> _Line[Who]:
-        line = _Line(self._number, text, now, {who})
+    def _begun(self, who: Who, text: bytes, now: float) -> _PendingLine[Who]:
+        line = _PendingLine(self._number, text, now, {who})
         self._number += 1
         self._waiting.append(line)
         self._open.setdefault(text, deque()).append(line)
         self._bytes += len(text)
         return line
 
-    def _out(self, now: float = float("-inf")) -> list[Shown[Who]]:
+    def _out(self, now: float = float("-inf")) -> list[MergedLine[Who]]:
         out = []
         while self._waiting and (
             now >= self._waiting[0].at + self._window_s
@@ -115,7 +115,7 @@ class Collapse(Generic[Who]):
             out.append(self._first())
         return out
 
-    def _first(self) -> Shown[Who]:
+    def _first(self) -> MergedLine[Who]:
         """Take the first line that waits."""
         line = self._waiting.popleft()
         same = self._open[line.text]
@@ -123,4 +123,4 @@ class Collapse(Generic[Who]):
         if not same:
             del self._open[line.text]
         self._bytes -= len(line.text)
-        return Shown(frozenset(line.who), line.text)
+        return MergedLine(frozenset(line.who), line.text)

@@ -41,7 +41,7 @@ def looks_secret(name: str) -> bool:
     )
 
 
-def text(environment: Mapping[str, str]) -> str:
+def environment_text(environment: Mapping[str, str]) -> str:
     r"""NAME=value, one line each, sorted. A password inside a URL is masked; a line break is written as \n."""
     lines = []
     for name, value in sorted(environment.items()):
@@ -51,7 +51,7 @@ def text(environment: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def name_of(role: Role, index: int) -> str:
+def environment_file_name(role: Role, index: int) -> str:
     """The file of a process."""
     return f"envlog.{index}" if role is Role.WORKER else f"envlog.{role.value}.{index}"
 

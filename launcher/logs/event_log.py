@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elastic.core.agent import events as ae
-from elastic.core.agent.state import Facts
+from elastic.core.agent.state import AgentState
 from elastic.core.model import Cause
 
 LINE_BYTES_MAX = 64 << 10
@@ -38,7 +38,7 @@ LINE_BYTES_MAX = 64 << 10
 FILE = "events.jsonl"
 
 
-class EventLog:
+class JsonEventLog:
     """Makes the lines; `append` brings them there."""
 
     def __init__(self, append: Callable[[bytes], object], job_id: str, node: str) -> None:
@@ -48,10 +48,10 @@ class EventLog:
         self._generation = 0
         self._go = 0
 
-    def observe(self, facts: Facts, event: ae.Event, actions: Sequence[ae.Action], taken: Sequence[str]) -> None:
+    def observe(self, facts: AgentState, event: ae.Event, actions: Sequence[ae.Action], taken: Sequence[str]) -> None:
         """Write what an event brought: `actions` are what the core asked for, `taken` the rows of its table."""
         self._look(facts, taken)
-        if isinstance(event, ae.Exited):
+        if isinstance(event, ae.WorkerExited):
             worker = event.exit
             fields = {"rank": worker.rank, "role": worker.role, "code": worker.code, "words": worker.words}
             self.write("worker ended", event.g, {**fields, "stopped": not event.own, "log": worker.log})
@@ -65,7 +65,7 @@ class EventLog:
                 verdict = action.verdict
                 fields = {"status": verdict.status, "reason": verdict.reason, "late": action.late}
                 self.write("verdict", verdict.g, fields)
-            elif isinstance(action, ae.Exit):
+            elif isinstance(action, ae.ExitAgent):
                 self.write("left", self._generation, {"exit_code": action.code})
 
     def failure(self, cause: Cause) -> None:
@@ -83,7 +83,7 @@ class EventLog:
             return
         self._append(line)
 
-    def _look(self, facts: Facts, taken: Sequence[str]) -> None:
+    def _look(self, facts: AgentState, taken: Sequence[str]) -> None:
         """Write what the store shows anew."""
         generation, go = facts.generation, facts.view.go
         if "joining: registered" in taken:

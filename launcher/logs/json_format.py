@@ -20,7 +20,7 @@ import msgspec
 from elastic.core.model import Role
 
 
-class What(StrEnum):
+class LineKind(StrEnum):
     """The kinds of lines."""
 
     SAID = "said"
@@ -37,7 +37,7 @@ class Severity(StrEnum):
     ERROR = "error"
 
 
-class Line(msgspec.Struct, frozen=True):
+class JsonLine(msgspec.Struct, frozen=True):
     """What every line has."""
 
     time: str
@@ -45,11 +45,11 @@ class Line(msgspec.Struct, frozen=True):
     job: str
     node: str
     generation: int | None
-    what: What
+    what: LineKind
     text: str
 
 
-class Output(Line, frozen=True):
+class WorkerOutputLine(JsonLine, frozen=True):
     """A line of a worker. Of another role `rank` is the index; `stream` is stdout or stderr."""
 
     role: Role
@@ -58,7 +58,7 @@ class Output(Line, frozen=True):
     stream: str
 
 
-class JsonLines:
+class JsonFormatter:
     """Makes the lines of one node. Each is valid whatever the text is: bytes that are no UTF-8 are replaced."""
 
     def __init__(self, job: str, node: str = "") -> None:
@@ -67,10 +67,10 @@ class JsonLines:
         self.node = node
         self.generation = 0
 
-    def said(self, at: datetime, text: str, level: Severity, what: What = What.SAID) -> bytes:
+    def said(self, at: datetime, text: str, level: Severity, what: LineKind = LineKind.SAID) -> bytes:
         """A line of the agent."""
         g = self.generation or None
-        return _encoded(Line(_time(at), level, self._job, self.node, g, what, _text(text.encode(errors="replace"))))
+        return _encoded(JsonLine(_time(at), level, self._job, self.node, g, what, _text(text.encode(errors="replace"))))
 
     def said_by(
         self, role: Role, rank: int, local_rank: int, g: int
@@ -79,8 +79,8 @@ class JsonLines:
 
         def of(stream: str) -> Callable[[datetime, bytes], bytes]:
             def line(at: datetime, data: bytes) -> bytes:
-                common = (_time(at), Severity.INFO, self._job, self.node, g, What.OUTPUT, _text(data))
-                return _encoded(Output(*common, role, rank, local_rank, stream))
+                common = (_time(at), Severity.INFO, self._job, self.node, g, LineKind.OUTPUT, _text(data))
+                return _encoded(WorkerOutputLine(*common, role, rank, local_rank, stream))
 
             return line
 
@@ -90,7 +90,7 @@ class JsonLines:
 _encoder = msgspec.json.Encoder()
 
 
-def _encoded(line: Line) -> bytes:
+def _encoded(line: JsonLine) -> bytes:
     return _encoder.encode(line) + b"\n"
 
 

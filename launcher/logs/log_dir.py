@@ -85,7 +85,7 @@ class LogFolder:
         if self._fd >= 0:
             descriptors.close(self._fd)
         if self._of_job is not None:
-            _let_go(*self._of_job)
+            _release(*self._of_job)
 
     def _lock(self, path: Path, overwrite: bool) -> None:
         try:
@@ -130,7 +130,7 @@ class LogFolder:
                 if not other:
                     break
                 first = first or other
-                _let_go(*self._of_job)
+                _release(*self._of_job)
                 self._of_job = None
                 self.path /= below
                 check_log_dir(self.path)
@@ -180,7 +180,7 @@ def _hold(path: Path) -> tuple[Path, int]:
         descriptors.close(fd)
 
 
-def _let_go(path: Path, fd: int) -> None:
+def _release(path: Path, fd: int) -> None:
     """Free a lock; who is the last one to hold it removes the file."""
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

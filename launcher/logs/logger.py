@@ -24,17 +24,17 @@ from elastic.core.model import Role
 from elastic.core.text import log_name, process_name
 from elastic.errors import ConfigError
 from launcher.logs.console import Console
-from launcher.logs.json_format import JsonLines, Severity, What
-from launcher.text.sanitize import clean
+from launcher.logs.json_format import JsonFormatter, LineKind, Severity
+from launcher.text.sanitize import sanitize_line
 
-STORY = "launcher.log"
+LAUNCHER_LOG = "launcher.log"
 ENDPOINTS_KEPT = 50
 """So many lists of endpoints are kept; a job that lives for months makes thousands of generations."""
 
 _SIGNAL_INFO = "[SignalInfo: *** SIGTERM (@0x{sender:x}) received by PID {pid} (TID 0x{pid:x}) from PID {sender} ***]"
 
 
-class Level(IntEnum):
+class Verbosity(IntEnum):
     """How much the agent says on the console. Its file always gets everything."""
 
     QUIET = 0
@@ -42,7 +42,11 @@ class Level(IntEnum):
     VERBOSE = 2
 
 
-SEVERITIES: Final = {Level.QUIET: Severity.WARNING, Level.NORMAL: Severity.INFO, Level.VERBOSE: Severity.DEBUG}
+SEVERITIES: Final = {
+    Verbosity.QUIET: Severity.WARNING,
+    Verbosity.NORMAL: Severity.INFO,
+    Verbosity.VERBOSE: Severity.DEBUG,
+}
 """What a line that is said up to this level is for programs."""
 
 
@@ -112,11 +116,11 @@ def write_lists(folder: Path, g: int, endpoints: Sequence[str], servers: Sequenc
             path.unlink(missing_ok=True)
 
 
-class Narrator:
+class AgentLog:
     """Says what the agent does: one short line each, to stderr and, with the time, to launcher.log."""
 
     def __init__(
-        self, node_id: str, console: Console, *, level: Level = Level.NORMAL, lines: JsonLines | None = None
+        self, node_id: str, console: Console, *, level: Verbosity = Verbosity.NORMAL, lines: JsonFormatter | None = None
     ) -> None:
         """Speak as `node_id`; `keep` adds the file. With `lines` console and file have JSON."""
         self._node_id = node_id
@@ -131,25 +135,25 @@ class Narrator:
 
     def say(self, text: str) -> None:
         """A step of the story."""
-        self._speak(text, Level.NORMAL)
+        self._speak(text, Verbosity.NORMAL)
 
     def detail(self, text: str) -> None:
         """Something for `--verbose`."""
-        self._speak(text, Level.VERBOSE)
+        self._speak(text, Verbosity.VERBOSE)
 
     def warn(self, text: str) -> None:
         """Something that a person has to know; `--quiet` does not hide it."""
-        self._speak(text, Level.QUIET)
+        self._speak(text, Verbosity.QUIET)
 
     def note(self, text: str) -> None:
         """Something that the console hears from somebody else."""
-        self._keep(clean(text.replace("\n", " ")), Severity.INFO)
+        self._keep(sanitize_line(text.replace("\n", " ")), Severity.INFO)
 
     def report(self, lines: Sequence[str]) -> None:
         """Lines that stand by themselves (a failure's report), without the prefix; `--quiet` does not hide them."""
-        cleaned = [clean(line) for line in lines]
+        cleaned = [sanitize_line(line) for line in lines]
         if self._lines is not None:
-            line = self._lines.said(datetime.now(UTC), "\n".join(cleaned), Severity.ERROR, What.REPORT)
+            line = self._lines.said(datetime.now(UTC), "\n".join(cleaned), Severity.ERROR, LineKind.REPORT)
             self._console.write(line)
             self._append_line(line)
             return
@@ -161,8 +165,8 @@ class Narrator:
         """Keep nothing more; the console is its owner's."""
         self._append = None
 
-    def _speak(self, text: str, level: Level) -> None:
-        line = clean(text.replace("\n", " "))
+    def _speak(self, text: str, level: Verbosity) -> None:
+        line = sanitize_line(text.replace("\n", " "))
         self._keep(line, SEVERITIES[level])
         if level > self._level:
             return

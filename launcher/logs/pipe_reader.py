@@ -8,21 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 
-from launcher.logs.console_streams import Show
-from launcher.logs.worker_log import StartLog
+from launcher.logs.console_streams import ConsoleStream
+from launcher.logs.worker_log import WorkerStartLog
 
 READ_BYTES = 1 << 16
 DRAIN_BYTES = 4 << 20
 """Most that `drain` reads: a pipe holds at most 1 MB, but a grandchild may go on writing meanwhile."""
 
 
-class Tap:
+class PipeReader:
     """One pipe. The agent reads one piece per turn of its loop, so that an endless writer does not starve the rest.
 
     While the log, or a file that is the console, has more on its way than its disk takes, the pipe is left to fill.
     """
 
-    def __init__(self, log: StartLog, show: Show | None = None) -> None:
+    def __init__(self, log: WorkerStartLog, show: ConsoleStream | None = None) -> None:
         """Make the pipe and start reading. Without a `show` nothing is shown."""
         self._log = log
         self._show = show

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from launcher.logs.worker_log import StartLog
+from launcher.logs.worker_log import WorkerStartLog
 from launcher.wire.inspect import PIECE_BYTES
 
 STARTS_KEPT = 2
@@ -20,7 +20,7 @@ Stamp = tuple[int, int]
 """A start: its generation, and the revision of the roster that asked for it."""
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where a reader is: in which start, and behind how many of its bytes."""
 
     stamp: Stamp
@@ -28,10 +28,10 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
+class _RememberedStart:
     stamp: Stamp
     header: bytes
-    log: StartLog
+    log: WorkerStartLog
 
     @property
     def size(self) -> int:
@@ -44,23 +44,23 @@ class _Start:
         return (self.header + ending.data if not missing else ending.data), missing
 
 
-class LastLogs:
+class RecentStarts:
     """The starts of one node, by the name of the log's file."""
 
     def __init__(self) -> None:
         """There were none yet."""
-        self._starts: dict[str, list[_Start]] = {}
+        self._starts: dict[str, list[_RememberedStart]] = {}
         self._paths: dict[str, str] = {}
         self._stamps: deque[Stamp] = deque(maxlen=STARTS_KEPT)
 
-    def begin(self, path: str, name: str, stamp: Stamp, header: str, log: StartLog) -> None:
+    def begin(self, path: str, name: str, stamp: Stamp, header: str, log: WorkerStartLog) -> None:
         """A process starts; its log is at `path`, under `name`. What is older than the start before is forgotten."""
         if stamp not in self._stamps:
             self._stamps.append(stamp)
             kept = {of: [one for one in starts if one.stamp in self._stamps] for of, starts in self._starts.items()}
             self._starts = {of: starts for of, starts in kept.items() if starts}
             self._paths = {of: self._paths[of] for of in self._starts}
-        self._starts.setdefault(name, []).append(_Start(stamp, f"{header}\n".encode(errors="replace"), log))
+        self._starts.setdefault(name, []).append(_RememberedStart(stamp, f"{header}\n".encode(errors="replace"), log))
         self._paths[name] = path
 
     def path(self, name: str) -> str:
@@ -78,19 +78,19 @@ class LastLogs:
             return None
         return starts[-1].stamp
 
-    def begins(self, name: str, after: Stamp, lines: int) -> Place | None:
+    def begins(self, name: str, after: Stamp, lines: int) -> LogPosition | None:
         """Where the last `lines` lines of the starts after that one begin; None if there is no such start."""
         starts = [start for start in self._starts.get(name, ()) if start.stamp > after]
         place = None
         for start in reversed(starts):
             data, _ = start.kept()
             offset, lines = _back(data, lines)
-            place = Place(start.stamp, start.size - len(data) + offset if offset else 0)
+            place = LogPosition(start.stamp, start.size - len(data) + offset if offset else 0)
             if offset or not lines:
                 break
         return place
 
-    def piece(self, name: str, place: Place) -> tuple[bytes, int, Place]:
+    def piece(self, name: str, place: LogPosition) -> tuple[bytes, int, LogPosition]:
         """The next bytes from a place, how many before them are missing, and the place behind them; b"" at the end."""
         for start in self._starts.get(name, ()):
             if start.stamp < place.stamp:
@@ -106,8 +106,8 @@ class LastLogs:
                     at = max(offset, begins)
                     found = data[at - begins : at - begins + PIECE_BYTES]
                     behind = at + len(found)
-                return found, lost, Place(start.stamp, behind)
-            place = Place(start.stamp, offset)
+                return found, lost, LogPosition(start.stamp, behind)
+            place = LogPosition(start.stamp, offset)
         return b"", 0, place
 
 

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.logs.writer_protocol import UNBOUND, Bound
+from launcher.logs.writer_protocol import UNBOUND, LogLimits
 from launcher.system import descriptors
 
 HEAD_BYTES = 64 << 10
@@ -32,7 +32,7 @@ class WorkerLog:
     once, and a line in the log says how much is missing once it can be written again. Nothing here raises `OSError`.
     """
 
-    def __init__(self, path: Path, header: str, complain: Callable[[str], None], bound: Bound = UNBOUND) -> None:
+    def __init__(self, path: Path, header: str, complain: Callable[[str], None], bound: LogLimits = UNBOUND) -> None:
         """Open the log and write the header, on a line of its own. `bound` is that of all its files."""
         self.path = path
         self._header = header

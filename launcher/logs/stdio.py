@@ -20,12 +20,12 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
-from launcher.logs.console import Console, notice_of
-from launcher.logs.json_format import JsonLines, Severity
+from launcher.logs.console import Console, notice_line
+from launcher.logs.json_format import JsonFormatter, Severity
 from launcher.logs.stdio_writer import serve
 from launcher.logs.writer_client import CLOSE_LIMIT_S, CLOSE_MAX_S, HURRY_LIMIT_S
 from launcher.system import descriptors
-from launcher.system.descriptors import say
+from launcher.system.descriptors import write_stderr_line
 from launcher.system.processes import fork
 
 STANDARD: Final = (1, 2)
@@ -33,10 +33,10 @@ PIPE_BYTES: Final = 1 << 18
 """Room in the pipe: with the usual 64 kB an agent that shows much would be woken for each piece."""
 
 
-class Outputs:
+class StdioRedirect:
     """Those of this process, until it is closed. No thread may run when it is opened."""
 
-    def __init__(self, lines: JsonLines | None = None) -> None:
+    def __init__(self, lines: JsonFormatter | None = None) -> None:
         """Nothing is changed yet. With `lines` all that is said is JSON."""
         self._lines = lines
         self._given: dict[int, int] = {}
@@ -86,7 +86,9 @@ class Outputs:
         for fd, given in self._given.items():
             if (error := descriptors.close(given)) is not None:  # It does not change how this process ends.
                 name = "stdout" if fd == 1 else "stderr"
-                say(f"the file that is {name} cannot be written ({error.strerror}); a part of it may be missing")
+                write_stderr_line(
+                    f"the file that is {name} cannot be written ({error.strerror}); a part of it may be missing"
+                )
 
     def console(self, fd: int) -> Console:
         """The console that 1 or 2 is; one for both if both are one file or terminal: that has all in its order."""
@@ -125,7 +127,7 @@ class Outputs:
 
     def _say(self, text: str, command: str) -> bool:
         if self._lines is None:
-            return say(text, command=command)
+            return write_stderr_line(text, command=command)
         level = {"error": Severity.ERROR, "warning": Severity.WARNING}.get(text.partition(":")[0], Severity.INFO)
         line = self._lines.said(datetime.now(UTC), " ".join([*text.split(), *filter(None, [command])]), level)
         try:
@@ -154,10 +156,10 @@ def _same_terminal(one: int, other: int) -> bool:
     return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
 
 
-def _run(flows: list[tuple[int, int]], moved: memoryview, lines: JsonLines | None) -> NoReturn:
+def _run(flows: list[tuple[int, int]], moved: memoryview, lines: JsonFormatter | None) -> NoReturn:
     """The life of the process."""
     try:
-        serve(flows, moved, notice_of(lines))
+        serve(flows, moved, notice_line(lines))
     except BaseException:  # noqa: BLE001  # Nothing of the agent's may run here. It hears that nobody reads the pipe.
         os._exit(1)
     os._exit(0)

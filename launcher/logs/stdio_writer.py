@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from launcher.logs.console import STOOD_STILL, notice_of
-from launcher.logs.writer import DEAF
+from launcher.logs.console import STOOD_STILL, notice_line
+from launcher.logs.writer import IGNORED_SIGNALS
 from launcher.logs.writer_client import FLOW_BYTES, KEEP_BYTES, STILL_S
 from launcher.system import proctitle
 from launcher.system.descriptors import keep_only
@@ -28,7 +28,7 @@ WRITE_BYTES: Final = 1 << 17
 TITLE: Final = ("elastic-launch:", "writes", "console")
 
 
-class Flow:
+class PipeToFile:
     """From one pipe into one file."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Flow:
         pipe: int,
         file: int,
         moved: Callable[[int], None] = lambda count: None,
-        notice: Callable[[str], bytes] = notice_of(None),  # noqa: B008  # It is a function.
+        notice: Callable[[str], bytes] = notice_line(None),  # noqa: B008  # It is a function.
     ) -> None:
         """`moved` hears of bytes that are done, in a thread of its own; `notice` makes lines of ours."""
         self._notice = notice
@@ -136,7 +136,7 @@ def serve(flows: Sequence[tuple[int, int]], moved: memoryview, notice: Callable[
 
     `moved` is shared with the agent: how many bytes of each are done. `notice` makes lines of ours.
     """
-    for number in DEAF:
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.setsid()  # What a terminal does to the agent is no word to this process.
     os.chdir("/")
@@ -151,7 +151,7 @@ def serve(flows: Sequence[tuple[int, int]], moved: memoryview, notice: Callable[
 
         return add
 
-    running = [threading.Thread(target=Flow(*fds, count(at), notice).run) for at, fds in enumerate(flows)]
+    running = [threading.Thread(target=PipeToFile(*fds, count(at), notice).run) for at, fds in enumerate(flows)]
     for thread in running:
         thread.start()
     for thread in running:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from launcher.text.sanitize import Ending
+from launcher.text.sanitize import OutputTail
 
 KEPT_BYTES: Final = 1 << 18
 """Of a start; what is older is in its log."""
@@ -13,7 +13,7 @@ PIECE_BYTES: Final = 1 << 14
 """Short pieces are joined up to this length."""
 
 
-class Recent:
+class TailBuffer:
     """Keeps the newest `KEPT_BYTES`, and little more."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Recent:
         whole = not self._pieces or self._pieces[-1].endswith(b"\n")
         self.add(b"%s%s\n" % (b"" if whole else b"\n", text))
 
-    def ending(self) -> Ending:
+    def ending(self) -> OutputTail:
         """The newest bytes."""
         data = b"".join(self._pieces)[-KEPT_BYTES:]
-        return Ending(data, self.said > len(data))
+        return OutputTail(data, self.said > len(data))

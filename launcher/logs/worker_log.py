@@ -5,26 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.logs.tail_buffer import Recent
-from launcher.logs.writer_client import Sink
-from launcher.logs.writer_protocol import UNBOUND, Begin, Bound, End, Line, Wrote, path_bytes, text_bytes
-from launcher.text.sanitize import Ending
+from launcher.logs.tail_buffer import TailBuffer
+from launcher.logs.writer_client import LogSink
+from launcher.logs.writer_protocol import (
+    UNBOUND,
+    CloseLog,
+    LogLimits,
+    OpenLog,
+    WriteChunk,
+    WriteLine,
+    path_bytes,
+    text_bytes,
+)
+from launcher.text.sanitize import OutputTail
 
 
-class StartLog:
+class WorkerStartLog:
     """Nothing here waits for a disk. What finds no room on its way is counted, and the log says how much it is."""
 
-    def __init__(self, sink: Sink, path: Path, header: str, bound: Bound = UNBOUND) -> None:
+    def __init__(self, sink: LogSink, path: Path, header: str, bound: LogLimits = UNBOUND) -> None:
         """Have the log opened and the header written. `bound` is that of all its files."""
         self._sink = sink
         self._of = path.name
         self._number = sink.next_start()
-        self._recent = Recent()
-        self._at_mark: Ending | None = None
+        self._recent = TailBuffer()
+        self._at_mark: OutputTail | None = None
         self._missing = 0
         self.closed = False
         """Whether nothing more comes."""
-        sink.put(Begin(self._number, path_bytes(path), text_bytes(header), bound), self._of)
+        sink.put(OpenLog(self._number, path_bytes(path), text_bytes(header), bound), self._of)
 
     @property
     def said(self) -> int:
@@ -32,12 +41,12 @@ class StartLog:
         return self._recent.said
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> OutputTail:
         """The end of what it has said."""
         return self._recent.ending()
 
     @property
-    def ending_at_mark(self) -> Ending | None:
+    def ending_at_mark(self) -> OutputTail | None:
         """The same as it was when `set_mark` was called, None if it never was."""
         return self._at_mark
 
@@ -57,7 +66,7 @@ class StartLog:
     def write(self, data: bytes) -> None:
         """Bytes of the worker as they are."""
         self._recent.add(data)
-        if self._sink.put(Wrote(self._number, len(data), self._missing), self._of, data):
+        if self._sink.put(WriteChunk(self._number, len(data), self._missing), self._of, data):
             self._missing = 0
         else:
             self._missing += len(data)
@@ -66,7 +75,7 @@ class StartLog:
         """A line of ours; it ends an unfinished line of the worker first."""
         data = text_bytes(text)
         self._recent.add_line(data)
-        if self._sink.put(Line(self._number, data, self._missing), self._of):
+        if self._sink.put(WriteLine(self._number, data, self._missing), self._of):
             self._missing = 0
         else:
             self._missing += len(data) + 1
@@ -74,4 +83,4 @@ class StartLog:
     def close(self) -> None:
         """Nothing more comes."""
         self.closed = True
-        self._sink.put(End(self._number, self._missing), self._of)
+        self._sink.put(CloseLog(self._number, self._missing), self._of)

@@ -2,7 +2,7 @@
 
 An agent has this done by a process of its own (`serve`), because a disk may stand still for longer than a lease lives,
 and a thread that waits for a disk would not even let its process end. The process ends when the agent has: after what
-was ordered before. `Directly` does the same at once, where nobody minds a disk (tests, a writer that died).
+was ordered before. `SyncSink` does the same at once, where nobody minds a disk (tests, a writer that died).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from launcher.logs.log_dir import LogFolder
 from launcher.logs.rotating_file import WorkerLog, append_line
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.writer_protocol import (
-    Amend,
-    AnyAnswer,
-    AnyOrder,
-    Append,
-    Begin,
-    Done,
-    End,
-    Endpoints,
-    Environment,
-    Frames,
-    Held,
-    Line,
-    Refused,
-    Ring,
-    Told,
-    Wrote,
+    AnyLogAnswer,
+    AnyLogOrder,
+    AppendClosed,
+    AppendShared,
+    CloseLog,
+    LogAck,
+    LogFolderReady,
+    LogFolderRejected,
+    LogFrameReader,
+    LogNotice,
+    OpenLog,
+    RingBuffer,
+    WriteChunk,
+    WriteEndpoints,
+    WriteEnvironment,
+    WriteLine,
     bytes_path,
     bytes_text,
     packed,
@@ -53,14 +53,14 @@ READ_BYTES = 1 << 16
 DONE_EVERY_S = 0.2
 DONE_EVERY = 4
 """At least so often it is told what is done, while more is to be done."""
-DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals to all processes of a job: what the agent says while it leaves is to be written, too."""
 
 Tell = Callable[[str, bool], None]
 """Hears what people should know, and whether only those who ask."""
 
 
-class Writer:
+class LogWriter:
     """Does orders. What cannot be written is told once for each file, and is lost."""
 
     def __init__(self, tell: Tell) -> None:
@@ -70,44 +70,44 @@ class Writer:
         self._shared: dict[bytes, SharedLog] = {}
         self._told: set[bytes] = set()
 
-    def do(self, order: AnyOrder, data: bytes | memoryview = b"") -> None:
-        """Do one order; returns when the disk has taken it. `data` goes with a `Wrote`."""
+    def do(self, order: AnyLogOrder, data: bytes | memoryview = b"") -> None:
+        """Do one order; returns when the disk has taken it. `data` goes with a `WriteChunk`."""
         match order:
-            case Wrote():
+            case WriteChunk():
                 log = self._starts[order.start]
                 log.miss(order.missing, STOOD_STILL)
                 log.write(data)
-            case Line():
+            case WriteLine():
                 log = self._starts[order.start]
                 log.miss(order.missing, STOOD_STILL)
                 log.line(bytes_text(order.text))
-            case Append():
+            case AppendShared():
                 self._append(order)
-            case Begin():
+            case OpenLog():
                 path, header = bytes_path(order.path), bytes_text(order.header)
                 self._starts[order.start] = WorkerLog(path, header, self._warn, order.bound)
-            case End():
+            case CloseLog():
                 log = self._starts.pop(order.start)
                 log.miss(order.missing, STOOD_STILL)
                 log.close()
-            case Amend():
+            case AppendClosed():
                 path = bytes_path(order.path)
                 try:
                     append_line(path, bytes_text(order.text))
                 except OSError as error:
                     self._tell(f"{path} does not say which worker failed first ({error.strerror})", True)
-            case Endpoints():
+            case WriteEndpoints():
                 try:
                     logger.write_endpoints(bytes_path(order.folder), order.g, order.endpoints, order.servers)
                 except OSError as error:
                     self._warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
-            case Environment():
+            case WriteEnvironment():
                 try:
                     environment_dump.write(bytes_path(order.folder), order.name, order.text)
                 except OSError as error:
                     self._warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
 
-    def _append(self, order: Append) -> None:
+    def _append(self, order: AppendShared) -> None:
         if (file := self._shared.get(order.path)) is None:
             file = self._shared[order.path] = SharedLog(bytes_path(order.path))
         try:
@@ -121,7 +121,7 @@ class Writer:
         self._tell(text, False)
 
 
-class Directly:
+class SyncSink:
     """Does orders at once, in this process."""
 
     full = False
@@ -129,7 +129,7 @@ class Directly:
 
     def __init__(self, tell: Tell) -> None:
         """Nothing is open yet."""
-        self._writer = Writer(tell)
+        self._writer = LogWriter(tell)
         self._starts = 0
 
     def next_start(self) -> int:
@@ -137,7 +137,7 @@ class Directly:
         self._starts += 1
         return self._starts
 
-    def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
+    def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
         """Do it. True: nothing is left out."""
         self._writer.do(order, data)
         return True
@@ -147,13 +147,15 @@ class Directly:
         go_on()
 
 
-def serve(pipes: tuple[int, int], ring: Ring, hold: Callable[[], LogFolder], story: str, title: Sequence[str]) -> None:
+def serve(
+    pipes: tuple[int, int], ring: RingBuffer, hold: Callable[[], LogFolder], story: str, title: Sequence[str]
+) -> None:
     """Hold a folder and do what is ordered until nobody can order any more; in a process of its own.
 
     Orders come by the first of the `pipes`, what workers wrote by the `ring`, answers go into the second pipe. `story`
     is the file whose lines tell what the agent does, "" for a process that says nothing; it must be good.
     """
-    for number in DEAF:
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.setsid()  # What a terminal does to the agent is no word to this process.
     os.chdir("/")
@@ -164,31 +166,31 @@ def serve(pipes: tuple[int, int], ring: Ring, hold: Callable[[], LogFolder], sto
             if story:
                 _try(folder.path / story)
             said = (folder.note, folder.moved, folder.unlocked, warning(folder_check(LOG, folder.path)))
-            _answer(answers, Held(path_bytes(folder.path), *map(text_bytes, said)))
+            _answer(answers, LogFolderReady(path_bytes(folder.path), *map(text_bytes, said)))
             proctitle.show(title)
             _obey(orders, answers, ring)
     except ConfigError as error:
-        _answer(answers, Refused(text_bytes(str(error))))
+        _answer(answers, LogFolderRejected(text_bytes(str(error))))
 
 
-def _obey(orders: int, answers: int, ring: Ring) -> None:
-    frames, done, told, told_s = Frames(), 0, 0, time.monotonic()
-    writer = Writer(lambda text, quietly: _answer(answers, Told(text_bytes(text), quietly)))
+def _obey(orders: int, answers: int, ring: RingBuffer) -> None:
+    frames, done, told, told_s = LogFrameReader(), 0, 0, time.monotonic()
+    writer = LogWriter(lambda text, quietly: _answer(answers, LogNotice(text_bytes(text), quietly)))
     more = select.poll()
     more.register(orders, select.POLLIN)
     while data := os.read(orders, READ_BYTES):
         for order in frames.orders(data):
-            writer.do(order, ring.piece(order.at, order.size) if isinstance(order, Wrote) else b"")
+            writer.do(order, ring.piece(order.at, order.size) if isinstance(order, WriteChunk) else b"")
             done += 1
             if (now_s := time.monotonic()) - told_s > DONE_EVERY_S or done - told >= DONE_EVERY:
                 told, told_s = done, now_s
-                _answer(answers, Done(done))
+                _answer(answers, LogAck(done))
         if done > told and not more.poll(0):
             told, told_s = done, time.monotonic()
-            _answer(answers, Done(done))
+            _answer(answers, LogAck(done))
 
 
-def _answer(answers: int, answer: AnyAnswer) -> None:
+def _answer(answers: int, answer: AnyLogAnswer) -> None:
     with suppress(BrokenPipeError):  # The agent is gone. What it ordered before is still done.
         os.write(answers, packed(answer))
 

@@ -24,18 +24,18 @@ from typing import Final, Protocol, Self
 import msgspec
 
 from launcher.logs.log_dir import LogFolder
-from launcher.logs.writer import Directly
+from launcher.logs.writer import SyncSink
 from launcher.logs.writer_process import LogProcess
 from launcher.logs.writer_protocol import (
-    AnyOrder,
-    Append,
-    Begin,
-    Done,
-    End,
-    Frames,
-    Line,
-    Told,
-    Wrote,
+    AnyLogOrder,
+    AppendShared,
+    CloseLog,
+    LogAck,
+    LogFrameReader,
+    LogNotice,
+    OpenLog,
+    WriteChunk,
+    WriteLine,
     bytes_path,
     bytes_text,
     packed,
@@ -62,7 +62,7 @@ ORDER_BYTES: Final = 512
 """So much an order counts beside its data: what it takes in memory, nearly always."""
 
 
-class Sink(Protocol):
+class LogSink(Protocol):
     """Has orders done, in their order. What a disk refuses is told to people, and never raised here."""
 
     @property
@@ -72,14 +72,14 @@ class Sink(Protocol):
     def next_start(self) -> int:
         """The number of a further start."""
 
-    def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
-        """Have it done, for the file `of`; `data` goes with a `Wrote`. False: there is no room, and it is left out."""
+    def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
+        """Have it done, for the file `of`; `data` goes with a `WriteChunk`. False: no room, left out."""
 
     def when_room(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `full` any more."""
 
 
-class LogDisk:
+class LogWriterClient:
     """The folder of this process, until it is closed. Everything after `open` belongs to a loop."""
 
     path: Path
@@ -98,9 +98,9 @@ class LogDisk:
         self._process = LogProcess(hold, named, story)
         self._ring = self._process.ring
         self._orders, self._answers = self._process.orders, self._process.answers
-        self._frames = Frames()
-        self._queue: deque[tuple[int, AnyOrder, bytes]] = deque()
-        self._sending: tuple[int, AnyOrder, bytes] | None = None
+        self._frames = LogFrameReader()
+        self._queue: deque[tuple[int, AnyLogOrder, bytes]] = deque()
+        self._sending: tuple[int, AnyLogOrder, bytes] | None = None
         self._queued: Counter[int] = Counter()
         self._kept = 0
         self._rest = memoryview(b"")
@@ -109,8 +109,8 @@ class LogDisk:
         self._left_out: Counter[str] = Counter()
         self.left_out_bytes = 0
         """How much was left out since the start, of all files."""
-        self._begun: dict[int, Begin] = {}
-        self._instead: Directly | None = None
+        self._begun: dict[int, OpenLog] = {}
+        self._instead: SyncSink | None = None
         self._waiting: list[Callable[[], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -160,16 +160,16 @@ class LogDisk:
     def appending(self, name: str) -> Callable[[bytes], object]:
         """What appends lines to the file `name`."""
         path = path_bytes(self.path / name)
-        return lambda line: self.put(Append(path, line), name)
+        return lambda line: self.put(AppendShared(path, line), name)
 
-    def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
-        """Have it done, as `Sink` says. There is room for the frame of a start at any time."""
+    def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
+        """Have it done, as `LogSink` says. There is room for the frame of a start at any time."""
         if self._instead is not None:
             return self._instead.put(order, of, data)
         size = ORDER_BYTES + len(data)
-        whose = order.start if isinstance(order, Wrote) else 0
-        if self._still and not isinstance(order, Begin | Line | End) and not self._fits(whose, size):
-            size = len(order.line if isinstance(order, Append) else data)
+        whose = order.start if isinstance(order, WriteChunk) else 0
+        if self._still and not isinstance(order, OpenLog | WriteLine | CloseLog) and not self._fits(whose, size):
+            size = len(order.line if isinstance(order, AppendShared) else data)
             self._left_out[of] += size
             self.left_out_bytes += size
             self._say_still()
@@ -222,11 +222,11 @@ class LogDisk:
                 break
             for answer in self._frames.answers(data):
                 match answer:
-                    case Done():
+                    case LogAck():
                         self._done = answer.orders
                         self._ring.free(self._done)
                         self._progress.set()
-                    case Told():
+                    case LogNotice():
                         self._on_told(bytes_text(answer.text), answer.quietly)
         self._send_more()
         if self._still and self._done > self._seen and not self._queue:
@@ -238,7 +238,7 @@ class LogDisk:
         self._loop.remove_reader(self._answers)
         if self._writing:
             self._loop.remove_writer(self._orders)
-        self._instead = Directly(self._on_told)
+        self._instead = SyncSink(self._on_told)
         for begin in self._begun.values():
             self._instead.put(begin, "")
         if self._rest and self._sending is not None:
@@ -296,12 +296,12 @@ class LogDisk:
         """Each start may have as much of the room as is still free: one that says much leaves some to the others."""
         return self._queued[whose] + size <= KEEP_BYTES - self._kept
 
-    def _send(self, whose: int, order: AnyOrder, data: bytes) -> bool:
+    def _send(self, whose: int, order: AnyLogOrder, data: bytes) -> bool:
         """Send an order, if there is room for it."""
         if self._rest:
             return False
         self._sending = (whose, order, data)
-        if isinstance(order, Wrote):
+        if isinstance(order, WriteChunk):
             if (at := self._ring.put(data, self._sent + 1)) is None:
                 return False
             order = msgspec.structs.replace(order, at=at)
@@ -320,9 +320,9 @@ class LogDisk:
             return  # It is gone, which `_hear` is told.
         if not self._rest and self._sending is not None:
             match self._sending[1]:
-                case Begin() as begin:
+                case OpenLog() as begin:
                     self._begun[begin.start] = begin
-                case End() as end:
+                case CloseLog() as end:
                     del self._begun[end.start]
         if bool(self._rest) is not self._writing and self._loop is not None:
             self._writing = not self._writing

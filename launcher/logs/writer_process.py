@@ -14,7 +14,17 @@ from typing import Final, NoReturn
 from elastic.errors import ConfigError
 from launcher.logs.log_dir import LogFolder
 from launcher.logs.writer import serve
-from launcher.logs.writer_protocol import AnyAnswer, Frames, Held, Refused, Ring, Told, bytes_text, packed, text_bytes
+from launcher.logs.writer_protocol import (
+    AnyLogAnswer,
+    LogFolderReady,
+    LogFolderRejected,
+    LogFrameReader,
+    LogNotice,
+    RingBuffer,
+    bytes_text,
+    packed,
+    text_bytes,
+)
 from launcher.system.processes import fork
 
 RING_BYTES: Final = 2 << 20
@@ -31,27 +41,27 @@ class LogProcess:
     """A fork of this process, the two pipes to it, and the ring."""
 
     def __init__(self, hold: Callable[[], LogFolder], named: Path, story: str) -> None:
-        """Start it. No thread may run yet. See `launcher.logs.writer_client.LogDisk` for what it is given."""
+        """Start it. No thread may run yet. See `launcher.logs.writer_client.LogWriterClient` for what it is given."""
         self._named = named
         orders, self.orders = os.pipe()
         self.answers, answers = os.pipe()
-        self.ring = Ring(RING_BYTES)
+        self.ring = RingBuffer(RING_BYTES)
         self.pid = fork("writes the logs")
         if self.pid == 0:
             _run(orders, answers, self.ring, hold, story)
         os.close(orders)
         os.close(answers)
 
-    def held(self) -> Held:
+    def held(self) -> LogFolderReady:
         """Wait until it holds the folder. Raises `ConfigError` if the folder is not good, or does not answer."""
         for answer in self._said(START_LIMIT_S):
             match answer:
-                case Held():
+                case LogFolderReady():
                     return answer
-                case Refused():
+                case LogFolderRejected():
                     self.leave()
                     raise ConfigError(bytes_text(answer.why))
-                case Told():
+                case LogNotice():
                     self.leave()
                     raise ConfigError(f"--log_dir {self._named} cannot be used: {bytes_text(answer.text)}")
         os.close(self.orders)
@@ -74,9 +84,9 @@ class LogProcess:
         finally:
             os.close(pidfd)
 
-    def _said(self, limit_s: float) -> Iterator[AnyAnswer]:
+    def _said(self, limit_s: float) -> Iterator[AnyLogAnswer]:
         """What it answers before there is a loop, until it has been silent for too long."""
-        frames, until_s = Frames(), time.monotonic() + limit_s
+        frames, until_s = LogFrameReader(), time.monotonic() + limit_s
         poll = select.poll()
         poll.register(self.answers, select.POLLIN)
         while poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
@@ -85,12 +95,12 @@ class LogProcess:
             yield from frames.answers(data)
 
 
-def _run(orders: int, answers: int, ring: Ring, hold: Callable[[], LogFolder], story: str) -> NoReturn:
+def _run(orders: int, answers: int, ring: RingBuffer, hold: Callable[[], LogFolder], story: str) -> NoReturn:
     """The life of the process."""
     try:
         serve((orders, answers), ring, hold, story, TITLE)
     except BaseException:  # noqa: BLE001  # It is told: stderr is closed here, and nothing of the agent's may run.
         with contextlib.suppress(OSError):
-            os.write(answers, packed(Told(text_bytes(traceback.format_exc()))))
+            os.write(answers, packed(LogNotice(text_bytes(traceback.format_exc()))))
         os._exit(1)
     os._exit(0)

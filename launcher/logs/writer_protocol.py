@@ -16,30 +16,30 @@ from typing import Final
 import msgspec
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True):
+class LogOrder(msgspec.Struct, frozen=True, array_like=True):
     """One piece of work, done in the order of the orders."""
 
 
-class Bound(msgspec.Struct, frozen=True, array_like=True):
+class LogLimits(msgspec.Struct, frozen=True, array_like=True):
     """What the files of one log may take together, None: without end; so many `older` ones are set aside."""
 
     bytes_max: int | None = None
     older: int = 1
 
 
-UNBOUND: Final = Bound()
+UNBOUND: Final = LogLimits()
 
 
-class Begin(Order, frozen=True, tag="Begin"):
+class OpenLog(LogOrder, frozen=True, tag="Begin"):
     """A worker starts: open its log and write the header. `start` is its number in the orders that follow."""
 
     start: int
     path: bytes
     header: bytes
-    bound: Bound
+    bound: LogLimits
 
 
-class Wrote(Order, frozen=True, tag="Wrote"):
+class WriteChunk(LogOrder, frozen=True, tag="Wrote"):
     """A worker wrote `size` bytes, which are in the ring `at` this place; `missing` bytes before it were left out."""
 
     start: int
@@ -48,36 +48,36 @@ class Wrote(Order, frozen=True, tag="Wrote"):
     at: int = 0
 
 
-class Line(Order, frozen=True, tag="Line"):
-    """A line of ours, for the log of a worker; `missing` as in `Wrote`."""
+class WriteLine(LogOrder, frozen=True, tag="Line"):
+    """A line of ours, for the log of a worker; `missing` as in `WriteChunk`."""
 
     start: int
     text: bytes
     missing: int = 0
 
 
-class End(Order, frozen=True, tag="End"):
-    """Nothing more comes of this start; `missing` as in `Wrote`."""
+class CloseLog(LogOrder, frozen=True, tag="End"):
+    """Nothing more comes of this start; `missing` as in `WriteChunk`."""
 
     start: int
     missing: int = 0
 
 
-class Amend(Order, frozen=True, tag="Amend"):
+class AppendClosed(LogOrder, frozen=True, tag="Amend"):
     """A line of ours for a log that is closed already."""
 
     path: bytes
     text: bytes
 
 
-class Append(Order, frozen=True, tag="Append"):
+class AppendShared(LogOrder, frozen=True, tag="Append"):
     """A line, with its end, for a file that agents share (`launcher.logs.shared_file`)."""
 
     path: bytes
     line: bytes
 
 
-class Endpoints(Order, frozen=True, tag="Endpoints"):
+class WriteEndpoints(LogOrder, frozen=True, tag="Endpoints"):
     """The endpoints of a generation (`launcher.logs.logger.write_endpoints`)."""
 
     folder: bytes
@@ -86,7 +86,7 @@ class Endpoints(Order, frozen=True, tag="Endpoints"):
     servers: tuple[str, ...]
 
 
-class Environment(Order, frozen=True, tag="Environment"):
+class WriteEnvironment(LogOrder, frozen=True, tag="Environment"):
     """The environment of a worker, without secrets (`launcher.logs.environment_dump`)."""
 
     folder: bytes
@@ -94,10 +94,12 @@ class Environment(Order, frozen=True, tag="Environment"):
     text: bytes
 
 
-AnyOrder = Begin | Wrote | Line | End | Amend | Append | Endpoints | Environment
+AnyLogOrder = (
+    OpenLog | WriteChunk | WriteLine | CloseLog | AppendClosed | AppendShared | WriteEndpoints | WriteEnvironment
+)
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True, tag="Held"):
+class LogFolderReady(msgspec.Struct, frozen=True, array_like=True, tag="Held"):
     """The folder is good, and `path` is where it is. The others are lines for people, "" if all is as asked."""
 
     path: bytes
@@ -107,34 +109,34 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="Held"):
     warning: bytes
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="Refused"):
+class LogFolderRejected(msgspec.Struct, frozen=True, array_like=True, tag="Refused"):
     """The folder cannot be used."""
 
     why: bytes
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag="Done"):
+class LogAck(msgspec.Struct, frozen=True, array_like=True, tag="Done"):
     """So many orders are done in all."""
 
     orders: int
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag="Told"):
+class LogNotice(msgspec.Struct, frozen=True, array_like=True, tag="Told"):
     """Something that people should hear; `quietly` for those who ask."""
 
     text: bytes
     quietly: bool = False
 
 
-AnyAnswer = Held | Refused | Done | Told
+AnyLogAnswer = LogFolderReady | LogFolderRejected | LogAck | LogNotice
 
 LENGTH_BYTES: Final = 4
 _encoder: Final = msgspec.msgpack.Encoder()
-_order: Final = msgspec.msgpack.Decoder(AnyOrder)
-_answer: Final = msgspec.msgpack.Decoder(AnyAnswer)
+_order: Final = msgspec.msgpack.Decoder(AnyLogOrder)
+_answer: Final = msgspec.msgpack.Decoder(AnyLogAnswer)
 
 
-def packed(message: AnyOrder | AnyAnswer) -> bytearray:
+def packed(message: AnyLogOrder | AnyLogAnswer) -> bytearray:
     """A message behind its length."""
     frame = bytearray(LENGTH_BYTES)
     _encoder.encode_into(message, frame, LENGTH_BYTES)
@@ -142,18 +144,18 @@ def packed(message: AnyOrder | AnyAnswer) -> bytearray:
     return frame
 
 
-class Frames:
+class LogFrameReader:
     """Cuts what comes into messages."""
 
     def __init__(self) -> None:
         """Nothing has come yet."""
         self._rest = bytearray()
 
-    def orders(self, data: bytes) -> list[AnyOrder]:
+    def orders(self, data: bytes) -> list[AnyLogOrder]:
         """The orders that `data` completes."""
         return [_order.decode(frame) for frame in self._cut(data)]
 
-    def answers(self, data: bytes) -> list[AnyAnswer]:
+    def answers(self, data: bytes) -> list[AnyLogAnswer]:
         """The answers that `data` completes."""
         return [_answer.decode(frame) for frame in self._cut(data)]
 
@@ -189,7 +191,7 @@ def bytes_path(data: bytes) -> Path:
     return Path(os.fsdecode(data))
 
 
-class Ring:
+class RingBuffer:
     """Pieces are put in one after the other, and freed in the same order. Made before the fork that shares it."""
 
     def __init__(self, size: int) -> None:

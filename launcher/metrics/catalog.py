@@ -20,7 +20,7 @@ JOB: Final = "job_id"
 PREFIX: Final = "elastic_launch_"
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """What Prometheus calls the types."""
 
     GAUGE = "gauge"
@@ -34,7 +34,7 @@ class Metric:
     """One row. `labels` are those beside `job_id`; `buckets` are upper bounds, of a histogram."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
@@ -47,16 +47,16 @@ class Metric:
     @property
     def family(self) -> str:
         """The name as the exposition's family has it: without the ending that its type adds."""
-        ending = {Kind.COUNTER: "_total", Kind.INFO: "_info"}.get(self.kind, "")
+        ending = {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}.get(self.kind, "")
         return self.full.removesuffix(ending)
 
 
 def _gauge(name: str, words: str, *labels: str) -> Metric:
-    return Metric(name, Kind.GAUGE, words, labels)
+    return Metric(name, MetricKind.GAUGE, words, labels)
 
 
 def _counter(name: str, words: str, *labels: str) -> Metric:
-    return Metric(name, Kind.COUNTER, words, labels)
+    return Metric(name, MetricKind.COUNTER, words, labels)
 
 
 RECOVERY_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -66,7 +66,7 @@ PHASE_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0)
 METRICS: Final = (
     Metric(
         "info",
-        Kind.INFO,
+        MetricKind.INFO,
         "Who this agent is: its node, host, and the versions of launcher, Python and torch; always 1",
         ("node", "host", "launcher", "python", "torch"),
     ),
@@ -89,13 +89,13 @@ METRICS: Final = (
     # recoveries
     Metric(
         "recovery_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "How long recoveries took as this node saw them, to its first step",
         buckets=RECOVERY_BUCKETS,
     ),
     Metric(
         "recovery_phase_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "Where the time of recoveries went on this node",
         ("phase",),
         PHASE_BUCKETS,

@@ -17,30 +17,30 @@ from typing import Final, NamedTuple
 
 from elastic.core.agent.events import (
     Action,
-    Answered,
     Event,
-    Exited,
-    Gone,
-    Granted,
-    Refreshed,
+    LeaseGranted,
+    LeaseRefreshed,
     SessionLost,
     StopWorkers,
+    TransactionAnswered,
     ViewChanged,
+    WorkerExited,
+    WorkersGone,
 )
-from elastic.core.agent.state import Facts, Phase
+from elastic.core.agent.state import AgentState, Phase
 from elastic.core.host_exclusion import budget_of
-from elastic.core.model import Ended, Generation, Why
+from elastic.core.model import ChangeReason, Generation, OutcomeKind
 from launcher.history.goodput import GoodputMeter
-from launcher.history.recovery import Mark, Recovery
+from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.metrics.catalog import BY_NAME
 from launcher.workers.reports.progress_text import RATE_WINDOW_S
-from launcher.workers.reports.step_rate import Steps
+from launcher.workers.reports.step_rate import StepRate
 
 LOSS: Final = "loss"
 """The loss, among the numbers that a script reports."""
 
 
-class WorkerState(StrEnum):
+class WorkerActivity(StrEnum):
     """What a worker does, as far as it says it. It trains when it reports steps, or, a server, when it listens."""
 
     STARTING = "starting"
@@ -51,7 +51,7 @@ class WorkerState(StrEnum):
     ENDED = "ended"
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One number of the metric `name` (without the prefix). `labels` are the values of the metric's own."""
 
     name: str
@@ -68,16 +68,16 @@ class Distribution(NamedTuple):
     sum_s: float
 
 
-class Asides(NamedTuple):
+class ExternalReadings(NamedTuple):
     """What others know in the moment of the question."""
 
-    workers: Mapping[WorkerState, int]
+    workers: Mapping[WorkerActivity, int]
     events_dropped: int
     log_dropped_bytes: int
 
 
 @dataclass(slots=True)
-class _Lengths:
+class _DurationHistogram:
     """The lengths of recoveries, or of one phase of them: the histogram `name`."""
 
     name: str
@@ -97,18 +97,18 @@ class _Lengths:
         return Distribution(self.name, self.labels, tuple(accumulate(self.counts[at] for at in places)), self.sum_s)
 
 
-class Notes:
+class MetricsCollector:
     """One agent's, over its life."""
 
     def __init__(self, began: float) -> None:
         """`began`: when this agent was started."""
         self.meter = GoodputMeter(began)
-        self._rate = Steps(RATE_WINDOW_S)
+        self._rate = StepRate(RATE_WINDOW_S)
         self._loss: float | None = None
         self._known: Generation | None = None
-        self._restarts = Counter[Why]({why: 0 for why in Why if why is not Why.FIRST})
-        self._recoveries = _Lengths("recovery_seconds")
-        self._phases = {mark: _Lengths("recovery_phase_seconds", (mark,)) for mark in Mark}
+        self._restarts = Counter[ChangeReason]({why: 0 for why in ChangeReason if why is not ChangeReason.FIRST})
+        self._recoveries = _DurationHistogram("recovery_seconds")
+        self._phases = {mark: _DurationHistogram("recovery_phase_seconds", (mark,)) for mark in PhaseEnd}
         self._start_s: float | None = None
         self._ended: tuple[int, float] | None = None
         """When the workers of the newest generation that has ended here did, or something was wrong."""
@@ -118,17 +118,17 @@ class Notes:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], *, arrived: float) -> None:
+    def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float) -> None:
         """Note an event that came at `arrived`, and what the core asked for."""
         match event:
-            case Exited() if event.exit.code and event.own and event.g == facts.workers_g:
+            case WorkerExited() if event.exit.code and event.own and event.g == facts.workers_g:
                 self._stopped(event.g, arrived)
-            case Gone() if event.g == facts.workers_g:
+            case WorkersGone() if event.g == facts.workers_g:
                 wanted = facts.outcome_wanted
-                self._stopped(event.g, arrived, well=wanted is not None and wanted[1].ended is Ended.OK)
-            case Refreshed() | Granted() | ViewChanged():
+                self._stopped(event.g, arrived, well=wanted is not None and wanted[1].ended is OutcomeKind.OK)
+            case LeaseRefreshed() | LeaseGranted() | ViewChanged():
                 self._answered_at = arrived
-            case Answered() if event.succeeded is not None:
+            case TransactionAnswered() if event.succeeded is not None:
                 self._answered_at = arrived
             case SessionLost():
                 self._lease_losses += 1
@@ -163,49 +163,49 @@ class Notes:
         if self._ended is None or g > self._ended[0]:
             self._ended = (g, at)
         self.meter.stopped(at, well=well)
-        self._rate = Steps(RATE_WINDOW_S)
+        self._rate = StepRate(RATE_WINDOW_S)
 
-    def _look(self, facts: Facts) -> None:
+    def _look(self, facts: AgentState) -> None:
         """Count a generation, or a revision of it, that was made after this agent knew one, or after its first."""
         generation, known = facts.generation, self._known
         if generation is None or generation is known:
             return
         self._known = generation
-        if known is not None and _key(generation) > _key(known) and generation.why is not Why.FIRST:
+        if known is not None and _key(generation) > _key(known) and generation.why is not ChangeReason.FIRST:
             self._restarts[generation.why] += 1
 
     # --- what is asked --------------------------------------------------------------------------------------------
 
-    def samples(self, facts: Facts | None, asides: Asides, now: float) -> Iterator[Sample]:
+    def samples(self, facts: AgentState | None, asides: ExternalReadings, now: float) -> Iterator[MetricSample]:
         """Every number that is known, but for the histograms. `facts` is None before this agent has reached etcd."""
         for why, count in self._restarts.items():
-            yield Sample("restarts_total", count, (why,))
+            yield MetricSample("restarts_total", count, (why,))
         yield from self._of_training(now)
         for state, count in asides.workers.items():
-            yield Sample("workers", count, (state,))
-        yield Sample("refresh_failures_total", self.refresh_failures)
-        yield Sample("lease_losses_total", self._lease_losses)
-        yield Sample("events_dropped_total", asides.events_dropped)
-        yield Sample("log_dropped_bytes_total", asides.log_dropped_bytes)
+            yield MetricSample("workers", count, (state,))
+        yield MetricSample("refresh_failures_total", self.refresh_failures)
+        yield MetricSample("lease_losses_total", self._lease_losses)
+        yield MetricSample("events_dropped_total", asides.events_dropped)
+        yield MetricSample("log_dropped_bytes_total", asides.log_dropped_bytes)
         if self._answered_at is not None:
-            yield Sample("store_silence_seconds", max(now - self._answered_at, 0.0))
+            yield MetricSample("store_silence_seconds", max(now - self._answered_at, 0.0))
         if facts is not None:
             yield from _of_job(facts)
-            yield from _of_right(facts, now)
+            yield from _run_deadline_samples(facts, now)
 
     def distributions(self) -> Iterator[Distribution]:
         """Every histogram."""
         for lengths in (self._recoveries, *self._phases.values()):
             yield lengths.distribution
 
-    def _of_training(self, now: float) -> Iterator[Sample]:
+    def _of_training(self, now: float) -> Iterator[MetricSample]:
         meter = self.meter
         sums = meter.sums(now)
-        yield Sample("steps_total", meter.steps)
-        yield Sample("steps_again_total", meter.steps_again)
-        yield Sample("clock_seconds_total", sums.clock_s)
-        yield Sample("productive_seconds_total", sums.productive_s)
-        yield Sample("again_seconds_total", sums.again_s)
+        yield MetricSample("steps_total", meter.steps)
+        yield MetricSample("steps_again_total", meter.steps_again)
+        yield MetricSample("clock_seconds_total", sums.clock_s)
+        yield MetricSample("productive_seconds_total", sums.productive_s)
+        yield MetricSample("again_seconds_total", sums.again_s)
         known: dict[str, float | None] = {
             "start_seconds": self._start_s,
             "step": meter.step,
@@ -214,16 +214,16 @@ class Notes:
             "loss": self._loss,
             "goodput_ratio": sums.goodput,
         }
-        yield from (Sample(name, value) for name, value in known.items() if value is not None)
+        yield from (MetricSample(name, value) for name, value in known.items() if value is not None)
 
 
-def is_spare(facts: Facts) -> bool:
+def is_spare(facts: AgentState) -> bool:
     """Whether this node stands by while a world without it runs."""
     generation = facts.generation
     return facts.phase is Phase.SPARE and generation is not None and facts.registered is not None and not _inside(facts)
 
 
-def _inside(facts: Facts) -> bool:
+def _inside(facts: AgentState) -> bool:
     return facts.place is not None
 
 
@@ -231,38 +231,38 @@ def _key(generation: Generation) -> tuple[int, int, int]:
     return generation.run, generation.g, generation.rev
 
 
-def _of_job(facts: Facts) -> Iterator[Sample]:
+def _of_job(facts: AgentState) -> Iterator[MetricSample]:
     """The world, and what it has cost."""
     member = facts.me.member
     texts = (facts.me.node, member.host, *(member.versions.get(name, "") for name in ("launcher", "python", "torch")))
-    yield Sample("info", 1, texts)
+    yield MetricSample("info", 1, texts)
     for phase in Phase:
-        yield Sample("state", phase is facts.phase, (phase,))
+        yield MetricSample("state", phase is facts.phase, (phase,))
     generation, stored = facts.generation, facts.view.spec
-    yield Sample("generation", generation.g if generation is not None else 0)
+    yield MetricSample("generation", generation.g if generation is not None else 0)
     if generation is not None:
-        yield Sample("world_size", generation.world_size)
-        yield Sample("members", len(generation.members))
+        yield MetricSample("world_size", generation.world_size)
+        yield MetricSample("members", len(generation.members))
         m_id = generation.index(facts.me.node)
         if m_id is not None:
-            yield Sample("m_id", m_id)
+            yield MetricSample("m_id", m_id)
     if stored is not None:
         budget = budget_of(facts.view)
-        yield Sample("np_min", stored.value.np.low)
+        yield MetricSample("np_min", stored.value.np.low)
         if not stored.value.np.unlimited:
-            yield Sample("np_max", stored.value.np.high)
-        yield Sample("restarts_charged", budget.charged)
-        yield Sample("restarts_max", stored.value.restarts_max)
-        yield Sample("fruitless_failures", budget.fruitless)
+            yield MetricSample("np_max", stored.value.np.high)
+        yield MetricSample("restarts_charged", budget.charged)
+        yield MetricSample("restarts_max", stored.value.restarts_max)
+        yield MetricSample("fruitless_failures", budget.fruitless)
 
 
-def _of_right(facts: Facts, now: float) -> Iterator[Sample]:
+def _run_deadline_samples(facts: AgentState, now: float) -> Iterator[MetricSample]:
     """The lease, and the right to run that follows from it."""
     right = facts.right
     if right.lease_held:
-        yield Sample("lease_age_seconds", max(now - right.refreshed_at, 0.0))
-        yield Sample("lease_ttl_seconds", right.ttl_s)
+        yield MetricSample("lease_age_seconds", max(now - right.refreshed_at, 0.0))
+        yield MetricSample("lease_ttl_seconds", right.ttl_s)
     if facts.phase in (Phase.RUNNING, Phase.STOPPING) and not facts.workers_gone:
         limit = right.refreshed_at + right.ttl_s + right.outage_limit_s
-        yield Sample("right_seconds", max(right.until() - now, 0.0))
-        yield Sample("right_at_most_seconds", max(limit - now, 0.0))
+        yield MetricSample("right_seconds", max(right.until() - now, 0.0))
+        yield MetricSample("right_at_most_seconds", max(limit - now, 0.0))

@@ -11,45 +11,45 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from elastic.channel.client import Hello, Progress, Said, Standing
+from elastic.channel.client import Progress, Serving, WorkerHello, WorkerMessage
 from elastic.core.agent.events import Action, Event
-from elastic.core.agent.state import Facts
+from elastic.core.agent.state import AgentState
 from launcher.config.config import Config
 from launcher.history.recovery import Recovery
-from launcher.logs.logger import Narrator
-from launcher.logs.writer_client import LogDisk
+from launcher.logs.logger import AgentLog
+from launcher.logs.writer_client import LogWriterClient
 from launcher.metrics import health
-from launcher.metrics.collector import Asides, Notes, WorkerState
+from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
 from launcher.net.endpoints import join_host_port
 from launcher.system import frozen_imports
 from launcher.system.clock import boottime
 from launcher.system.processes import started_at
-from launcher.workers.group import NodeWorkers
-from launcher.workers.reports.messages import Heard
+from launcher.workers.group import WorkerGroup
+from launcher.workers.reports.messages import WorkerReport
 
 if TYPE_CHECKING:
     from elastic.store.session import Session
-    from launcher.metrics.exposition import MetricsPage, Reading
-    from launcher.metrics.server import MetricsDoor, Reply
+    from launcher.metrics.exposition import MetricsPage, MetricsReading
+    from launcher.metrics.server import HttpReply, MetricsServer
 
 METRICS, HEALTHZ, READYZ = "/metrics", "/healthz", "/readyz"
 OK: Final = 200
 UNAVAILABLE: Final = 503
 
 
-class Monitor:
+class MetricsExporter:
     """One agent's. Nobody listens before `open`."""
 
-    def __init__(self, config: Config, narrator: Narrator, workers: NodeWorkers, disk: LogDisk) -> None:
+    def __init__(self, config: Config, narrator: AgentLog, workers: WorkerGroup, disk: LogWriterClient) -> None:
         """`workers` are this node's, `disk` has its logs written."""
         self._config = config
         self._narrator = narrator
         self._workers = workers
         self._disk = disk
-        self._notes = Notes(started_at() or boottime())
-        self._facts: Facts | None = None
+        self._notes = MetricsCollector(started_at() or boottime())
+        self._facts: AgentState | None = None
         self._dropped: Callable[[], int] = lambda: 0
-        self._door: MetricsDoor | None = None
+        self._door: MetricsServer | None = None
         self._page: MetricsPage | None = None
         self._complained = False
         self._standing: set[int] = set()
@@ -60,12 +60,12 @@ class Monitor:
 
     async def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
-        with frozen_imports.kept():  # An import needs file descriptors, and later there may be none.
+        with frozen_imports.frozen_imports():  # An import needs file descriptors, and later there may be none.
             from launcher.metrics.exposition import MetricsPage
-            from launcher.metrics.server import MetricsDoor
+            from launcher.metrics.server import MetricsServer
 
         self._page = MetricsPage(self._config.job_id, self._read)
-        door = MetricsDoor(self._answer, self._complain)
+        door = MetricsServer(self._answer, self._complain)
         try:
             where = join_host_port(*await door.open(host, port))
         except OSError as error:
@@ -91,7 +91,7 @@ class Monitor:
 
     # --- what the agent tells -------------------------------------------------------------------------------------
 
-    def follow(self, facts: Facts, dropped: Callable[[], int], waiting: Callable[[], str]) -> None:
+    def follow(self, facts: AgentState, dropped: Callable[[], int], waiting: Callable[[], str]) -> None:
         """The agent has reached etcd: this is what it knows from now on.
 
         `dropped` counts the events that its history left out; `waiting` is the sentence about what it waits for.
@@ -106,18 +106,18 @@ class Monitor:
         """There is another lease."""
         kept.on_failure = self._refresh_failed
 
-    def observe(self, facts: Facts, event: Event, actions: Sequence[Action], arrived: float) -> None:
+    def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, and what the core asked for."""
         self._notes.observe(facts, event, actions, arrived=arrived)
 
     def _refresh_failed(self, error: Exception) -> None:
         self._notes.refresh_failures += 1
 
-    def _heard(self, heard: Heard, message: Said) -> None:
+    def _heard(self, heard: WorkerReport, message: WorkerMessage) -> None:
         match message:
-            case Hello():
+            case WorkerHello():
                 self._standing.discard(heard.local_rank)
-            case Standing():
+            case Serving():
                 self._standing.add(heard.local_rank)
             case Progress():
                 now = boottime()
@@ -126,12 +126,12 @@ class Monitor:
 
     # --- what it answers ------------------------------------------------------------------------------------------
 
-    def _answer(self, path: str, accept: str) -> Reply | None:
-        from launcher.metrics.server import Reply, line
+    def _answer(self, path: str, accept: str) -> HttpReply | None:
+        from launcher.metrics.server import HttpReply, text_reply
 
         match path:
             case "/metrics" if self._page is not None:
-                return Reply(OK, *self._page.page(accept, boottime()))
+                return HttpReply(OK, *self._page.page(accept, boottime()))
             case "/healthz":
                 found = health.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
@@ -139,32 +139,32 @@ class Monitor:
                 found = health.ready(self._facts, running=running, reason=self.held())
             case _:
                 return None
-        return line(OK if found.yes else UNAVAILABLE, found.words)
+        return text_reply(OK if found.yes else UNAVAILABLE, found.words)
 
-    def _read(self) -> Reading:
-        from launcher.metrics.exposition import Reading
+    def _read(self) -> MetricsReading:
+        from launcher.metrics.exposition import MetricsReading
 
         samples = self._notes.samples(self._facts, self._asides(), boottime())
-        return Reading(tuple(samples), tuple(self._notes.distributions()))
+        return MetricsReading(tuple(samples), tuple(self._notes.distributions()))
 
-    def _asides(self) -> Asides:
-        states = Counter(dict.fromkeys(WorkerState, 0))
+    def _asides(self) -> ExternalReadings:
+        states = Counter(dict.fromkeys(WorkerActivity, 0))
         heard = self._workers.talk.workers
         for local, runs in self._workers.locals.items():
-            states[self._state(heard.get(local)) if runs else WorkerState.ENDED] += 1
-        return Asides(states, self._dropped(), self._disk.left_out_bytes)
+            states[self._state(heard.get(local)) if runs else WorkerActivity.ENDED] += 1
+        return ExternalReadings(states, self._dropped(), self._disk.left_out_bytes)
 
-    def _state(self, heard: Heard | None) -> WorkerState:
+    def _state(self, heard: WorkerReport | None) -> WorkerActivity:
         """What a worker that runs does."""
         if heard is None:
-            return WorkerState.STARTING
+            return WorkerActivity.STARTING
         if heard.preparing:
-            return WorkerState.PREPARING
+            return WorkerActivity.PREPARING
         if heard.joining:
-            return WorkerState.JOINING
+            return WorkerActivity.JOINING
         if heard.step >= 0 or heard.local_rank in self._standing:
-            return WorkerState.TRAINING
-        return WorkerState.FORMED if heard.formed else WorkerState.STARTING
+            return WorkerActivity.TRAINING
+        return WorkerActivity.FORMED if heard.formed else WorkerActivity.STARTING
 
 
 def _unusable(host: str, port: int, why: str) -> str:

@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from launcher.metrics import catalog
-from launcher.metrics.catalog import JOB, METRICS, Kind
-from launcher.metrics.collector import Distribution, Sample
+from launcher.metrics.catalog import JOB, METRICS, MetricKind
+from launcher.metrics.collector import Distribution, MetricSample
 
 FRESH_S: Final = 0.2
 """To make a page takes some milliseconds, and there may be somebody who asks without end."""
@@ -31,14 +31,14 @@ VERSIONS: Final = ("0.0.1", "0.0.4", "1.0.0")
 """Of OpenMetrics and of Prometheus' text. Who asks for another one gets text."""
 
 
-class Reading(NamedTuple):
+class MetricsReading(NamedTuple):
     """Everything that is known at one moment."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]
     distributions: tuple[Distribution, ...]
 
 
-class Page(NamedTuple):
+class RenderedMetrics(NamedTuple):
     """What is sent."""
 
     content_type: str
@@ -48,19 +48,19 @@ class Page(NamedTuple):
 class MetricsPage:
     """The registry of one agent. A page serves whoever asks for the same within `FRESH_S`."""
 
-    def __init__(self, job_id: str, read: Callable[[], Reading]) -> None:
+    def __init__(self, job_id: str, read: Callable[[], MetricsReading]) -> None:
         """`read` is asked for each page that is made."""
-        self._made: dict[str, tuple[float, Page]] = {}
+        self._made: dict[str, tuple[float, RenderedMetrics]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(_Families(job_id, read))
         ProcessCollector(registry=self._registry)
 
-    def page(self, accept: str, now: float) -> Page:
+    def page(self, accept: str, now: float) -> RenderedMetrics:
         """The page in the form that the header `Accept` asks for; text if it asks for none."""
         encode, content_type = choose_encoder(_understood(accept))
         made = self._made.get(content_type)  # There are only some of them, whatever the header says.
         if made is None or now >= made[0] + FRESH_S:
-            made = self._made[content_type] = now, Page(content_type, encode(self._registry))
+            made = self._made[content_type] = now, RenderedMetrics(content_type, encode(self._registry))
         return made[1]
 
 
@@ -76,7 +76,7 @@ def _understood(accept: str) -> str:
 class _Families(Collector):
     """A collector that makes one family for each row of the table of which anything is known."""
 
-    def __init__(self, job_id: str, read: Callable[[], Reading]) -> None:
+    def __init__(self, job_id: str, read: Callable[[], MetricsReading]) -> None:
         self._job_id = job_id
         self._read = read
 
@@ -93,25 +93,25 @@ class _Families(Collector):
             if samples or lengths:
                 yield self._family(row, samples, lengths)
 
-    def _family(self, row: catalog.Metric, samples: list[Sample], lengths: list[Distribution]) -> Metric:
+    def _family(self, row: catalog.Metric, samples: list[MetricSample], lengths: list[Distribution]) -> Metric:
         names = (JOB, *row.labels)
         match row.kind:
-            case Kind.GAUGE:
+            case MetricKind.GAUGE:
                 gauge = GaugeMetricFamily(row.family, row.help, labels=names)
                 for sample in samples:
                     gauge.add_metric((self._job_id, *sample.labels), float(sample.value))
                 return gauge
-            case Kind.COUNTER:
+            case MetricKind.COUNTER:
                 counter = CounterMetricFamily(row.family, row.help, labels=names)
                 for sample in samples:
                     counter.add_metric((self._job_id, *sample.labels), float(sample.value))
                 return counter
-            case Kind.INFO:
+            case MetricKind.INFO:
                 info = InfoMetricFamily(row.family, row.help, labels=(JOB,))
                 for sample in samples:
                     info.add_metric((self._job_id,), dict(zip(row.labels, sample.labels, strict=True)))
                 return info
-            case Kind.HISTOGRAM:
+            case MetricKind.HISTOGRAM:
                 histogram = HistogramMetricFamily(row.family, row.help, labels=names)
                 bounds = [*map(floatToGoString, row.buckets), "+Inf"]
                 for one in lengths:

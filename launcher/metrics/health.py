@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from elastic.core.agent.state import Facts, Phase
+from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import Generation
 from launcher.metrics.collector import is_spare
 
 
-class Answer(NamedTuple):
+class HealthAnswer(NamedTuple):
     """Yes or no, and one line that says why."""
 
     yes: bool
     words: str
 
 
-def healthy(*, nursery: bool) -> Answer:
+def healthy(*, nursery: bool) -> HealthAnswer:
     """Whether the agent is alive and can start workers. Whoever hears the answer knows that its loop goes round."""
     if nursery:
-        return Answer(True, "the agent and its nursery live")
-    return Answer(False, "the nursery is dead; the agent starts another one")
+        return HealthAnswer(True, "the agent and its nursery live")
+    return HealthAnswer(False, "the nursery is dead; the agent starts another one")
 
 
-def ready(facts: Facts | None, *, running: int, reason: str) -> Answer:
+def ready(facts: AgentState | None, *, running: int, reason: str) -> HealthAnswer:
     """Whether this node's workers run, or it is a spare; `running` are those that do.
 
     `reason` is what the agent last said that it waits for, or why it does not join yet; "" if that is nothing.
     """
     if facts is None:
-        return Answer(False, reason or "this agent has not reached etcd yet")
+        return HealthAnswer(False, reason or "this agent has not reached etcd yet")
     generation = facts.generation
     if facts.phase is Phase.RUNNING and running and generation is not None:
         runs = "1 worker runs" if running == 1 else f"{running} workers run"
-        return Answer(True, f"{runs} in generation {generation.g}")
+        return HealthAnswer(True, f"{runs} in generation {generation.g}")
     if is_spare(facts) and generation is not None:
-        return Answer(True, f"spare: generation {generation.g} goes on without this node")
-    return Answer(False, _waits(facts, generation, reason))
+        return HealthAnswer(True, f"spare: generation {generation.g} goes on without this node")
+    return HealthAnswer(False, _waits(facts, generation, reason))
 
 
-def _waits(facts: Facts, generation: Generation | None, reason: str) -> str:
+def _waits(facts: AgentState, generation: Generation | None, reason: str) -> str:
     """What a node that is not ready waits for."""
     reason = facts.decision.reason if facts.decision is not None else reason
     if not facts.prepared:

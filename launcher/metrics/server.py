@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from launcher.net.http_server import HttpServer, Limits
+from launcher.net.http_server import LimitedServer, ServerLimits
 
 CONNECTIONS_MAX: Final = 16
-LIMITS: Final = Limits(
+LIMITS: Final = ServerLimits(
     connections=CONNECTIONS_MAX,
     header_s=2.0,  # A monitor connects in order to ask at once.
     answer_s=10.0,  # Prometheus waits no longer.
@@ -25,7 +25,7 @@ LIMITS: Final = Limits(
 METHODS: Final = ("GET", "HEAD")
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """What is answered."""
 
     status: int
@@ -33,22 +33,22 @@ class Reply(NamedTuple):
     body: bytes
 
 
-Pages = Callable[[str, str], Reply | None]
+Pages = Callable[[str, str], HttpReply | None]
 """By path and the header `Accept`: what is answered, None where there is no such page."""
 
 
-class MetricsDoor:
+class MetricsServer:
     """Listens until it is closed."""
 
     def __init__(self, pages: Pages, complain: Callable[[str], object]) -> None:
         """`complain` hears of a page that could not be made, and of descriptors that run out."""
         self._pages = pages
         self._complain = complain
-        self._server: HttpServer | None = None
+        self._server: LimitedServer | None = None
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Listen there; where exactly. Raises `OSError`, and `UnicodeError` if `host` cannot be a name."""
-        server = HttpServer(self._answer, LIMITS, self._complain, "a page for monitors")
+        server = LimitedServer(self._answer, LIMITS, self._complain, "a page for monitors")
         where = server.listen(host, port)
         self._server = server
         return where
@@ -60,10 +60,10 @@ class MetricsDoor:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method not in METHODS:
-            reply = line(405, "this port only answers GET")
+            reply = text_reply(405, "this port only answers GET")
         else:
             found = self._pages(request.path, request.headers.get("Accept", ""))
-            reply = found or line(404, "there are /metrics, /healthz and /readyz")
+            reply = found or text_reply(404, "there are /metrics, /healthz and /readyz")
         headers = {"Content-Type": reply.content_type, "Server": "elastic-launch"}
         response = web.Response(status=reply.status, body=reply.body, headers=headers)
         if reply.status == 405:
@@ -71,6 +71,6 @@ class MetricsDoor:
         return response
 
 
-def line(status: int, words: str) -> Reply:
+def text_reply(status: int, words: str) -> HttpReply:
     """An answer of one line."""
-    return Reply(status, "text/plain; charset=utf-8", f"{words}\n".encode(errors="replace"))
+    return HttpReply(status, "text/plain; charset=utf-8", f"{words}\n".encode(errors="replace"))

@@ -29,22 +29,22 @@ __all__ = [
     "Address",
     "advertised",
     "candidates",
-    "followed",
     "interface",
     "interface_among",
+    "interface_now",
     "interface_of",
     "is_loopback",
     "join_host_port",
     "known_by",
     "nic_address",
     "only_here",
-    "own",
-    "owned",
+    "own_addresses",
+    "own_hosts",
     "owned_by",
     "parse_endpoint",
     "resolve",
     "resolves",
-    "same",
+    "same_hosts",
     "source_of",
 ]
 
@@ -125,7 +125,7 @@ def known_by(interface: str | None) -> frozenset[Address]:
     )
 
 
-def followed(interface: str | None, known: Collection[Address]) -> str | None:
+def interface_now(interface: str | None, known: Collection[Address]) -> str | None:
     """Where the interface with the addresses `known` is now.
 
     It is the one of that name as long as that has one of them, and then the one that has come by one; if nobody has,
@@ -168,12 +168,12 @@ def interface_among(host: str, peers: Sequence[str]) -> str | None:
     return owner
 
 
-def owned() -> frozenset[Address]:
+def own_addresses() -> frozenset[Address]:
     """Every address of this machine's interfaces."""
     return frozenset().union(*(owned_by(name) for name in psutil.net_if_addrs()))
 
 
-def own(hosts: Sequence[str]) -> tuple[str, ...]:
+def own_hosts(hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of `hosts` that are this machine.
 
     Where no address tells, a name that begins with this machine's name does: it may not resolve yet.
@@ -188,7 +188,7 @@ def _is_own(found: Collection[ipaddress.IPv4Address | ipaddress.IPv6Address]) ->
     return any(address.is_loopback or str(address) in here for address in found)
 
 
-def same(hosts: Sequence[str], host: str) -> tuple[str, ...]:
+def same_hosts(hosts: Sequence[str], host: str) -> tuple[str, ...]:
     """Those of `hosts` that are written like `host` or have an address of it."""
     wanted = set(resolve(host))
     return tuple(one for one in hosts if one == host or wanted.intersection(resolve(one)))
@@ -248,16 +248,16 @@ def _check_usable(host: str, source: str, servers: Sequence[tuple[str, int]]) ->
         raise ConfigError(f"{source}: {error}") from error
     ip = as_ip(host)
     if ip is not None and (ip.is_unspecified or ip.is_multicast):
-        raise ConfigError(f"{source} {host} is not the address of one machine; {_mend()}")
+        raise ConfigError(f"{source} {host} is not the address of one machine; {_hint()}")
     remote = [server for server, _ in servers if not is_loopback(server)]
     if remote and is_loopback(host):
         raise ConfigError(
             f"{source} {host} reaches only this machine, but the store {remote[0]} is elsewhere: "
-            f"other nodes could not connect; {_mend()}"
+            f"other nodes could not connect; {_hint()}"
         )
 
 
-def _mend() -> str:
+def _hint() -> str:
     found = candidates()
     return f"use one of {', '.join(found)}" if found else "name an address of this machine that other nodes reach"
 

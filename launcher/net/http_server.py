@@ -4,7 +4,7 @@ Each connection is for one request. The header must be complete within a time, a
 are taken, the oldest connection that has had the time and not sent its header makes room for the next one: clients
 that connect and send nothing keep nobody out. Where requests hold more than half of the places, the oldest one that has
 waited for its answer for `GRACE_S` makes room, too. Otherwise the next connection waits. An answer that lasts
-(`HttpServer.lasting`) takes no place here; its handler must limit their number.
+(`LimitedServer.lasting`) takes no place here; its handler must limit their number.
 
 Some file descriptors are kept in reserve. When this process has no other ones left, they are for the connections that
 come next; connections that have not sent their header then make room for further ones, after a pause.
@@ -51,7 +51,7 @@ NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
 
-class Limits(NamedTuple):
+class ServerLimits(NamedTuple):
     """What a server gives to each client, and to all of them."""
 
     connections: int
@@ -64,18 +64,18 @@ class Limits(NamedTuple):
     fields: int
 
 
-class HttpServer(web.Server):
+class LimitedServer(web.Server):
     """Listens until it is closed."""
 
     def __init__(
-        self, handler: Handler, limits: Limits, complain: Callable[[str], object], what: str, **settings: Any
+        self, handler: Handler, limits: ServerLimits, complain: Callable[[str], object], what: str, **settings: Any
     ) -> None:
         """`complain` gets one line when an answer (`what`) cannot be made, and once when descriptors run out.
 
         A handler is cancelled when its client goes. `settings` are those of `web.Server`.
         """
         log = logging.Logger("http")
-        log.addHandler(Complaint(complain, what))
+        log.addHandler(ServerErrorHandler(complain, what))
         super().__init__(
             self._answer,
             handler_cancellation=True,
@@ -98,7 +98,7 @@ class HttpServer(web.Server):
         self._reserve: list[BinaryIO] = []
         self._sockets: dict[RequestHandler, socket.socket] = {}
         self._arriving: set[asyncio.Task[Any]] = set()
-        self._open: dict[RequestHandler, _Connection] = {}
+        self._open: dict[RequestHandler, _ClientConnection] = {}
         """The oldest is the first."""
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
@@ -183,9 +183,9 @@ class HttpServer(web.Server):
         response.force_close()
         return response
 
-    def _connection(self, transport: asyncio.Transport, limit_s: float, *, asked: bool) -> _Connection:
+    def _connection(self, transport: asyncio.Transport, limit_s: float, *, asked: bool) -> _ClientConnection:
         loop = asyncio.get_running_loop()
-        return _Connection(transport, loop.call_later(limit_s, transport.abort), asked, loop.time(), self._round)
+        return _ClientConnection(transport, loop.call_later(limit_s, transport.abort), asked, loop.time(), self._round)
 
     def _take(self, connected: socket.socket) -> None:
         protocol, loop = self(), asyncio.get_running_loop()
@@ -244,7 +244,7 @@ class HttpServer(web.Server):
         return False
 
 
-class Complaint(logging.Handler):
+class ServerErrorHandler(logging.Handler):
     """Tells of an answer that could not be made, which aiohttp answers with 500; what strangers send is no news."""
 
     def __init__(self, complain: Callable[[str], object], what: str) -> None:
@@ -260,7 +260,7 @@ class Complaint(logging.Handler):
             self._complain(f"{self._what} cannot be made: {type(error).__name__}: {error}")
 
 
-class _Connection(NamedTuple):
+class _ClientConnection(NamedTuple):
     """A connection, and what ends it in time."""
 
     transport: asyncio.Transport

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from enum import Enum, auto
 
-from launcher.net.lines import Lines, LineTooLong
+from launcher.net.lines import LineSplitter, LineTooLong
 
 READ_BYTES = 4096
 SEND_BUFFER_BYTES = 64 << 10
@@ -26,7 +26,7 @@ UNSENT_MAX_MS = 6000
 """The same for what was sent and not confirmed."""
 
 
-class End(Enum):
+class CloseReason(Enum):
     """How a connection ended."""
 
     CLOSED = auto()
@@ -46,12 +46,14 @@ class LineSocket:
 
     __slots__ = ("_ended", "_heard", "_lines", "_loop", "_socket", "_stalled", "open")
 
-    def __init__(self, connected: socket.socket, heard: Callable[[bytes], None], ended: Callable[[End], None]) -> None:
+    def __init__(
+        self, connected: socket.socket, heard: Callable[[bytes], None], ended: Callable[[CloseReason], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = connected
         self._heard = heard
         self._ended = ended
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._stalled = False
         self.open = True
         self._loop.add_reader(connected.fileno(), self._readable)
@@ -68,7 +70,7 @@ class LineSocket:
             return  # It is over; the reader is about to be told why.
         if taken < len(line):
             self._stalled = True
-            self._loop.call_soon(self._end, End.UNFIT)
+            self._loop.call_soon(self._end, CloseReason.UNFIT)
 
     def release(self) -> socket.socket:
         """Hand over the socket, from within `heard`. What came behind that line is dropped, and nobody is called."""
@@ -90,24 +92,24 @@ class LineSocket:
         except (BlockingIOError, InterruptedError):
             return
         except LineTooLong:
-            self._end(End.UNFIT)
+            self._end(CloseReason.UNFIT)
             return
         except OSError as error:
-            self._end(End.CLOSED if error.errno in (errno.ECONNRESET, errno.EPIPE) else End.LOST)
+            self._end(CloseReason.CLOSED if error.errno in (errno.ECONNRESET, errno.EPIPE) else CloseReason.LOST)
             return
         for line in lines:
             if self.open:
                 self._heard(line)
         if not data:
-            self._end(End.CLOSED)
+            self._end(CloseReason.CLOSED)
 
-    def _end(self, how: End) -> None:
+    def _end(self, how: CloseReason) -> None:
         if self.open:
             self.close()
             self._ended(how)
 
 
-class Connecting:
+class ConnectAttempt:
     """One attempt to connect to an address, not a name. `done` is called with a socket or with the errno, once.
 
     It is not called from inside the constructor, nor after `cancel`.

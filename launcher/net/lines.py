@@ -10,7 +10,7 @@ class LineTooLong(ValueError):
     """The peer sent a line that no agent sends. Close the connection it came over."""
 
 
-class Lines:
+class LineSplitter:
     """Cuts the bytes of one connection into lines. It never holds more than one line and one read."""
 
     __slots__ = ("_rest",)

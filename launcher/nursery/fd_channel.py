@@ -10,18 +10,18 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
-from launcher.nursery.protocol import Lines
+from launcher.nursery.protocol import NurseryLineReader
 
 READ_BYTES = 1 << 16
 FDS_MAX = 253
 """Descriptors in one message of a Unix socket (the kernel's SCM_MAX_FD)."""
 
 
-class Closed(EOFError):
+class ChannelClosed(EOFError):
     """The other end is gone."""
 
 
-class _Parcel:
+class _OutgoingData:
     """Bytes on their way, and descriptors that are ours to close once they are sent."""
 
     def __init__(self, data: bytes, fds: list[int]) -> None:
@@ -29,7 +29,7 @@ class _Parcel:
         self.fds = fds
 
 
-class Channel:
+class FdChannel:
     """One end. What the socket does not take at once waits here."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -37,8 +37,8 @@ class Channel:
         end.setblocking(False)
         end.set_inheritable(False)
         self._end = end
-        self._lines = Lines()
-        self._parcels: deque[_Parcel] = deque()
+        self._lines = NurseryLineReader()
+        self._parcels: deque[_OutgoingData] = deque()
         self.fds: deque[int] = deque()
         """Descriptors that came, in order; they arrive no later than the line that they belong to."""
 
@@ -54,12 +54,12 @@ class Channel:
     def put(self, line: bytes, fds: Sequence[int] = ()) -> None:
         """Queue a line with descriptors, which are closed here once they are sent. `flush` sends."""
         for index in range(0, len(fds), FDS_MAX):  # Descriptors travel with at least one byte.
-            self._parcels.append(_Parcel(line[:1], list(fds[index : index + FDS_MAX])))
+            self._parcels.append(_OutgoingData(line[:1], list(fds[index : index + FDS_MAX])))
             line = line[1:]
-        self._parcels.append(_Parcel(line, []))
+        self._parcels.append(_OutgoingData(line, []))
 
     def flush(self) -> None:
-        """Send what the socket takes now. Raises `Closed`."""
+        """Send what the socket takes now. Raises `ChannelClosed`."""
         try:
             while self._parcels:
                 parcel = self._parcels[0]
@@ -71,13 +71,14 @@ class Channel:
         except BlockingIOError:
             return
         except ConnectionError as error:
-            raise Closed from error
+            raise ChannelClosed from error
 
     def take(self) -> list[bytes]:
         """The lines that one read completes, often none.
 
-        Raises `Closed`, `wire.WireError` for an endless line, `OSError` when descriptors were lost on the way. Not made
-        with `socket.recv_fds`: in Python 3.11 it drops the flag that keeps one worker's descriptors from the others.
+        Raises `ChannelClosed`, `wire.WireError` for an endless line, `OSError` when descriptors were lost on the way.
+        Not made with `socket.recv_fds`: in Python 3.11 it drops the flag that keeps one worker's descriptors from the
+        others.
         """
         space = socket.CMSG_SPACE(FDS_MAX * array("i").itemsize)
         try:
@@ -85,7 +86,7 @@ class Channel:
         except BlockingIOError:
             return []
         except ConnectionError as error:
-            raise Closed from error
+            raise ChannelClosed from error
         for level, kind, raw in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds = array("i")
@@ -94,7 +95,7 @@ class Channel:
         if flags & socket.MSG_CTRUNC:
             raise OSError(errno.EMFILE, "too many workers for the limit of open files (ulimit -n)")
         if not data:
-            raise Closed
+            raise ChannelClosed
         return list(self._lines.feed(data))
 
     def readable(self) -> bool:

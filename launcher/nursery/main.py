@@ -1,7 +1,7 @@
 """How a nursery starts: it takes its socket and its lock, imports what its workers are to find, and guards them.
 
-It says `Ready` at once, and `Prepared` when it takes orders. One that is not fit to fork warm workers after its imports
-begins anew in the same process, cold; one that is to be made anew does so, too.
+It says `NurseryUp` at once, and `NurseryReady` when it takes orders. One that is not fit to fork warm workers after its
+imports begins anew in the same process, cold; one that is to be made anew does so, too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from launcher.nursery import spawn
-from launcher.nursery.fd_channel import Channel
-from launcher.nursery.protocol import Prepared, Ready, Start, encode
-from launcher.nursery.supervisor import End, Nursery
+from launcher.nursery.fd_channel import FdChannel
+from launcher.nursery.protocol import NurseryReady, NurseryUp, WorkerStart, encode
+from launcher.nursery.supervisor import Nursery, NurseryExit
 from launcher.system import node_lock
 from launcher.system.processes import adopt_orphans, descendants, signal_one
 
@@ -28,7 +28,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 """Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
 
 
-class Setup(NamedTuple):
+class NurserySetup(NamedTuple):
     """How a nursery is started: its only argument, as JSON.
 
     `fd` is its end of the socket pair to the process `agent`. `lock` is the file to hold, "" for none; `lock_fd` is the
@@ -51,7 +51,7 @@ class Setup(NamedTuple):
         return json.dumps(self._asdict())
 
     @classmethod
-    def read(cls, text: str) -> Setup:
+    def read(cls, text: str) -> NurserySetup:
         """Read the argument."""
         raw = json.loads(text)
         return cls(**(raw | {"preload": tuple(raw["preload"])}))
@@ -68,88 +68,88 @@ started in can stand before a module of python."""
 
 def main() -> Callable[[], NoReturn]:
     """Run as a nursery to its end; returns only in a new process, with what is to be called there as the worker."""
-    setup, environ = Setup.read(sys.argv[1]), dict(os.environ)
-    agent = Channel(socket.socket(fileno=setup.fd))
-    lock: node_lock.Lock | None = None
+    setup, environ = NurserySetup.read(sys.argv[1]), dict(os.environ)
+    agent = FdChannel(socket.socket(fileno=setup.fd))
+    lock: node_lock.NodeLock | None = None
     try:
         if setup.lock:
             path = Path(setup.lock)
-            lock = node_lock.Lock(path, setup.lock_fd) if setup.lock_fd >= 0 else node_lock.hold(path)
+            lock = node_lock.NodeLock(path, setup.lock_fd) if setup.lock_fd >= 0 else node_lock.hold(path)
             setup = setup._replace(lock_fd=lock.fd)
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
     adopt_orphans()
     _prctl(spawn.PR_SET_PDEATHSIG, signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
     _ignore()
-    agent.put(encode(Ready(os.getpid())))
+    agent.put(encode(NurseryUp(os.getpid())))
     agent.flush()
-    way = _Cold(setup) if setup.cold else _warm(setup, agent, environ)
+    way = _ColdStarter(setup) if setup.cold else _warm(setup, agent, environ)
     _ignore()  # What was imported may have changed them.
     _prctl(spawn.PR_SET_PDEATHSIG, signal.SIGCONT)
     try:
         end = Nursery(agent, setup.agent, way.run, way.why_cold).guard(way.prepared)
-    except spawn.Born as born:
+    except spawn.ChildStarted as born:
         start = born.start
     else:
-        if end is End.RENEWED:
+        if end is NurseryExit.RENEWED:
             _again(setup, agent, environ)
-        if lock is not None and end is End.CLOSED:
+        if lock is not None and end is NurseryExit.CLOSED:
             lock.remove()
         sys.stderr.flush()
         os._exit(0)  # Python would take apart all that was imported: it takes a second.
     return way.become(start)
 
 
-class _Cold:
+class _ColdStarter:
     """Nothing is imported, and every worker is executed."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.prepared = Prepared(setup.cold, "", ())
+    def __init__(self, setup: NurserySetup) -> None:
+        self.prepared = NurseryReady(setup.cold, "", ())
         self.run = spawn.execute
         self._cold = setup.cold
 
-    def why_cold(self, start: Start) -> str:
+    def why_cold(self, start: WorkerStart) -> str:
         return self._cold
 
-    def become(self, start: Start) -> Callable[[], NoReturn]:
+    def become(self, start: WorkerStart) -> Callable[[], NoReturn]:
         raise AssertionError("a cold nursery executes its workers")
 
 
-class _Warm:
+class _WarmStarter:
     """Torch is imported, and workers are forked; those that cannot be are executed."""
 
-    def __init__(self, path: list[str], environ: dict[str, str], added: dict[str, str], prepared: Prepared) -> None:
+    def __init__(self, path: list[str], environ: dict[str, str], added: dict[str, str], prepared: NurseryReady) -> None:
         from launcher.nursery import run_script, warm_policy
 
         self.prepared = prepared
-        self.run = spawn.bear
+        self.run = spawn.start_warm
         self._environ = environ
         self._reason = warm_policy.why_cold
         self._run = run_script.run
-        self._template = run_script.Template(path, environ, added)
+        self._template = run_script.ForkTemplate(path, environ, added)
 
-    def why_cold(self, start: Start) -> str:
+    def why_cold(self, start: WorkerStart) -> str:
         return self._reason(start.argv, start.env, self._environ)
 
-    def become(self, start: Start) -> Callable[[], NoReturn]:
+    def become(self, start: WorkerStart) -> Callable[[], NoReturn]:
         return partial(self._run, start, self._template)
 
 
-def _warm(setup: Setup, agent: Channel, environ: dict[str, str]) -> _Warm:
+def _warm(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> _WarmStarter:
     """Import; a process that is not fit to fork afterwards begins anew, cold."""
     from launcher.nursery import preload
 
     path = sys.path[: -1 if setup.home else None]
     try:
-        made = preload.warm_up(setup.preload, setup.folder)
-        return _Warm(path, environ, made.added, Prepared("", made.said, made.watched))
-    except preload.Unfit as error:
+        made = preload.preload_modules(setup.preload, setup.folder)
+        return _WarmStarter(path, environ, made.added, NurseryReady("", made.said, made.watched))
+    except preload.NotForkSafe as error:
         for process in descendants(os.getpid()):
             signal_one(process.pid, signal.SIGKILL)
         _again(setup._replace(cold=str(error)), agent, environ)
 
 
-def _again(setup: Setup, agent: Channel, environ: dict[str, str]) -> NoReturn:
+def _again(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> NoReturn:
     """Replace this process by a new nursery: it keeps its number, its socket and its lock."""
     os.set_inheritable(agent.fileno(), True)
     os.execve(sys.executable, [*sys.orig_argv[:-1], setup.text], environ)

@@ -48,16 +48,16 @@ OWN = ("elastic.channel.client", "elastic.environment", "elastic.script.relaunch
 """Of our library; beside them everything in `elastic.train` but `LEFT_OUT`."""
 LEFT_OUT = "ps"
 """It imports grpc, and few scripts use it."""
-CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+GPU_DEVICE_PATHS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 SAID_MAX = 2000
 """Bytes that are kept of what the imports wrote to stdout and stderr."""
 
 
-class Unfit(Exception):
+class NotForkSafe(Exception):
     """This process must fork no worker that has not replaced its program; the text says why."""
 
 
-class Warmed:
+class PreloadResult:
     """A nursery that is warm: `said` is what its imports wrote, `watched` the files that make it out of date.
 
     `added` are variables that modules of the user have set.
@@ -69,8 +69,8 @@ class Warmed:
         self.added = added
 
 
-def warm_up(preload: Sequence[str], folder: str | None) -> Warmed:
-    """Import everything. `folder` is where python looks first, as it will in the workers. Raises `Unfit`."""
+def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult:
+    """Import everything. `folder` is where python looks first, as it will in the workers. Raises `NotForkSafe`."""
     _check_names(folder)
     umask = os.umask(0)
     os.umask(umask)
@@ -96,7 +96,7 @@ def warm_up(preload: Sequence[str], folder: str | None) -> Warmed:
             sys.path.remove(folder)
         sys.argv = arguments
         os.umask(umask)
-    return Warmed(kept[0], tuple(_watched(preload)), added)
+    return PreloadResult(kept[0], tuple(_watched(preload)), added)
 
 
 def stamp(path: str) -> str:
@@ -113,17 +113,17 @@ def _import_ours() -> None:
         importlib.import_module(FIRST)
     except ModuleNotFoundError as error:
         if error.name == FIRST:
-            raise Unfit(NO_TORCH) from error
-        raise Unfit(f"torch cannot be imported ({error})") from error
+            raise NotForkSafe(NO_TORCH) from error
+        raise NotForkSafe(f"torch cannot be imported ({error})") from error
     except Exception as error:  # Whatever it is, each worker tells it with its stack.
-        raise Unfit(f"torch cannot be imported ({_line(error)})") from error
+        raise NotForkSafe(f"torch cannot be imported ({_line(error)})") from error
     for name in (*MODULES, *OWN, *_of_train()):
         try:
             importlib.import_module(name)
         except ImportError:
             continue  # This version has no such module, or not all that it needs.
         except Exception as error:  # A script that needs it tells it with its stack.
-            raise Unfit(f"{name} cannot be imported ({_line(error)})") from error
+            raise NotForkSafe(f"{name} cannot be imported ({_line(error)})") from error
 
 
 def _of_train() -> Iterator[str]:
@@ -139,7 +139,7 @@ def _import(name: str) -> None:
     try:
         importlib.import_module(name)
     except BaseException as error:  # Also SystemExit: it is the user's module.
-        raise Unfit(f"--preload {name} cannot be imported ({_line(error)})") from error
+        raise NotForkSafe(f"--preload {name} cannot be imported ({_line(error)})") from error
 
 
 def _line(error: BaseException) -> str:
@@ -156,7 +156,7 @@ def _check_names(folder: str | None) -> None:
             continue
         mine = getattr(sys.modules.get(name), "__file__", None)
         if mine is None or not os.path.samefile(mine, spec.origin):
-            raise Unfit(f"{spec.origin} has the name of a module that the launcher uses")
+            raise NotForkSafe(f"{spec.origin} has the name of a module that the launcher uses")
 
 
 def _check_fit(who: str) -> None:
@@ -168,14 +168,14 @@ def _check_fit(who: str) -> None:
             for task in tasks
             if int(task) != os.getpid()
         ]
-        raise Unfit(f"{who} left a thread running ({names[0]})")
+        raise NotForkSafe(f"{who} left a thread running ({names[0]})")
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{fd}")
-            if target.startswith(CARDS):
-                raise Unfit(f"{who} opened a card ({target})")
+            if target.startswith(GPU_DEVICE_PATHS):
+                raise NotForkSafe(f"{who} opened a card ({target})")
     if has_children():
-        raise Unfit(f"{who} left a process running")
+        raise NotForkSafe(f"{who} left a process running")
 
 
 @contextlib.contextmanager

@@ -13,20 +13,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 MESSAGE_MAX = 256 << 20
-"""Bytes in one message. The largest is a `Spawn`: a few hundred workers with 128 kB of environment each."""
+"""Bytes in one message. The largest is a `SpawnWorkers`: a few hundred workers with 128 kB of environment each."""
 
 SECONDS_MAX = 1e12
 """No time is longer: what is not a number would be a time that never comes."""
 
 FDS_PER_WORKER = 2
-"""Descriptors that travel with a `Spawn` for each worker, in the order of its workers: stdout, stderr."""
+"""Descriptors that travel with a `SpawnWorkers` for each worker, in the order of its workers: stdout, stderr."""
 
 
 class WireError(ValueError):
     """A message does not fit its schema. It is a defect of ours: the reader ends the conversation."""
 
 
-class Start(NamedTuple):
+class WorkerStart(NamedTuple):
     """One worker to start."""
 
     local_rank: int
@@ -35,45 +35,45 @@ class Start(NamedTuple):
     cwd: str
 
 
-class Spawn(NamedTuple):
+class SpawnWorkers(NamedTuple):
     """Start these workers as generation `g`. Their descriptors travel with this message."""
 
     g: int
-    workers: tuple[Start, ...]
+    workers: tuple[WorkerStart, ...]
 
 
-class Until(NamedTuple):
+class SetDeadline(NamedTuple):
     """The workers may run until `t_s`; the latest word counts."""
 
     t_s: float
 
 
-class Stop(NamedTuple):
+class TerminateWorkers(NamedTuple):
     """SIGTERM to the process groups of these workers now, SIGKILL after `grace_s`; () are all of them."""
 
     grace_s: float
     local_ranks: tuple[int, ...] = ()
 
 
-class Kill(NamedTuple):
+class KillWorkers(NamedTuple):
     """SIGKILL to everything now."""
 
 
-class Close(NamedTuple):
+class CloseNursery(NamedTuple):
     """Kill everything, then exit in order."""
 
 
-class Renew(NamedTuple):
-    """Nothing runs: be as new, in the same process, and say `Prepared` again. Nothing is ordered until then."""
+class RenewNursery(NamedTuple):
+    """Nothing runs: be as new, in the same process, and say `NurseryReady` again. Nothing is ordered until then."""
 
 
-class Ready(NamedTuple):
+class NurseryUp(NamedTuple):
     """The nursery stands: it holds its lock, and signals no longer reach it."""
 
     pid: int
 
 
-class Prepared(NamedTuple):
+class NurseryReady(NamedTuple):
     """The nursery takes orders. `cold` says why it starts workers cold, "" if it starts them warm.
 
     `said` is what its imports wrote; `watched` are stamps of files (`preload.stamp`) that make it out of date.
@@ -84,14 +84,14 @@ class Prepared(NamedTuple):
     watched: tuple[str, ...]
 
 
-class Obeyed(NamedTuple):
+class OrderAck(NamedTuple):
     """So many orders were obeyed in all: the answer to each of them."""
 
     orders: int
 
 
-class Started(NamedTuple):
-    """The workers of `g` were forked; pid 0 stands for one that could not be. In the order of the `Spawn`.
+class ChildrenForked(NamedTuple):
+    """The workers of `g` were forked; pid 0 stands for one that could not be. In the order of the `SpawnWorkers`.
 
     `cold` says of each why it started cold, "" if it started warm.
     """
@@ -101,14 +101,14 @@ class Started(NamedTuple):
     cold: tuple[str, ...]
 
 
-class Signalled(NamedTuple):
+class ChildrenSignalled(NamedTuple):
     """SIGTERM was sent to these workers of `g`."""
 
     g: int
     local_ranks: tuple[int, ...]
 
 
-class Ended(NamedTuple):
+class ChildExited(NamedTuple):
     """A worker exited: its exit code or minus its signal. `stopped`: the nursery had signalled it before."""
 
     g: int
@@ -118,43 +118,52 @@ class Ended(NamedTuple):
     stopped: bool
 
 
-class Vanished(NamedTuple):
+class GenerationExited(NamedTuple):
     """Nothing of `g` runs any more, except the processes in `left`, which belong to another user."""
 
     g: int
     left: tuple[int, ...]
 
 
-class Overran(NamedTuple):
+class GenerationExpired(NamedTuple):
     """The time to run passed, or was never given: the workers of `g` were killed or not started."""
 
     g: int
 
 
-Order = Spawn | Until | Stop | Kill | Renew | Close
-Report = Ready | Prepared | Obeyed | Started | Signalled | Ended | Vanished | Overran
+NurseryOrder = SpawnWorkers | SetDeadline | TerminateWorkers | KillWorkers | RenewNursery | CloseNursery
+NurseryReport = (
+    NurseryUp
+    | NurseryReady
+    | OrderAck
+    | ChildrenForked
+    | ChildrenSignalled
+    | ChildExited
+    | GenerationExited
+    | GenerationExpired
+)
 Message = TypeVar("Message")
 
-ORDERS: Mapping[str, type[Order]] = {
-    "Spawn": Spawn,
-    "Until": Until,
-    "Stop": Stop,
-    "Kill": Kill,
-    "Renew": Renew,
-    "Close": Close,
+ORDERS: Mapping[str, type[NurseryOrder]] = {
+    "Spawn": SpawnWorkers,
+    "Until": SetDeadline,
+    "Stop": TerminateWorkers,
+    "Kill": KillWorkers,
+    "Renew": RenewNursery,
+    "Close": CloseNursery,
 }
-REPORTS: Mapping[str, type[Report]] = {
-    "Ready": Ready,
-    "Prepared": Prepared,
-    "Obeyed": Obeyed,
-    "Started": Started,
-    "Signalled": Signalled,
-    "Ended": Ended,
-    "Vanished": Vanished,
-    "Overran": Overran,
+REPORTS: Mapping[str, type[NurseryReport]] = {
+    "Ready": NurseryUp,
+    "Prepared": NurseryReady,
+    "Obeyed": OrderAck,
+    "Started": ChildrenForked,
+    "Signalled": ChildrenSignalled,
+    "Ended": ChildExited,
+    "Vanished": GenerationExited,
+    "Overran": GenerationExpired,
 }
 """The kind of a message as it is sent, and its class."""
-KINDS: Mapping[type, str] = {Start: "Start", **{of: kind for kind, of in (*ORDERS.items(), *REPORTS.items())}}
+KINDS: Mapping[type, str] = {WorkerStart: "Start", **{of: kind for kind, of in (*ORDERS.items(), *REPORTS.items())}}
 
 
 def boottime_s() -> float:
@@ -162,25 +171,25 @@ def boottime_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def encode(message: Order | Report) -> bytes:
+def encode(message: NurseryOrder | NurseryReport) -> bytes:
     """One line. Environments that are not UTF-8 survive it (surrogate escapes)."""
     raw = message._asdict()
-    if isinstance(message, Spawn):
+    if isinstance(message, SpawnWorkers):
         raw["workers"] = [start._asdict() for start in message.workers]
     return json.dumps({"kind": KINDS[type(message)], **raw}).encode("ascii") + b"\n"
 
 
-def order(line: bytes) -> Order:
+def decode_order(line: bytes) -> NurseryOrder:
     """Read one line as an order. Raises `WireError` for anything else."""
     return _decode(line, ORDERS)
 
 
-def report(line: bytes) -> Report:
+def decode_report(line: bytes) -> NurseryReport:
     """Read one line as a report. Raises `WireError` for anything else."""
     return _decode(line, REPORTS)
 
 
-class Lines:
+class NurseryLineReader:
     """Cuts a byte stream into lines."""
 
     def __init__(self) -> None:
@@ -237,5 +246,5 @@ def _value(where: str, wanted: str, value: object) -> Any:
         case "dict[str, str]", dict() if all(isinstance(part, str) for part in value.values()):
             return value
         case "tuple[Start, ...]", list():
-            return tuple(_build(Start, part) for part in value)
+            return tuple(_build(WorkerStart, part) for part in value)
     raise WireError(f"{where} is not {wanted}")

@@ -32,7 +32,7 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFil
 from typing import Any, NoReturn
 
 from launcher.nursery import library_state, spawn, torch_hook
-from launcher.nursery.protocol import Start
+from launcher.nursery.protocol import WorkerStart
 from launcher.system import proctitle
 
 MAIN = ("__main__", "__mp_main__")
@@ -43,7 +43,7 @@ TOO_LARGE = 255
 """Exit codes of python: the script cannot be opened; stdout or stderr cannot take the rest; none that C can hold."""
 
 
-class Template:
+class ForkTemplate:
     """What the nursery knows of itself when it is warm, for the workers that it forks."""
 
     def __init__(self, path: list[str], environ: dict[str, str], added: dict[str, str]) -> None:
@@ -64,12 +64,12 @@ class Template:
         self.setters = library_state.openblas_setters()
 
 
-def run(start: Start, template: Template) -> NoReturn:
+def run(start: WorkerStart, template: ForkTemplate) -> NoReturn:
     """Become the worker; ends this process."""
     try:
-        _become(start, template)
+        _become_script(start, template)
     except (OSError, ValueError) as error:
-        os.write(2, spawn.complaint(start, error))
+        os.write(2, spawn.start_error(start, error))
         os._exit(spawn.CANNOT_START)
     code = 0
     interrupted = False
@@ -96,7 +96,7 @@ def run(start: Start, template: Template) -> NoReturn:
 # Before the first line.
 
 
-def _become(start: Start, template: Template) -> None:
+def _become_script(start: WorkerStart, template: ForkTemplate) -> None:
     _close_like_exec()
     os.environ.clear()
     os.environ.update(start.env)
@@ -273,8 +273,8 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
     _take_handlers_away()
     _write_files()
     # A thread that still runs must not find its module empty; gloo's own hang if its groups end in another order.
-    if len(sys._current_frames()) == 1 and not torch_hook.made():
-        _take_apart(known)
+    if len(sys._current_frames()) == 1 and not torch_hook.group_was_made():
+        _finalize_interpreter(known)
     _flush(tell=False)
     ctypes.PyDLL(None).fflush(None)
     if interrupted:
@@ -290,7 +290,7 @@ def _take_handlers_away() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _take_apart(known: frozenset[str]) -> None:
+def _finalize_interpreter(known: frozenset[str]) -> None:
     """Let go of what the script made, as python does at its end: files that it left open are written."""
     sys.last_type = sys.last_value = sys.last_traceback = None
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__

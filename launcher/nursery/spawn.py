@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from launcher.nursery.protocol import Start
+from launcher.nursery.protocol import WorkerStart
 
 CANNOT_START = 127
 """Exit code of a worker whose program could not be executed, as shells have it."""
@@ -35,21 +35,21 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class Born(BaseException):
+class ChildStarted(BaseException):
     """Raised in a new process that is to be a worker without another program.
 
     It leaves every frame of the nursery behind, so that none is seen from the script.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: WorkerStart) -> None:
         super().__init__()
         self.start = start
 
 
-def fork(start: Start, out: int, err: int, run: Callable[[Start], None]) -> int:
+def fork(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStart], None]) -> int:
     """Fork; in the new process prepare and call `run`, which does not return unless it failed. Returns the pid.
 
-    Raises `Born` in the new process if `run` does.
+    Raises `ChildStarted` in the new process if `run` does.
 
     All signals are blocked over the fork, so that a SIGTERM that comes before the new process has its own
     dispositions stays pending and is not lost to the nursery's.
@@ -59,24 +59,24 @@ def fork(start: Start, out: int, err: int, run: Callable[[Start], None]) -> int:
     try:
         pid = os.fork()
         if pid == 0:
-            _become(start, out, err, run, nursery)
+            _run_child(start, out, err, run, nursery)
     finally:
         if os.getpid() == nursery:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
 
-def execute(start: Start) -> None:
+def execute(start: WorkerStart) -> None:
     """The cold way: replace this process by the program, found along the worker's own PATH."""
     os.execvpe(start.argv[0], start.argv, start.env)
 
 
-def bear(start: Start) -> None:
-    """The warm way: go on as the worker, in the modules that the nursery has imported. Raises `Born`."""
-    raise Born(start)
+def start_warm(start: WorkerStart) -> None:
+    """The warm way: go on as the worker, in the modules that the nursery has imported. Raises `ChildStarted`."""
+    raise ChildStarted(start)
 
 
-def complaint(start: Start, error: OSError | ValueError) -> bytes:
+def start_error(start: WorkerStart, error: OSError | ValueError) -> bytes:
     """The line in a worker's log that says why it did not start."""
     program = start.argv[0] if start.argv else "(nothing)"
     why = str(error)
@@ -93,8 +93,8 @@ def complaint(start: Start, error: OSError | ValueError) -> bytes:
     return os.fsencode(f"elastic-launch: {verb} start {program}: {why}\n")  # `exits.NOT_STARTED`
 
 
-def _become(start: Start, out: int, err: int, run: Callable[[Start], None], nursery: int) -> None:
-    """Never returns; raises `Born` if `run` does."""
+def _run_child(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStart], None], nursery: int) -> None:
+    """Never returns; raises `ChildStarted` if `run` does."""
     born = False
     try:
         os.setsid()
@@ -113,11 +113,11 @@ def _become(start: Start, out: int, err: int, run: Callable[[Start], None], nurs
         os.chdir(start.cwd)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         run(start)
-    except Born:
+    except ChildStarted:
         born = True
         raise
     except (OSError, ValueError) as error:
-        os.write(err, complaint(start, error))
+        os.write(err, start_error(start, error))
     finally:
         if not born:
             os._exit(CANNOT_START)

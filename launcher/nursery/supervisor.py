@@ -31,29 +31,29 @@ from enum import Enum
 from types import FrameType
 
 from launcher.nursery import spawn
-from launcher.nursery.fd_channel import Channel, Closed
+from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 from launcher.nursery.protocol import (
     FDS_PER_WORKER,
-    Close,
-    Ended,
-    Kill,
-    Obeyed,
-    Order,
-    Overran,
-    Prepared,
-    Renew,
-    Report,
-    Signalled,
-    Spawn,
-    Start,
-    Started,
-    Stop,
-    Until,
-    Vanished,
+    ChildExited,
+    ChildrenForked,
+    ChildrenSignalled,
+    CloseNursery,
+    GenerationExited,
+    GenerationExpired,
+    KillWorkers,
+    NurseryOrder,
+    NurseryReady,
+    NurseryReport,
+    OrderAck,
+    RenewNursery,
+    SetDeadline,
+    SpawnWorkers,
+    TerminateWorkers,
     WireError,
+    WorkerStart,
     boottime_s,
+    decode_order,
     encode,
-    order,
 )
 from launcher.system.processes import descendants, exited_child, has_children, signal_group, signal_one
 
@@ -61,7 +61,7 @@ POLL_S = 0.25
 """Longest sleep while workers run: a machine that was suspended is noticed this soon after it wakes."""
 
 
-class Brood:
+class RunningGeneration:
     """The generation whose workers run now."""
 
     def __init__(self, g: int) -> None:
@@ -76,7 +76,7 @@ class Brood:
         self.overran = False
 
 
-class End(Enum):
+class NurseryExit(Enum):
     """Why `Nursery.guard` returned."""
 
     CLOSED = "the agent said so"
@@ -89,10 +89,10 @@ class Nursery:
 
     def __init__(
         self,
-        agent: Channel,
+        agent: FdChannel,
         agent_pid: int,
-        run: Callable[[Start], None],
-        why_cold: Callable[[Start], str] = lambda start: "",
+        run: Callable[[WorkerStart], None],
+        why_cold: Callable[[WorkerStart], str] = lambda start: "",
     ) -> None:
         """Guard for the process `agent_pid`, which holds the other end of `agent`.
 
@@ -104,15 +104,15 @@ class Nursery:
         self._run = run
         self._why_cold = why_cold
         self._poll = select.poll()
-        self._orders: deque[Order] = deque()
+        self._orders: deque[NurseryOrder] = deque()
         self._obeyed = 0
         self._until_s = -math.inf
-        self._brood: Brood | None = None
+        self._brood: RunningGeneration | None = None
         self._closing = False
         self._renewing = False
         self._orphaned = False
 
-    def guard(self, prepared: Prepared) -> End:
+    def guard(self, prepared: NurseryReady) -> NurseryExit:
         """Tell that it is `prepared`, and run until there is an end. Nothing is left running on return.
 
         Raises `child.Born` in a new process that is to be a worker.
@@ -137,7 +137,7 @@ class Nursery:
                 self._obey()
                 self._sweep()
                 self._flush()
-        except spawn.Born:
+        except spawn.ChildStarted:
             self._agent.close()
             wake.close()
             raise
@@ -146,8 +146,8 @@ class Nursery:
                 self._kill(self._brood)
             raise
         if self._orphaned:
-            return End.ORPHANED
-        return End.CLOSED if self._closing else End.RENEWED
+            return NurseryExit.ORPHANED
+        return NurseryExit.CLOSED if self._closing else NurseryExit.RENEWED
 
     def _done(self) -> bool:
         if self._brood is not None:
@@ -178,7 +178,7 @@ class Nursery:
         elif late := {pid for pid, at_s in brood.kill_at_s.items() if now_s >= at_s}:
             self._end_grace(brood, late)
 
-    def _end_grace(self, brood: Brood, late: set[int]) -> None:
+    def _end_grace(self, brood: RunningGeneration, late: set[int]) -> None:
         if late >= brood.alive.keys():
             self._kill(brood)
             return
@@ -186,18 +186,18 @@ class Nursery:
             del brood.kill_at_s[pid]
             signal_group(pid, signal.SIGKILL)
 
-    def _overrun(self, brood: Brood) -> None:
+    def _overrun(self, brood: RunningGeneration) -> None:
         self._kill(brood)
         if not brood.overran:
             brood.overran = True
-            self._tell(Overran(brood.g))
+            self._tell(GenerationExpired(brood.g))
 
     # Orders.
 
     def _read(self) -> None:
         try:
-            self._orders += map(order, self._agent.take())
-        except Closed:
+            self._orders += map(decode_order, self._agent.take())
+        except ChannelClosed:
             self._lose_agent()
 
     def _obey(self) -> None:
@@ -206,29 +206,29 @@ class Nursery:
         while self._orders and not self._orphaned:
             self._obeyed += 1
             match self._orders.popleft():
-                case Until(t_s):
+                case SetDeadline(t_s):
                     self._until_s = t_s
-                case Spawn(g, workers):
+                case SpawnWorkers(g, workers):
                     self._spawn(g, workers)
-                case Stop(grace_s, local_ranks):
+                case TerminateWorkers(grace_s, local_ranks):
                     self._stop(grace_s, local_ranks)
-                case Kill():
+                case KillWorkers():
                     if self._brood is not None:
                         self._kill(self._brood)
-                case Renew():
+                case RenewNursery():
                     self._renewing = True
-                case Close():
+                case CloseNursery():
                     self._closing = True
                     if self._brood is not None:
                         self._kill(self._brood)
-        self._tell(Obeyed(self._obeyed))
+        self._tell(OrderAck(self._obeyed))
 
-    def _spawn(self, g: int, workers: tuple[Start, ...]) -> None:
+    def _spawn(self, g: int, workers: tuple[WorkerStart, ...]) -> None:
         if self._brood is not None:
             raise WireError(f"generation {g} cannot start: generation {self._brood.g} is still there")
         if len(self._agent.fds) < FDS_PER_WORKER * len(workers):
             raise WireError("a Spawn came without its descriptors")
-        brood = self._brood = Brood(g)
+        brood = self._brood = RunningGeneration(g)
         if boottime_s() >= self._until_s or self._closing:
             self._refuse(brood, workers)
             return
@@ -239,7 +239,7 @@ class Nursery:
             try:
                 pid = spawn.fork(start, out, err, spawn.execute if reason else self._run)
             except OSError as error:
-                os.write(err, spawn.complaint(start, error))
+                os.write(err, spawn.start_error(start, error))
                 pid = 0
             finally:
                 os.close(out)
@@ -247,19 +247,19 @@ class Nursery:
             pids.append(pid)
             if pid:
                 brood.alive[pid] = start.local_rank
-        self._tell(Started(g, tuple(pids), cold))
+        self._tell(ChildrenForked(g, tuple(pids), cold))
         for start, pid in zip(workers, pids, strict=True):
             if not pid:
-                self._tell(Ended(g, start.local_rank, spawn.CANNOT_START, boottime_s(), False))
+                self._tell(ChildExited(g, start.local_rank, spawn.CANNOT_START, boottime_s(), False))
 
-    def _refuse(self, brood: Brood, workers: tuple[Start, ...]) -> None:
+    def _refuse(self, brood: RunningGeneration, workers: tuple[WorkerStart, ...]) -> None:
         """No right to run: say so, and let every worker count as killed before its first instruction."""
         for _ in range(FDS_PER_WORKER * len(workers)):
             os.close(self._agent.fds.popleft())
         brood.killed = brood.overran = True
-        self._tell(Overran(brood.g))
+        self._tell(GenerationExpired(brood.g))
         for start in workers:
-            self._tell(Ended(brood.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
+            self._tell(ChildExited(brood.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
 
     def _stop(self, grace_s: float, local_ranks: tuple[int, ...]) -> None:
         brood = self._brood
@@ -271,11 +271,11 @@ class Nursery:
         for pid in fresh:
             signal_group(pid, signal.SIGTERM)
         brood.signalled.update(fresh)
-        self._tell(Signalled(brood.g, tuple(fresh.values())))
+        self._tell(ChildrenSignalled(brood.g, tuple(fresh.values())))
         kill_at_s = boottime_s() + grace_s
         brood.kill_at_s |= {pid: min(brood.kill_at_s.get(pid, math.inf), kill_at_s) for pid in named}
 
-    def _kill(self, brood: Brood) -> None:
+    def _kill(self, brood: RunningGeneration) -> None:
         """SIGKILL to every group, then to whoever descends from us: those who made their own session."""
         self._reap()
         brood.killed = True
@@ -308,7 +308,7 @@ class Nursery:
                 code = os.waitstatus_to_exitcode(status)
                 local_rank = brood.alive.pop(ended)
                 brood.kill_at_s.pop(ended, None)
-                self._tell(Ended(brood.g, local_rank, code, boottime_s(), ended in brood.signalled))
+                self._tell(ChildExited(brood.g, local_rank, code, boottime_s(), ended in brood.signalled))
             else:
                 os.waitpid(ended, 0)
 
@@ -324,11 +324,11 @@ class Nursery:
             if not family or len(foreign) < len(family):
                 return  # SIGCHLD tells when they can be reaped.
         self._brood = None
-        self._tell(Vanished(brood.g, tuple(foreign)))
+        self._tell(GenerationExited(brood.g, tuple(foreign)))
 
     # Reports.
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: NurseryReport) -> None:
         if not self._orphaned:
             self._agent.put(encode(report))
             self._flush()
@@ -339,7 +339,7 @@ class Nursery:
             return
         try:
             self._agent.flush()
-        except Closed:
+        except ChannelClosed:
             self._lose_agent()
 
 

@@ -41,7 +41,7 @@ machine). A warm worker ends without taking modules apart, so what is here is ne
 """
 
 
-def made() -> bool:
+def group_was_made() -> bool:
     """Tell whether this process has made a process group."""
     return _made[0]
 
@@ -69,7 +69,7 @@ def install() -> bool:
             answer = theirs(*args, **options)
             _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
             if end is not None:
-                end.send(client.Formed(client.clock()))
+                end.send(client.GroupFormed(client.clock()))
         said = said or own
         return answer
 
@@ -94,18 +94,18 @@ def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _speaking(environ: Mapping[str, str]) -> Iterator[client.WorkerEnd | None]:
+def _speaking(environ: Mapping[str, str]) -> Iterator[client.ChannelClient | None]:
     """The connection that this process has, or one for these words alone: that it waits, and that it does no more."""
-    end = client.connected()
+    end = client.connected_client()
     if end is not None:
         yield end
         return
     try:
-        end = client.WorkerEnd(environ[client.VARIABLE], client.hello(environ, stacks_signal=0))
+        end = client.ChannelClient(environ[client.VARIABLE], client.hello(environ, stacks_signal=0))
     except OSError:  # Nobody listens any more.
         yield None
         return
-    end.send(client.Joining(OTHERS))
+    end.send(client.JoiningGroup(OTHERS))
     try:
         yield end
     finally:

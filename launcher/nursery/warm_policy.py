@@ -55,7 +55,7 @@ READ_LATER: Final = ("TORCHELASTIC_", "TORCH_NCCL_")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class PreloadConfig:
     """What a nursery is to have imported. `cold` says why nothing; "" is warm.
 
     `preload` are the modules that the user names, `folder` is where python looks first for modules of the script, None
@@ -68,7 +68,7 @@ class Recipe:
     wishes: tuple[tuple[str, str], ...] = ()
 
 
-def forbidden(environ: Mapping[str, str]) -> str:
+def why_environment_cold(environ: Mapping[str, str]) -> str:
     """Why no worker with these variables can start warm, "" if it can."""
     found = [name for name in FORBIDDING if environ.get(name)]
     return f"{found[0]} is set" if found else ""
@@ -85,7 +85,7 @@ def why_cold(argv: Sequence[str], env: Mapping[str, str], nursery: Mapping[str, 
         return f"{Path(argv[0]).name if argv else 'nothing'} is not run by this python"
     if len(argv) < 2 or (argv[1] in ("-c", "-m") and len(argv) < 3) or (argv[1][:1] == "-" and argv[1][:3] not in RUNS):
         return "python has flags of its own"
-    if cold := forbidden(env):
+    if cold := why_environment_cold(env):
         return cold
     differing = sorted(
         name for name in env.keys() | nursery.keys() if read_early(name) and env.get(name) != nursery.get(name)

@@ -6,46 +6,46 @@ import socket
 from collections.abc import Callable
 
 from elastic.core.agent import events as ae
-from elastic.core.agent.links import concerns, vouch_s
-from elastic.core.agent.state import Facts
-from elastic.core.keys import View
-from launcher.logs.logger import Narrator
-from launcher.peers.links import Links
-from launcher.peers.listener import Hello
+from elastic.core.agent.links import grantable_seconds, may_replace
+from elastic.core.agent.state import AgentState
+from elastic.core.keys import StoreView
+from launcher.logs.logger import AgentLog
+from launcher.peers.links import PeerLinks
+from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
-from launcher.wire.inspect import Shown
+from launcher.wire.inspect import InspectWelcome
 
 Asked = ae.WatchLinks | ae.AskLinks | ae.AskVouch | ae.CloseInbound
 """The actions that are done here."""
 
 
-class Linking:
+class LinkAdapter:
     """Everything that this agent says and hears over links."""
 
     def __init__(
-        self, hello: Hello, job_id: str, facts: Facts, put: Callable[[ae.Event], None], narrator: Narrator
+        self, hello: PeerListener, job_id: str, facts: AgentState, put: Callable[[ae.Event], None], narrator: AgentLog
     ) -> None:
         """Accept links from now on; `put` takes the events for the core."""
         self._facts = facts
         self._put = put
-        self._links = Links(
+        self._links = PeerLinks(
             job_id,
             facts.me.node,
-            on_change=lambda nodes: put(ae.Linked(nodes)),
+            on_change=lambda nodes: put(ae.LinksChanged(nodes)),
             on_proof=self._proven,
             on_answered=lambda number, nodes: put(ae.LinksAnswered(number, nodes)),
             grants=self._grants,
             on_vouched=lambda node, g, asked_at, seconds: put(ae.Vouched(node, g, asked_at, seconds)),
-            on_dialled=lambda nodes: put(ae.Dialled(nodes)),
+            on_dialled=lambda nodes: put(ae.InboundLinksChanged(nodes)),
             complain=narrator.warn,
         )
         hello.hand_to(self._links.accept)
 
-    def show(self, take: Callable[[socket.socket, Shown], None]) -> None:
+    def show(self, take: Callable[[socket.socket, InspectWelcome], None]) -> None:
         """Give every connection of somebody who only wants to look to `take`, which owns it."""
         self._links.show(take)
 
-    def learn(self, view: View) -> None:
+    def learn(self, view: StoreView) -> None:
         """Take the job's secret from the store. One that was deleted goes on to count."""
         if view.secret is not None:
             self._links.secret(view.secret.value)
@@ -71,10 +71,10 @@ class Linking:
         self._links.close()
 
     def _proven(self, node: str, created: int, host: str) -> None:
-        self._put(ae.ProvenGone(node, created, host, self._links.closed_at.get(node, 0.0)))
+        self._put(ae.ProcessProvenDead(node, created, host, self._links.closed_at.get(node, 0.0)))
 
     def _grants(self, node: str, g: int) -> float:
         """Answer at once; that it asks may tell the core something, too."""
-        if concerns(self._facts, node):
+        if may_replace(self._facts, node):
             self._put(ae.VouchAsked(node))
-        return vouch_s(self._facts, node, g, boottime())
+        return grantable_seconds(self._facts, node, g, boottime())

@@ -15,10 +15,10 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
-from launcher.net.line_socket import End, LineSocket, watch_by_kernel
-from launcher.peers.listener import dismiss
+from launcher.net.line_socket import CloseReason, LineSocket, watch_by_kernel
+from launcher.peers.listener import send_rejection
 from launcher.wire import inspect, links
-from launcher.wire.links import Bye, Granted, Greeting, LinkError, Look, Message, Ping, Pong, Prove
+from launcher.wire.links import Bye, Greeting, InspectHello, LinkError, LinkMessage, Ping, Pong, Prove, VouchGranted
 
 PROOF_LIMIT_S = 2.0
 """So long may who connects take to prove itself."""
@@ -30,14 +30,14 @@ CUT_MAX = 1024
 """Nodes that are remembered because their link was cut. Their death is proven within seconds, or not by a link."""
 
 
-class Door:
+class InboundLinks:
     """Takes connections, and has the links that came of them, by the node that dialled."""
 
     def __init__(
         self,
         job_id: str,
         node: str,
-        on_granted: Callable[[str, Granted], None],
+        on_granted: Callable[[str, VouchGranted], None],
         on_links: Callable[[], None],
         complain: Callable[[str, str], None],
     ) -> None:
@@ -45,19 +45,19 @@ class Door:
         self.on_granted = on_granted
         self.on_links = on_links
         self.complain = complain
-        self.on_look: Callable[[socket.socket, inspect.Shown], None] | None = None
+        self.on_look: Callable[[socket.socket, inspect.InspectWelcome], None] | None = None
         """Owns the connection of an asker that has proven itself, and is to send it this first."""
         self.secret_text = ""
-        self.links: dict[str, Inbound] = {}
+        self.links: dict[str, InboundConnection] = {}
         self.cut: dict[str, None] = {}
         """Nodes whose last link was closed, and not in order; of more than `CUT_MAX` the newest. One that is linked
         again is not among them any more."""
-        self._unproven: dict[Inbound, str] = {}
+        self._unproven: dict[InboundConnection, str] = {}
 
     def accept(self, connected: socket.socket) -> None:
         """Greet who connected; the connection is ours from now on."""
         if not self.secret_text:
-            dismiss(connected, links.greeting_line(self._me))
+            send_rejection(connected, links.greeting_line(self._me))
             return
         try:
             source = str(connected.getpeername()[0])
@@ -67,9 +67,9 @@ class Door:
         if len(self._unproven) >= UNPROVEN_MAX:
             self._drop_one()
         me = Greeting(self._me.job_id, self._me.node, secrets.token_hex(16))
-        self._unproven[Inbound(self, connected, me, source)] = source
+        self._unproven[InboundConnection(self, connected, me, source)] = source
 
-    def proves(self, one: Inbound, me: Greeting, said: Prove) -> None:
+    def proves(self, one: InboundConnection, me: Greeting, said: Prove) -> None:
         """See to it that a link is made of a good proof. Raises `LinkError` for another."""
         if said.node == self._me.node or not links.proves(self.secret_text, me, said):
             self.complain(said.node, f"who connects from {one.source} as {said.node} cannot prove to be of this job")
@@ -84,7 +84,7 @@ class Door:
         self.cut.pop(said.node, None)
         self.on_links()
 
-    def looks(self, one: Inbound, me: Greeting, said: Look) -> inspect.Shown:
+    def looks(self, one: InboundConnection, me: Greeting, said: InspectHello) -> inspect.InspectWelcome:
         """What an asker gets that has proven itself, who may then ask. Raises `LinkError` for another."""
         if self.on_look is None:
             raise LinkError("nobody can look here")
@@ -92,9 +92,9 @@ class Door:
             self.complain("", f"who connects from {one.source} to look cannot prove to be of this job")
             raise LinkError("it does not know the secret")
         del self._unproven[one]
-        return inspect.shown(self.secret_text, me, said)
+        return inspect.inspect_welcome(self.secret_text, me, said)
 
-    def forget(self, one: Inbound) -> None:
+    def forget(self, one: InboundConnection) -> None:
         """It is closed."""
         self._unproven.pop(one, None)
         if self.links.get(one.node) is one:
@@ -107,7 +107,7 @@ class Door:
         if len(self.cut) > CUT_MAX:
             del self.cut[next(iter(self.cut))]
 
-    def close(self, last: Message | None = None) -> None:
+    def close(self, last: LinkMessage | None = None) -> None:
         """Close every connection, after these words."""
         for one in [*self.links.values(), *self._unproven]:
             if last is not None and one.node:
@@ -119,10 +119,10 @@ class Door:
         next(one for one, source in self._unproven.items() if source == most).close()
 
 
-class Inbound:
+class InboundConnection:
     """One connection that was taken. `node` is "" until it has proven itself."""
 
-    def __init__(self, door: Door, connected: socket.socket, me: Greeting, source: str) -> None:
+    def __init__(self, door: InboundLinks, connected: socket.socket, me: Greeting, source: str) -> None:
         self._door = door
         self._me = me
         self.node = ""
@@ -132,7 +132,7 @@ class Inbound:
         self._line.send(links.greeting_line(me))
         self._connected = connected
 
-    def send(self, message: Message) -> None:
+    def send(self, message: LinkMessage) -> None:
         """Say something."""
         self._line.send(links.encode(message))
 
@@ -142,8 +142,8 @@ class Inbound:
         self._line.close()
         self._door.forget(self)
 
-    def _ended(self, how: End) -> None:
-        cut = how is End.CLOSED and bool(self.node) and self._door.links.get(self.node) is self
+    def _ended(self, how: CloseReason) -> None:
+        cut = how is CloseReason.CLOSED and bool(self.node) and self._door.links.get(self.node) is self
         self.close()
         if cut:
             self._door.was_cut(self.node)
@@ -155,7 +155,7 @@ class Inbound:
                 self._proof(message)
             elif isinstance(message, Ping):
                 self.send(Pong(message.n))
-            elif isinstance(message, Granted):
+            elif isinstance(message, VouchGranted):
                 self._door.on_granted(self.node, message)
             elif isinstance(message, Bye):
                 self.close()
@@ -164,8 +164,8 @@ class Inbound:
         except LinkError:
             self.close()
 
-    def _proof(self, message: Message) -> None:
-        if isinstance(message, Look):
+    def _proof(self, message: LinkMessage) -> None:
+        if isinstance(message, InspectHello):
             answer = self._door.looks(self, self._me, message)
             self._timer.cancel()
             assert self._door.on_look is not None

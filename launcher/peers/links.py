@@ -36,12 +36,12 @@ from collections.abc import Callable, Collection, Mapping
 from elastic.core.agent.events import LinkTarget
 from elastic.core.agent.links import ANSWER_S
 from launcher.net.endpoints import join_host_port
-from launcher.peers.inbound_links import Door
-from launcher.peers.peer_link import Watched
+from launcher.peers.inbound_links import InboundLinks
+from launcher.peers.peer_link import PeerLink
 from launcher.system.clock import boottime
 from launcher.wire import links
-from launcher.wire.inspect import Shown
-from launcher.wire.links import Bye, Granted, LinkError, Message, Ping, Pong, Vouch
+from launcher.wire.inspect import InspectWelcome
+from launcher.wire.links import Bye, LinkError, LinkMessage, Ping, Pong, Vouch, VouchGranted
 
 DIALS_MAX = 64
 """Members that are dialled at the same time; a reconnect waits for none of them."""
@@ -55,7 +55,7 @@ COMPLAINTS_MAX = 32
 """Names that are complained of, each once: a stranger can invent any number."""
 
 
-class _Asked:
+class _LivenessQuestion:
     """One question who is alive."""
 
     def __init__(self, waiting: set[str], timer: asyncio.TimerHandle) -> None:
@@ -64,7 +64,7 @@ class _Asked:
         self.timer = timer
 
 
-class Links:
+class PeerLinks:
     """All links of one agent, in both directions."""
 
     def __init__(
@@ -95,16 +95,16 @@ class Links:
         self._loop = asyncio.get_running_loop()
         self.closed_at: dict[str, float] = {}
         """When the link to a member that is watched now closed the last time, on `clock`."""
-        self._door = Door(job_id, node, self._granted, self._links_changed, self.complain)
+        self._door = InboundLinks(job_id, node, self._granted, self._links_changed, self.complain)
         self._dialled: asyncio.Handle | None = None
         self._targets: dict[str, LinkTarget] = {}
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, PeerLink] = {}
         self._up: set[str] = set()
         self._told: frozenset[str] = frozenset()
         self._telling: asyncio.Handle | None = None
-        self._queue: deque[Watched] = deque()
+        self._queue: deque[PeerLink] = deque()
         self._dialling = 0
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _LivenessQuestion] = {}
         self._vouches: dict[int, tuple[int, float]] = {}
         self._vouched = 0
         self._complained: set[str] = set()
@@ -123,7 +123,7 @@ class Links:
         else:
             self._door.accept(connected)
 
-    def show(self, take: Callable[[socket.socket, Shown], None]) -> None:
+    def show(self, take: Callable[[socket.socket, InspectWelcome], None]) -> None:
         """Give every connection of somebody who proves that it only wants to look to `take`, which owns it."""
         self._door.on_look = take
 
@@ -151,7 +151,7 @@ class Links:
             if name in self._watched:
                 self._watched[name].target = target  # Perhaps another registration of the same process.
             elif name != self.node and target.port:
-                self._watched[name] = Watched(self, name, target)
+                self._watched[name] = PeerLink(self, name, target)
                 self.wants_to_dial(self._watched[name])
 
     def ask(self, number: int) -> None:
@@ -165,7 +165,7 @@ class Links:
         if before is not None:
             before.timer.cancel()
         timer = self._loop.call_later(ASK_LIMIT_S if waiting else 0.0, self._answer, number)
-        self._asked[number] = _Asked(waiting, timer)
+        self._asked[number] = _LivenessQuestion(waiting, timer)
 
     def ask_vouch(self, g: int) -> None:
         """Ask everybody that watches this node for the right to run generation `g`."""
@@ -199,17 +199,17 @@ class Links:
 
     # --- what the members that are watched tell -------------------------------------------------------------------
 
-    def wants_to_dial(self, one: Watched) -> None:
+    def wants_to_dial(self, one: PeerLink) -> None:
         """Let it dial when it is its turn."""
         self._queue.append(one)
         self._dial_next()
 
-    def is_done_dialling(self, one: Watched) -> None:
+    def is_done_dialling(self, one: PeerLink) -> None:
         """Let the next one dial."""
         self._dialling -= 1
         self._dial_next()
 
-    def came_up(self, one: Watched) -> None:
+    def came_up(self, one: PeerLink) -> None:
         """Tell it soon, and ask it what is being asked."""
         self._up.add(one.node)
         self._door.cut.pop(one.node, None)
@@ -219,7 +219,7 @@ class Links:
             if one.node in asked.waiting:
                 one.send(Ping(number))
 
-    def went_down(self, one: Watched) -> None:
+    def went_down(self, one: PeerLink) -> None:
         """Tell it in this round of the loop."""
         self._up.discard(one.node)
         self.closed_at[one.node] = self._clock()
@@ -227,21 +227,21 @@ class Links:
             self._telling.cancel()
         self._telling = self._loop.call_soon(self._tell)
 
-    def was_cut(self, one: Watched) -> bool:
+    def was_cut(self, one: PeerLink) -> bool:
         """Tell whether a link that the member itself had made to this node was closed, and not in order."""
         return one.node in self._door.cut
 
-    def is_proven_gone(self, one: Watched) -> None:
+    def is_proven_gone(self, one: PeerLink) -> None:
         """Tell it at once."""
         self._door.cut.pop(one.node, None)
         self._tell()
         self._on_proof(one.node, one.target.create_revision, one.target.host)
 
-    def is_decided(self, one: Watched) -> None:
+    def is_decided(self, one: PeerLink) -> None:
         """Wait for no answer of it."""
         self._no_answer(one.node)
 
-    def heard(self, one: Watched, message: Message) -> None:
+    def heard(self, one: PeerLink, message: LinkMessage) -> None:
         """Take an answer, or answer a question for a vouch."""
         match message:
             case Pong():
@@ -251,7 +251,7 @@ class Links:
                     self._no_answer(one.node, message.n)
             case Vouch():
                 seconds = min(self._grants(one.node, message.g), links.GRANT_MAX_S)
-                one.send(Granted(message.n, message.g, max(seconds, 0.0)))
+                one.send(VouchGranted(message.n, message.g, max(seconds, 0.0)))
             case _:
                 raise LinkError("it has no business to say that")
 
@@ -261,7 +261,7 @@ class Links:
             self._complained.add(node)
             self._complain(text)
 
-    def unreached(self, one: Watched, why: str) -> None:
+    def unreached(self, one: PeerLink, why: str) -> None:
         """Say it, once for each node: it is taken without a link."""
         if one.node in self._complained | self._unreached or len(self._unreached) >= COMPLAINTS_MAX:
             return
@@ -274,7 +274,7 @@ class Links:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _granted(self, node: str, message: Granted) -> None:
+    def _granted(self, node: str, message: VouchGranted) -> None:
         g, sent_at = self._vouches.get(message.n, (None, 0.0))
         if g == message.g and message.seconds > 0.0:
             self._on_vouched(node, message.g, sent_at, message.seconds)

@@ -29,17 +29,17 @@ PAUSE_S = 1.0
 """Before the next connection is taken when this process has no descriptor or memory for one."""
 
 
-class Hello:
+class PeerListener:
     """Listens until `close`. `port` is where."""
 
     def __init__(self, listener: socket.socket, line: bytes) -> None:
-        self._take: Callable[[socket.socket], None] = lambda connected: dismiss(connected, line)
+        self._take: Callable[[socket.socket], None] = lambda connected: send_rejection(connected, line)
         self.address = str(listener.getsockname()[0])
         self.port = int(listener.getsockname()[1])
         self._acceptor = Acceptor(listener, lambda one: self._take(one), room=lambda: BACKLOG, pause_s=PAUSE_S)
 
     @classmethod
-    async def listen(cls, host: str, job_id: str, node: str, port: int = 0) -> Hello:
+    async def listen(cls, host: str, job_id: str, node: str, port: int = 0) -> PeerListener:
         """Listen on every address of this machine (`host` may be ""), or on `host` alone if it is of the loopback.
 
         A port that is named is one that this process holds (`launcher.net.ports`); 0 is any.
@@ -62,14 +62,14 @@ class Hello:
         self._acceptor.close()
 
 
-def dismiss(connected: socket.socket, line: bytes) -> None:
+def send_rejection(connected: socket.socket, line: bytes) -> None:
     """Say a line that fits into every socket's buffer, and be done."""
     with suppress(OSError):  # Who connected is gone already.
         connected.send(line)
     connected.close()
 
 
-async def ask(host: str, port: int) -> Greeting:
+async def ask_greeting(host: str, port: int) -> Greeting:
     """Ask who listens there; the answer is without a nonce.
 
     `OSError` when nobody can be reached, `ValueError` when something else than an agent answers. `TimeoutError`, an

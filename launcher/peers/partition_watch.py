@@ -12,16 +12,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from elastic._net import connected, resolved
-from elastic.channel.client import Formed, Hello, Joining, Preparing, Progress, Ready, Restored, Said
+from elastic.channel.client import (
+    GroupFormed,
+    JoiningGroup,
+    PreparationOver,
+    Preparing,
+    Progress,
+    RestoreDone,
+    WorkerHello,
+    WorkerMessage,
+)
 from elastic.core.keys import JobKeys, decode
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.core.model import Generation, Member
-from elastic.core.partition import looked_at
+from elastic.core.partition import nodes_to_probe
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
-from launcher.health.partition_detector import SplitClock
+from launcher.health.partition_detector import PartitionDetector
 from launcher.net.acceptor import OUT_OF
-from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 
 CONNECT_LIMIT_S = 2.0
 """So long a connection may take, and a name may take to be looked up."""
@@ -30,12 +39,12 @@ Tell = Callable[[int, tuple[str, ...], Sequence[int]], None]
 """Takes the generation, who is not reached, and the local ranks of workers that have waited for too long for them."""
 
 
-class SplitWatch:
+class PartitionWatch:
     """Watches the workers of one generation after the other, on one node."""
 
     def __init__(
         self,
-        talk: WorkerTalk,
+        talk: WorkerChannel,
         store: Store,
         keys: JobKeys,
         node: str,
@@ -45,7 +54,7 @@ class SplitWatch:
         tell: Tell,
         unformed: Callable[[int, Sequence[int]], None],
     ) -> None:
-        """`limit_s` as in `SplitClock`; `linked` are nodes that links go to or come from now.
+        """`limit_s` as in `PartitionDetector`; `linked` are nodes that links go to or come from now.
 
         `tell` is called when what is known has changed, and when it is too long; `unformed` with the generation and the
         local ranks of workers that have met, and whose group does not stand.
@@ -58,7 +67,7 @@ class SplitWatch:
         self._tell = tell
         self._unformed = unformed
         self._talk = talk
-        self._clock = SplitClock(0.0)
+        self._clock = PartitionDetector(0.0)
         self._known: set[str] = set()
         self._met: set[str] = set()
         self._g = 0
@@ -71,17 +80,17 @@ class SplitWatch:
     def begin(self, generation: Generation) -> None:
         """Watch the workers of this generation."""
         seated = any(place.seats for place in generation.members)  # They speak with servers, and wait for those.
-        self._names = () if seated else looked_at([place.node for place in generation.members], self._node)
+        self._names = () if seated else nodes_to_probe([place.node for place in generation.members], self._node)
         self._g, self._members, self._told = generation.g, {}, ()
         self._known.intersection_update(self._names)
         self._met.intersection_update(self._names)
         self._know_linked()
-        self._clock = SplitClock(self._limit_s if self._names else 0.0, self._names, self._known, self._met)
+        self._clock = PartitionDetector(self._limit_s if self._names else 0.0, self._names, self._known, self._met)
         self._changed.set()
 
     def end(self) -> None:
         """Nobody waits any more: the workers are gone, or are being stopped. What was told stands."""
-        self._clock, self._told = SplitClock(0.0), ()
+        self._clock, self._told = PartitionDetector(0.0), ()
         self._changed.set()
 
     async def run(self) -> None:
@@ -95,26 +104,26 @@ class SplitWatch:
             except TimeoutError:
                 await self._look()
 
-    def _follow(self, heard: Heard, message: Said) -> None:
+    def _follow(self, heard: WorkerReport, message: WorkerMessage) -> None:
         clock, local, now = self._clock, heard.local_rank, time.monotonic()
         before = clock.look_at
         match message:
-            case Hello():  # Another program of a worker's shell script waits for nobody yet.
+            case WorkerHello():  # Another program of a worker's shell script waits for nobody yet.
                 clock.gone(local, now)
-            case Joining(met=True):
+            case JoiningGroup(met=True):
                 clock.met(local, now)
-            case Joining():
+            case JoiningGroup():
                 clock.waits(local, now, prepares=message.prepares)
-            case Formed():
+            case GroupFormed():
                 self._know_linked()
                 clock.formed(local, now)
-            case Restored():
+            case RestoreDone():
                 clock.restored(local, now)
             case Progress():
                 clock.steps(local, now)
             case Preparing():
                 clock.preparing(local)
-            case Ready():
+            case PreparationOver():
                 clock.ready(local, now)
         if (at := clock.look_at) != before and (at is None or before is None or at < before):
             self._changed.set()
@@ -190,7 +199,7 @@ class SplitWatch:
     async def _member(self, name: str) -> Member | None:
         key = self._keys.member(name)
         with suppress(StoreError, DocumentError):
-            listing = await self._store.list(Range.key(key))
+            listing = await self._store.list(KeyRange.key(key))
             found: Member | None = decode(self._keys, key, listing.entries[0].value) if listing.entries else None
             return found
         return None

@@ -25,7 +25,7 @@ from elastic._net import resolved
 from elastic.core.agent.events import LinkTarget
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from launcher.net.endpoints import as_ip
-from launcher.net.line_socket import Connecting, End, LineSocket
+from launcher.net.line_socket import CloseReason, ConnectAttempt, LineSocket
 from launcher.wire import links
 from launcher.wire.links import Greeting, LinkError
 
@@ -46,7 +46,7 @@ SHORT_MAX = 8
 """After so many links in turn that lived for less than that, one that ends is dialled after a pause, as any other."""
 
 
-class Came(Enum):
+class DialResult(Enum):
     """What an attempt came to, other than a link."""
 
     REFUSED = auto()
@@ -60,55 +60,55 @@ class Came(Enum):
 
 
 _ENDED = {
-    End.CLOSED: "it closes the connection",
-    End.LOST: "the connection was lost",
-    End.UNFIT: "who answers there is no agent of this job",
+    CloseReason.CLOSED: "it closes the connection",
+    CloseReason.LOST: "the connection was lost",
+    CloseReason.UNFIT: "who answers there is no agent of this job",
 }
 """Why there is no link, in words, when the connection ended before both sides had proven themselves."""
 
 
-class Watcher(Protocol):
+class LinkOwner(Protocol):
     """What a watched member needs of the agent that watches."""
 
     job_id: str
     node: str
     secret_text: str
 
-    def wants_to_dial(self, one: Watched) -> None:
+    def wants_to_dial(self, one: PeerLink) -> None:
         """Answered by `one.dial()` when it is its turn."""
 
-    def is_done_dialling(self, one: Watched) -> None:
+    def is_done_dialling(self, one: PeerLink) -> None:
         """The turn is over."""
 
-    def came_up(self, one: Watched) -> None:
+    def came_up(self, one: PeerLink) -> None:
         """The link is up."""
 
-    def went_down(self, one: Watched) -> None:
+    def went_down(self, one: PeerLink) -> None:
         """It is not any more."""
 
-    def was_cut(self, one: Watched) -> bool:
+    def was_cut(self, one: PeerLink) -> bool:
         """Whether a link that it had made itself was closed, and not in order."""
 
-    def is_proven_gone(self, one: Watched) -> None:
+    def is_proven_gone(self, one: PeerLink) -> None:
         """Its process is dead."""
 
-    def is_decided(self, one: Watched) -> None:
+    def is_decided(self, one: PeerLink) -> None:
         """The link is down, and nothing follows from it (any more)."""
 
-    def heard(self, one: Watched, message: links.Message) -> None:
+    def heard(self, one: PeerLink, message: links.LinkMessage) -> None:
         """It said something over the link. Raises `LinkError` if it has no business to say that."""
 
     def complain(self, node: str, text: str) -> None:
         """Somebody is not who it should be."""
 
-    def unreached(self, one: Watched, why: str) -> None:
+    def unreached(self, one: PeerLink, why: str) -> None:
         """There was no link in the time that the proposer waits for one."""
 
 
-class Watched:
+class PeerLink:
     """One member and its link. `up` tells whether there is one, `redialling` whether the one that was is decided."""
 
-    def __init__(self, watcher: Watcher, node: str, target: LinkTarget) -> None:
+    def __init__(self, watcher: LinkOwner, node: str, target: LinkTarget) -> None:
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
         self.node = node
@@ -121,7 +121,7 @@ class Watched:
         self._addresses: list[str] = []
         self._address = ""
         self._lookup: asyncio.Task[tuple[str, ...]] | None = None
-        self._attempt: asyncio.Task[None] | Connecting | LineSocket | None = None
+        self._attempt: asyncio.Task[None] | ConnectAttempt | LineSocket | None = None
         self._greeting: Greeting | None = None
         self._said: links.Prove | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -144,7 +144,7 @@ class Watched:
             self._attempt = self._loop.create_task(self._resolve(self._lookup), name=f"link to {self.node}")
             self._limit(DIAL_LIMIT_S)
 
-    def send(self, message: links.Message) -> None:
+    def send(self, message: links.LinkMessage) -> None:
         """Say something over the link."""
         if self.up and isinstance(self._attempt, LineSocket):
             self._attempt.send(links.encode(message))
@@ -179,7 +179,7 @@ class Watched:
         self._drop()
         self._greeting = self._said = None
         self._address = address
-        self._attempt = Connecting(address, self.target.port, self._connected)
+        self._attempt = ConnectAttempt(address, self.target.port, self._connected)
         self._limit(DIAL_LIMIT_S)
 
     def _connected(self, result: socket.socket | int) -> None:
@@ -189,9 +189,9 @@ class Watched:
             return
         self._why = os.strerror(result).lower()
         if result == errno.ECONNRESET:
-            self._failed(Came.CUT)
+            self._failed(DialResult.CUT)
         else:
-            self._failed(Came.REFUSED if result == errno.ECONNREFUSED else Came.NOTHING)
+            self._failed(DialResult.REFUSED if result == errno.ECONNREFUSED else DialResult.NOTHING)
 
     def _line(self, line: bytes) -> None:
         try:
@@ -207,15 +207,15 @@ class Watched:
                 raise LinkError("it proves nothing")
         except LinkError:
             self._close_attempt()
-            self._ended(End.UNFIT)
+            self._ended(CloseReason.UNFIT)
 
     def _greeted(self, greeting: Greeting) -> None:
         if (greeting.job_id, greeting.node) != (self._watcher.job_id, self.node):
             self._why = "another node answers there"
-            return self._failed(Came.OTHER)
+            return self._failed(DialResult.OTHER)
         if greeting.nonce is None or not isinstance(self._attempt, LineSocket):
             self._why = "it has not learned the secret of the job"
-            return self._failed(Came.NOTHING)  # It is there, and makes no links (yet).
+            return self._failed(DialResult.NOTHING)  # It is there, and makes no links (yet).
         self._greeting = greeting
         self._said = links.prove(self._watcher.secret_text, greeting, self._watcher.node, secrets.token_hex(16))
         self._attempt.send(links.encode(self._said))
@@ -236,23 +236,23 @@ class Watched:
 
     # --- the link -------------------------------------------------------------------------------------------------
 
-    def _heard(self, message: links.Message) -> None:
+    def _heard(self, message: links.LinkMessage) -> None:
         if isinstance(message, links.Bye):
             self._bye = True
         else:
             self._watcher.heard(self, message)
 
-    def _ended(self, how: End) -> None:
+    def _ended(self, how: CloseReason) -> None:
         self._attempt = None
         if not self.up:
             self._why = _ENDED[how]
-            self._failed(Came.CUT if how is End.CLOSED else Came.NOTHING)
+            self._failed(DialResult.CUT if how is CloseReason.CLOSED else DialResult.NOTHING)
             return
         self.up = False
         self._short = self._short + 1 if self._loop.time() - self._up_at < SHORT_S else 0
         if not self._short:
             self._pause_s = PAUSE_S
-        self.redialling = how is End.CLOSED and not self._bye and self._short <= SHORT_MAX
+        self.redialling = how is CloseReason.CLOSED and not self._bye and self._short <= SHORT_MAX
         self._watcher.went_down(self)
         if not self.redialling:
             self._watcher.is_decided(self)
@@ -261,19 +261,19 @@ class Watched:
         self._again_s = RECONNECT_PAUSE_S
         self._connect(self._address)
 
-    def _failed(self, came: Came) -> None:
+    def _failed(self, came: DialResult) -> None:
         self._drop()
         if not self.redialling:
-            if came in (Came.REFUSED, Came.OTHER) and not self._addresses and self._watcher.was_cut(self):
+            if came in (DialResult.REFUSED, DialResult.OTHER) and not self._addresses and self._watcher.was_cut(self):
                 self._watcher.is_proven_gone(self)
             self._next()
             return
-        if came is Came.CUT and self._again_s <= RECONNECT_PAUSE_MAX_S:
+        if came is DialResult.CUT and self._again_s <= RECONNECT_PAUSE_MAX_S:
             self._timer = self._loop.call_later(self._again_s, self._connect, self._address)
             self._again_s *= 2
             return
         self.redialling = False
-        if came in (Came.REFUSED, Came.OTHER):
+        if came in (DialResult.REFUSED, DialResult.OTHER):
             self._watcher.is_proven_gone(self)
         self._watcher.is_decided(self)
         self._rest()
@@ -295,7 +295,7 @@ class Watched:
 
     def _timed_out(self) -> None:
         self._why = "timed out"
-        self._failed(Came.NOTHING)
+        self._failed(DialResult.NOTHING)
 
     def _unreached(self) -> None:
         if self._why:

@@ -6,32 +6,32 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from elastic.core.keys import JobKeys, decode
-from elastic.core.kv import Compare, Delete, Entry, Operation, Put, Range
+from elastic.core.kv import Compare, Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import Member
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
-from launcher.logs.logger import Narrator
-from launcher.peers.reachability import reach
+from launcher.logs.logger import AgentLog
+from launcher.peers.reachability import check_reachable
 from launcher.wire.reachability import encode, read_probe
 
 MEMBERS_MAX = 1000
 """Each member tries so many others, so that a probe of a huge job is no storm."""
 
 
-class Prober:
+class ProbeResponder:
     """Answers each probe once, and one at a time: of those that come meanwhile only the newest counts."""
 
-    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: Narrator) -> None:
+    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: AgentLog) -> None:
         self._store = store
         self._keys = keys
         self._node = node
         self._narrator = narrator
-        self._seen: Entry | None = None
-        self._wanted: tuple[Entry, int] | None = None
+        self._seen: KeyValue | None = None
+        self._wanted: tuple[KeyValue, int] | None = None
         self._busy = False
         self._answered = ""
 
-    def asked(self, entries: Mapping[str, Entry], registered: int | None, lease: int | None) -> bool:
+    def asked(self, entries: Mapping[str, KeyValue], registered: int | None, lease: int | None) -> bool:
         """Look whether there is a new probe; True asks for a call of `answer`.
 
         One that is older than the registration (its revision; None: not registered) was not meant for this node. The
@@ -56,15 +56,15 @@ class Prober:
         finally:
             self._busy = False
 
-    async def _answer(self, entry: Entry, lease: int) -> None:
+    async def _answer(self, entry: KeyValue, lease: int) -> None:
         """Try to reach the others, and write down what came of it if the probe still stands."""
         try:
             probe = read_probe(entry.value)
-            found = await reach(self._keys.job_id, await self._others())
+            found = await check_reachable(self._keys.job_id, await self._others())
             key = self._keys.answer(probe.id, self._node)
             then: list[Operation] = [Put(key, encode(found), lease)]
             if self._answered not in ("", key):
-                then.append(Delete(Range.key(self._answered)))
+                then.append(Delete(KeyRange.key(self._answered)))
             done = await self._store.txn([Compare.modified(self._keys.probe, entry.mod_revision)], then)
         except DocumentError as error:
             self._narrator.detail(f"a probe that cannot be read: {error}")
@@ -77,7 +77,7 @@ class Prober:
 
     async def _others(self) -> dict[str, Member]:
         """Every other member; of a huge job those that come next by name, and round."""
-        listing = await self._store.list(Range.prefix(self._keys.members))
+        listing = await self._store.list(KeyRange.prefix(self._keys.members))
         found: dict[str, Member] = {}
         for entry in listing.entries:
             node = entry.key.removeprefix(self._keys.members)

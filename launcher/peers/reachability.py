@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from elastic.core.keys import JobKeys, decode
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.core.model import Generation, Member
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from launcher.peers import listener
 from launcher.wire.links import Greeting
-from launcher.wire.reachability import UNREACHED_MAX, WORDS_MAX, Answer, Unreached
+from launcher.wire.reachability import UNREACHED_MAX, WORDS_MAX, ProbeAnswer, UnreachedMember
 
 AT_ONCE = 64
 """Connections that are tried at the same time."""
@@ -33,13 +33,13 @@ REASONS: Mapping[int, str] = {
 }
 
 
-async def reach(job_id: str, members: Mapping[str, Member], limit_s: float = LIMIT_S) -> Answer:
+async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: float = LIMIT_S) -> ProbeAnswer:
     """Connect to each of these members, by id; what came of it.
 
     Every member counts: it is reached, or is not for a reason, or there was no time to try it.
     """
     gate = asyncio.Semaphore(AT_ONCE)
-    unreached: list[Unreached] = []
+    unreached: list[UnreachedMember] = []
     reached = 0
 
     async def one(node: str, member: Member) -> None:
@@ -47,7 +47,7 @@ async def reach(job_id: str, members: Mapping[str, Member], limit_s: float = LIM
         async with gate:
             why = await why_not(job_id, node, member)
         if why:
-            unreached.append(Unreached(node[:WORDS_MAX], why[:WORDS_MAX]))
+            unreached.append(UnreachedMember(node[:WORDS_MAX], why[:WORDS_MAX]))
         else:
             reached += 1
 
@@ -58,7 +58,7 @@ async def reach(job_id: str, members: Mapping[str, Member], limit_s: float = LIM
     except TimeoutError:
         pass
     untried = len(members) - reached - len(unreached)
-    return Answer(reached, tuple(sorted(unreached, key=lambda one: one.node)[:UNREACHED_MAX]), untried)
+    return ProbeAnswer(reached, tuple(sorted(unreached, key=lambda one: one.node)[:UNREACHED_MAX]), untried)
 
 
 async def why_not(job_id: str, node: str, member: Member) -> str:
@@ -66,7 +66,7 @@ async def why_not(job_id: str, node: str, member: Member) -> str:
     if not member.link:
         return "it does not listen"
     try:
-        found = await listener.ask(member.host, member.link)
+        found = await listener.ask_greeting(member.host, member.link)
     except TimeoutError:
         return SILENT
     except (OSError, ValueError) as error:
@@ -85,7 +85,7 @@ def reason(error: OSError | ValueError, host: str) -> str:
     return str(error)
 
 
-def beside(generation: Generation, node: str) -> tuple[str, ...]:
+def neighbours_of(generation: Generation, node: str) -> tuple[str, ...]:
     """The members that `node` looks at; none for a node that is not in the generation."""
     m_id, names = generation.index(node), [place.node for place in generation.members]
     if m_id is None:
@@ -94,10 +94,10 @@ def beside(generation: Generation, node: str) -> tuple[str, ...]:
     return tuple(name for name in wanted if name != node)
 
 
-class Neighbours:
+class StartupReachability:
     """Looks once at each member that comes to stand beside this node."""
 
-    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: Narrator) -> None:
+    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: AgentLog) -> None:
         self._store = store
         self._keys = keys
         self._node = node
@@ -106,7 +106,7 @@ class Neighbours:
 
     async def look(self, generation: Generation) -> None:
         """Warn of each that cannot be reached, and why."""
-        for name in beside(generation, self._node):
+        for name in neighbours_of(generation, self._node):
             if name in self._seen:
                 continue
             self._seen.add(name)
@@ -121,6 +121,6 @@ class Neighbours:
 
     async def _member(self, name: str) -> Member | None:
         key = self._keys.member(name)
-        listing = await self._store.list(Range.key(key))
+        listing = await self._store.list(KeyRange.key(key))
         found: Member | None = decode(self._keys, key, listing.entries[0].value) if listing.entries else None
         return found

@@ -15,7 +15,18 @@ from typing import Final
 import msgspec
 
 from elastic._decode import UNREADABLE
-from launcher.spot.protocol import TOKEN, Answer, Ask, Heard, Notice, Remark, clock_time, notice, parsed_time, pause
+from launcher.spot.protocol import (
+    TOKEN,
+    InterruptionNotice,
+    MetadataRequest,
+    MetadataResponse,
+    PollResult,
+    ProviderInfo,
+    clock_time,
+    notice,
+    parsed_time,
+    pause,
+)
 
 TOKEN_TTL_S = 21_600
 """Six hours, the longest that there is."""
@@ -25,7 +36,7 @@ WORDS: Final = {"stop": "AWS stops this machine", "hibernate": "AWS hibernates t
 TAKES: Final = "AWS takes this machine back"
 
 
-class _Action(msgspec.Struct):
+class _InstanceAction(msgspec.Struct):
     action: str
     time: str
 
@@ -34,7 +45,7 @@ class _Rebalance(msgspec.Struct):
     noticeTime: str  # noqa: N815
 
 
-class Aws:
+class AwsPoller:
     """Asks for both in turn; between two rounds it pauses."""
 
     def __init__(self) -> None:
@@ -46,15 +57,17 @@ class Aws:
         self._path = ACTION
         self._failures = 0
 
-    def ask(self) -> Ask:
+    def ask(self) -> MetadataRequest:
         """The token, the notice, or the recommendation."""
         if not self._token and not self._bare:
             self._asked = None
-            return Ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}, "PUT")
+            return MetadataRequest(
+                "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}, "PUT"
+            )
         self._asked = self._path
-        return Ask(self._path, {"X-aws-ec2-metadata-token": self._token} if self._token else {})
+        return MetadataRequest(self._path, {"X-aws-ec2-metadata-token": self._token} if self._token else {})
 
-    def hear(self, answer: Answer | None, now: float) -> Heard:
+    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """404 is the usual answer: there is no notice."""
         if self._asked is None:
             return self._hear_token(answer)
@@ -62,7 +75,7 @@ class Aws:
             self._token, self._bare = "", False
             if answer is not None and answer.status == 401 and not self._failures:
                 self._failures = 1
-                return Heard(pause_s=0.0)  # The token has expired.
+                return PollResult(pause_s=0.0)  # The token has expired.
             return self._failed("it does not answer" if answer is None else f"it answers with {answer.status}")
         self._failures = 0
         try:
@@ -71,31 +84,33 @@ class Aws:
             return self._failed("its answer cannot be read")
         return self._next(found)
 
-    def _hear_token(self, answer: Answer | None) -> Heard:
+    def _hear_token(self, answer: MetadataResponse | None) -> PollResult:
         if answer is not None and answer.status == 200 and TOKEN.fullmatch(answer.text):
             self._token = answer.text
         else:
             self._bare = True
-        return Heard(pause_s=0.0)
+        return PollResult(pause_s=0.0)
 
-    def _read(self, answer: Answer, now: float) -> tuple[Notice | Remark, ...]:
+    def _read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
         if self._asked == ACTION:
-            action = msgspec.json.decode(answer.body, type=_Action)
+            action = msgspec.json.decode(answer.body, type=_InstanceAction)
             return (notice(WORDS.get(action.action, TAKES), parsed_time(action.time), answer, now),)
         at = parsed_time(msgspec.json.decode(answer.body, type=_Rebalance).noticeTime)
         since = f" since {clock_time(at)}" if at is not None else ""
         text = f"AWS says{since} that it may take this machine back (rebalance recommendation); training goes on"
-        return (Remark(text),)
+        return (ProviderInfo(text),)
 
-    def _next(self, found: tuple[Notice | Remark, ...] = (), trouble: str = "") -> Heard:
+    def _next(self, found: tuple[InterruptionNotice | ProviderInfo, ...] = (), trouble: str = "") -> PollResult:
         """The other path, at once; after the second one there is a pause."""
         first = self._asked == ACTION
         self._path = REBALANCE if first else ACTION
         if not first:
-            return Heard(found, trouble=trouble)
-        return Heard(found, 0.0, trouble, clear=not trouble and not any(isinstance(one, Notice) for one in found))
+            return PollResult(found, trouble=trouble)
+        return PollResult(
+            found, 0.0, trouble, clear=not trouble and not any(isinstance(one, InterruptionNotice) for one in found)
+        )
 
-    def _failed(self, trouble: str) -> Heard:
+    def _failed(self, trouble: str) -> PollResult:
         self._failures += 1
         self._path = ACTION
-        return Heard((), pause(self._failures), trouble)
+        return PollResult((), pause(self._failures), trouble)

@@ -15,7 +15,17 @@ from typing import Final
 import msgspec
 
 from elastic._decode import UNREADABLE
-from launcher.spot.protocol import Answer, Ask, Heard, Notice, Remark, clock_time, notice, parsed_time, pause
+from launcher.spot.protocol import (
+    InterruptionNotice,
+    MetadataRequest,
+    MetadataResponse,
+    PollResult,
+    ProviderInfo,
+    clock_time,
+    notice,
+    parsed_time,
+    pause,
+)
 
 HEADERS: Final = {"Metadata": "true"}
 NAME: Final = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
@@ -35,17 +45,17 @@ WORDS: Final = {
 """The events that end what runs here, in words."""
 
 
-class _Event(msgspec.Struct, rename="pascal"):
+class _ScheduledEvent(msgspec.Struct, rename="pascal"):
     event_type: str | None = None
     resources: list[str | None] | None = None
     not_before: str | None = None
 
 
-class _Document(msgspec.Struct, rename="pascal"):
+class _ScheduledEvents(msgspec.Struct, rename="pascal"):
     events: list[msgspec.Raw] | None = None
 
 
-class Azure:
+class AzurePoller:
     """Asks for the name, and then for the events again and again."""
 
     def __init__(self) -> None:
@@ -54,13 +64,17 @@ class Azure:
         self._failures = 0
         self._switched_on = False
 
-    def ask(self) -> Ask:
+    def ask(self) -> MetadataRequest:
         """The name of this machine, or what is planned."""
         if not self._name:
-            return Ask(NAME, HEADERS)
-        return Ask(EVENTS, HEADERS) if self._switched_on else Ask(EVENTS, HEADERS, timeout_s=FIRST_S)
+            return MetadataRequest(NAME, HEADERS)
+        return (
+            MetadataRequest(EVENTS, HEADERS)
+            if self._switched_on
+            else MetadataRequest(EVENTS, HEADERS, timeout_s=FIRST_S)
+        )
 
-    def hear(self, answer: Answer | None, now: float) -> Heard:
+    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """An empty list of events is the usual answer."""
         if answer is None or answer.status != 200:
             return self._failed("it does not answer" if answer is None else f"it answers with {answer.status}")
@@ -68,19 +82,21 @@ class Azure:
             if not 0 < len(answer.text) <= NAME_MAX or not answer.text.isprintable():
                 return self._failed("it does not say this machine's name")
             self._name, self._failures = answer.text, 0
-            return Heard(pause_s=0.0)
+            return PollResult(pause_s=0.0)
         try:
-            events = msgspec.json.decode(answer.body, type=_Document).events or []
+            events = msgspec.json.decode(answer.body, type=_ScheduledEvents).events or []
         except UNREADABLE:
             return self._failed("its answer cannot be read")
         self._failures, self._switched_on = 0, True
         found = tuple(one for event in events for one in self._read(event, answer, now))
-        return Heard(found, AZURE_POLL_S, clear=not any(isinstance(one, Notice) for one in found))
+        return PollResult(found, AZURE_POLL_S, clear=not any(isinstance(one, InterruptionNotice) for one in found))
 
-    def _read(self, raw: msgspec.Raw, answer: Answer, now: float) -> tuple[Notice | Remark, ...]:
+    def _read(
+        self, raw: msgspec.Raw, answer: MetadataResponse, now: float
+    ) -> tuple[InterruptionNotice | ProviderInfo, ...]:
         """One event, by itself: one that cannot be read hides no other."""
         try:
-            event = msgspec.json.decode(raw, type=_Event)
+            event = msgspec.json.decode(raw, type=_ScheduledEvent)
         except UNREADABLE:
             return ()
         if self._name.casefold() not in (resource.casefold() for resource in event.resources or () if resource):
@@ -90,9 +106,9 @@ class Azure:
             return (notice(WORDS[event.event_type], at, answer, now),)
         if event.event_type == "Freeze":
             when = f"at {clock_time(at)}" if at is not None else "now"
-            return (Remark(f"Azure pauses this machine for some seconds {when} (Freeze); training goes on"),)
+            return (ProviderInfo(f"Azure pauses this machine for some seconds {when} (Freeze); training goes on"),)
         return ()
 
-    def _failed(self, trouble: str) -> Heard:
+    def _failed(self, trouble: str) -> PollResult:
         self._failures += 1
-        return Heard((), pause(self._failures, TROUBLE_MAX_S), trouble)
+        return PollResult((), pause(self._failures, TROUBLE_MAX_S), trouble)

@@ -16,7 +16,7 @@ GCP: Final = "GCE_METADATA_HOST"
 PROVIDERS: Final = ("aws", "gcp", "azure")
 
 
-class Endpoint(NamedTuple):
+class MetadataEndpoint(NamedTuple):
     """A host and a port."""
 
     host: str
@@ -28,17 +28,17 @@ class Endpoint(NamedTuple):
         return host if self.port == 80 else f"{host}:{self.port}"
 
 
-def endpoint(provider: str, environ: Mapping[str, str]) -> Endpoint:
+def endpoint(provider: str, environ: Mapping[str, str]) -> MetadataEndpoint:
     """The metadata server of a provider. Raises `ConfigError` for a variable that names none."""
     own = {"aws": AWS, "gcp": GCP}.get(provider, "")
     for name in (ENDPOINT, own):
         text = environ.get(name, "").strip() if name else ""
         if text:
             return _parsed(name, text)
-    return Endpoint(SHARED, 80)
+    return MetadataEndpoint(SHARED, 80)
 
 
-def _parsed(name: str, text: str) -> Endpoint:
+def _parsed(name: str, text: str) -> MetadataEndpoint:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         host, port = parts.hostname, parts.port
@@ -48,4 +48,4 @@ def _parsed(name: str, text: str) -> Endpoint:
         parts = urlsplit("")
     if parts.scheme != "http" or not host or not host.isascii() or any(map(str.isspace, host)):
         raise ConfigError(f"{name}={text!r} is no metadata server; write http://HOST[:PORT], or unset it")
-    return Endpoint(host, port or 80)
+    return MetadataEndpoint(host, port or 80)

@@ -17,7 +17,17 @@ from typing import Final
 import msgspec
 
 from elastic._decode import UNREADABLE
-from launcher.spot.protocol import TOKEN, Answer, Ask, Heard, Notice, Remark, notice, parsed_time, pause
+from launcher.spot.protocol import (
+    TOKEN,
+    InterruptionNotice,
+    MetadataRequest,
+    MetadataResponse,
+    PollResult,
+    ProviderInfo,
+    notice,
+    parsed_time,
+    pause,
+)
 
 HANGS_S = 60
 """A hanging request is answered after this time, whatever there is."""
@@ -33,7 +43,7 @@ MAINTENANCE_S = 60.0
 STOPS: Final = "Google Cloud stops this machine for maintenance"
 
 
-class _Value:
+class _MetadataValue:
     """One value, followed by hanging requests."""
 
     PATH = ""
@@ -42,14 +52,14 @@ class _Value:
         self._etag = ""
         self._failures = 0
 
-    def ask(self) -> Ask:
+    def ask(self) -> MetadataRequest:
         """The value as it is, or its next change."""
         if not self._etag:
-            return Ask(f"{BASE}/{self.PATH}", HEADERS)
+            return MetadataRequest(f"{BASE}/{self.PATH}", HEADERS)
         query = f"wait_for_change=true&timeout_sec={HANGS_S}&last_etag={self._etag}"
-        return Ask(f"{BASE}/{self.PATH}?{query}", HEADERS, timeout_s=ANSWERED_S)
+        return MetadataRequest(f"{BASE}/{self.PATH}?{query}", HEADERS, timeout_s=ANSWERED_S)
 
-    def hear(self, answer: Answer | None, now: float) -> Heard:
+    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """A value; anything else is trouble."""
         if answer is None:
             return self._failed("it does not answer")
@@ -61,39 +71,39 @@ class _Value:
         etag = answer.headers.get("etag", "")
         self._etag = etag if TOKEN.fullmatch(etag) and etag.isalnum() else ""
         found = self.read(answer, now)
-        clear = not any(isinstance(one, Notice) for one in found)
-        return Heard(found, PAUSE_S if self._etag else TROUBLE_MAX_S, clear=clear)
+        clear = not any(isinstance(one, InterruptionNotice) for one in found)
+        return PollResult(found, PAUSE_S if self._etag else TROUBLE_MAX_S, clear=clear)
 
-    def read(self, answer: Answer, now: float) -> tuple[Notice | Remark, ...]:
+    def read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
         """What the value means."""
         raise NotImplementedError
 
-    def _failed(self, trouble: str) -> Heard:
+    def _failed(self, trouble: str) -> PollResult:
         self._failures += 1
         self._etag = ""
-        return Heard((), pause(self._failures, TROUBLE_MAX_S), trouble)
+        return PollResult((), pause(self._failures, TROUBLE_MAX_S), trouble)
 
 
-class Preempted(_Value):
+class PreemptionPoller(_MetadataValue):
     """Whether this machine is being taken back."""
 
     PATH = "preempted"
 
-    def read(self, answer: Answer, now: float) -> tuple[Notice | Remark, ...]:
+    def read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
         """TRUE or FALSE."""
         if answer.text != "TRUE":
             return ()
-        return (Notice("Google Cloud takes this machine back", now + PREEMPTED_S, PREEMPTED_S),)
+        return (InterruptionNotice("Google Cloud takes this machine back", now + PREEMPTED_S, PREEMPTED_S),)
 
 
-class _Planned(msgspec.Struct):
+class _MaintenanceWindow(msgspec.Struct):
     """Both spellings are documented."""
 
     window_start_time: str = ""
     windowStartTime: str = ""  # noqa: N815
 
 
-class Maintenance(_Value):
+class MaintenancePoller(_MetadataValue):
     """What Google is about to do with the host of this machine; of a stop also when."""
 
     PATH = "maintenance-event"
@@ -104,39 +114,39 @@ class Maintenance(_Value):
         self._stops = False
         """Whether the last answer was that the machine stops, and nobody has asked when."""
 
-    def ask(self) -> Ask:
+    def ask(self) -> MetadataRequest:
         """The event, or when it is."""
-        return Ask(f"{BASE}/upcoming-maintenance?alt=json", HEADERS) if self._stops else super().ask()
+        return MetadataRequest(f"{BASE}/upcoming-maintenance?alt=json", HEADERS) if self._stops else super().ask()
 
-    def hear(self, answer: Answer | None, now: float) -> Heard:
+    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """Where nobody says when, a stop is as near as one without cards."""
         if not self._stops:
             heard = super().hear(answer, now)
             if self._stops:
                 self._etag = ""  # Nothing hangs while the time runs: after this the event is read as it is.
-                return Heard(pause_s=0.0)
+                return PollResult(pause_s=0.0)
             return heard
         self._stops = False
         at = _begins(answer)
-        said = answer if answer is not None and at is not None else Answer(0)
+        said = answer if answer is not None and at is not None else MetadataResponse(0)
         stop = notice(STOPS, at or now + MAINTENANCE_S, said, now, left_min_s=MAINTENANCE_S)
-        return Heard((stop,), clear=isinstance(stop, Remark))
+        return PollResult((stop,), clear=isinstance(stop, ProviderInfo))
 
-    def read(self, answer: Answer, now: float) -> tuple[Notice | Remark, ...]:
+    def read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
         """NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE."""
         if answer.text.startswith("MIGRATE"):
-            return (Remark("Google Cloud moves this machine to another host (live migration); training goes on"),)
+            return (ProviderInfo("Google Cloud moves this machine to another host (live migration); training goes on"),)
         if answer.text.startswith("TERMINATE"):
             self._stops = True
         return ()
 
 
-def _begins(answer: Answer | None) -> float | None:
+def _begins(answer: MetadataResponse | None) -> float | None:
     """When a planned maintenance begins, None if that is not said."""
     if answer is None or answer.status != 200 or answer.headers.get("metadata-flavor") != "Google":
         return None
     try:
-        planned = msgspec.json.decode(answer.body, type=_Planned)
+        planned = msgspec.json.decode(answer.body, type=_MaintenanceWindow)
     except UNREADABLE:
         return None
     return parsed_time(planned.window_start_time or planned.windowStartTime)

@@ -12,8 +12,8 @@ from typing import Final
 
 import h11
 
-from launcher.spot.endpoint import Endpoint
-from launcher.spot.protocol import Answer, Ask
+from launcher.spot.endpoint import MetadataEndpoint
+from launcher.spot.protocol import MetadataRequest, MetadataResponse
 
 BODY_MAX = 64 << 10
 """Bytes of an answer; a real one has some hundreds."""
@@ -25,7 +25,7 @@ class BadAnswer(Exception):
     """No answer came: the host cannot be one, or what it says is not HTTP, too much, or the end of the connection."""
 
 
-async def fetch(endpoint: Endpoint, ask: Ask) -> Answer:
+async def fetch(endpoint: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse:
     """Ask, and wait for the whole answer. Raises `OSError` or `BadAnswer`; its time limit is the caller's."""
     try:
         reader, writer = await asyncio.open_connection(*endpoint, limit=CHUNK)
@@ -41,7 +41,9 @@ async def fetch(endpoint: Endpoint, ask: Ask) -> Answer:
             await writer.wait_closed()
 
 
-async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint, ask: Ask) -> Answer:
+async def _exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: MetadataEndpoint, ask: MetadataRequest
+) -> MetadataResponse:
     connection = h11.Connection(h11.CLIENT)
     headers = [("Host", str(endpoint)), ("Connection", "close"), ("Accept", "*/*"), *ask.headers.items()]
     if ask.method == "PUT":
@@ -62,6 +64,6 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
             if len(body) > BODY_MAX:
                 raise BadAnswer(f"more than {BODY_MAX} bytes")
         elif isinstance(event, h11.EndOfMessage):
-            return Answer(status, said, bytes(body))
+            return MetadataResponse(status, said, bytes(body))
         elif not isinstance(event, h11.InformationalResponse):
             raise BadAnswer("the connection was closed")

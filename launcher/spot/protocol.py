@@ -1,8 +1,8 @@
 """What is asked of a metadata server, what it answers, and what that means (pure).
 
-A `Watch` asks one question after the other: `ask` is the next request, `hear` takes what came of it. It keeps its own
-state and knows no clock, no socket and no other watch. Whatever a server answers is only ever a notice, a remark,
-nothing, or trouble.
+A `MetadataPoller` asks one question after the other: `ask` is the next request, `hear` takes what came of it. It keeps
+its own state and knows no clock, no socket and no other watch. Whatever a server answers is only ever a notice, a
+remark, nothing, or trouble.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKEN: Final = re.compile(r"[!-~]{1,1024}")
 """What may be sent back to a server in a header."""
 
 
-class Ask(Struct, frozen=True):
+class MetadataRequest(Struct, frozen=True):
     """One request."""
 
     path: str
@@ -39,7 +39,7 @@ class Ask(Struct, frozen=True):
     timeout_s: float = TIMEOUT_S
 
 
-class Answer(Struct, frozen=True):
+class MetadataResponse(Struct, frozen=True):
     """What a server said. The names of `headers` are in lower case."""
 
     status: int
@@ -52,7 +52,7 @@ class Answer(Struct, frozen=True):
         return self.body.decode("utf-8", "replace").strip()
 
 
-class Notice(Struct, frozen=True):
+class InterruptionNotice(Struct, frozen=True):
     """This machine goes. `text`: "AWS takes this machine back"; `at` is Unix time, `left_s` counts from now."""
 
     text: str
@@ -65,37 +65,37 @@ class Notice(Struct, frozen=True):
         return f"{self.text} at {clock_time(self.at)}"
 
 
-class Remark(Struct, frozen=True):
+class ProviderInfo(Struct, frozen=True):
     """What an operator may want to know, and what changes nothing."""
 
     text: str
 
 
-class Heard(Struct, frozen=True):
+class PollResult(Struct, frozen=True):
     """What came of one request: what was found, the pause before the next one, and what is wrong, "" if nothing.
 
     `clear`: this answer says that no notice stands.
     """
 
-    found: tuple[Notice | Remark, ...] = ()
+    found: tuple[InterruptionNotice | ProviderInfo, ...] = ()
     pause_s: float = POLL_S
     trouble: str = ""
     clear: bool = False
 
 
-class Watch(Protocol):
+class MetadataPoller(Protocol):
     """One line of questions to a metadata server."""
 
-    def ask(self) -> Ask:
+    def ask(self) -> MetadataRequest:
         """Give the next request."""
 
-    def hear(self, answer: Answer | None, now: float) -> Heard:
+    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """Take in what came of it; None: no answer. `now` is this machine's Unix time."""
 
 
 def notice(
-    text: str, at: float | None, answer: Answer, now: float, *, left_min_s: float = LEFT_MIN_S
-) -> Notice | Remark:
+    text: str, at: float | None, answer: MetadataResponse, now: float, *, left_min_s: float = LEFT_MIN_S
+) -> InterruptionNotice | ProviderInfo:
     """Make a notice, or a remark if it is further away than `NEAR_S`.
 
     `at` is by the server's clock, which is its Date header where it has one; None: it is due.
@@ -103,8 +103,10 @@ def notice(
     theirs = parsed_time(answer.headers.get("date", ""))
     left_s = 0.0 if at is None else at - (theirs if theirs is not None else now)
     if at is not None and left_s > NEAR_S:
-        return Remark(f"{text} at {date_time(at)}: this node drains {NEAR_S / 60:.0f} minutes before, if that stands")
-    return Notice(text, now if at is None else at, max(left_s, left_min_s))
+        return ProviderInfo(
+            f"{text} at {date_time(at)}: this node drains {NEAR_S / 60:.0f} minutes before, if that stands"
+        )
+    return InterruptionNotice(text, now if at is None else at, max(left_s, left_min_s))
 
 
 def pause(failures: int, longest_s: float = PAUSE_MAX_S) -> float:

@@ -28,7 +28,7 @@ def provider(said: Mapping[str, str]) -> str:
     return "azure" if said.get("chassis_asset_tag") == AZURE_TAG else "none"
 
 
-def look(dmi: Path = DMI, hypervisor: Path = HYPERVISOR) -> str:
+def detect_provider(dmi: Path = DMI, hypervisor: Path = HYPERVISOR) -> str:
     """The provider of this machine."""
     return provider({**{name: _text(dmi / name) for name in NAMES}, "hypervisor": _text(hypervisor)})
 

@@ -11,16 +11,24 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from elastic.core.agent.events import Drain, Event
+from elastic.core.agent.events import DrainRequested, Event
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.errors import MachineTaken
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from launcher.spot import provider as machine
-from launcher.spot.aws import Aws
-from launcher.spot.azure import Azure
-from launcher.spot.endpoint import Endpoint, endpoint
-from launcher.spot.gcp import Maintenance, Preempted
-from launcher.spot.protocol import PAUSE_MAX_S, Answer, Ask, Heard, Notice, Remark, Watch
+from launcher.spot.aws import AwsPoller
+from launcher.spot.azure import AzurePoller
+from launcher.spot.endpoint import MetadataEndpoint, endpoint
+from launcher.spot.gcp import MaintenancePoller, PreemptionPoller
+from launcher.spot.protocol import (
+    PAUSE_MAX_S,
+    InterruptionNotice,
+    MetadataPoller,
+    MetadataRequest,
+    MetadataResponse,
+    PollResult,
+    ProviderInfo,
+)
 from launcher.system.clock import boottime
 
 TRY_AGAIN = 4
@@ -33,10 +41,10 @@ FIRST_S = 1.0
 """So long after its start a node waits for the first answers before it joins. A server answers within milliseconds."""
 HELD_EVERY_S = 300.0
 """So often a node that does not join says why."""
-WATCHES: Mapping[str, tuple[Callable[[], Watch], ...]] = {
-    "aws": (Aws,),
-    "gcp": (Preempted, Maintenance),
-    "azure": (Azure,),
+WATCHES: Mapping[str, tuple[Callable[[], MetadataPoller], ...]] = {
+    "aws": (AwsPoller,),
+    "gcp": (PreemptionPoller, MaintenancePoller),
+    "azure": (AzurePoller,),
 }
 """What is asked of each provider, at the same time."""
 
@@ -48,7 +56,7 @@ class SpotWatch:
         self,
         spot: str,
         environ: Mapping[str, str],
-        narrator: Narrator,
+        narrator: AgentLog,
         put: Callable[[Event], None],
         joins: Callable[[], bool],
     ) -> None:
@@ -65,19 +73,19 @@ class SpotWatch:
         self._enters = True
         """Whether `free` has not let the node in yet."""
         self._began = boottime()
-        self._unheard: set[Watch] = set()
+        self._unheard: set[MetadataPoller] = set()
         """Of these nobody knows yet whether they have a notice."""
-        self._standing: dict[Watch, tuple[Notice, float]] = {}
+        self._standing: dict[MetadataPoller, tuple[InterruptionNotice, float]] = {}
         """The notices that stand, with the time at which this machine may be gone."""
         self._changed = asyncio.Event()
-        self._remarked: dict[tuple[Watch, str], set[str]] = {}
+        self._remarked: dict[tuple[MetadataPoller, str], set[str]] = {}
         """What was said of the newest answer of each watch, by what was asked for."""
         self._remarks = 0
-        self._troubled: set[Watch] = set()
+        self._troubled: set[MetadataPoller] = set()
 
     async def run(self) -> None:
         """Watch until cancelled; return at once where there is nothing to watch."""
-        provider = machine.look() if self._spot == "auto" else self._spot
+        provider = machine.detect_provider() if self._spot == "auto" else self._spot
         if provider == "none":
             return
         where = endpoint(provider, self._environ)
@@ -123,28 +131,28 @@ class SpotWatch:
         if said_at is not None:
             self._narrator.say("the notice was withdrawn: this node joins")
 
-    async def _follow(self, watch: Watch, where: Endpoint) -> None:
+    async def _follow(self, watch: MetadataPoller, where: MetadataEndpoint) -> None:
         while True:
             ask = watch.ask()
             answer = await _answer(where, ask)
             try:
                 heard = watch.hear(answer, time.time())
             except Exception as error:  # noqa: BLE001  Whatever a server says, training goes on.
-                heard = Heard((), PAUSE_MAX_S, f"its answer cannot be understood: {type(error).__name__}")
+                heard = PollResult((), PAUSE_MAX_S, f"its answer cannot be understood: {type(error).__name__}")
             self._note(watch, heard)
             for found in heard.found:
-                if isinstance(found, Notice):
+                if isinstance(found, InterruptionNotice):
                     self._notice(found)
             if not heard.trouble:
-                texts = {one.text for one in heard.found if isinstance(one, Remark)}
+                texts = {one.text for one in heard.found if isinstance(one, ProviderInfo)}
                 self._remark((watch, ask.path.partition("?")[0]), texts)
             if heard.trouble or heard.pause_s:
                 self._trouble(watch, where, heard.trouble)
             await asyncio.sleep(heard.pause_s)
 
-    def _note(self, watch: Watch, heard: Heard) -> None:
+    def _note(self, watch: MetadataPoller, heard: PollResult) -> None:
         """Whether a notice stands, as the newest answer says."""
-        notices = [one for one in heard.found if isinstance(one, Notice)]
+        notices = [one for one in heard.found if isinstance(one, InterruptionNotice)]
         if notices:
             first = min(notices, key=lambda one: one.left_s)
             self._standing[watch] = first, boottime() + first.left_s
@@ -154,7 +162,7 @@ class SpotWatch:
             self._unheard.discard(watch)
             self._changed.set()
 
-    def _notice(self, notice: Notice) -> None:
+    def _notice(self, notice: InterruptionNotice) -> None:
         if self._enters:
             return  # `free` keeps it out.
         deadline = boottime() + notice.left_s
@@ -166,9 +174,9 @@ class SpotWatch:
             self._narrator.warn(
                 f"{notice.reason}, in {notice.left_s:.0f} s: this node drains; its workers have {left_s:.0f} s"
             )
-        self._put(Drain(TRY_AGAIN, notice.reason, deadline))
+        self._put(DrainRequested(TRY_AGAIN, notice.reason, deadline))
 
-    def _remark(self, asked: tuple[Watch, str], texts: set[str]) -> None:
+    def _remark(self, asked: tuple[MetadataPoller, str], texts: set[str]) -> None:
         """Say what the answer before did not say. What is gone is forgotten: the next time it is news again."""
         for text in sorted(texts - self._remarked.get(asked, set())):
             self._remarks += 1
@@ -176,7 +184,7 @@ class SpotWatch:
                 self._narrator.say(text)
         self._remarked[asked] = texts
 
-    def _trouble(self, watch: Watch, where: Endpoint, trouble: str) -> None:
+    def _trouble(self, watch: MetadataPoller, where: MetadataEndpoint, trouble: str) -> None:
         """Say once that notices may not be seen, and once that they are again; `auto` may well find nothing."""
         before = bool(self._troubled)
         (self._troubled.add if trouble else self._troubled.discard)(watch)
@@ -187,7 +195,7 @@ class SpotWatch:
             tell(f"{where} answers again: a notice will be seen")
 
 
-async def _answer(where: Endpoint, ask: Ask) -> Answer | None:
+async def _answer(where: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse | None:
     """What a server said, None if it did not in time, or not in HTTP."""
     from launcher.spot.http import BadAnswer, fetch  # Only a machine of a cloud needs it.
 

@@ -6,13 +6,13 @@ from enum import StrEnum
 
 import msgspec
 
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 
 DETAILS_MAX = 40
 """Lines below a check; the rest is counted."""
 
 
-class Level(StrEnum):
+class CheckLevel(StrEnum):
     """How a check came out. Only `fail` makes the exit code 1."""
 
     OK = "ok"
@@ -20,13 +20,13 @@ class Level(StrEnum):
     FAIL = "fail"
 
 
-COLOURS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "1;31"}
+COLOURS = {CheckLevel.OK: "32", CheckLevel.WARN: "33", CheckLevel.FAIL: "1;31"}
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What was looked at, what was found, and what to do about it. `details` are lines of a small table."""
 
-    level: Level
+    level: CheckLevel
     name: str
     text: str
     mend: str = ""
@@ -35,22 +35,22 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 def ok(name: str, text: str, details: tuple[str, ...] = ()) -> Check:
     """All is well."""
-    return Check(level=Level.OK, name=name, text=text, details=details)
+    return Check(level=CheckLevel.OK, name=name, text=text, details=details)
 
 
 def warn(name: str, text: str, mend: str = "", details: tuple[str, ...] = ()) -> Check:
     """It works, but perhaps not as the user thinks."""
-    return Check(level=Level.WARN, name=name, text=text, mend=mend, details=details)
+    return Check(level=CheckLevel.WARN, name=name, text=text, mend=mend, details=details)
 
 
 def fail(name: str, text: str, mend: str = "", details: tuple[str, ...] = ()) -> Check:
     """A job cannot run like this."""
-    return Check(level=Level.FAIL, name=name, text=text, mend=mend, details=details)
+    return Check(level=CheckLevel.FAIL, name=name, text=text, mend=mend, details=details)
 
 
 def warning(check: Check) -> str:
     """A check as one line for people who start something, "" if all is well."""
-    return "" if check.level is Level.OK else f"{check.name}: {check.text}; {check.mend}"
+    return "" if check.level is CheckLevel.OK else f"{check.name}: {check.text}; {check.mend}"
 
 
 def lines(check: Check, *, colours: bool = False) -> list[str]:
@@ -58,8 +58,8 @@ def lines(check: Check, *, colours: bool = False) -> list[str]:
     word = f"{check.level:<4}"
     if colours:
         word = f"\x1b[{COLOURS[check.level]}m{word}\x1b[0m"
-    text = clean(f"{check.name}: {check.text}" + (f"; {check.mend}" if check.mend else ""))
-    shown = [clean(detail) for detail in check.details[:DETAILS_MAX]]
+    text = sanitize_line(f"{check.name}: {check.text}" + (f"; {check.mend}" if check.mend else ""))
+    shown = [sanitize_line(detail) for detail in check.details[:DETAILS_MAX]]
     if len(check.details) > DETAILS_MAX:
         shown.append(f"and {len(check.details) - DETAILS_MAX} more")
     return [f"{word}  {text}", *(f"        {detail}" for detail in shown)]

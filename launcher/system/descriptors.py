@@ -32,7 +32,7 @@ def open_standard() -> None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def say(text: str, who: str = "elastic-launch", command: str = "") -> bool:
+def write_stderr_line(text: str, who: str = "elastic-launch", command: str = "") -> bool:
     """Write one line of `who` to stderr; whether it is taken. If not, nothing else changes.
 
     What a server or its certificate says may have any signs in it: those that no terminal shows become spaces, and many
@@ -48,18 +48,18 @@ def say(text: str, who: str = "elastic-launch", command: str = "") -> bool:
     return True
 
 
-def drop(stream: TextIO) -> None:
+def discard_stream(stream: TextIO) -> None:
     """Let go of what a stream could not take: python writes it once more at the end, and would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def let_go_of_unsaid() -> None:
+def discard_unflushed() -> None:
     """See that python's end does not fail, and change the exit code, because of what nobody takes."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            drop(stream)
+            discard_stream(stream)
 
 
 def close(fd: int) -> OSError | None:

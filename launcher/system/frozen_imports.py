@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def frozen_imports() -> Iterator[None]:
     """Import within it: the collector neither runs meanwhile nor sees later what is there at the end.
 
     It would go over a hundred thousand objects again and again, during the imports, while the agent runs, and once more

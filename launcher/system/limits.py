@@ -33,7 +33,7 @@ _NO_THREAD: Final = "can't start new thread"
 """What Python says of one that it could not start."""
 
 
-def check(workers: int, *, nodes: int = 1, etcd: bool = False) -> None:
+def check_limits(workers: int, *, nodes: int = 1, etcd: bool = False) -> None:
     """Raise `ConfigError` if this process may not have what a node of so many workers needs.
 
     `nodes` are those that it starts; with `etcd` it runs one, too.
@@ -56,10 +56,10 @@ def check(workers: int, *, nodes: int = 1, etcd: bool = False) -> None:
         )
 
 
-def of(error: BaseException) -> MachineShort | None:
+def shortage_line(error: BaseException) -> MachineShort | None:
     """The line about an error that comes of a lack, None for any other error."""
     if isinstance(error, BaseExceptionGroup):
-        return next((found for one in error.exceptions if (found := of(one)) is not None), None)
+        return next((found for one in error.exceptions if (found := shortage_line(one)) is not None), None)
     if isinstance(error, OSError) and error.errno in _SHORT:
         return MachineShort(f"{_SHORT[error.errno]} ({error.strerror}); see ulimit -a, and the limits of the container")
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:

@@ -40,7 +40,7 @@ FIX = "remove it, or set TMPDIR to a folder that only you can write"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Lock(NamedTuple):
+class NodeLock(NamedTuple):
     """A lock that is held for as long as `fd` is open in any process."""
 
     path: Path
@@ -51,7 +51,7 @@ class Lock(NamedTuple):
         self.path.unlink(missing_ok=True)
 
 
-class Place(NamedTuple):
+class LockLocation(NamedTuple):
     """Where locks may be: the folder `name` below `base`. In a `private` place nobody else may write into `base`."""
 
     base: str
@@ -64,30 +64,30 @@ class Place(NamedTuple):
         return Path(self.base, self.name)
 
 
-class Chosen(NamedTuple):
+class ChosenLockFolder(NamedTuple):
     """The folder for locks, and a line for people, "" if it is the usual one."""
 
     path: Path
     note: str
 
 
-def chosen() -> Chosen:
+def choose_lock_folder() -> ChosenLockFolder:
     """The folder for this user's locks. Raises `ConfigError` when every place for it is blocked."""
     return _choose(places())
 
 
 def folder() -> Path:
-    """The folder of `chosen`; made again with mode 0700 where somebody has removed it.
+    """The folder of `choose_lock_folder`; made again with mode 0700 where somebody has removed it.
 
     Raises `ConfigError` when another user can write there now: a foreign file must not prove a death.
     """
-    path = chosen().path
+    path = choose_lock_folder().path
     if why := _blocked(path):
         raise ConfigError(f"{why}; {FIX}")
     return path
 
 
-def places() -> tuple[Place, ...]:
+def places() -> tuple[LockLocation, ...]:
     """Where locks may be, the usual place first.
 
     Another user can make the folder in /tmp or /dev/shm first, and so keep this user out of it, but neither in the
@@ -96,24 +96,26 @@ def places() -> tuple[Place, ...]:
     own = f"elastic-launch-{os.getuid()}"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     return (
-        Place(tempfile.gettempdir(), own),
-        *([Place(runtime, "elastic-launch", private=True)] if os.path.isabs(runtime) else []),
-        Place("/dev/shm", own),
-        Place(os.path.expanduser("~"), ".cache/elastic-launch", private=True),
+        LockLocation(tempfile.gettempdir(), own),
+        *([LockLocation(runtime, "elastic-launch", private=True)] if os.path.isabs(runtime) else []),
+        LockLocation("/dev/shm", own),
+        LockLocation(os.path.expanduser("~"), ".cache/elastic-launch", private=True),
     )
 
 
 @functools.cache
-def _choose(among: tuple[Place, ...]) -> Chosen:
+def _choose(among: tuple[LockLocation, ...]) -> ChosenLockFolder:
     reasons: list[str] = []
     for place in among:
         if not (why := _unfit(place)):
-            return Chosen(place.path, f"{reasons[0]}; the locks of nodes are in {place.path}" if reasons else "")
+            return ChosenLockFolder(
+                place.path, f"{reasons[0]}; the locks of nodes are in {place.path}" if reasons else ""
+            )
         reasons.append(why)
     raise ConfigError(f"{'; '.join(reasons)}; {FIX}")
 
 
-def _unfit(place: Place) -> str:
+def _unfit(place: LockLocation) -> str:
     """Why locks cannot be there, "" if they can."""
     try:
         if place.private and not _only_ours(os.stat(place.base)):
@@ -157,7 +159,7 @@ def held(job_id: str, base: Path | None = None) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def hold(path: Path) -> Lock:
+def hold(path: Path) -> NodeLock:
     """Take the lock; the descriptor is inherited by processes that are executed.
 
     The file is locked before it gets its name, so that nobody can see it free while its holder starts. Raises
@@ -169,7 +171,7 @@ def hold(path: Path) -> Lock:
         if fd is not None:
             os.set_inheritable(fd, True)
             _prune(path.parent, keep=path)
-            return Lock(path, fd)
+            return NodeLock(path, fd)
         if time.monotonic() >= until_s:
             raise BlockingIOError(errno.EAGAIN, "another process holds the lock of this node", str(path))
         time.sleep(HOLD_RETRY_S)

@@ -30,6 +30,6 @@ OURS: Final = frozenset(
 """What only this agent can say to its workers: an outer launcher's, or a flag that was overruled, is taken out."""
 
 
-def without(base: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+def inheritable_env(base: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
     """What is passed on of the agent's environment: all but its secrets, its wishes for workers, and `names`."""
     return {name: text for name, text in base.items() if name not in SECRETS | OURS and name not in names}

@@ -8,7 +8,7 @@ import signal
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Signals:
+class SignalQueue:
     """What was asked for from outside, as things that can be awaited. Must be made within the loop."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from elastic.errors import ConfigError, ElasticError
 from launcher.system import limits
-from launcher.system.descriptors import drop
+from launcher.system.descriptors import discard_stream
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit code of a process that Ctrl-C ended."""
@@ -22,16 +22,16 @@ C1_ESCAPED: Final = {number: f"\\u{number:04x}" for number in range(0x7F, 0xA0)}
 """DEL and the C1 controls, as JSON escapes them."""
 
 
-class NobodyReads(Exception):
+class StdoutClosed(Exception):
     """Whoever read stdout has enough (`| head`): this is no mistake, and there is nothing to say about it."""
 
 
-def answer(text: str) -> None:
+def print_result(text: str) -> None:
     """Write to stdout. A character that its encoding does not have is escaped, and so is a C1 control.
 
     JSON does not escape C1 controls, and a terminal obeys them as it obeys ESC.
 
-    Raises `NobodyReads`, and `ConfigError` if it cannot be written. What comes after that goes nowhere.
+    Raises `StdoutClosed`, and `ConfigError` if it cannot be written. What comes after that goes nowhere.
     """
     with _to_stdout():
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -40,8 +40,8 @@ def answer(text: str) -> None:
         sys.stdout.flush()
 
 
-def pass_on(data: bytes) -> None:
-    """Write bytes to stdout as they are; raises what `answer` raises."""
+def write_stdout(data: bytes) -> None:
+    """Write bytes to stdout as they are; raises what `print_result` raises."""
     with _to_stdout():
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -53,23 +53,23 @@ def _to_stdout() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        drop(sys.stdout)
-        raise NobodyReads from error
+        discard_stream(sys.stdout)
+        raise StdoutClosed from error
     except OSError as error:
-        drop(sys.stdout)
+        discard_stream(sys.stdout)
         raise ConfigError(f"the answer cannot be written ({error.strerror}); see where stdout goes") from error
 
 
-def told(work: Callable[[], int], say: Callable[[str], object]) -> int:
+def run_reporting_errors(work: Callable[[], int], say: Callable[[str], object]) -> int:
     """What `work` returns, or the exit code of the error that ends it, which is said."""
     try:
         return work()
-    except NobodyReads:
+    except StdoutClosed:
         return NOBODY_READS
     except ElasticError as error:
         return _refused(error, say)
     except (OSError, RuntimeError) as error:
-        if (lack := limits.of(error)) is None:
+        if (lack := limits.shortage_line(error)) is None:
             raise
         return _refused(lack, say)
     except KeyboardInterrupt:

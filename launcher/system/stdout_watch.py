@@ -9,14 +9,14 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from launcher.system.descriptors import drop
-from launcher.system.stdout import NobodyReads
+from launcher.system.descriptors import discard_stream
+from launcher.system.stdout import StdoutClosed
 
 _Result = TypeVar("_Result")
 
 
-async def while_read(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """What `work` comes to. Raises `NobodyReads` as soon as stdout is a pipe whose reader has gone (`| head`)."""
+async def while_stdout_is_open(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """What `work` comes to. Raises `StdoutClosed` as soon as stdout is a pipe whose reader has gone (`| head`)."""
     fd = sys.stdout.fileno()
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return await work
@@ -34,5 +34,5 @@ async def while_read(work: Coroutine[Any, Any, _Result]) -> _Result:
         await asyncio.wait({task, waiting})
     if ended:
         return task.result()
-    drop(sys.stdout)
-    raise NobodyReads
+    discard_stream(sys.stdout)
+    raise StdoutClosed

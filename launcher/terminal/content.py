@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elastic.core.agent.state import Facts, Phase
-from elastic.core.decide import Wait
+from elastic.core.agent.state import AgentState, Phase
+from elastic.core.decide import WaitDecision
 from elastic.core.membership.situation import node_count
 from elastic.core.model import NP_UNLIMITED, Generation
 from elastic.core.text import NAMED_MAX
 from launcher.workers.reports.progress_text import metric_words, rate_words, step_words
-from launcher.workers.reports.step_rate import Steps
+from launcher.workers.reports.step_rate import StepRate
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockContent:
     """What stands in the block: the job, its world, what goes on, and how far training is (None: nobody said)."""
 
     job: str
@@ -25,7 +25,7 @@ class Block:
     rest: str = ""
 
 
-def block(facts: Facts, pace: Steps, *, said: str) -> Block:
+def block_content(facts: AgentState, pace: StepRate, *, said: str) -> BlockContent:
     """The status of a job as one node sees it. `said` is what it said last of what it waits for."""
     generation, spec = facts.generation, facts.view.spec
     parts = []
@@ -41,14 +41,14 @@ def block(facts: Facts, pace: Steps, *, said: str) -> Block:
     state = _state(facts, generation, said)
     step, total, rate = pace.step, pace.total, pace.rate
     if facts.phase is not Phase.RUNNING or step is None:
-        return Block(facts.keys.job_id, " · ".join(parts), state)
+        return BlockContent(facts.keys.job_id, " · ".join(parts), state)
     done = step / total if total >= step and total else None
     rest = [rate_words(rate), _left(total - step, rate) if total else "", *metric_words(pace.metrics)]
     world, rest_words = " · ".join(parts), " · ".join(filter(None, rest))
-    return Block(facts.keys.job_id, world, state, step_words(step, total), done, rest_words)
+    return BlockContent(facts.keys.job_id, world, state, step_words(step, total), done, rest_words)
 
 
-def _others(facts: Facts, generation: Generation) -> str:
+def _others(facts: AgentState, generation: Generation) -> str:
     """Who stands by. Only the first in line knows of all who are registered."""
     spares = facts.view.members.keys() - {place.node for place in generation.members}
     spares -= {facts.me.node} if facts.phase is not Phase.SPARE else set()
@@ -56,7 +56,7 @@ def _others(facts: Facts, generation: Generation) -> str:
     return f" (spare: {', '.join(names)})" if names else ""
 
 
-def _state(facts: Facts, generation: Generation | None, said: str) -> str:
+def _state(facts: AgentState, generation: Generation | None, said: str) -> str:
     match facts.phase:
         case Phase.RUNNING if generation is not None:
             return f"training: {generation.reason}" if generation.g > 1 else "training"
@@ -70,7 +70,7 @@ def _state(facts: Facts, generation: Generation | None, said: str) -> str:
             return said or "this node's workers are done; waiting for the others"
     if not facts.prepared:
         return "loading torch for the workers"
-    if facts.decision is not None and isinstance(facts.decision, Wait):
+    if facts.decision is not None and isinstance(facts.decision, WaitDecision):
         return facts.decision.reason
     return said or facts.phase.value
 

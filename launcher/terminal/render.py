@@ -9,15 +9,15 @@ from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.style import Style
 
-from launcher.terminal.content import Block
-from launcher.text.sanitize import clean
+from launcher.terminal.content import BlockContent
+from launcher.text.sanitize import sanitize_line
 
 BAR_CELLS = 24
 NARROW = 20
 """On a terminal of fewer columns there is no block."""
 
 
-def lines(block: Block, width: int) -> tuple[bytes, ...]:
+def lines(block: BlockContent, width: int) -> tuple[bytes, ...]:
     """Three lines at most, none wider than the terminal less one column, so that none ever wraps."""
     room = width - 1
     if room < NARROW:
@@ -42,7 +42,7 @@ def _line(row: list[Segment], room: int) -> bytes:
     """One line, cut to the room that there is."""
     out, used = [], 0
     for segment in row:
-        text = clean(segment.text) if segment.text.strip() else segment.text
+        text = sanitize_line(segment.text) if segment.text.strip() else segment.text
         text = segment.text if text == segment.text.rstrip() else text  # Blanks at the end belong to it.
         if used + cell_len(text) > room:
             text = set_cell_size(text, max(room - used - 1, 0)) + "…"

@@ -28,7 +28,7 @@ _BEGUN: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*)?\Z")
 _PART: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,3}\Z")
 
 
-class Screen:
+class TerminalScreen:
     """What stands on a terminal: text, and perhaps a block below."""
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from launcher.logs.console import Console
-from launcher.terminal.content import Block
+from launcher.terminal.content import BlockContent
 from launcher.terminal.render import lines
-from launcher.terminal.screen import Screen
+from launcher.terminal.screen import TerminalScreen
 from launcher.terminal.tty import in_foreground
 
 EVERY_S: Final = 0.25
@@ -25,15 +25,15 @@ ROWS_LEFT: Final = 4
 """Lines that are left for the text; on a smaller terminal there is no block."""
 
 
-class Live:
+class StatusBlock:
     """Between a console and its terminal."""
 
-    def __init__(self, console: Console, terminal: int, look: Callable[[], Block | None]) -> None:
+    def __init__(self, console: Console, terminal: int, look: Callable[[], BlockContent | None]) -> None:
         """Draw what `look` says, None: nothing. `terminal` is the descriptor that the console writes to."""
         self._console = console
         self._terminal = terminal
         self._look = look
-        self._screen = Screen()
+        self._screen = TerminalScreen()
         self._loop = asyncio.get_running_loop()
         self._wanted: tuple[bytes, ...] = ()
         self._size = os.terminal_size((0, 0))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.core.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
-from elastic.core.text import failed_words, listed, process_name
+from elastic.core.model import Cause, FinalStatus, OtherFailure, Role, Verdict, WorkerExit
+from elastic.core.text import failed_processes_text, listed, process_name
 
 INDENT = "    "
 
@@ -55,7 +55,7 @@ def _details(cause: Cause) -> list[str]:
     return lines
 
 
-def _other(other: WorkerExit | FailedToo) -> str:
+def _other(other: WorkerExit | OtherFailure) -> str:
     return f"{process_name(other.role, other.rank)}: {other.words}"
 
 
@@ -63,24 +63,24 @@ def _log(path: str) -> str:
     return f", log {path}" if path else ""
 
 
-def stopped_line(why: str) -> str:
+def stopped_worker_line(why: str) -> str:
     """The line for the log of a worker that we stopped; `why` is that of `StopWorkers`."""
     return f"==== stopped {why} ===="
 
 
-def asked_line(why: str) -> str:
+def asked_worker_line(why: str) -> str:
     """The line for the log of a worker that was asked to leave, without a signal; `why` is that of `StopWorkers`."""
     return f"==== asked to save and to leave {why} ===="
 
 
-def because(cause: Cause) -> str:
+def stop_reason(cause: Cause) -> str:
     """Why workers were stopped, or ended with it, once the first cause of a failure is known."""
-    return f"because {failed_words([cause.first], cause.host)}"
+    return f"because {failed_processes_text([cause.first], cause.host)}"
 
 
-def echo_line(cause: Cause) -> str:
+def secondary_line(cause: Cause) -> str:
     """The line for the log of a worker that ended because it lost the one that failed first."""
-    return f"==== ended {because(cause)} ===="
+    return f"==== ended {stop_reason(cause)} ===="
 
 
 def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:
@@ -88,7 +88,9 @@ def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:
 
     `now` is this node's wall clock, seconds since the epoch; the proposer's clock may differ.
     """
-    how = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.STOPPED: "was stopped"}[verdict.status]
+    how = {FinalStatus.COMPLETED: "completed", FinalStatus.FAILED: "failed", FinalStatus.STOPPED: "was stopped"}[
+        verdict.status
+    ]
     reason = f": {verdict.reason}" if verdict.reason else ""
     lines = [f"Job {job_id} {how} {ago(now - verdict.at)} (run {verdict.run}, generation {verdict.g}){reason}."]
     if verdict.cause is not None:

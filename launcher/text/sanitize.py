@@ -12,13 +12,13 @@ LINE_CHARACTERS = 500
 """A longer line of a tail is cut. Twenty lines of eight workers stay far below what a store's document may hold."""
 
 
-def tail(ending: Ending, lines: int = TAIL_LINES) -> tuple[str, ...]:
+def tail_lines(ending: OutputTail, lines: int = TAIL_LINES) -> tuple[str, ...]:
     """The last lines of the end of what a worker said, fit for any screen; () if it said nothing.
 
     Bytes that are no text are replaced, control characters and colours taken out, of a line that was drawn over with
     carriage returns the last state is kept, our own frame left out.
     """
-    found = [clean(line) for line in ending.data.decode(errors="replace").split("\n")]
+    found = [sanitize_line(line) for line in ending.data.decode(errors="replace").split("\n")]
     if ending.cut and any(map(_worth, found[1:])):
         del found[0]  # It is likely a part of a line. A part is better than nothing.
     return tuple([line for line in found if _worth(line)][-lines:])
@@ -28,7 +28,7 @@ def _worth(line: str) -> bool:
     return bool(line) and not _FRAME.fullmatch(line)
 
 
-def clean(line: str) -> str:
+def sanitize_line(line: str) -> str:
     """One line without anything that a terminal would obey, not longer than `LINE_CHARACTERS`."""
     if line.isprintable():  # Nearly all are: the end of a log is read while others wait for this node.
         text = line.rstrip()
@@ -47,7 +47,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _FRAME = re.compile(r"==== .* ====")
 
 
-class Ending(NamedTuple):
+class OutputTail(NamedTuple):
     """The end of what a start has said so far; `cut`: it said more before."""
 
     data: bytes = b""

@@ -36,7 +36,7 @@ _INSIDE = re.compile(r"[^\n\x07\x18\x1a\x1b\x9c\udc9c]*")
 _KEPT = re.compile(rf"[0-9;:]{{0,{CSI_MAX}}}m|[0-2]?K")
 
 
-class _State(Enum):
+class _ParserState(Enum):
     """What the next character belongs to."""
 
     TEXT = auto()
@@ -48,8 +48,8 @@ class _State(Enum):
     STRING = auto()
 
 
-_AFTER_ESCAPE = {"[": _State.CSI, **dict.fromkeys("]PX^_", _State.STRING)}
-_BEGINS = {_ESCAPE: _State.ESCAPE} | {
+_AFTER_ESCAPE = {"[": _ParserState.CSI, **dict.fromkeys("]PX^_", _ParserState.STRING)}
+_BEGINS = {_ESCAPE: _ParserState.ESCAPE} | {
     chr(ord(letter) + more): state for letter, state in _AFTER_ESCAPE.items() for more in (0x40, 0xDC40)
 }
 """A C1 control is one character for ESC and a letter."""
@@ -61,7 +61,7 @@ class TerminalFilter:
     def __init__(self) -> None:
         """Begin with text."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self._state = _State.TEXT
+        self._state = _ParserState.TEXT
         self._parameters = ""
         self._left_out = 0
         self._coloured = False
@@ -74,7 +74,7 @@ class TerminalFilter:
         """What still waits, and an end of colours that are on. The next piece begins another stream."""
         rest = self._kept(self._decoder.decode(b"", final=True)) + (RESET if self._coloured else b"")
         self._decoder.reset()
-        self._state, self._coloured = _State.TEXT, False
+        self._state, self._coloured = _ParserState.TEXT, False
         return rest
 
     def _kept(self, text: str) -> bytes:
@@ -82,16 +82,16 @@ class TerminalFilter:
         at = 0
         while at < len(text):
             match self._state:
-                case _State.TEXT:
+                case _ParserState.TEXT:
                     at = self._text(text, at, kept)
-                case _State.ESCAPE:
-                    self._state = _AFTER_ESCAPE.get(text[at], _State.SHORT)
-                    at += self._state is not _State.SHORT
-                case _State.SHORT:
+                case _ParserState.ESCAPE:
+                    self._state = _AFTER_ESCAPE.get(text[at], _ParserState.SHORT)
+                    at += self._state is not _ParserState.SHORT
+                case _ParserState.SHORT:
                     at = self._short(text, at)
-                case _State.CSI:
+                case _ParserState.CSI:
                     at = self._csi(text, at, kept)
-                case _State.STRING:
+                case _ParserState.STRING:
                     at = self._string(text, at)
         return "".join(kept).encode("utf-8", "surrogateescape")
 
@@ -99,14 +99,14 @@ class TerminalFilter:
         end = _end(_PLAIN, text, at)
         kept.append(text[at:end])
         if end < len(text):  # A control: it begins a sequence, or is left out alone.
-            self._state = _BEGINS.get(text[end], _State.TEXT)
+            self._state = _BEGINS.get(text[end], _ParserState.TEXT)
             self._parameters, self._left_out = "", 0
         return end + 1
 
     def _short(self, text: str, at: int) -> int:
         if " " <= text[at] <= "/":
             return at + 1
-        self._state = _State.TEXT
+        self._state = _ParserState.TEXT
         return at + ("0" <= text[at] <= "~")
 
     def _csi(self, text: str, at: int, kept: list[str]) -> int:
@@ -114,7 +114,7 @@ class TerminalFilter:
         self._parameters = (self._parameters + text[at : min(end, at + CSI_MAX + 1)])[: CSI_MAX + 1]
         if end == len(text):
             return end
-        self._state = _State.TEXT
+        self._state = _ParserState.TEXT
         if not "@" <= text[end] <= "~":  # Broken off.
             return end
         if _KEPT.fullmatch(sequence := self._parameters + text[end]):
@@ -126,9 +126,9 @@ class TerminalFilter:
         end = min(_end(_INSIDE, text, at), at + STRING_MAX - self._left_out)
         self._left_out += end - at
         if self._left_out == STRING_MAX:
-            self._state = _State.TEXT
+            self._state = _ParserState.TEXT
         elif end < len(text):
-            self._state = _State.TEXT
+            self._state = _ParserState.TEXT
             return end + (text[end] not in f"\n{_ESCAPE}")
         return end
 

@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 
-class Closed(RendezvousClosedError, SystemExit):
+class JobClosed(RendezvousClosedError, SystemExit):
     """The job has ended."""
 
     def __init__(self, text: str, code: int) -> None:
@@ -29,7 +29,7 @@ class Closed(RendezvousClosedError, SystemExit):
         self.code = code
 
 
-class TimedOut(RendezvousTimeoutError, SystemExit):
+class RoundTimedOut(RendezvousTimeoutError, SystemExit):
     """No round with this node came together in time; the job stays open for the others."""
 
     def __init__(self, text: str) -> None:
@@ -38,7 +38,7 @@ class TimedOut(RendezvousTimeoutError, SystemExit):
         self.code = 4
 
 
-class NotReached(RendezvousConnectionError, SystemExit):
+class RendezvousUnreachable(RendezvousConnectionError, SystemExit):
     """Etcd, or the node where a round meets, cannot be reached, or refuses this one."""
 
     def __init__(self, text: str, code: int) -> None:
@@ -47,7 +47,7 @@ class NotReached(RendezvousConnectionError, SystemExit):
         self.code = code
 
 
-class NotTaken(RendezvousStateError, SystemExit):
+class NodeRejected(RendezvousStateError, SystemExit):
     """The job does not take this node, or this machine lacks something."""
 
     def __init__(self, text: str, code: int) -> None:
@@ -56,7 +56,7 @@ class NotTaken(RendezvousStateError, SystemExit):
         self.code = code
 
 
-class Over(RendezvousStateError, SystemExit):
+class RoundOver(RendezvousStateError, SystemExit):
     """The round is over, and torch's agent, which has heard of it, is not yet where it can come back."""
 
     def __init__(self, text: str) -> None:

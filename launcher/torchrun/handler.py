@@ -31,18 +31,18 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from elastic.core.agent import events as ae
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Range
-from elastic.core.model import Status, Verdict, WorkerExit
+from elastic.core.kv import KeyRange
+from elastic.core.model import FinalStatus, Verdict, WorkerExit
 from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
 from launcher.net.endpoints import parse_endpoint
-from launcher.text.sanitize import TAIL_LINES, clean
+from launcher.text.sanitize import TAIL_LINES, sanitize_line
 from launcher.torchrun import errors, options, stores
 from launcher.torchrun.loop_thread import FORKED
 from launcher.torchrun.membership import LEAVE_LIMIT_S, Membership
-from launcher.torchrun.messages import in_torchruns_words
-from launcher.torchrun.options import Settings
+from launcher.torchrun.messages import translate_message
+from launcher.torchrun.options import RdzvSettings
 from launcher.torchrun.rounds import LOG
-from launcher.torchrun.session import Left, Stay
+from launcher.torchrun.session import SessionResult, TorchrunSession
 from launcher.workers.exits import describe
 from launcher.workers.reports import error_file
 
@@ -73,7 +73,7 @@ def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
             os.environ,
         )
     except ConfigError as error:
-        text = in_torchruns_words(str(error))
+        text = translate_message(str(error))
         _write(f"torchrun: error: {text}")
         raise ScriptMistake(text) from None
     return EtcdRendezvous(settings)
@@ -86,11 +86,11 @@ class EtcdRendezvous(RendezvousHandler):
     torch does not call `shutdown` where a signal ends its agent.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RdzvSettings) -> None:
         """Nothing is connected before the first call that needs it."""
         self._settings = settings
         self._node = Membership(settings)
-        self._left: Left | None = None
+        self._left: SessionResult | None = None
         self._server: Store | None = None
         """Torch's store of this round, if it is here: it listens for as long as it is kept."""
         self._succeeded = False
@@ -140,7 +140,7 @@ class EtcdRendezvous(RendezvousHandler):
         try:
             return self._node.backstage.begin(partial(_has_ended, self._settings)).result()
         except StoreError as error:
-            raise errors.NotReached(_said(error), error.exit_code) from error
+            raise errors.RendezvousUnreachable(_said(error), error.exit_code) from error
 
     def set_closed(self) -> None:
         """End the job for everybody: a verdict is written, which says that it has completed.
@@ -154,13 +154,13 @@ class EtcdRendezvous(RendezvousHandler):
         while stay.verdict is None and not end.done():
             if time.monotonic() >= until:
                 limit = f"within {self._settings.close_timeout_s:g} s (close_timeout in --rdzv-conf)"
-                raise errors.TimedOut(_said(f"the job was not closed {limit}; it stays open"))
+                raise errors.RoundTimedOut(_said(f"the job was not closed {limit}; it stays open"))
             stay.ask_to_conclude()
             with self._node.changed:
                 self._node.changed.wait(min(LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
         if stay.verdict is None:
             error = self._ended(end)
-            if not isinstance(error, errors.Closed):
+            if not isinstance(error, errors.JobClosed):
                 raise error
 
     def num_nodes_waiting(self) -> int:
@@ -217,9 +217,9 @@ class EtcdRendezvous(RendezvousHandler):
     def _check_process(self) -> None:
         """Raise `NotTaken` in a process in which gRPC does not work."""
         if self._node.backstage.forked:
-            raise errors.NotTaken(_said(FORKED), 2)
+            raise errors.NodeRejected(_said(FORKED), 2)
 
-    def _wait(self, stay: Stay, end: Future[Left]) -> ae.StartWorkers:
+    def _wait(self, stay: TorchrunSession, end: Future[SessionResult]) -> ae.StartWorkers:
         """Wait until a round has started with this node in it."""
         limit_s = self._settings.join_timeout_s
         until = time.monotonic() + limit_s
@@ -238,7 +238,7 @@ class EtcdRendezvous(RendezvousHandler):
         if end.done():
             raise self._ended(end)
         self._node.leave()
-        raise errors.TimedOut(
+        raise errors.RoundTimedOut(
             _said(f"no round came together in {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
         )
 
@@ -247,7 +247,7 @@ class EtcdRendezvous(RendezvousHandler):
         host, port = parse_endpoint(round_.go.master)
         me, size = round_.generation.members[round_.m_id].host, len(round_.generation.members)
         bootstrap = RendezvousStoreInfo(host, port)
-        meeting = stores.Meeting(host, port, round_.m_id, size)
+        meeting = stores.RoundConnector(host, port, round_.m_id, size)
         limit_s = self._settings.join_timeout_s
         own_s = min(limit_s, stores.SERVE_S) if round_.m_id == 0 else limit_s
         began = time.monotonic()
@@ -271,8 +271,8 @@ class EtcdRendezvous(RendezvousHandler):
             except RuntimeError as error:
                 self._node.leave()
                 text = f"cannot listen at port {port} ({error}); somebody else has it"
-                raise errors.NotReached(_said(text), 4) from error
-            except errors.Over:
+                raise errors.RendezvousUnreachable(_said(text), 4) from error
+            except errors.RoundOver:
                 pass  # So says `goes_on`, too.
             if self._server is not None and not self.use_agent_store:
                 bootstrap = RendezvousStoreInfo.build(0, self._server, me)  # Before the others look for it.
@@ -281,14 +281,14 @@ class EtcdRendezvous(RendezvousHandler):
             self._node.leave()
             if round_.m_id == 0 and not meeting.reached:
                 text = f"this node does not reach {round_.go.master} itself, where the round meets, in {own_s:g} s"
-                raise errors.NotReached(_said(f"{text}; is --local-addr an address of this machine?"), 4)
+                raise errors.RendezvousUnreachable(_said(f"{text}; is --local-addr an address of this machine?"), 4)
             raise _not_met(round_.go.master, limit_s, reached=meeting.reached)
         if store is None:
             return None
         if round_.m_id > 0 and not self.use_agent_store:
             try:
                 bootstrap = RendezvousStoreInfo.build(round_.m_id, store, me)
-            except errors.Over:
+            except errors.RoundOver:
                 return None
         met = True
         return RendezvousInfo(store, round_.m_id, size, bootstrap)
@@ -298,26 +298,26 @@ class EtcdRendezvous(RendezvousHandler):
         with self._node.changed:
             return not self._node.rounds.stops and end is not None and not end.done()
 
-    def _ended(self, end: Future[Left]) -> BaseException:
+    def _ended(self, end: Future[SessionResult]) -> BaseException:
         """Why there is no further round."""
         self._node.forget()
         try:
             left = self._left = end.result()
         except StoreError as error:
-            return errors.NotReached(_said(error), error.exit_code)
+            return errors.RendezvousUnreachable(_said(error), error.exit_code)
         except ElasticError as error:
-            return errors.NotTaken(_said(error), error.exit_code)
+            return errors.NodeRejected(_said(error), error.exit_code)
         if left.verdict is not None:
-            return errors.Closed(_ended_words(left.verdict, self.get_run_id()), left.code)
-        return errors.NotTaken(left.refusal or "this node has left the job", left.code)
+            return errors.JobClosed(_ended_words(left.verdict, self.get_run_id()), left.code)
+        return errors.NodeRejected(left.refusal or "this node has left the job", left.code)
 
 
-async def _has_ended(settings: Settings) -> bool:
+async def _has_ended(settings: RdzvSettings) -> bool:
     """Ask etcd whether the job has ended."""
     config = settings.config
     store = config.way.open()
     try:
-        return bool((await store.list(Range.key(JobKeys(config.job_id, config.key_prefix).verdict))).entries)
+        return bool((await store.list(KeyRange.key(JobKeys(config.job_id, config.key_prefix).verdict))).entries)
     finally:
         await store.close()
 
@@ -350,25 +350,27 @@ def _tail(failure: ProcessFailure) -> tuple[str, ...]:
     """The end of what the worker recorded in torch's error file, or else of what torch says of its exit."""
     if isinstance(failure.message, dict):
         return error_file.said(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
-    return tuple(clean(line) for line in str(failure.message).splitlines()[-TAIL_LINES:])
+    return tuple(sanitize_line(line) for line in str(failure.message).splitlines()[-TAIL_LINES:])
 
 
 def _ended_words(verdict: Verdict, job_id: str) -> str:
-    how = "has completed" if verdict.status is Status.COMPLETED else f"has ended ({verdict.status})"
-    return in_torchruns_words(f"job {job_id} {how}: {verdict.reason}")
+    how = "has completed" if verdict.status is FinalStatus.COMPLETED else f"has ended ({verdict.status})"
+    return translate_message(f"job {job_id} {how}: {verdict.reason}")
 
 
 def _not_met(where: str, limit_s: float, *, reached: bool) -> BaseException:
     mend = "is that port open between the nodes, and --local-addr of that node right?"
     if reached:
         text = f"not all nodes came to {where}, where the round meets, in {limit_s:g} s; {mend}"
-        return errors.TimedOut(_said(text))
-    return errors.NotReached(_said(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {mend}"), 4)
+        return errors.RoundTimedOut(_said(text))
+    return errors.RendezvousUnreachable(
+        _said(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {mend}"), 4
+    )
 
 
 def _said(what: object) -> str:
     """Write an error to stderr, for people; the text."""
-    text = in_torchruns_words(str(what))
+    text = translate_message(str(what))
     _write(f"[elastic-launch] {text}")
     return text
 

@@ -31,7 +31,7 @@ _process: int | None = None
 """The process in which the first loop was started: it, or one that was forked from it, is this one."""
 
 
-class Backstage:
+class AgentLoopThread:
     """A loop in a thread of its own, from the first `begin` to `close`. One after the other may be begun and closed."""
 
     def __init__(self) -> None:

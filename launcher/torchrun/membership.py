@@ -12,12 +12,12 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
 
 from elastic.core.agent import events as ae
-from elastic.core.agent.state import Facts
+from elastic.core.agent.state import AgentState
 from elastic.errors import ElasticError
-from launcher.torchrun.loop_thread import Backstage
-from launcher.torchrun.options import Settings
-from launcher.torchrun.rounds import Rounds
-from launcher.torchrun.session import Left, Stay, WorkersAction
+from launcher.torchrun.loop_thread import AgentLoopThread
+from launcher.torchrun.options import RdzvSettings
+from launcher.torchrun.rounds import RoundTracker
+from launcher.torchrun.session import SessionResult, TorchrunSession, WorkersAction
 
 LEAVE_LIMIT_S = 6.0
 """A node that leaves has said so within this time, or others find out by themselves."""
@@ -30,22 +30,22 @@ class Membership:
     `end` is how the stay ends, once there is one.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RdzvSettings) -> None:
         """Nothing runs yet."""
         self._settings = settings
         self.changed = threading.Condition()
-        self.rounds = Rounds()
-        self.backstage = Backstage()
-        self.stay: Stay | None = None
-        self.end: Future[Left] | None = None
+        self.rounds = RoundTracker()
+        self.backstage = AgentLoopThread()
+        self.stay: TorchrunSession | None = None
+        self.end: Future[SessionResult] | None = None
 
-    def join(self) -> tuple[Stay, Future[Left]]:
+    def join(self) -> tuple[TorchrunSession, Future[SessionResult]]:
         """This node's stay in the job, and its end; a new stay where there is none."""
         if self.stay is None or self.end is None:
-            made: Future[Stay] = Future()
+            made: Future[TorchrunSession] = Future()
 
-            async def live() -> Left:
-                stay = Stay(self._settings, self._told, self._look_around)
+            async def live() -> SessionResult:
+                stay = TorchrunSession(self._settings, self._told, self._look_around)
                 made.set_result(stay)
                 return await stay.run()
 
@@ -85,7 +85,7 @@ class Membership:
             self.leave()
         self.backstage.close()
 
-    def _told(self, action: WorkersAction, facts: Facts) -> None:
+    def _told(self, action: WorkersAction, facts: AgentState) -> None:
         """The core starts or stops workers. In the loop's thread."""
         with self.changed:
             if isinstance(action, ae.StartWorkers):

@@ -23,7 +23,7 @@ SWITCHES = frozenset(option.flag for option in OPTIONS if option.read is readers
 _FLAG = re.compile(r"--([a-z]+(?:_[a-z]+)*)")
 
 
-def in_torchruns_words(text: str) -> str:
+def translate_message(text: str) -> str:
     """The same text; what is an option of the plugin is `NAME in --rdzv-conf`."""
     return _FLAG.sub(_renamed, text)
 

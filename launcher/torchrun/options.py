@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from elastic.core.model import Mode, Np
+from elastic.core.model import JobMode, Np
 from elastic.errors import ConfigError
 from launcher.config import readers, store_access
 from launcher.config.config import Config
 
 
 class Option(NamedTuple):
-    """One option of --rdzv-conf. `field` is that of `Config` or `Settings`, `flag` the one of elastic-launch, or ""."""
+    """One option of --rdzv-conf. `field` is one of `Config` or `RdzvSettings`, `flag` one of elastic-launch, or ""."""
 
     name: str
     field: str
@@ -95,7 +95,7 @@ QUOTES: Final = "'\""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RdzvSettings:
     """`config` is what a node of elastic-launch with the same settings would have. The others are torch's own."""
 
     config: Config
@@ -110,7 +110,7 @@ def read(
     local_addr: str | None,
     given: Mapping[str, Any],
     environ: Mapping[str, str],
-) -> Settings:
+) -> RdzvSettings:
     """Read it all. `nodes` are MIN and MAX; `given` is --rdzv-conf, with what torchrun adds to it.
 
     Reads the files that are named; raises `ConfigError`.
@@ -121,7 +121,7 @@ def read(
     servers = _read("--rdzv-endpoint", readers.servers, endpoint)
     job_id = _read("--rdzv-id", readers.job_id, run_id)
     host = _read("--local-addr", readers.host, local_addr) if local_addr else ""
-    way, warnings = store_access.access({**found, "servers": servers}, environ)
+    way, warnings = store_access.read_access({**found, "servers": servers}, environ)
     timeouts = {name: found.pop(name) for name in ("join_timeout_s", "close_timeout_s") if name in found}
     _keep_alive(found)
     if found.get("verbose") and found.get("quiet"):
@@ -132,7 +132,7 @@ def read(
     config = Config(
         script="",  # Only torchrun knows it.
         module=True,
-        run_mode=Mode.TORCHRUN,
+        run_mode=JobMode.TORCHRUN,
         slots=1,
         host=host,
         servers=servers.endpoints,
@@ -145,7 +145,7 @@ def read(
         warnings=warnings,
         **found,
     )
-    return Settings(config, **timeouts)
+    return RdzvSettings(config, **timeouts)
 
 
 def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:

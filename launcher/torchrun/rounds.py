@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.core.agent.events import Event, Exited, Gone, StartWorkers, StopWorkers
+from elastic.core.agent.events import Event, StartWorkers, StopWorkers, WorkerExited, WorkersGone
 from elastic.core.model import ANY_RANK, Generation, WorkerExit
 
 FAILED = "torchrun's own output says how"
@@ -19,7 +19,7 @@ LOG = "torchrun's own output"
 """Where to look for more: the plugin does not know the logs."""
 
 
-class Rounds:
+class RoundTracker:
     """Which generation is offered, which is taken, and whether its workers are to stop."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Rounds:
         self._newest = newest
         if self._offered is not None and self._offered.generation.g == action.g:
             self._offered = None
-            return [Gone(action.g)]
+            return [WorkersGone(action.g)]
         if self._taken is not None and self._taken.generation.g == action.g:
             self._stops = True
         return []
@@ -94,4 +94,4 @@ class Rounds:
         self._taken = self._offered = None
         self._stops = False
         g = taken.generation.g
-        return [*(Exited(g, one, own=True) for one in exits), Gone(g)]
+        return [*(WorkerExited(g, one, own=True) for one in exits), WorkersGone(g)]

@@ -15,30 +15,30 @@ from typing import TYPE_CHECKING
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from elastic.core.agent import events as ae
-from elastic.core.agent.state import Facts, Phase
+from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Range
-from elastic.core.membership.decision import Conclude, Reason
-from elastic.core.model import Status, Verdict
-from elastic.core.text import failed_words
+from elastic.core.kv import KeyRange
+from elastic.core.membership.decision import ConcludeJob, Reason
+from elastic.core.model import FinalStatus, Verdict
+from elastic.core.text import failed_processes_text
 from elastic.core.transactions import propose
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.store.protocol import Store
 from launcher.agent import node_id, registration
 from launcher.agent.connect import CONNECT_PAUSE_S, resolve
-from launcher.agent.history_writer import History
-from launcher.agent.store_actions import CLOSING_LIMIT_S, Errands
-from launcher.agent.wait_reporter import WaitingLines
+from launcher.agent.history_writer import HistoryWriter
+from launcher.agent.store_actions import CLOSING_LIMIT_S, StoreActions
+from launcher.agent.wait_reporter import WaitReporter
 from launcher.logs.console import Console
-from launcher.logs.logger import Level, Narrator
+from launcher.logs.logger import AgentLog, Verbosity
 from launcher.net import addresses
-from launcher.peers.core_adapter import Linking
-from launcher.peers.listener import Hello
+from launcher.peers.core_adapter import LinkAdapter
+from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
 from launcher.text import failure_report as report
-from launcher.torchrun.messages import in_torchruns_words
-from launcher.torchrun.options import Settings
+from launcher.torchrun.messages import translate_message
+from launcher.torchrun.options import RdzvSettings
 
 STDERR = 2
 OVER = (Phase.JOINING, Phase.SPARE, Phase.GATED)
@@ -53,7 +53,7 @@ WorkersAction = ae.StartWorkers | ae.StopWorkers
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SessionResult:
     """How a stay ended: the code that elastic-launch would have, the verdict if there is one, or why it was refused."""
 
     code: int
@@ -61,26 +61,26 @@ class Left:
     refusal: str
 
 
-class _Teller(Narrator):
+class _TorchrunLog(AgentLog):
     """Says everything in the words of a user of torchrun."""
 
-    def _speak(self, text: str, level: Level) -> None:
-        super()._speak(in_torchruns_words(text), level)
+    def _speak(self, text: str, level: Verbosity) -> None:
+        super()._speak(translate_message(text), level)
 
     def report(self, lines: Sequence[str]) -> None:
         """Lines that stand by themselves."""
-        super().report([in_torchruns_words(line) for line in lines])
+        super().report([translate_message(line) for line in lines])
 
 
-class _Finished(Exception):
+class _SessionFinished(Exception):
     """The core has said `Exit`."""
 
 
-class Stay:
+class TorchrunSession:
     """One node in one job. Everything but `put` is called in the loop's thread."""
 
     def __init__(
-        self, settings: Settings, tell: Callable[[WorkersAction, Facts], None], look: Callable[[], None]
+        self, settings: RdzvSettings, tell: Callable[[WorkersAction, AgentState], None], look: Callable[[], None]
     ) -> None:
         """`tell` hears what the core wants of workers, `look` that it has thought again. Nothing happens before `run`.
 
@@ -97,7 +97,7 @@ class Stay:
         self._over = False
         self._held: list[ae.Event] = []
         self.host = ""
-        self.narrator = _Teller("-", Console(STDERR))
+        self.narrator = _TorchrunLog("-", Console(STDERR))
 
     def put(self, *events: ae.Event, over: bool = False) -> None:
         """Tell the core something, from any thread. `over`: torch's agent has ended, and leaves if a round begins."""
@@ -118,7 +118,7 @@ class Stay:
         def arrive() -> None:
             self._over = True
             self._held.extend(gone)
-            self._events.put_nowait(ae.Drain(128 + number, reason))
+            self._events.put_nowait(ae.DrainRequested(128 + number, reason))
             self._loop.call_later(SAY_LIMIT_S, self._release)
 
         self._loop.call_soon_threadsafe(arrive)
@@ -142,13 +142,13 @@ class Stay:
             return False
         return facts.view.go is not None and facts.view.go.value.g == facts.generation.g
 
-    async def run(self) -> Left:
+    async def run(self) -> SessionResult:
         """Join, take part, leave. Raises `ElasticError` for a store that is not there, or what this machine lacks."""
         config = self._config
         host = self.host = await resolve(config)
-        node = node_id.new(host)
-        level = Level.VERBOSE if config.verbose else Level.QUIET if config.quiet else Level.NORMAL
-        self.narrator = _Teller(node, Console(STDERR), level=level)
+        node = node_id.new_node_id(host)
+        level = Verbosity.VERBOSE if config.verbose else Verbosity.QUIET if config.quiet else Verbosity.NORMAL
+        self.narrator = _TorchrunLog(node, Console(STDERR), level=level)
         for warning in config.warnings:
             self.narrator.warn(warning)
         store = config.way.open()
@@ -156,9 +156,9 @@ class Stay:
             await self._reach(store)
             listening = host if addresses.only_here(host, ()) else ""
             with registration.hold_ports(config, host, listening) as held:
-                hello = await Hello.listen(listening, config.job_id, node, held.link)
+                hello = await PeerListener.listen(listening, config.job_id, node, held.link)
                 try:
-                    facts = registration.facts(config, node, host, held, boottime())
+                    facts = registration.initial_state(config, node, host, held, boottime())
                     facts.prepared = True  # Torch's agent has nothing to load.
                     return await self._live(store, hello, AgentCore(facts))
                 finally:
@@ -179,7 +179,7 @@ class Stay:
                     reraise=True,
                 ):
                     with attempt:
-                        await store.list(Range.key(JobKeys(config.job_id, config.key_prefix).spec))
+                        await store.list(KeyRange.key(JobKeys(config.job_id, config.key_prefix).spec))
         except (StoreUnavailable, TimeoutError) as error:
             why = str(store.last_error or error)
             raise StoreUnavailable(
@@ -187,12 +187,12 @@ class Stay:
                 "is it running, and is --elastic_server right? --connect_timeout waits longer"
             ) from error
 
-    async def _live(self, store: Store, hello: Hello, core: AgentCore) -> Left:
+    async def _live(self, store: Store, hello: PeerListener, core: AgentCore) -> SessionResult:
         """Read events until the core ends it."""
         facts = core.facts
-        history = History(store, facts.keys, facts.me.node, self.narrator)
-        linking = Linking(hello, self._config.job_id, facts, self._events.put_nowait, self.narrator)
-        errands = Errands(
+        history = HistoryWriter(store, facts.keys, facts.me.node, self.narrator)
+        linking = LinkAdapter(hello, self._config.job_id, facts, self._events.put_nowait, self.narrator)
+        errands = StoreActions(
             store,
             facts,
             self.narrator,
@@ -201,7 +201,7 @@ class Stay:
             learn=linking.learn,
             begin=lambda coroutine: self._group.create_task(coroutine),
         )
-        lines = WaitingLines(core, store, facts.keys, self.narrator, boottime)
+        lines = WaitReporter(core, store, facts.keys, self.narrator, boottime)
         self._core, self._errands, self._linking = core, errands, linking
         try:
             async with asyncio.TaskGroup() as self._group:
@@ -211,8 +211,8 @@ class Stay:
                     self._handle(core, await self._events.get())
                     lines.after_event()
                 await history.settle(CLOSING_LIMIT_S)
-                raise _Finished
-        except* _Finished:
+                raise _SessionFinished
+        except* _SessionFinished:
             pass
         except* ElasticError as failed:
             raise _first(failed) from failed
@@ -222,7 +222,7 @@ class Stay:
             linking.close()
             await errands.give_back_lease()
         assert self._exit_code is not None
-        return Left(self._exit_code, self.verdict, in_torchruns_words(facts.refusal))
+        return SessionResult(self._exit_code, self.verdict, translate_message(facts.refusal))
 
     def _handle(self, core: AgentCore, event: ae.Event) -> None:
         for action in core.handle(event, boottime()):
@@ -230,7 +230,7 @@ class Stay:
         if self._held and (core.facts.drain_said or core.phase is not Phase.RUNNING):
             self._release()
         if self._over and core.facts.drain is None and core.phase in OVER:
-            self._events.put_nowait(ae.Drain(0, "torchrun has ended here"))
+            self._events.put_nowait(ae.DrainRequested(0, "torchrun has ended here"))
         self._plan_wake(core)
         self._look()
 
@@ -244,33 +244,40 @@ class Stay:
 
     def _perform(self, action: ae.Action) -> None:
         match action:
-            case ae.Send() | ae.Follow() | ae.Relist() | ae.FindOlder() | ae.OpenSession() | ae.CloseSession():
+            case (
+                ae.SendTransaction()
+                | ae.MirrorKeys()
+                | ae.Relist()
+                | ae.FindPredecessor()
+                | ae.OpenSession()
+                | ae.CloseSession()
+            ):
                 self._errands.perform(action)
-            case ae.Revoke() | ae.LookUp():
+            case ae.RevokeLease() | ae.LookUpNode():
                 self._errands.perform(action)
             case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch() | ae.CloseInbound():
                 self._linking.perform(action)
             case ae.StartWorkers() | ae.StopWorkers():
                 assert self._core is not None
                 self._tell(action, self._core.facts)
-            case ae.Say():
+            case ae.LogLine():
                 narrator = self.narrator
                 (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
             case ae.ReportFailure():
                 cause = action.cause
-                failed = failed_words(cause.exits, cause.host)
+                failed = failed_processes_text(cause.exits, cause.host)
                 self.narrator.say(f"generation {cause.g} failed: {failed}; the job goes on")
             case ae.ReportVerdict():
                 self._report_verdict(action.verdict, late=action.late)
-            case ae.Exit():
+            case ae.ExitAgent():
                 self._exit_code = action.code
-            case ae.TellRoster() | ae.RunUntil():
+            case ae.PublishClusterSpec() | ae.ExtendRunDeadline():
                 pass  # Torch's agent cannot be told either.
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
         if late:
             self.narrator.report(report.ended_lines(verdict, self._config.job_id, time.time()))
-        elif verdict.status is Status.COMPLETED:
+        elif verdict.status is FinalStatus.COMPLETED:
             self.narrator.say(f"the job has completed: {verdict.reason}")
         else:
             self.narrator.warn(f"the job has ended ({verdict.status}): {verdict.reason}")
@@ -290,17 +297,17 @@ class Stay:
             return
         reason = f"{facts.me.node} has closed the rendezvous"
         verdict = Verdict(
-            status=Status.COMPLETED,
+            status=FinalStatus.COMPLETED,
             reason=reason,
             run=spec.value.run,
             g=generation.g if generation is not None else 0,
             tag="",
             at=0.0,
         )
-        decision = Conclude(Reason.COMPLETED, reason, verdict)
+        decision = ConcludeJob(Reason.COMPLETED, reason, verdict)
         tag = f"{facts.tag}/closed"
         wanted = propose(facts.keys, facts.view, facts.me.node, facts.registered or 0, decision, tag, time.time())
-        self._errands.perform(ae.Send(wanted))
+        self._errands.perform(ae.SendTransaction(wanted))
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is of C++.
 
-from launcher.torchrun.errors import Over
+from launcher.torchrun.errors import RoundOver
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ EXIT_BARRIER = "torchelastic/agent/terminal_state"
 """How the keys begin under which torch's agents meet when all workers of a node have ended well, and only then."""
 
 
-class Meeting:
+class RoundConnector:
     """One node's way into the store of a round, which all of them enter before torch's agent hears of it.
 
     Torch's agent cannot come back from a round once it has heard of it, before it has started its workers.
@@ -66,7 +66,7 @@ class Meeting:
         """
         try:
             return within(lambda: self._meet(goes_on, ended, succeeded), goes_on)
-        except Over:
+        except RoundOver:
             return None
 
     def _meet(
@@ -119,20 +119,20 @@ class RoundStore(TCPStore):
         self._limit_s = timeout.total_seconds()
 
     def get(self, key: str) -> bytes:
-        """A value, when it is there. Raises `Over` if the round is over before that."""
+        """A value, when it is there. Raises `RoundOver` if the round is over before that."""
         return self.multi_get([key])[0]
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Values, when all are there. Raises `Over` if the round is over before that."""
+        """Values, when all are there. Raises `RoundOver` if the round is over before that."""
         try:
             return within(lambda: self._values(keys), self._goes_on)
-        except (Over, RuntimeError, TimeoutError) as error:
+        except (RoundOver, RuntimeError, TimeoutError) as error:
             text = (
                 "this world has ended before torchrun had started its workers: this torchrun ends, and the job stays "
                 "open; start it again"
             )
             self._ended(text)
-            raise Over(text) from error
+            raise RoundOver(text) from error
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until they are there, or the round is over: torch's agent waits so at its exit barrier."""
@@ -141,7 +141,7 @@ class RoundStore(TCPStore):
                 lambda: self._come(keys, timeout.total_seconds() if timeout is not None else self._limit_s),
                 self._goes_on,
             )
-        except Over:
+        except RoundOver:
             self._ended("this world has ended while torchrun waits for the others at its exit barrier: it goes on")
 
     def add(self, key: str, amount: int) -> int:
@@ -151,7 +151,7 @@ class RoundStore(TCPStore):
         add = super().add
         try:
             return within(lambda: int(add(key, amount)), self._goes_on)
-        except Over:
+        except RoundOver:
             return 0
 
     def _values(self, keys: list[str]) -> list[bytes]:
@@ -162,7 +162,7 @@ class RoundStore(TCPStore):
         until = time.monotonic() + limit_s
         while not self.check(keys):
             if not self._goes_on():
-                raise Over("the round is over")
+                raise RoundOver("the round is over")
             if time.monotonic() >= until:
                 raise TimeoutError(f"not in the store of the round within {limit_s:g} s: {', '.join(keys)}")
             time.sleep(PAUSE_S)
@@ -171,9 +171,9 @@ class RoundStore(TCPStore):
 def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
     """Listen at every address until the last reference is gone.
 
-    Raises `RuntimeError` (torch's) if the port is taken, and `Over` if the round is over before it listens. Torch's own
-    connection to the server goes over loopback: to an address that this machine cannot reach itself torch would try
-    again and again, with stack traces on stderr. `Meeting` finds that out quietly.
+    Raises `RuntimeError` (torch's) if the port is taken, and `RoundOver` if the round is over before it listens.
+    Torch's own connection to the server goes over loopback: to an address that this machine cannot reach itself torch
+    would try again and again, with stack traces on stderr. `RoundConnector` finds that out quietly.
     """
     limit = timedelta(seconds=SERVE_S)
     store = within(
@@ -185,7 +185,7 @@ def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
 
 
 def within(call: Callable[[], T], goes_on: Callable[[], bool]) -> T:
-    """What the call returns or raises. Raises `Over` as soon as `goes_on` says that it is over, and leaves the call."""
+    """What the call returns or raises. Raises `RoundOver` as soon as `goes_on` says that it is over."""
     ended = threading.Event()
     results: list[T] = []
     errors: list[BaseException] = []
@@ -200,7 +200,7 @@ def within(call: Callable[[], T], goes_on: Callable[[], bool]) -> T:
     threading.Thread(target=run, name="elastic-etcd store", daemon=True).start()
     while not ended.wait(PAUSE_S):
         if not goes_on():
-            raise Over("the round is over")
+            raise RoundOver("the round is over")
     if errors:
         raise errors[0]
     return results[0]

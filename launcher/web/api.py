@@ -13,22 +13,22 @@ from launcher.config import readers
 from launcher.job import placement
 from launcher.job.connect import node_of
 from launcher.job.drain import DEADLINE_MIN_S, drain
-from launcher.job.job import Job
+from launcher.job.job import NamedJob
 from launcher.job.scale import scale
 from launcher.job.stop import stop, why
-from launcher.text.sanitize import clean
-from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Stacks
+from launcher.text.sanitize import sanitize_line
+from launcher.wire.inspect import LogEnd, LogPiece, LogQuestion, LogStart, StacksQuestion
 
 LINES: Final = 200
 BYTES_MAX: Final = 1 << 18
 
 
-async def log(job: Job, named: str) -> dict[str, Any]:
+async def log(job: NamedJob, named: str) -> dict[str, Any]:
     """The last lines of the log of a process, and its path. Raises `Unasked`, `ConfigError`, `StoreError`."""
     role, index = placement.named(named)
     path, data = "", b""
     async with await node_of(job, role, index, "its log is a file on the host where it ran") as one:
-        async for answer in one.log(Log(role, index, LINES)):
+        async for answer in one.log(LogQuestion(role, index, LINES)):
             match answer:
                 case LogStart():
                     path = answer.path
@@ -36,19 +36,19 @@ async def log(job: Job, named: str) -> dict[str, Any]:
                     data = (data + answer.data)[-BYTES_MAX:]
                 case LogEnd():
                     pass
-    return {"path": path, "text": shown(data)}
+    return {"path": path, "text": log_as_shown(data)}
 
 
-def shown(data: bytes) -> str:
+def log_as_shown(data: bytes) -> str:
     """Lines of a log as a terminal would show them in the end, without colours."""
-    return "\n".join(map(clean, data.decode(errors="replace").split("\n")))
+    return "\n".join(map(sanitize_line, data.decode(errors="replace").split("\n")))
 
 
-async def stacks(job: Job, named: str) -> dict[str, Any]:
+async def stacks(job: NamedJob, named: str) -> dict[str, Any]:
     """The stacks of a process, and how they were had. Raises `Unasked`, `ConfigError`, `StoreError`."""
     role, index = placement.named(named)
     async with await node_of(job, role, index, "none has stacks") as one:
-        answer = await one.stacks(Stacks(role, index))
+        answer = await one.stacks(StacksQuestion(role, index))
     return {"how": answer.how, "text": answer.text}
 
 
@@ -62,35 +62,35 @@ _Value = TypeVar("_Value")
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 
 
-class Scale(msgspec.Struct, frozen=True, tag_field="order", tag="scale", forbid_unknown_fields=True):
+class ScaleCommand(msgspec.Struct, frozen=True, tag_field="order", tag="scale", forbid_unknown_fields=True):
     """Another np."""
 
     np: Text
 
 
-class Drain(msgspec.Struct, frozen=True, tag_field="order", tag="drain", forbid_unknown_fields=True):
+class DrainCommand(msgspec.Struct, frozen=True, tag_field="order", tag="drain", forbid_unknown_fields=True):
     """A node is to leave, within so many seconds if that is said."""
 
     node: Text
     deadline: Text = ""
 
 
-class Stop(msgspec.Struct, frozen=True, tag_field="order", tag="stop", forbid_unknown_fields=True):
+class StopCommand(msgspec.Struct, frozen=True, tag_field="order", tag="stop", forbid_unknown_fields=True):
     """The job is to end, for good; `now`: its workers do not save."""
 
     now: bool = False
 
 
-async def carry_out(job: Job, asked: bytes) -> str:
+async def carry_out(job: NamedJob, asked: bytes) -> str:
     """Give the order; the line that says what follows. Raises `ConfigError`, `CannotOrder`, `StoreError`."""
     try:
         order = _DECODER.decode(asked)
     except UNREADABLE as error:
         raise ConfigError(f"this is no order: {error}") from error
     match order:
-        case Scale():
+        case ScaleCommand():
             return await scale(job, _read(readers.np, order.np))
-        case Drain():
+        case DrainCommand():
             deadline_s = _read(readers.seconds(DEADLINE_MIN_S), order.deadline) if order.deadline else None
             return (await drain(job, [order.node], deadline_s))[0]
         case _:
@@ -104,4 +104,4 @@ def _read(read: Callable[[str], _Value], text: str) -> _Value:
         raise ConfigError(str(error)) from None
 
 
-_DECODER: Final = msgspec.json.Decoder(Scale | Drain | Stop)
+_DECODER: Final = msgspec.json.Decoder(ScaleCommand | DrainCommand | StopCommand)

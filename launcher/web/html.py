@@ -38,14 +38,14 @@ ICON: Final = (
 )
 
 
-class Document(NamedTuple):
+class HtmlDocument(NamedTuple):
     """HTML, and the policy under which a server sends it."""
 
     html: bytes
     policy: str
 
 
-def document(setup: Mapping[str, Any], data: Mapping[str, Any] | None = None) -> Document:
+def document(setup: Mapping[str, Any], data: Mapping[str, Any] | None = None) -> HtmlDocument:
     """The page. `setup` says what it is to show: `job` (or none: all jobs), and whether `orders` can be given.
 
     With `data` (`launcher.web.page_data`) it shows those for ever and asks no server; its policy is in itself.
@@ -71,7 +71,7 @@ def document(setup: Mapping[str, Any], data: Mapping[str, Any] | None = None) ->
         before, mark, after = html.partition(f"<!--{name}-->")
         assert mark, name
         html = f"{before}{text}{after}"
-    return Document(html.encode(), policy)
+    return HtmlDocument(html.encode(), policy)
 
 
 def embedded(value: object) -> str:

@@ -13,20 +13,20 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.keys import JobKeys, View, ViewReader
-from elastic.core.kv import Entry, Range
+from elastic.core.keys import JobKeys, StoreView, ViewReader
+from elastic.core.kv import KeyRange, KeyValue
 from elastic.errors import ElasticError, StoreError
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store
 from launcher.history import events as history
 from launcher.history import training_curve
-from launcher.history.events import Event
-from launcher.history.job_report import tell
-from launcher.history.training_curve import Course
+from launcher.history.events import HistoryEvent
+from launcher.history.job_report import build_report
+from launcher.history.training_curve import TrainingCurve
 from launcher.job import status
-from launcher.job.job import Job
-from launcher.job.overview import Picture, picture
-from launcher.web.page_data import fresh, newest_point, sections
+from launcher.job.job import NamedJob
+from launcher.job.overview import JobOverview, overview_of
+from launcher.web.page_data import newest_point, sections, with_live_points
 
 ASK_EVERY_S: Final = 2.0
 """So often the nodes are asked how they stand, while somebody looks; many nodes less often."""
@@ -43,35 +43,35 @@ LISTINGS_MAX: Final = 8
 """Jobs that are looked for in the store at the same time, before they are followed."""
 
 
-class TooMany(ElasticError):
+class TooManyJobs(ElasticError):
     """More jobs are looked at than one server follows. Close a page, or start another server."""
 
 
-class LiveJob:
+class JobFeed:
     """`sections` are those of `launcher.web.page_data`, as JSON; who has shown them waits for another `version`.
 
     With them are `trouble` (the store is away, since when and why) and `absent` (why there is nothing to show).
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: NamedJob) -> None:
         """Nothing is known before `run`."""
         self.job = job
-        self.view = View()
+        self.view = StoreView()
         self.sections: dict[str, bytes] = {}
         self.version = 0
         self.over = False
         """Nothing comes any more."""
         self._reader = ViewReader(job.keys)
-        self._history = _History(job.keys)
-        self._seen = Course()
-        self._picture: Picture | None = None
+        self._history = _MirroredHistory(job.keys)
+        self._seen = TrainingCurve()
+        self._picture: JobOverview | None = None
         self._trouble: dict[str, object] | None = None
         self._there: bool | None = None
         self._woken = asyncio.Event()
         self._changed = asyncio.Event()
         self._mirror = Mirror(job.store, on_change=self._mirrored, on_trouble=self._troubled)
         keys = job.keys
-        self._mirror.follow((*keys.everything, Range.prefix(keys.events), Range.key(keys.course)))
+        self._mirror.follow((*keys.everything, KeyRange.prefix(keys.events), KeyRange.key(keys.course)))
 
     async def run(self) -> None:
         """Follow the job until cancelled."""
@@ -103,7 +103,7 @@ class LiveJob:
                 clock = asyncio.get_running_loop().time
                 if self.view.verdict is None and clock() >= asked_at + self._ask_every_s:
                     of = self.view.incarnation
-                    found = await picture(self.job, self.view)
+                    found = await overview_of(self.job, self.view)
                     if self.view.incarnation == of:  # It may be another job by now.
                         self._picture = found
                         self._note(found)
@@ -123,7 +123,7 @@ class LiveJob:
     def _ask_every_s(self) -> float:
         return max(ASK_EVERY_S, len(self.view.members) / NODES_PER_S)
 
-    def _note(self, found: Picture) -> None:
+    def _note(self, found: JobOverview) -> None:
         """Keep what rank 0 says of its steps: its node writes it only once in a while."""
         if (newest := newest_point(found)) is not None:
             point, metrics = newest
@@ -137,15 +137,15 @@ class LiveJob:
         ended = described.verdict is not None
         asked = self._picture if self._picture is not None and not ended else None
         here = {node for node in self.view.members if not ended}
-        found = Picture(
+        found = JobOverview(
             status=described,
             windows={node: said for node, said in asked.windows.items() if node in here} if asked else {},
             unasked=asked.unasked if asked else {},
             asked_at=asked.asked_at if asked else now,
         )
-        events, written = self._history.events, fresh(self._history.course, self._seen)
+        events, written = self._history.events, with_live_points(self._history.course, self._seen)
         verdict = self.view.verdict.value if self.view.verdict is not None else None
-        told = tell(events, written, now=now, verdict=verdict, here=bool(self.view.members))
+        told = build_report(events, written, now=now, verdict=verdict, here=bool(self.view.members))
         self._publish(sections(found, told, written, events, now))
 
     def _publish(self, found: Mapping[str, object]) -> None:
@@ -171,7 +171,7 @@ class LiveJob:
         before = self.view.incarnation
         self.view = self._reader.read(documents, mirror.revision, complete=True, follows=None)
         if self.view.incarnation != before:
-            self._seen, self._picture = Course(), None  # They are those of another job.
+            self._seen, self._picture = TrainingCurve(), None  # They are those of another job.
         self._history.read(mirror.entries)
         self._woken.set()
 
@@ -188,17 +188,17 @@ def _trouble(error: StoreError | None) -> dict[str, object] | None:
     return None if error is None else {"since": round(time.time()), "words": str(error)}
 
 
-class _History:
+class _MirroredHistory:
     """Events and course of a mirror; what stays the same is not read again."""
 
     def __init__(self, keys: JobKeys) -> None:
-        self.events: Sequence[Event] = ()
-        self.course: Course | None = None
+        self.events: Sequence[HistoryEvent] = ()
+        self.course: TrainingCurve | None = None
         self._keys = keys
-        self._read: dict[str, Entry] = {}
-        self._course_read: Entry | None = None
+        self._read: dict[str, KeyValue] = {}
+        self._course_read: KeyValue | None = None
 
-    def read(self, entries: Mapping[str, Entry]) -> None:
+    def read(self, entries: Mapping[str, KeyValue]) -> None:
         """Take what is new."""
         found = {key: entry for key, entry in entries.items() if key.startswith(self._keys.events)}
         if found != self._read:
@@ -209,7 +209,7 @@ class _History:
             self.course = training_curve.read(written.value) if written is not None else None
 
 
-class Lives:
+class JobFeeds:
     """The jobs that somebody looks at."""
 
     def __init__(self, store: Store, key_prefix: str, servers: tuple[str, ...]) -> None:
@@ -218,14 +218,14 @@ class Lives:
         self._key_prefix = key_prefix
         self._servers = servers
         self._lookers: dict[str, int] = {}
-        self._lives: dict[str, tuple[LiveJob, asyncio.Task[None]]] = {}
+        self._lives: dict[str, tuple[JobFeed, asyncio.Task[None]]] = {}
         self._listings = asyncio.Semaphore(LISTINGS_MAX)
         self._trouble: dict[str, object] | None = None
         """Since when and why the store does not say which jobs there are."""
 
-    def job(self, job_id: str) -> Job:
+    def job(self, job_id: str) -> NamedJob:
         """A job by its name."""
-        return Job(job_id, JobKeys(job_id, self._key_prefix), self._store, self._servers)
+        return NamedJob(job_id, JobKeys(job_id, self._key_prefix), self._store, self._servers)
 
     async def nothing_of(self, job_id: str) -> dict[str, object] | None:
         """What to show of a job that is not in the store, or while the store is away; None if it can be followed.
@@ -234,7 +234,7 @@ class Lives:
         """
         if job_id in self._lives:
             return None
-        span = Range.prefix(self.job(job_id).keys.root)
+        span = KeyRange.prefix(self.job(job_id).keys.root)
         try:
             async with self._listings:
                 found = (await self._store.list(span, keys_only=True, limit=1)).entries
@@ -245,12 +245,12 @@ class Lives:
         return None if found else {"absent": _absent(job_id), "trouble": None}
 
     @asynccontextmanager
-    async def of(self, job_id: str) -> AsyncIterator[LiveJob]:
+    async def of(self, job_id: str) -> AsyncIterator[JobFeed]:
         """A job that is followed while the block runs, and a little longer."""
         if job_id not in self._lives or self._lives[job_id][1].done():
             if len(self._lives) >= FOLLOWED_MAX:
-                raise TooMany(f"{FOLLOWED_MAX} jobs are followed already; try again in {LINGER_S:g} s")
-            live = LiveJob(self.job(job_id))
+                raise TooManyJobs(f"{FOLLOWED_MAX} jobs are followed already; try again in {LINGER_S:g} s")
+            live = JobFeed(self.job(job_id))
             self._lives[job_id] = live, asyncio.create_task(live.run(), name=f"follow {job_id}")
         live, task = self._lives[job_id]
         self._lookers[job_id] = self._lookers.get(job_id, 0) + 1

@@ -12,25 +12,27 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic.core.model import Role, Status
-from launcher.history.events import Event
-from launcher.history.job_report import Chapter, Story
-from launcher.history.training_curve import Course, Point
-from launcher.job.overview import Picture
+from elastic.core.model import FinalStatus, Role
+from launcher.history.events import HistoryEvent
+from launcher.history.job_report import GenerationReport, JobReport
+from launcher.history.training_curve import CurvePoint, TrainingCurve
+from launcher.job.overview import JobOverview
 from launcher.job.status import JobStatus, NodeStatus
-from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
+from launcher.wire.inspect import NodeSnapshot, WorkerSnapshot, WorkerState
 
 GONE_MAX: Final = 24
 """Nodes that have left and are shown, the newest first."""
-ENDED: Final = {Status.COMPLETED: "Completed", Status.FAILED: "Failed", Status.STOPPED: "Stopped"}
+ENDED: Final = {FinalStatus.COMPLETED: "Completed", FinalStatus.FAILED: "Failed", FinalStatus.STOPPED: "Stopped"}
 
 Sections = Mapping[str, Any]
 """By name: values that JSON knows."""
 
 
-def sections(picture: Picture, story: Story, course: Course | None, events: Sequence[Event], now: float) -> Sections:
+def sections(
+    picture: JobOverview, story: JobReport, course: TrainingCurve | None, events: Sequence[HistoryEvent], now: float
+) -> Sections:
     """Everything on the page of a job, as it stands at `now`, a wall clock."""
-    status, names = picture.status, _Names()
+    status, names = picture.status, _NameTable()
     generations = [_generation(one, names) for one in story.generations]
     gone = _gone(status, story.generations)
     return {
@@ -46,29 +48,29 @@ def sections(picture: Picture, story: Story, course: Course | None, events: Sequ
     }
 
 
-def fresh(stored: Course | None, seen: Course) -> Course | None:
+def with_live_points(stored: TrainingCurve | None, seen: TrainingCurve) -> TrainingCurve | None:
     """The course as it is stored, and what was seen since: agents write theirs once in a while."""
     if stored is None or not stored.points:
         return seen if seen.points else stored
     last = stored.points[-1]
     more = tuple(
-        Point(point.step, point.at, point.g, point.loss, point.rate)
+        CurvePoint(point.step, point.at, point.g, point.loss, point.rate)
         for point in seen.points
         if point.g >= last.g and point.at > last.at and (point.g > last.g or point.step > last.step)
     )
     return msgspec.structs.replace(stored, points=(*stored.points, *more))
 
 
-def newest_point(picture: Picture) -> tuple[Point, Mapping[str, float | None]] | None:
+def newest_point(picture: JobOverview) -> tuple[CurvePoint, Mapping[str, float | None]] | None:
     """What rank 0 says of its steps just now, if it makes any."""
     first = _rank_0(picture.windows.values())
     if first is None or first.step is None or first.step_age_s is None or first.state is WorkerState.EXITED:
         return None
-    point = Point(first.step, round(picture.asked_at - first.step_age_s, 3), first.g, first.metrics.get("loss"))
+    point = CurvePoint(first.step, round(picture.asked_at - first.step_age_s, 3), first.g, first.metrics.get("loss"))
     return point, first.metrics
 
 
-def _head(picture: Picture, story: Story, course: Course | None, now: float) -> dict[str, Any]:
+def _head(picture: JobOverview, story: JobReport, course: TrainingCurve | None, now: float) -> dict[str, Any]:
     status, first = picture.status, _rank_0(picture.windows.values())
     points = course.points if course is not None else ()
     rates = [point.rate for point in points if point.rate is not None]
@@ -102,7 +104,7 @@ def _head(picture: Picture, story: Story, course: Course | None, now: float) -> 
     } | _loss(first, points)
 
 
-def _loss(first: WorkerNow | None, points: Sequence[Point]) -> dict[str, float | None]:
+def _loss(first: WorkerSnapshot | None, points: Sequence[CurvePoint]) -> dict[str, float | None]:
     """The newest loss, None if it is not finite; nothing if none was reported. A generation goes on reporting it."""
     if first is not None and "loss" in first.metrics:
         return {"loss": first.metrics["loss"]}
@@ -112,7 +114,7 @@ def _loss(first: WorkerNow | None, points: Sequence[Point]) -> dict[str, float |
     return {"loss": known.loss if points[-1].loss is not None or points[-1].g != known.g else None}
 
 
-def _state(status: JobStatus, story: Story) -> str:
+def _state(status: JobStatus, story: JobReport) -> str:
     """One of waiting, starting, recovering, paused, training."""
     if status.generation is None:
         return "waiting"
@@ -131,7 +133,7 @@ def _sentence(status: JobStatus) -> str:
     return status.now[:1].upper() + status.now[1:]
 
 
-def _node(node: NodeStatus, picture: Picture) -> dict[str, Any]:
+def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
     window, now = picture.windows.get(node.node), picture.asked_at
     found: dict[str, Any] = {
         "node": node.node,
@@ -160,7 +162,7 @@ def _node(node: NodeStatus, picture: Picture) -> dict[str, Any]:
     return found
 
 
-def _worker(worker: WorkerNow, now: float) -> dict[str, Any]:
+def _worker(worker: WorkerSnapshot, now: float) -> dict[str, Any]:
     found: dict[str, Any] = {
         "role": str(worker.role),
         "index": worker.index,
@@ -181,7 +183,7 @@ def _worker(worker: WorkerNow, now: float) -> dict[str, Any]:
     return found | {name: value for name, value in optional.items() if value not in (None, "", {})}
 
 
-def _gone(status: JobStatus, chapters: Sequence[Chapter]) -> list[dict[str, Any]]:
+def _gone(status: JobStatus, chapters: Sequence[GenerationReport]) -> list[dict[str, Any]]:
     """The nodes that were in a generation and are not there any more; why the next one was made without them."""
     here = {node.node for node in status.nodes}
     found: dict[str, dict[str, Any]] = {}
@@ -198,7 +200,7 @@ def _gone(status: JobStatus, chapters: Sequence[Chapter]) -> list[dict[str, Any]
     return list(reversed(found.values()))[:GONE_MAX]
 
 
-class _Names:
+class _NameTable:
     """Nodes have long names and are in many generations: each is told once."""
 
     def __init__(self) -> None:
@@ -214,24 +216,24 @@ class _Names:
         return [self._at[name] for name in names]
 
 
-def _generation(one: Chapter, names: _Names) -> dict[str, Any]:
+def _generation(one: GenerationReport, names: _NameTable) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(one)
     failure = found.pop("failure")
     found["failure"] = None if failure is None else {key: failure[key] for key in ("host", "rank", "role", "words")}
     return {**found, "nodes": names.of(one.nodes)}
 
 
-def _course(course: Course | None) -> dict[str, Any]:
+def _course(course: TrainingCurve | None) -> dict[str, Any]:
     if course is None:
         return {"names": [], "points": []}
     return {"names": list(course.names), "points": [msgspec.to_builtins(point) for point in course.points]}
 
 
-def _event(event: Event) -> dict[str, Any]:
+def _event(event: HistoryEvent) -> dict[str, Any]:
     return {"at": event.at, "node": event.node, "what": str(event.what), "g": event.g, "text": event.text}
 
 
-def _rank_0(windows: Iterable[Snapshot]) -> WorkerNow | None:
+def _rank_0(windows: Iterable[NodeSnapshot]) -> WorkerSnapshot | None:
     """The newest start of rank 0 that any node tells of."""
     found = (
         worker for window in windows for worker in window.workers if worker.index == 0 and worker.role is Role.WORKER

@@ -21,17 +21,17 @@ from aiohttp import web
 
 from elastic.core.keys import JOB_ID
 from elastic.errors import ConfigError, ElasticError, StoreError
-from launcher.job.job import WHO, Job
+from launcher.job.job import WHO, NamedJob
 from launcher.job.listing import JobLine, jobs
 from launcher.net.endpoints import as_ip, is_any
-from launcher.net.http_server import HttpServer, Limits
-from launcher.system.descriptors import say
+from launcher.net.http_server import LimitedServer, ServerLimits
+from launcher.system.descriptors import write_stderr_line
 from launcher.web.api import ORDER_BYTES_MAX, carry_out, log, stacks
-from launcher.web.html import Document, document
-from launcher.web.job_feed import LiveJob, Lives, TooMany
+from launcher.web.html import HtmlDocument, document
+from launcher.web.job_feed import JobFeed, JobFeeds, TooManyJobs
 from launcher.web.request_origin import LOOPBACK, host_of, is_of_another_site
 
-LIMITS: Final = Limits(
+LIMITS: Final = ServerLimits(
     connections=64,  # Beside the pages that are open: a browser has six to one server, and asks for little.
     header_s=5.0,  # A browser connects a moment before somebody presses a link, and connects again if it waited longer.
     answer_s=60.0,  # The stacks of a worker can take half of that.
@@ -62,7 +62,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class PageServer:
     """Listens until it is closed."""
 
-    def __init__(self, lives: Lives, list_of: tuple[Any, str], only: str, token: str) -> None:
+    def __init__(self, lives: JobFeeds, list_of: tuple[Any, str], only: str, token: str) -> None:
         """`list_of` are the store and the key prefix of all jobs; `only`: this job alone; `token` "": only look."""
         self._lives = lives
         self._list_of = list_of
@@ -76,7 +76,7 @@ class PageServer:
         self._list: list[JobLine] = []
         self._listed_at = -LIST_EVERY_S
         self._runner: web.AppRunner | None = None
-        self._server: HttpServer | None = None
+        self._server: LimitedServer | None = None
         self._orders: set[asyncio.Task[str]] = set()
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
@@ -97,8 +97,8 @@ class PageServer:
         await runner.setup()
         assert runner.server is not None
         factory = runner.server.request_factory
-        complain = partial(say, who=WHO)
-        server = HttpServer(
+        complain = partial(write_stderr_line, who=WHO)
+        server = LimitedServer(
             runner.server.request_handler, LIMITS, complain, "an answer of the page", request_factory=factory
         )
         where = server.listen(host, port)
@@ -196,12 +196,12 @@ class PageServer:
                 await _headers(response).prepare(request)
                 await self._feed(request, response, live)
                 return response
-        except TooMany as error:
+        except TooManyJobs as error:
             return _once({"full": str(error)})
         finally:
             self._open -= 1
 
-    async def _feed(self, request: web.Request, response: web.StreamResponse, live: LiveJob) -> None:
+    async def _feed(self, request: web.Request, response: web.StreamResponse, live: JobFeed) -> None:
         known: Mapping[str, bytes] = {}
         if not live.sections:
             await live.changed(live.version, QUIET_S)
@@ -225,7 +225,7 @@ class PageServer:
         return await self._ask(request, stacks)
 
     async def _ask(
-        self, request: web.Request, question: Callable[[Job, str], Awaitable[dict[str, Any]]]
+        self, request: web.Request, question: Callable[[NamedJob, str], Awaitable[dict[str, Any]]]
     ) -> web.StreamResponse:
         async with self._questions:
             job = self._lives.job(request.match_info["job"])
@@ -272,7 +272,7 @@ def _json(status: int, value: object) -> web.Response:
     return _headers(web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json"))
 
 
-def _sent(made: Document) -> web.Response:
+def _sent(made: HtmlDocument) -> web.Response:
     response = _headers(web.Response(body=made.html, content_type="text/html", charset="utf-8"))
     response.headers["Content-Security-Policy"] = made.policy
     return response

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from elastic._decode import UNREADABLE
 from elastic.core.model import Role, Step
 from launcher.net.lines import LINE_MAX
-from launcher.wire.links import Greeting, LinkError, Look, Mac, mac
+from launcher.wire.links import Greeting, InspectHello, LinkError, Mac, mac
 
 QUESTION_MAX: Final = LINE_MAX
 """Bytes of a question with its end."""
@@ -64,7 +64,7 @@ class WorkerState(StrEnum):
     EXITED = "exited"
 
 
-class WorkerNow(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One process of a node, now.
 
     `index` is its rank, or the index of its seat. `detail` adds to the state: what it prepares, whom it waits for, how
@@ -90,7 +90,7 @@ class WorkerNow(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     """One node, now, as its agent knows it.
 
     `g` is the newest generation that it knows, `m_id` its place there, None if it has none. `state` says in words what
@@ -112,15 +112,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     lease_age_s: float | None
     right_s: float | None
     waits: str
-    workers: tuple[WorkerNow, ...] = ()
+    workers: tuple[WorkerSnapshot, ...] = ()
     more: int = 0
 
 
-class Now(msgspec.Struct, frozen=True, tag="now"):
-    """How does this node stand? Answered by `Snapshot`."""
+class StatusQuestion(msgspec.Struct, frozen=True, tag="now"):
+    """How does this node stand? Answered by `NodeSnapshot`."""
 
 
-class Log(msgspec.Struct, frozen=True, tag="log"):
+class LogQuestion(msgspec.Struct, frozen=True, tag="log"):
     """What has a process written? Answered by `LogStart`, any number of `LogPiece`, and `LogEnd`.
 
     Of the starts that the agent still has, those after the one of generation `g` and roster revision `rev` are told, at
@@ -137,18 +137,18 @@ class Log(msgspec.Struct, frozen=True, tag="log"):
     offset: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
 
 
-class Stacks(msgspec.Struct, frozen=True, tag="stacks"):
+class StacksQuestion(msgspec.Struct, frozen=True, tag="stacks"):
     """Where is a process just now? Answered by `StackText`."""
 
     role: Role
     index: Index
 
 
-Question = Now | Log | Stacks
+InspectQuestion = StatusQuestion | LogQuestion | StacksQuestion
 
 
-class Shown(msgspec.Struct, frozen=True, tag="shown"):
-    """The agent's answer to a good `Look`."""
+class InspectWelcome(msgspec.Struct, frozen=True, tag="shown"):
+    """The agent's answer to a good `InspectHello`."""
 
     mac: Mac
 
@@ -190,58 +190,58 @@ class StackText(msgspec.Struct, frozen=True, tag="stack text"):
     how: str
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+class InspectRefusal(msgspec.Struct, frozen=True, tag="refusal"):
     """There is no answer to this, and why: one line for people. `later`: there will be, once somebody else has gone."""
 
     why: str
     later: bool = False
 
 
-Answer = Shown | Snapshot | LogStart | LogPiece | LogEnd | StackText | Refusal
+InspectAnswer = InspectWelcome | NodeSnapshot | LogStart | LogPiece | LogEnd | StackText | InspectRefusal
 
 _ENCODER = msgspec.json.Encoder()
-_QUESTIONS = msgspec.json.Decoder(Question)
-_ANSWERS = msgspec.json.Decoder(Answer)
+_QUESTIONS = msgspec.json.Decoder(InspectQuestion)
+_ANSWERS = msgspec.json.Decoder(InspectAnswer)
 
 
-def look(secret: str, listener: Greeting, nonce: str) -> Look:
+def inspect_hello(secret: str, listener: Greeting, nonce: str) -> InspectHello:
     """What an asker, with its fresh `nonce`, answers to this greeting, which has one."""
-    return Look(nonce, mac(secret, "asker", listener, "", nonce))
+    return InspectHello(nonce, mac(secret, "asker", listener, "", nonce))
 
 
-def proves(secret: str, listener: Greeting, said: Look) -> bool:
+def proves(secret: str, listener: Greeting, said: InspectHello) -> bool:
     """Tell whether the asker that said this, to this greeting of ours, knows the secret."""
     return hmac.compare_digest(mac(secret, "asker", listener, "", said.nonce), said.mac)
 
 
-def shown(secret: str, listener: Greeting, said: Look) -> Shown:
-    """What the agent answers to a good `Look`."""
-    return Shown(mac(secret, "asked", listener, "", said.nonce))
+def inspect_welcome(secret: str, listener: Greeting, said: InspectHello) -> InspectWelcome:
+    """What the agent answers to a good `InspectHello`."""
+    return InspectWelcome(mac(secret, "asked", listener, "", said.nonce))
 
 
-def answers(secret: str, listener: Greeting, said: Look, answer: Shown) -> bool:
-    """Tell whether the agent that answered our `Look` so knows the secret."""
-    return hmac.compare_digest(shown(secret, listener, said).mac, answer.mac)
+def answers(secret: str, listener: Greeting, said: InspectHello, answer: InspectWelcome) -> bool:
+    """Tell whether the agent that answered our `InspectHello` so knows the secret."""
+    return hmac.compare_digest(inspect_welcome(secret, listener, said).mac, answer.mac)
 
 
-def question_line(question: Question) -> bytes:
+def question_line(question: InspectQuestion) -> bytes:
     """Write a question as one line."""
     return _ENCODER.encode(question) + b"\n"
 
 
-def read_question(line: bytes) -> Question:
+def read_question(line: bytes) -> InspectQuestion:
     """Read a question, without its end. Raises `LinkError` for anything else."""
     try:
-        found: Question = _QUESTIONS.decode(line)
+        found: InspectQuestion = _QUESTIONS.decode(line)
     except UNREADABLE as error:
         raise LinkError(f"not a question: {error}") from error
     return found
 
 
-def answer_line(answer: Answer) -> bytes:
+def answer_line(answer: InspectAnswer) -> bytes:
     """Write an answer as one line of at most `ANSWER_MAX` bytes; of a snapshot what finds room."""
     line = _ENCODER.encode(answer) + b"\n"
-    if len(line) <= ANSWER_MAX or not isinstance(answer, Snapshot):
+    if len(line) <= ANSWER_MAX or not isinstance(answer, NodeSnapshot):
         return line
     workers = tuple(replace(worker, metrics={}) for worker in answer.workers)
     while len(line) > ANSWER_MAX:
@@ -250,10 +250,10 @@ def answer_line(answer: Answer) -> bytes:
     return line
 
 
-def read_answer(line: bytes) -> Answer:
+def read_answer(line: bytes) -> InspectAnswer:
     """Read an answer, without its end. Raises `LinkError` for anything else."""
     try:
-        found: Answer = _ANSWERS.decode(line)
+        found: InspectAnswer = _ANSWERS.decode(line)
     except UNREADABLE as error:
         raise LinkError(f"not an answer: {error}") from error
     return found

@@ -6,7 +6,7 @@
     Proven                                  ──►            that the listener knows it too: the link is up
     Pong, Vouch, Bye                        ◄─►  Ping, Granted
 
-Instead of `Prove` an operator's command says `Look`, and goes on as `launcher.wire.inspect` has it.
+Instead of `Prove` an operator's command says `InspectHello`, and goes on as `launcher.wire.inspect` has it.
 
 Both proofs are HMAC-SHA256 over the role, the job, both node ids and both nonces: a proof that was recorded, or sent
 back to the one who made it, proves nothing. What is said afterwards is not signed: who can write into a TCP connection
@@ -80,13 +80,13 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
 
 
 class Vouch(msgspec.Struct, frozen=True, tag="vouch"):
-    """The listener asks the dialler for the right to run generation `g`. Answered by `Granted`."""
+    """The listener asks the dialler for the right to run generation `g`. Answered by `VouchGranted`."""
 
     n: Number
     g: Number
 
 
-class Granted(msgspec.Struct, frozen=True, tag="granted"):
+class VouchGranted(msgspec.Struct, frozen=True, tag="granted"):
     """So many seconds, counted from the sending of that `Vouch`; 0.0 is no."""
 
     n: Number
@@ -98,28 +98,28 @@ class Bye(msgspec.Struct, frozen=True, tag="bye"):
     """This end closes in order: it is no sign of a death."""
 
 
-class Look(msgspec.Struct, frozen=True, tag="look"):
+class InspectHello(msgspec.Struct, frozen=True, tag="look"):
     """The first words of somebody who makes no link, and asks how this node stands (`launcher.wire.inspect`)."""
 
     nonce: Nonce
     mac: Mac
 
 
-Message = Prove | Proven | Ping | Pong | Vouch | Granted | Bye | Look
+LinkMessage = Prove | Proven | Ping | Pong | Vouch | VouchGranted | Bye | InspectHello
 
 _ENCODER = msgspec.json.Encoder()
-_MESSAGES = msgspec.json.Decoder(Message)
+_MESSAGES = msgspec.json.Decoder(LinkMessage)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: LinkMessage) -> bytes:
     """Write a message as one line."""
     return _ENCODER.encode(message) + b"\n"
 
 
-def decode(line: bytes) -> Message:
+def decode(line: bytes) -> LinkMessage:
     """Read a line, without its end. Raises `LinkError` for anything else than a message."""
     try:
-        message: Message = _MESSAGES.decode(line)
+        message: LinkMessage = _MESSAGES.decode(line)
     except UNREADABLE as error:
         raise LinkError(f"not a message: {error}") from error
     return message

@@ -30,27 +30,27 @@ class Probe(msgspec.Struct, frozen=True):
     at: float
 
 
-class Unreached(msgspec.Struct, frozen=True, array_like=True):
+class UnreachedMember(msgspec.Struct, frozen=True, array_like=True):
     """A member that could not be reached, and why."""
 
     node: Words
     why: Words
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ProbeAnswer(msgspec.Struct, frozen=True):
     """What one member found: how many others it reached, which not, and how many it had no time for."""
 
     reached: Annotated[int, msgspec.Meta(ge=0)]
-    unreached: tuple[Unreached, ...] = ()
+    unreached: tuple[UnreachedMember, ...] = ()
     untried: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 _ENCODER = msgspec.json.Encoder()
 _PROBE = msgspec.json.Decoder(Probe)
-_ANSWER = msgspec.json.Decoder(Answer)
+_ANSWER = msgspec.json.Decoder(ProbeAnswer)
 
 
-def encode(document: Probe | Answer) -> bytes:
+def encode(document: Probe | ProbeAnswer) -> bytes:
     """Write a document as compact JSON."""
     return _ENCODER.encode(document)
 
@@ -60,7 +60,7 @@ def read_probe(value: bytes) -> Probe:
     return _read(_PROBE, value)
 
 
-def read_answer(value: bytes) -> Answer:
+def read_answer(value: bytes) -> ProbeAnswer:
     """Read an answer; `DocumentError` says what does not fit."""
     return _read(_ANSWER, value)
 

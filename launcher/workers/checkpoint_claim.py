@@ -13,7 +13,7 @@ from pathlib import Path
 
 from elastic.errors import CheckpointError, CheckpointFenced
 from elastic.train.checkpoint import fence
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 
 PAUSE_S = 1.0
 TRIES_MAX = 30
@@ -22,10 +22,10 @@ SLOW_S = 5.0
 """A folder that has not answered by then is named: a start waits for it."""
 
 
-class FolderClaim:
+class CheckpointClaim:
     """At most one at a time counts: that of the generation which runs."""
 
-    def __init__(self, folder: Path, narrator: Narrator) -> None:
+    def __init__(self, folder: Path, narrator: AgentLog) -> None:
         """Nothing is claimed yet."""
         self._folder = folder
         self._narrator = narrator

@@ -6,20 +6,20 @@ from pathlib import Path
 
 from elastic.core.model import Generation, Role
 from launcher.logs import logger
-from launcher.logs.logger import Narrator
-from launcher.logs.writer_client import Sink
-from launcher.logs.writer_protocol import Endpoints, path_bytes
+from launcher.logs.logger import AgentLog
+from launcher.logs.writer_client import LogSink
+from launcher.logs.writer_protocol import WriteEndpoints, path_bytes
 from launcher.net.endpoints import join_host_port
-from launcher.workers.ps_environment import roster_document
+from launcher.workers.ps_environment import cluster_spec_document
 
 
-class Lists:
+class EndpointFiles:
     """Writes them for each generation, and each revision of its roster.
 
     Workers have a list of their own, in the private folder: their start waits for no disk of logs.
     """
 
-    def __init__(self, log_dir: Path, private: Path, sink: Sink, narrator: Narrator) -> None:
+    def __init__(self, log_dir: Path, private: Path, sink: LogSink, narrator: AgentLog) -> None:
         self.logs = path_bytes(log_dir)
         self.roster_file = private / "roster.json"
         self._private = private
@@ -29,7 +29,7 @@ class Lists:
     def write(self, generation: Generation) -> None:
         """Write down where everybody is now. What cannot be written is said."""
         endpoints, servers = _endpoints(generation)
-        self._sink.put(Endpoints(self.logs, generation.g, tuple(endpoints), tuple(servers)), "endpoints.log")
+        self._sink.put(WriteEndpoints(self.logs, generation.g, tuple(endpoints), tuple(servers)), "endpoints.log")
         try:
             logger.write_lists(self._private, generation.g, endpoints, servers)
         except OSError as error:
@@ -39,7 +39,7 @@ class Lists:
         if any(place.seats for place in generation.members):
             try:
                 new = self.roster_file.with_suffix(".new")
-                new.write_bytes(roster_document(generation))
+                new.write_bytes(cluster_spec_document(generation))
                 new.replace(self.roster_file)
             except OSError as error:
                 self._narrator.warn(f"{self.roster_file} cannot be written ({error.strerror}); it may be out of date")

@@ -14,7 +14,7 @@ from typing import Final
 from elastic.core.model import Generation
 from launcher.net import proxies
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.system.private_env import without
+from launcher.system.private_env import inheritable_env
 
 LIST_BYTES_MAX = 64 * 1024
 """Above this an endpoint list is left out and the file serves: Linux lets one variable have 128 kB, name included,
@@ -35,7 +35,7 @@ ROLE_NAMES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class LaunchContext:
     """What every process of a generation on a node is told, whatever it does.
 
     `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
@@ -97,7 +97,7 @@ class Told:
         members = self.generation.members
         endpoints = ",".join(join_host_port(one.host, port) for one in members for port in one.ports)
         hosts = ",".join(one.host for one in members)
-        return short(dict.fromkeys(LISTS, endpoints) | {"PADDLE_TRAINERS": hosts})
+        return lists_that_fit(dict.fromkeys(LISTS, endpoints) | {"PADDLE_TRAINERS": hosts})
 
     @cached_property
     def proxies(self) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Told:
 
 
 def worker_environment(
-    told: Told,
+    told: LaunchContext,
     *,
     m_id: int,
     local_rank: int,
@@ -128,7 +128,7 @@ def worker_environment(
     rank, world_size = m_id * slots + local_rank, generation.world_size
     master_host, master_port = parse_endpoint(told.master)
 
-    made = without(told.base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
+    made = inheritable_env(told.base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
     made |= told.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
     made |= {
         "RANK": str(rank),
@@ -158,18 +158,18 @@ def worker_environment(
         made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
     made |= told.lists
     made |= told.proxies
-    wished = wishes(slots, told.interface)
+    wished = default_env(slots, told.interface)
     if no_card:
         wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
     return wished | made
 
 
-def short(lists: Mapping[str, str]) -> dict[str, str]:
+def lists_that_fit(lists: Mapping[str, str]) -> dict[str, str]:
     """Those lists that fit into a variable."""
     return {name: text for name, text in lists.items() if len(text.encode()) <= LIST_BYTES_MAX}
 
 
-def wishes(processes: int, interface: str | None) -> dict[str, str]:
+def default_env(processes: int, interface: str | None) -> dict[str, str]:
     """What is set only where the user set nothing. `processes` are those that share the node."""
     wishes = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     if processes > 1:

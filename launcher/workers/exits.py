@@ -104,12 +104,12 @@ def describe(code: int, *, stopped: bool = False, asked: bool = False) -> str:
     return f"exit {code}"
 
 
-def consequence(tail: Sequence[str]) -> bool:
+def shows_lost_peer(tail: Sequence[str]) -> bool:
     """Whether the end of a log shows that a peer was lost, so that the cause is elsewhere."""
     return any(_LOST_PEER.search(line) for line in _significant(tail))
 
 
-def infra(tail: Sequence[str]) -> str:
+def machine_fault(tail: Sequence[str]) -> str:
     """What of the machine, and not of the script, is to blame: "address in use", or "" if nothing is."""
     lines = _significant(tail)
     if any(_IN_USE.search(line) for line in lines):
@@ -134,7 +134,7 @@ def startup_error(code: int, lines: Sequence[str]) -> str:
     return shown[found.line][:STARTUP_MAX]
 
 
-def raised(tail: Sequence[str]) -> str:
+def raised_exception(tail: Sequence[str]) -> str:
     """The name of the exception with whose traceback a log ends, "" if it ends otherwise.
 
     Python writes the traceback of an exception that nobody caught, and then takes a while to end. A script that says
@@ -156,8 +156,8 @@ def stopped_while_ending(
 
     `lines` are the end of its log as it was before the signal.
     """
-    name = raised(lines)
-    if not name or consequence(lines):
+    name = raised_exception(lines)
+    if not name or shows_lost_peer(lines):
         return None
     words = f"raised {name}, and was stopped while it ended"
     return WorkerExit(rank=rank, code=code, words=words, log=log, tail=excerpt(lines, TAIL_LINES), role=role)
@@ -192,15 +192,15 @@ def worker_exit(
         words=describe(code, stopped=stopped, asked=asked),
         log=log,
         tail=excerpt(recorded or lines, TAIL_LINES) if raised_it else last_lines(lines),
-        consequence=failed and (consequence(lines) or consequence(recorded)),
-        infra=infra(lines) or infra(recorded) if failed else "",
+        consequence=failed and (shows_lost_peer(lines) or shows_lost_peer(recorded)),
+        infra=machine_fault(lines) or machine_fault(recorded) if failed else "",
         hopeless=hopeless if failed else "",
         startup=startup_error(code, recorded or lines) if failed and starting else "",
         role=role,
     )
 
 
-def hanging(
+def hung_exit(
     rank: int,
     log: str,
     lines: Sequence[str],
@@ -224,7 +224,7 @@ def hanging(
     return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), role=role)
 
 
-def unreached(rank: int, log: str, lines: Sequence[str], limit_s: float, names: Sequence[str]) -> WorkerExit:
+def unreached_exit(rank: int, log: str, lines: Sequence[str], limit_s: float, names: Sequence[str]) -> WorkerExit:
     """What is recorded of a worker that waited while these nodes could not be reached; it is stopped for that."""
     words = (
         f"it waited for longer than {limit_s:g} s (--reach_timeout), and {', '.join(names)} cannot be reached from here"
@@ -232,7 +232,7 @@ def unreached(rank: int, log: str, lines: Sequence[str], limit_s: float, names: 
     return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), infra=SPLIT)
 
 
-def unformed(rank: int, log: str, lines: Sequence[str], limit_s: float) -> WorkerExit:
+def unformed_exit(rank: int, log: str, lines: Sequence[str], limit_s: float) -> WorkerExit:
     """What is recorded of a worker whose process group did not stand in time; it is stopped for that.
 
     Those of all nodes wait for each other, and nobody knows whose the fault is.

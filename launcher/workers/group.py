@@ -9,9 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from elastic._tempdir import NODE, Scratch, remove_left_behind
-from elastic.channel.client import SERVERS_FROM, Listening, Said, fitting
-from elastic.core.agent.events import Event, Exited, Gone, Hung, Listens, Prepared, StartWorkers
+from elastic._tempdir import NODE, TempFolder, remove_left_behind
+from elastic.channel.client import SERVERS_FROM, AcceptsPlannedStop, WorkerMessage, truncate_text
+from elastic.core.agent.events import (
+    Event,
+    NodePrepared,
+    StartWorkers,
+    WorkerExited,
+    WorkersGone,
+    WorkersHung,
+    WorkersListen,
+)
 from elastic.core.model import Cause, Role, WorkerExit
 from elastic.core.text import process_name
 from elastic.errors import NurseryLost
@@ -19,37 +27,37 @@ from launcher.config.config import Config
 from launcher.health.partition_detector import FORMS
 from launcher.logs import environment_dump
 from launcher.logs.console import Console
-from launcher.logs.console_streams import Showing
-from launcher.logs.json_format import JsonLines
-from launcher.logs.logger import Narrator
-from launcher.logs.recent_starts import LastLogs
-from launcher.logs.writer_client import Sink
-from launcher.logs.writer_protocol import Amend, Bound, Environment, path_bytes, text_bytes
+from launcher.logs.console_streams import ConsoleStreams
+from launcher.logs.json_format import JsonFormatter
+from launcher.logs.logger import AgentLog
+from launcher.logs.recent_starts import RecentStarts
+from launcher.logs.writer_client import LogSink
+from launcher.logs.writer_protocol import AppendClosed, LogLimits, WriteEnvironment, path_bytes, text_bytes
 from launcher.nursery import protocol, warm_policy
 from launcher.system import node_lock
 from launcher.text import failure_report, sanitize
-from launcher.text.sanitize import Ending
-from launcher.wire.inspect import Refusal, Stacks, StackText
+from launcher.text.sanitize import OutputTail
+from launcher.wire.inspect import InspectRefusal, StacksQuestion, StackText
 from launcher.workers import environment, exits, nursery_client, nursery_launch
-from launcher.workers.checkpoint_claim import FolderClaim
-from launcher.workers.endpoint_files import Lists
-from launcher.workers.hang_watch import Hanging, HangWatch
-from launcher.workers.nursery_watchdog import Deaths
+from launcher.workers.checkpoint_claim import CheckpointClaim
+from launcher.workers.endpoint_files import EndpointFiles
+from launcher.workers.hang_watch import HangWatch, HungWorker
+from launcher.workers.nursery_watchdog import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
 from launcher.workers.reports import error_file, progress_file
 from launcher.workers.reports import stacks as stackdump
-from launcher.workers.reports.messages import Heard, WorkerTalk
-from launcher.workers.reports.progress import ProgressTeller
-from launcher.workers.reports.states import Seen, WorkerStates
-from launcher.workers.reports.step_rate import Steps
-from launcher.workers.spec import Learned, Specs
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.progress import ProgressReporter
+from launcher.workers.reports.states import TrackedProcess, WorkerStates
+from launcher.workers.reports.step_rate import StepRate
+from launcher.workers.spec import JobContext, SpecBuilder
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
 
 
 @dataclass
-class _Running:
+class _RunningWorkers:
     """The workers of a generation: their specs, and which run, ended by losing a peer, or were stopped for hanging.
 
     Workers are known by their local rank. `first`: none of this run of the job has started before.
@@ -64,7 +72,7 @@ class _Running:
     why_stopped: str = ""
 
 
-class NodeWorkers:
+class WorkerGroup:
     """Starts, stops and watches the workers of this node; a nursery that dies is replaced."""
 
     def __init__(
@@ -72,11 +80,11 @@ class NodeWorkers:
         config: Config,
         node: str,
         host: str,
-        narrator: Narrator,
+        narrator: AgentLog,
         consoles: tuple[Console, Console],
         put: Callable[[Event], None],
-        sink: Sink,
-        lines: JsonLines | None = None,
+        sink: LogSink,
+        lines: JsonFormatter | None = None,
     ) -> None:
         """`put` takes the events for the core, `watch` hears what the nursery says, `sink` has the logs written.
 
@@ -86,48 +94,48 @@ class NodeWorkers:
         self._node = node
         self._host = host
         self._narrator = narrator
-        self._showing = Showing(consoles, node, lines)
+        self._showing = ConsoleStreams(consoles, node, lines)
         self._put = put
         self._sink = sink
         remove_left_behind(NODE)
-        self._scratch = Scratch(NODE)
+        self._scratch = TempFolder(NODE)
         private = self._scratch.path
-        self.lists = Lists(Path(config.log_dir), private, sink, narrator)
-        self._specs = Specs(config, node, host, private, self.lists.roster_file)
-        self._claim = FolderClaim(Path(config.checkpoint_dir), narrator)
+        self.lists = EndpointFiles(Path(config.log_dir), private, sink, narrator)
+        self._specs = SpecBuilder(config, node, host, private, self.lists.roster_file)
+        self._claim = CheckpointClaim(Path(config.checkpoint_dir), narrator)
         self._restore_step = config.restore_step
-        self.talk = WorkerTalk(private / "talk", narrator, config.memory_limit_bytes)
-        self._teller = ProgressTeller(self.talk, narrator, consoles)
+        self.talk = WorkerChannel(private / "talk", narrator, config.memory_limit_bytes)
+        self._teller = ProgressReporter(self.talk, narrator, consoles)
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
         self.talk.followers.append(self._said)
         self.watch: Callable[[nursery_client.WorkerEvent], None] = lambda event: None
         self.states = WorkerStates()
-        self.last_logs = LastLogs()
+        self.last_logs = RecentStarts()
         self._incarnation = ""
-        self._running: _Running | None = None
-        self._newest: _Running | None = None
-        self._recipe = nursery_launch.recipe(config, os.environ, environment.wishes(config.slots, None))
+        self._running: _RunningWorkers | None = None
+        self._newest: _RunningWorkers | None = None
+        self._recipe = nursery_launch.preload_config(config, os.environ, environment.default_env(config.slots, None))
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
         self._how_it_died = ""
 
-    def _new_nursery(self) -> nursery_client.Workers:
-        return nursery_client.Workers(
+    def _new_nursery(self) -> nursery_client.NurseryClient:
+        return nursery_client.NurseryClient(
             self._heard,
             lock=node_lock.lock_path(self._config.job_id, self._node),
             recipe=self._recipe,
             complain=self._narrator.warn,
             has_saved=self.talk.has_saved,
-            bound=Bound(self._config.log_bytes_max, self._config.log_rotate),
+            bound=LogLimits(self._config.log_bytes_max, self._config.log_rotate),
             showing=self._showing,
             sink=self._sink,
             adopts=True,
         )
 
     async def start(self) -> None:
-        """Start the nursery, and listen to what workers will say. `Prepared` is put when it has done its imports."""
+        """Start the nursery, and listen to the workers. `NodePrepared` is put when it has done its imports."""
         await self._nursery.start()
         self.talk.start()
 
@@ -141,7 +149,7 @@ class NodeWorkers:
             group.create_task(self._tend_nursery())
 
     async def _tend_nursery(self) -> None:
-        deaths, began_s = Deaths(), protocol.boottime_s()
+        deaths, began_s = NurseryBackoff(), protocol.boottime_s()
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
@@ -184,7 +192,7 @@ class NodeWorkers:
         return {local: local in running.waiting for local in running.specs} if running is not None else {}
 
     @property
-    def pace(self) -> Steps:
+    def pace(self) -> StepRate:
         """How this node's first worker gets on."""
         return self._teller.pace
 
@@ -207,7 +215,7 @@ class NodeWorkers:
         if running is not None:
             running.why_stopped = running.why_stopped or why
             self.states.stopping(why, protocol.boottime_s())
-        line = sanitize.clean(failure_report.stopped_line(why))
+        line = sanitize.sanitize_line(failure_report.stopped_worker_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and running is not None and self.talk.listening():
             self._plan.begin(self._nursery, lambda: running.waiting, grace_s, why, line)
@@ -228,12 +236,12 @@ class NodeWorkers:
         self.lists.write(generation)
         if action.m_id == 0:
             self._claim.begin(f"{action.incarnation}/{generation.g}")
-        specs = self._specs.make(action, Learned(saved, self._restore_step, self.talk.path))
+        specs = self._specs.make(action, JobContext(saved, self._restore_step, self.talk.path))
         for spec in specs.values():
             with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         first = generation.before is None and generation.members[action.m_id].since == 0
-        self._running = self._newest = _Running(generation.g, specs, first, set(specs))
+        self._running = self._newest = _RunningWorkers(generation.g, specs, first, set(specs))
         self._teller.begin()
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g)
@@ -245,19 +253,22 @@ class NodeWorkers:
             self._all_lost({})
         self._remember_logs(specs, (generation.g, generation.members[action.m_id].since))
         for spec in specs.values():
-            name, text = environment_dump.name_of(spec.role, spec.rank), text_bytes(environment_dump.text(spec.env))
-            self._sink.put(Environment(self.lists.logs, name, text), name)
+            name, text = (
+                environment_dump.environment_file_name(spec.role, spec.rank),
+                text_bytes(environment_dump.environment_text(spec.env)),
+            )
+            self._sink.put(WriteEnvironment(self.lists.logs, name, text), name)
 
     def _remember_logs(self, specs: Mapping[int, nursery_client.WorkerSpec], stamp: tuple[int, int]) -> None:
         for local, spec in specs.items():
             if (log := self._nursery.log(local)) is not None:
                 self.last_logs.begin(_log(spec), spec.log.name, stamp, spec.header, log)
 
-    async def stacks(self, asked: Stacks) -> StackText | Refusal:
+    async def stacks(self, asked: StacksQuestion) -> StackText | InspectRefusal:
         """The stacks of a process of this node, or why there are none."""
         one = self.states.named(asked.role, asked.index)
         if one is None:
-            return Refusal(f"{process_name(asked.role, asked.index)} is not on {self._node}")
+            return InspectRefusal(f"{process_name(asked.role, asked.index)} is not on {self._node}")
         heard = self.talk.workers.get(one.local_rank)
         return await stackdump.stacks(one, heard, self._nursery.log(one.local_rank))
 
@@ -268,15 +279,17 @@ class NodeWorkers:
             return
         failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.consequence}
         failed |= {(other.role, other.rank) for other in cause.others}
-        why = failure_report.because(cause)
+        why = failure_report.stop_reason(cause)
         for local, spec in newest.specs.items():
             echo = local in newest.echoes
             if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
                 continue
             line = text_bytes(
-                sanitize.clean(failure_report.echo_line(cause) if echo else failure_report.stopped_line(why))
+                sanitize.sanitize_line(
+                    failure_report.secondary_line(cause) if echo else failure_report.stopped_worker_line(why)
+                )
             )
-            self._sink.put(Amend(path_bytes(spec.log), line), spec.log.name)
+            self._sink.put(AppendClosed(path_bytes(spec.log), line), spec.log.name)
 
     def _how_much(self, local_rank: int) -> int:
         """How many bytes a worker has written so far."""
@@ -289,18 +302,18 @@ class NodeWorkers:
         self.talk.catch_up()
         self.watch(event)
         match event:
-            case nursery_client.Prepared():
+            case nursery_client.NurseryPrepared():
                 self._tell_warmth(event)
-                self._put(Prepared())
-            case nursery_client.Spawned():
+                self._put(NodePrepared())
+            case nursery_client.ProcessesSpawned():
                 self._spawned(event)
-            case nursery_client.Exited():
+            case nursery_client.ProcessExited():
                 self._exited(event)
-            case nursery_client.Gone():
+            case nursery_client.ProcessesGone():
                 if event.left:
                     self._narrator.warn(f"processes {event.left} of another user could not be ended")
                 self._gone(event.g)
-            case nursery_client.Overdue():
+            case nursery_client.DeadlinePassed():
                 self._narrator.warn("the nursery killed the workers: this node could not show its right to run")
             case nursery_client.NurseryDied():
                 self._how_it_died = "died" if self._running is None else "died, and its workers with it"
@@ -310,7 +323,7 @@ class NodeWorkers:
                 self._nursery_died.set()
                 self._all_lost(event.said)
 
-    def _tell_warmth(self, event: nursery_client.Prepared) -> None:
+    def _tell_warmth(self, event: nursery_client.NurseryPrepared) -> None:
         if event.cold:
             self._tell_cold(event.cold)
         else:
@@ -324,7 +337,7 @@ class NodeWorkers:
             self._cold.add(why)
             (self._narrator.detail if why in warm_policy.QUIET else self._narrator.say)(f"workers start cold: {why}")
 
-    def _spawned(self, event: nursery_client.Spawned) -> None:
+    def _spawned(self, event: nursery_client.ProcessesSpawned) -> None:
         cold = {why for why in event.cold if why}
         for why in sorted(cold):
             self._tell_cold(why)
@@ -333,15 +346,15 @@ class NodeWorkers:
         pids = ", ".join(map(str, event.pids))
         self._narrator.detail(f"workers of generation {event.g} run: pids {pids} ({how})")
 
-    def _exited(self, event: nursery_client.Exited) -> None:
+    def _exited(self, event: nursery_client.ProcessExited) -> None:
         running = self._running
         if running is None or running.g != event.g:
             return
         spec = running.specs[event.local_rank]
         running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
-        lines = sanitize.tail(event.said, lines=SIGNS_LINES)
-        log = fitting(str(spec.log))
+        lines = sanitize.tail_lines(event.said, lines=SIGNS_LINES)
+        log = truncate_text(str(spec.log))
         exit_ = exits.worker_exit(
             spec.rank,
             event.code,
@@ -350,7 +363,7 @@ class NodeWorkers:
             stopped=event.stopped,
             asked=event.asked,
             role=spec.role,
-            recorded=error_file.lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
+            recorded=error_file.traceback_lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
             hopeless=self.talk.hopeless(event.local_rank, event.code),
             starting=self._may_not_start(running, event.local_rank),
         )
@@ -358,24 +371,24 @@ class NodeWorkers:
             running.echoes.add(event.local_rank)
         also = None
         if event.stopped and event.said_before is not None:
-            lines = sanitize.tail(event.said_before, lines=SIGNS_LINES)
+            lines = sanitize.tail_lines(event.said_before, lines=SIGNS_LINES)
             also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         words = (also or exit_).words
         self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
         self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {words}")
         own = not event.stopped and event.local_rank not in running.hanging
-        self._put(Exited(event.g, also or exit_, own=own, also=also is not None))
+        self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 
-    def _may_not_start(self, running: _Running, local_rank: int) -> bool:
+    def _may_not_start(self, running: _RunningWorkers, local_rank: int) -> bool:
         """Tell whether an error at the start of this worker's script ends the job."""
         return running.first and not self._config.retry_startup_errors and not self.talk.started(local_rank)
 
-    def _said(self, heard: Heard, message: Said) -> None:
+    def _said(self, heard: WorkerReport, message: WorkerMessage) -> None:
         self.states.heard(heard.local_rank, message, protocol.boottime_s())
-        if isinstance(message, Listening) and all(worker.listening for worker in self.talk.workers.values()):
-            self._put(Listens(self.talk.g))
+        if isinstance(message, AcceptsPlannedStop) and all(worker.listening for worker in self.talk.workers.values()):
+            self._put(WorkersListen(self.talk.g))
 
-    def _hang(self, g: int, late: Sequence[Hanging]) -> None:
+    def _hang(self, g: int, late: Sequence[HungWorker]) -> None:
         """Workers make no steps any more: it counts as their failure, which stops them."""
         running = self._running
         if running is None or running.g != g:
@@ -387,28 +400,28 @@ class NodeWorkers:
             spec = running.specs[one.local_rank]
             lines = self._last_lines(one.local_rank)
             limit_s, log = self._config.hang_timeout_s, _log(spec)
-            exit_ = exits.hanging(
+            exit_ = exits.hung_exit(
                 spec.rank, log, lines, limit_s, one.step, shown=one.shown, frozen=one.frozen, role=spec.role
             )
             found.append(exit_)
         if found:
-            self._put(Hung(g, tuple(found)))
+            self._put(WorkersHung(g, tuple(found)))
 
     def unreached(self, g: int, local_ranks: Iterable[int], nodes: Sequence[str]) -> tuple[WorkerExit, ...]:
         """How these workers of generation `g` failed, if they run: they wait, and `nodes` cannot be reached."""
         limit_s = self._config.reach_timeout_s
         return self._given_up(
-            g, local_ranks, lambda spec, lines: exits.unreached(spec.rank, _log(spec), lines, limit_s, nodes)
+            g, local_ranks, lambda spec, lines: exits.unreached_exit(spec.rank, _log(spec), lines, limit_s, nodes)
         )
 
     def unformed(self, g: int, local_ranks: Iterable[int]) -> None:
         """These workers of generation `g` have met the others, and their process group does not stand: they failed."""
         limit_s = FORMS * self._config.reach_timeout_s
         found = self._given_up(
-            g, local_ranks, lambda spec, lines: exits.unformed(spec.rank, _log(spec), lines, limit_s)
+            g, local_ranks, lambda spec, lines: exits.unformed_exit(spec.rank, _log(spec), lines, limit_s)
         )
         if found:
-            self._put(Hung(g, found))
+            self._put(WorkersHung(g, found))
 
     def _given_up(
         self, g: int, local_ranks: Iterable[int], how: Callable[[nursery_client.WorkerSpec, Sequence[str]], WorkerExit]
@@ -426,14 +439,14 @@ class NodeWorkers:
     def _last_lines(self, local_rank: int) -> tuple[str, ...]:
         """What a worker that runs has said last."""
         said = self._nursery.log(local_rank)
-        return sanitize.tail(said.ending, lines=SIGNS_LINES) if said is not None else ()
+        return sanitize.tail_lines(said.ending, lines=SIGNS_LINES) if said is not None else ()
 
     def _gone(self, g: int) -> None:
         running = self._running
         if running is None or running.g != g:
             return
         self._running = None
-        steps = [progress_file.step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
+        steps = [progress_file.read_step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
         steps += [max(heard.step, heard.saved) for heard in self.talk.workers.values()]
         if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
             self._restore_step = None  # It was gone back to, and training went on from there.
@@ -442,9 +455,9 @@ class NodeWorkers:
         self._plan.cancel()
         self._hangs.end()
         self._claim.end()
-        self._put(Gone(g, max(steps, default=-1)))
+        self._put(WorkersGone(g, max(steps, default=-1)))
 
-    def _all_lost(self, said: Mapping[int, Ending]) -> None:
+    def _all_lost(self, said: Mapping[int, OutputTail]) -> None:
         """The nursery is gone, and so is everything that it guarded; `said` are the workers' last words."""
         running = self._running
         if running is None:
@@ -455,23 +468,23 @@ class NodeWorkers:
                 rank=spec.rank,
                 code=-9,
                 words="killed with its nursery",
-                log=fitting(str(spec.log)),
-                tail=exits.last_lines(sanitize.tail(ending, lines=SIGNS_LINES)) if ending is not None else (),
+                log=truncate_text(str(spec.log)),
+                tail=exits.last_lines(sanitize.tail_lines(ending, lines=SIGNS_LINES)) if ending is not None else (),
                 infra="the nursery died",
                 role=spec.role,
             )
             self.states.exited(running.g, local, lost.code, lost.words, protocol.boottime_s())
-            self._put(Exited(running.g, lost, own=True))
+            self._put(WorkerExited(running.g, lost, own=True))
         self._gone(running.g)
 
 
 def _log(spec: nursery_client.WorkerSpec) -> str:
     """Where a worker's log is, as documents may hold it."""
-    return fitting(str(spec.log))
+    return truncate_text(str(spec.log))
 
 
-def _seen(local_rank: int, spec: nursery_client.WorkerSpec, g: int) -> Seen:
-    return Seen(spec.role, spec.rank, local_rank, _log(spec), g, since=protocol.boottime_s())
+def _seen(local_rank: int, spec: nursery_client.WorkerSpec, g: int) -> TrackedProcess:
+    return TrackedProcess(spec.role, spec.rank, local_rank, _log(spec), g, since=protocol.boottime_s())
 
 
 def _number(spec: nursery_client.WorkerSpec) -> int:

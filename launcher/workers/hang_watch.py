@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from elastic.channel.client import Hello, Preparing, Progress, Ready, Said
-from launcher.health.hang_detector import HangClock
+from elastic.channel.client import PreparationOver, Preparing, Progress, WorkerHello, WorkerMessage
+from launcher.health.hang_detector import HangDetector
 from launcher.system.processes import is_frozen
-from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 
 STACKS_LIMIT_S = 2.0
 """So long the stacks of a node's workers may take to come."""
@@ -19,7 +19,7 @@ STACKS_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Hanging:
+class HungWorker:
     """A worker that is late: its last step, whether its stacks are in its log, and whether it stands still."""
 
     local_rank: int
@@ -33,12 +33,12 @@ class HangWatch:
 
     def __init__(
         self,
-        talk: WorkerTalk,
+        talk: WorkerChannel,
         limit_s: float,
-        hung: Callable[[int, Sequence[Hanging]], None],
+        hung: Callable[[int, Sequence[HungWorker]], None],
         said: Callable[[int], int],
     ) -> None:
-        """`limit_s` as in `HangClock`; `hung` gets the generation and who is late, the one furthest behind first.
+        """`limit_s` as in `HangDetector`; `hung` gets the generation and who is late, the one furthest behind first.
 
         `said` tells how many bytes a worker, by its local rank, has written so far.
         """
@@ -46,19 +46,19 @@ class HangWatch:
         self._limit_s = limit_s
         self._hung = hung
         self._g = 0
-        self._clock = HangClock(0.0)
+        self._clock = HangDetector(0.0)
         self._said = said
         self._changed = asyncio.Event()
         talk.followers.append(self._follow)
 
     def begin(self, g: int) -> None:
         """Watch the workers of generation `g`."""
-        self._g, self._clock = g, HangClock(self._limit_s)
+        self._g, self._clock = g, HangDetector(self._limit_s)
         self._changed.set()
 
     def end(self) -> None:
         """Nobody is awaited any more: the workers are gone, or are being stopped."""
-        self._clock = HangClock(0.0)
+        self._clock = HangDetector(0.0)
         self._changed.set()
 
     def gone(self, local_rank: int) -> None:
@@ -77,16 +77,16 @@ class HangWatch:
             except TimeoutError:
                 await self._look()
 
-    def _follow(self, heard: Heard, message: Said) -> None:
+    def _follow(self, heard: WorkerReport, message: WorkerMessage) -> None:
         clock, idle = self._clock, self._clock.due_at is None
         match message:
-            case Hello():  # Another program of a worker's shell script has made no step yet.
+            case WorkerHello():  # Another program of a worker's shell script has made no step yet.
                 clock.gone(heard.local_rank, time.monotonic())
             case Progress():
                 clock.reported(heard.local_rank, heard.step, time.monotonic())
             case Preparing():
                 clock.preparing(heard.local_rank)
-            case Ready():
+            case PreparationOver():
                 clock.ready(heard.local_rank, time.monotonic())
         if idle is not (clock.due_at is None):
             self._changed.set()
@@ -111,9 +111,9 @@ class HangWatch:
         late = clock.late(time.monotonic())  # One that has gone on in the meantime is only slow.
         if late:
             self.end()
-            self._hung(g, [Hanging(local, step, local in shown, local in frozen) for local, step in late])
+            self._hung(g, [HungWorker(local, step, local in shown, local in frozen) for local, step in late])
 
-    async def _stacks(self, clock: HangClock, frozen: Collection[int]) -> set[int]:
+    async def _stacks(self, clock: HangDetector, frozen: Collection[int]) -> set[int]:
         """Have every worker of the node write its stacks; those that said something. Who is frozen cannot.
 
         Nobody is looked at any more when another `clock` counts: then these workers are not those that run.

@@ -23,32 +23,42 @@ from pathlib import Path
 
 from elastic.errors import NurseryLost
 from launcher.logs.console import Console
-from launcher.logs.console_streams import Showing
-from launcher.logs.worker_log import StartLog
-from launcher.logs.writer import Directly
-from launcher.logs.writer_client import Sink
-from launcher.logs.writer_protocol import UNBOUND, Bound
+from launcher.logs.console_streams import ConsoleStreams
+from launcher.logs.worker_log import WorkerStartLog
+from launcher.logs.writer import SyncSink
+from launcher.logs.writer_client import LogSink
+from launcher.logs.writer_protocol import UNBOUND, LogLimits
 from launcher.nursery import protocol
-from launcher.nursery.fd_channel import Channel, Closed
-from launcher.nursery.warm_policy import Recipe
+from launcher.nursery.fd_channel import ChannelClosed, FdChannel
+from launcher.nursery.warm_policy import PreloadConfig
 from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
-from launcher.text.sanitize import Ending
+from launcher.text.sanitize import OutputTail
 from launcher.workers import exits
 from launcher.workers.nursery_launch import new_nursery, out_of_date
-from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, Answers
+from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, NurseryWatchdog
 from launcher.workers.process import (
-    Exited,
-    Gone,
+    DeadlinePassed,
     NurseryDied,
-    Overdue,
-    Prepared,
-    Spawned,
-    Worker,
+    NurseryPrepared,
+    ProcessesGone,
+    ProcessesSpawned,
+    ProcessExited,
     WorkerEvent,
+    WorkerProcess,
     WorkerSpec,
 )
 
-__all__ = ["Exited", "Gone", "NurseryDied", "Overdue", "Prepared", "Spawned", "WorkerEvent", "WorkerSpec", "Workers"]
+__all__ = [
+    "DeadlinePassed",
+    "NurseryClient",
+    "NurseryDied",
+    "NurseryPrepared",
+    "ProcessExited",
+    "ProcessesGone",
+    "ProcessesSpawned",
+    "WorkerEvent",
+    "WorkerSpec",
+]
 
 START_LIMIT_S = 10.0
 """How long a nursery may take to stand. It needs 0.1 s; a loaded machine or a slow disk needs more."""
@@ -68,16 +78,16 @@ CLEAR_LIMIT_S = 5.0
 
 
 @dataclass
-class _Running:
+class _SpawnedGeneration:
     g: int
-    workers: dict[int, Worker]
+    workers: dict[int, WorkerProcess]
     note: str = ""
     overdue: bool = False
     held: bool = False
     """The order to start them waits until the nursery is prepared."""
 
 
-class Workers:
+class NurseryClient:
     """Speaks to one nursery. Events are delivered by the loop, one at a time, never from within a call of ours."""
 
     def __init__(
@@ -85,14 +95,14 @@ class Workers:
         on_event: Callable[[WorkerEvent], None],
         *,
         lock: Path | None = None,
-        recipe: Recipe | None = None,
+        recipe: PreloadConfig | None = None,
         stdout: Console | None = None,
         stderr: Console | None = None,
         complain: Callable[[str], None] | None = None,
         has_saved: Callable[[int], bool] = lambda local_rank: False,
-        bound: Bound = UNBOUND,
-        showing: Showing | None = None,
-        sink: Sink | None = None,
+        bound: LogLimits = UNBOUND,
+        showing: ConsoleStreams | None = None,
+        sink: LogSink | None = None,
         adopts: bool = False,
     ) -> None:
         """Nothing is started yet.
@@ -108,19 +118,19 @@ class Workers:
         """
         self._on_event = on_event
         self._lock = lock
-        self._recipe = recipe or Recipe()
-        self._showing = showing or Showing((stdout or Console(1), stderr or Console(2)))
+        self._recipe = recipe or PreloadConfig()
+        self._showing = showing or ConsoleStreams((stdout or Console(1), stderr or Console(2)))
         self._has_saved = has_saved
         self._bound = bound
         self._complain = complain or self._showing.consoles[1].write_line
         self._adopts = adopts
         self._others: frozenset[int] = frozenset()
-        self._sink = sink or Directly(lambda text, quietly: self._complain(text))
-        self._running: _Running | None = None
+        self._sink = sink or SyncSink(lambda text, quietly: self._complain(text))
+        self._running: _SpawnedGeneration | None = None
         self._until_s = 0.0
         self._clock: asyncio.TimerHandle | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
+        self._channel: FdChannel | None = None
         self._pidfd = -1
         self._closing = False
         self._prepared = False
@@ -145,7 +155,8 @@ class Workers:
     async def start(self) -> None:
         """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` or `OSError` if it cannot.
 
-        It may go on to import; `Prepared` is delivered when it is done. What is ordered before that waits for it.
+        It may go on to import; `NurseryPrepared` is delivered when it is done. What is ordered before that waits for
+        it.
         """
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -161,8 +172,8 @@ class Workers:
             ours.close()
             self.kill()  # What waits for this nursery is called off.
             raise
-        self._channel = Channel(ours)
-        self._answers = Answers(self._unanswered)
+        self._channel = FdChannel(ours)
+        self._answers = NurseryWatchdog(self._unanswered)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._channel, self._read)
         self._loop.add_reader(self._pidfd, self._died)
@@ -181,7 +192,7 @@ class Workers:
         """Let workers run until `t_s` on `CLOCK_BOOTTIME`; the latest word counts. Without one nothing starts."""
         self._until_s = t_s
         if self._prepared:
-            self._order(protocol.Until(t_s))
+            self._order(protocol.SetDeadline(t_s))
         self._mind_clock()
 
     def spawn(self, g: int, specs: Sequence[WorkerSpec]) -> None:
@@ -196,11 +207,11 @@ class Workers:
             raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
         if not specs or len({spec.local_rank for spec in specs}) != len(specs):
             raise ValueError("a generation has workers, each with its own local rank")
-        workers = {spec.local_rank: Worker(spec, g, self._showing, self._sink, self._bound) for spec in specs}
+        workers = {spec.local_rank: WorkerProcess(spec, g, self._showing, self._sink, self._bound) for spec in specs}
         self._loop = asyncio.get_running_loop()
-        self._running = _Running(g, workers, held=True)
+        self._running = _SpawnedGeneration(g, workers, held=True)
         if self._prepared and out_of_date(self._watched):
-            self._order(protocol.Renew())
+            self._order(protocol.RenewNursery())
             self._prepared = False
             self._patience = self._loop.call_later(PREPARE_LIMIT_S, self._end_nursery)
         self._let_start()
@@ -213,20 +224,20 @@ class Workers:
         running.held = False
         fds = [fd for worker in running.workers.values() for fd in worker.outputs()]
         specs = [worker.spec for worker in running.workers.values()]
-        starts = tuple(protocol.Start(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
-        self._order(protocol.Spawn(running.g, starts), fds)
+        starts = tuple(protocol.WorkerStart(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
+        self._order(protocol.SpawnWorkers(running.g, starts), fds)
         self._mind_clock()
 
-    def _call_off(self, running: _Running) -> None:
+    def _call_off(self, running: _SpawnedGeneration) -> None:
         """End workers that were never started."""
         self._running = None
         for local_rank, worker in running.workers.items():
             worker.ended(running.g, exits.describe(-signal.SIGKILL, stopped=True), running.note)
             self._close_log(worker)
             at_s = protocol.boottime_s()
-            exited = Exited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_said(worker))
+            exited = ProcessExited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_said(worker))
             self._loop.call_soon(self._on_event, exited)
-        self._loop.call_soon(self._on_event, Gone(running.g))
+        self._loop.call_soon(self._on_event, ProcessesGone(running.g))
 
     def stop(self, grace_s: float, note: str = "", local_ranks: Collection[int] = ()) -> None:
         """SIGTERM to the process groups of these workers, () are all; SIGKILL after `grace_s`.
@@ -239,7 +250,7 @@ class Workers:
             if self._running.held:
                 self._call_off(self._running)
             else:
-                self._order(protocol.Stop(grace_s, tuple(local_ranks)))
+                self._order(protocol.TerminateWorkers(grace_s, tuple(local_ranks)))
 
     def asked(self, local_ranks: Collection[int], note: str) -> None:
         """These workers were asked to save and to leave: with 143 they count as stopped. `note` is for their logs."""
@@ -249,7 +260,7 @@ class Workers:
                 if worker.running:
                     worker.asked_to_leave(note)
 
-    def log(self, local_rank: int) -> StartLog | None:
+    def log(self, local_rank: int) -> WorkerStartLog | None:
         """The log of a worker of the generation that runs, None if there is none."""
         worker = self._running.workers.get(local_rank) if self._running is not None else None
         return worker.log if worker is not None else None
@@ -261,9 +272,9 @@ class Workers:
             if self._running.held:
                 self._call_off(self._running)
             else:
-                self._order(protocol.Kill())
+                self._order(protocol.KillWorkers())
 
-    def _to_be_stopped(self, running: _Running, note: str, local_ranks: Collection[int] = ()) -> None:
+    def _to_be_stopped(self, running: _SpawnedGeneration, note: str, local_ranks: Collection[int] = ()) -> None:
         running.note = note or running.note
         for local_rank, worker in running.workers.items():
             if not local_ranks or local_rank in local_ranks:
@@ -278,7 +289,7 @@ class Workers:
         if not self._closing:
             self._closing = True
             if self._prepared:
-                self._order(protocol.Close())
+                self._order(protocol.CloseNursery())
         if self._prepared:
             await asyncio.wait((self._ended,), timeout=CLOSE_LIMIT_S)
         if not self._ended.done():
@@ -289,7 +300,7 @@ class Workers:
 
     # To the nursery.
 
-    def _order(self, order: protocol.Order, fds: Sequence[int] = ()) -> None:
+    def _order(self, order: protocol.NurseryOrder, fds: Sequence[int] = ()) -> None:
         """Queue an order. When the nursery is gone it has no addressee, and `NurseryDied` says so."""
         if self._channel is not None:
             self._channel.put(protocol.encode(order), fds)
@@ -302,7 +313,7 @@ class Workers:
             return
         try:
             channel.flush()
-        except Closed:
+        except ChannelClosed:
             self._loop.remove_writer(channel)  # It is dying; `_died` does the rest.
             return
         if channel.waiting:
@@ -317,8 +328,8 @@ class Workers:
         if self._channel is None:
             return False
         try:
-            reports = [protocol.report(line) for line in self._channel.take()]
-        except Closed:
+            reports = [protocol.decode_report(line) for line in self._channel.take()]
+        except ChannelClosed:
             self._loop.remove_reader(self._channel)
             return False
         except protocol.WireError as error:
@@ -329,58 +340,58 @@ class Workers:
             self._take(report)
         return True
 
-    def _take(self, report: protocol.Report) -> None:
+    def _take(self, report: protocol.NurseryReport) -> None:
         running = self._running
         match report:
-            case protocol.Ready():
+            case protocol.NurseryUp():
                 if not self._ready.done():  # It comes again from one that begins anew.
                     self._ready.set_result(None)
-            case protocol.Prepared(cold, said, watched):
+            case protocol.NurseryReady(cold, said, watched):
                 self._now_prepared(watched)
-                self._on_event(Prepared(cold, said))
-            case protocol.Obeyed(orders):
+                self._on_event(NurseryPrepared(cold, said))
+            case protocol.OrderAck(orders):
                 self._answers.answered(orders)
-            case protocol.Started(g, pids, cold) if running is not None:
+            case protocol.ChildrenForked(g, pids, cold) if running is not None:
                 for worker, pid in zip(running.workers.values(), pids, strict=True):
                     worker.pid = pid
-                self._on_event(Spawned(g, pids, cold))
-            case protocol.Signalled(_, local_ranks) if running is not None:
+                self._on_event(ProcessesSpawned(g, pids, cold))
+            case protocol.ChildrenSignalled(_, local_ranks) if running is not None:
                 for local_rank in local_ranks:
                     running.workers[local_rank].signalled(self.pid or 0, running.note)
-            case protocol.Ended(g, local_rank, code, at_s, stopped) if running is not None:
+            case protocol.ChildExited(g, local_rank, code, at_s, stopped) if running is not None:
                 worker = running.workers[local_rank]
                 asked = worker.asked and not stopped and (code == exits.LEFT or self._has_saved(local_rank))
                 words = exits.describe(code, stopped=stopped, asked=asked)
                 worker.ended(g, words, running.note if stopped else "")
-                self._on_event(Exited(g, local_rank, code, at_s, stopped or asked, *_said(worker), asked))
-            case protocol.Vanished(g, left) if running is not None:
+                self._on_event(ProcessExited(g, local_rank, code, at_s, stopped or asked, *_said(worker), asked))
+            case protocol.GenerationExited(g, left) if running is not None:
                 self._let_go(running)
-                self._on_event(Gone(g, left))
-            case protocol.Overran(g) if running is not None:
+                self._on_event(ProcessesGone(g, left))
+            case protocol.GenerationExpired(g) if running is not None:
                 running.overdue = True
                 self._unmind_clock()
-                self._on_event(Overdue(g))
+                self._on_event(DeadlinePassed(g))
             case _:
                 raise RuntimeError(f"the nursery reports {report}, but nothing runs")
 
     def _now_prepared(self, watched: tuple[str, ...]) -> None:
         self._answers.stop()
-        self._answers = Answers(self._unanswered)  # A nursery that was made anew counts anew.
+        self._answers = NurseryWatchdog(self._unanswered)  # A nursery that was made anew counts anew.
         if self._patience is not None:
             self._patience.cancel()
         self._prepared, self._watched, self._patience = True, watched, None
         if self._until_s > 0:
-            self._order(protocol.Until(self._until_s))
+            self._order(protocol.SetDeadline(self._until_s))
         self._let_start()
 
-    def _let_go(self, running: _Running) -> None:
+    def _let_go(self, running: _SpawnedGeneration) -> None:
         """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
         self._running = None
         self._unmind_clock()
         for worker in running.workers.values():
             self._close_log(worker)
 
-    def _close_log(self, worker: Worker) -> None:
+    def _close_log(self, worker: WorkerProcess) -> None:
         try:
             worker.close()
         except OSError as error:
@@ -476,5 +487,5 @@ class Workers:
         return [process for process in found if not process.zombie]
 
 
-def _said(worker: Worker) -> tuple[Ending, Ending | None]:
+def _said(worker: WorkerProcess) -> tuple[OutputTail, OutputTail | None]:
     return worker.log.ending, worker.log.ending_at_mark

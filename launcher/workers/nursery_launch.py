@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from launcher.config.config import Config
-from launcher.nursery.main import START, Setup
+from launcher.nursery.main import START, NurserySetup
 from launcher.nursery.preload import stamp
-from launcher.nursery.warm_policy import NO_WARM, Recipe, forbidden, read_early
+from launcher.nursery.warm_policy import NO_WARM, PreloadConfig, read_early, why_environment_cold
 from launcher.system import limits
-from launcher.system.private_env import without
+from launcher.system.private_env import inheritable_env
 
 
-def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[bytes]:
+def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess.Popen[bytes]:
     """Start it in its own session, out of reach of the terminal's Ctrl-C. `fd` is its end of the socket pair."""
-    setup = Setup(
+    setup = NurserySetup(
         fd,
         os.getpid(),
         lock="" if lock is None else str(lock),
@@ -30,7 +30,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: Recipe) -> subprocess.Popen[
     )
     process = subprocess.Popen(
         [sys.executable, "-c", START, setup.text],
-        env={**dict(recipe.wishes), **without(os.environ, ())},  # It stays readable in what is forked.
+        env={**dict(recipe.wishes), **inheritable_env(os.environ, ())},  # It stays readable in what is forked.
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(fd,),
@@ -51,16 +51,16 @@ def _home() -> str:
     return "" if home in (*site.getsitepackages(), site.getusersitepackages()) else home
 
 
-def recipe(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> Recipe:
+def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> PreloadConfig:
     """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
     cold = ""
     if not config.warm:
         cold = NO_WARM
     elif not config.python:
         cold = f"{Path(config.script).name} is not run by python"
-    cold = cold or forbidden(environ)
+    cold = cold or why_environment_cold(environ)
     folder: str | None = None
     if not environ.get("PYTHONSAFEPATH"):
         folder = os.getcwd() if config.module else os.path.dirname(os.path.realpath(config.script))
     early = tuple((name, text) for name, text in wishes.items() if read_early(name) and name not in environ)
-    return Recipe(cold, config.preload, folder, early)
+    return PreloadConfig(cold, config.preload, folder, early)

@@ -16,7 +16,7 @@ LATE_S = 0.5
 """A look that comes so much too late says that this process stood still itself, perhaps the nursery with it."""
 
 
-class Answers:
+class NurseryWatchdog:
     """Counts orders and answers, and calls `silent` when an order has had no answer for `ANSWER_LIMIT_S`."""
 
     def __init__(self, silent: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ PAUSE_S = 0.5
 
 
 @dataclass(slots=True)
-class Deaths:
+class NurseryBackoff:
     """The deaths of one node's nurseries, in a row."""
 
     in_row: int = 0

@@ -10,49 +10,51 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from elastic.channel.client import Left, Said
+from elastic.channel.client import SavedAndLeaving, WorkerMessage
 from elastic.core.model import Role
 from elastic.core.text import process_name
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from launcher.text import failure_report, sanitize
-from launcher.workers.nursery_client import Workers
-from launcher.workers.reports.messages import Follower, Heard, WorkerTalk
+from launcher.workers.nursery_client import NurseryClient
+from launcher.workers.reports.messages import ReportListener, WorkerChannel, WorkerReport
 
 
 class PlannedStop:
     """At most one at a time."""
 
-    def __init__(self, talk: WorkerTalk, narrator: Narrator, save_limit_s: float) -> None:
+    def __init__(self, talk: WorkerChannel, narrator: AgentLog, save_limit_s: float) -> None:
         """Nothing is asked of anybody yet."""
         self._talk = talk
         self._narrator = narrator
         self._save_limit_s = save_limit_s
         self._timers: list[asyncio.TimerHandle] = []
-        self._follower: Follower | None = None
+        self._follower: ReportListener | None = None
 
     def begin(
-        self, nursery: Workers, running: Callable[[], Collection[int]], grace_s: float, why: str, line: str
+        self, nursery: NurseryClient, running: Callable[[], Collection[int]], grace_s: float, why: str, line: str
     ) -> None:
         """Stop the workers of `nursery`; `running` tells which of them have not ended, by local rank.
 
         `why` is that of `StopWorkers`; `line` goes into the logs of those that get a signal.
         """
         self.cancel()
-        asked = self._talk.ask_to_leave(sanitize.clean(why), running())
-        nursery.asked([heard.local_rank for heard in asked], sanitize.clean(failure_report.asked_line(why)))
+        asked = self._talk.ask_to_leave(sanitize.sanitize_line(why), running())
+        nursery.asked(
+            [heard.local_rank for heard in asked], sanitize.sanitize_line(failure_report.asked_worker_line(why))
+        )
         others = set(running()) - {heard.local_rank for heard in asked}
         if others or not asked:
             nursery.stop(grace_s, line, sorted(others))
         loop = asyncio.get_running_loop()
 
-        def end(whom: list[Heard], words: str) -> None:
+        def end(whom: list[WorkerReport], words: str) -> None:
             left = [heard for heard in whom if heard.local_rank in running()]
             if left:
                 self._narrator.say(f"{_named(left)} did not {words}: SIGTERM")
                 nursery.stop(grace_s, line, [heard.local_rank for heard in left])
 
-        def follow(heard: Heard, message: Said) -> None:
-            if isinstance(message, Left):
+        def follow(heard: WorkerReport, message: WorkerMessage) -> None:
+            if isinstance(message, SavedAndLeaving):
                 words = f"end within {grace_s:g} s (--grace) after it had saved"
                 self._timers.append(loop.call_later(grace_s, end, [heard], words))
 
@@ -75,5 +77,5 @@ class PlannedStop:
             self._follower = None
 
 
-def _named(whom: Collection[Heard]) -> str:
+def _named(whom: Collection[WorkerReport]) -> str:
     return ", ".join(process_name(Role.WORKER, heard.rank) for heard in whom)

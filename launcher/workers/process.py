@@ -9,13 +9,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from elastic.core.model import Role
-from launcher.logs.console_streams import ProcessId, Showing
+from launcher.logs.console_streams import ConsoleStreams, ProcessId
 from launcher.logs.logger import closing_line, signal_info_line
-from launcher.logs.pipe_reader import Tap
-from launcher.logs.worker_log import StartLog
-from launcher.logs.writer_client import Sink
-from launcher.logs.writer_protocol import UNBOUND, Bound
-from launcher.text.sanitize import Ending
+from launcher.logs.pipe_reader import PipeReader
+from launcher.logs.worker_log import WorkerStartLog
+from launcher.logs.writer_client import LogSink
+from launcher.logs.writer_protocol import UNBOUND, LogLimits
+from launcher.text.sanitize import OutputTail
 
 
 class WorkerSpec(Struct, frozen=True):
@@ -38,14 +38,14 @@ class WorkerSpec(Struct, frozen=True):
     role: Role = Role.WORKER
 
 
-class Prepared(Struct, frozen=True):
+class NurseryPrepared(Struct, frozen=True):
     """The nursery has imported what it was to; `cold` says why it did not. `said` is what its imports wrote."""
 
     cold: str
     said: str = ""
 
 
-class Spawned(Struct, frozen=True):
+class ProcessesSpawned(Struct, frozen=True):
     """The workers of `g` run, in the order of their specs; pid 0 is one that could not be forked.
 
     `cold` says of each why it started cold, "" if it started warm.
@@ -56,7 +56,7 @@ class Spawned(Struct, frozen=True):
     cold: tuple[str, ...] = ()
 
 
-class Exited(Struct, frozen=True):
+class ProcessExited(Struct, frozen=True):
     """A worker ended with an exit code, or minus a signal, at `at_s` on `CLOCK_BOOTTIME`.
 
     `stopped`: we had signalled it before, or it left as it was asked to (`asked`). `said`: the end of what it said, for
@@ -68,48 +68,48 @@ class Exited(Struct, frozen=True):
     code: int
     at_s: float
     stopped: bool = False
-    said: Ending = Ending()
-    said_before: Ending | None = None
+    said: OutputTail = OutputTail()
+    said_before: OutputTail | None = None
     asked: bool = False
 
 
-class Gone(Struct, frozen=True):
+class ProcessesGone(Struct, frozen=True):
     """Nothing of `g` runs any more. `left` are processes of another user (sudo) that may not be killed."""
 
     g: int
     left: tuple[int, ...] = ()
 
 
-class Overdue(Struct, frozen=True):
-    """The right to run ended, or there was none: the workers of `g` are killed. `Exited` and `Gone` follow."""
+class DeadlinePassed(Struct, frozen=True):
+    """The workers of `g` are killed at their run deadline. `ProcessExited` and `ProcessesGone` follow."""
 
     g: int
 
 
 class NurseryDied(Struct, frozen=True):
-    """The nursery is gone and so are the workers; no `Exited` or `Gone` follows.
+    """The nursery is gone and so are the workers; no `ProcessExited` or `ProcessesGone` follows.
 
     `left` are processes of the workers that could not be ended. `said`: the end of what each of those said that died
     with it, by local rank.
     """
 
     left: tuple[int, ...] = ()
-    said: Mapping[int, Ending] = {}
+    said: Mapping[int, OutputTail] = {}
 
 
-WorkerEvent = Prepared | Spawned | Exited | Gone | Overdue | NurseryDied
+WorkerEvent = NurseryPrepared | ProcessesSpawned | ProcessExited | ProcessesGone | DeadlinePassed | NurseryDied
 
 
-class Worker:
+class WorkerProcess:
     """A worker that is being started, runs, or has ended: its log is open until `close`."""
 
     def __init__(
         self,
         spec: WorkerSpec,
         g: int,
-        showing: Showing,
-        sink: Sink,
-        bound: Bound = UNBOUND,
+        showing: ConsoleStreams,
+        sink: LogSink,
+        bound: LogLimits = UNBOUND,
     ) -> None:
         """Open its log and its pipes; it is one of generation `g`.
 
@@ -120,16 +120,16 @@ class Worker:
         self.running = True
         self.asked = False
         self._explained = False
-        self._log = StartLog(sink, spec.log, spec.header, bound)
-        self._taps: tuple[Tap, ...]
+        self._log = WorkerStartLog(sink, spec.log, spec.header, bound)
+        self._taps: tuple[PipeReader, ...]
         if spec.shown:
             process = ProcessId(spec.role, spec.rank, spec.local_rank, spec.shared)
-            self._taps = tuple(Tap(self._log, show) for show in showing.of(process, g))
+            self._taps = tuple(PipeReader(self._log, show) for show in showing.of(process, g))
         else:
-            self._taps = (Tap(self._log),)
+            self._taps = (PipeReader(self._log),)
 
     @property
-    def log(self) -> StartLog:
+    def log(self) -> WorkerStartLog:
         """This start in its log."""
         return self._log
 

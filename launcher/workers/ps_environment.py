@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from elastic.core import text
-from elastic.core.model import Generation, Place, Role, Seat, Seated
+from elastic.core.model import Generation, GenerationMember, Role, Task, TaskAssignment
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.system.private_env import without
-from launcher.workers.environment import LISTS, ROLE_NAMES, Told, short, wishes
+from launcher.system.private_env import inheritable_env
+from launcher.workers.environment import LISTS, ROLE_NAMES, LaunchContext, default_env, lists_that_fit
 
 PADDLE_ROLES: Final[Mapping[Role, str]] = {
     Role.SERVER: "PSERVER",
@@ -53,17 +53,17 @@ OF_SOME: Final = frozenset(
 """What only some processes have: taken out where an outer launcher left it."""
 
 
-def log_name(seat: Seat) -> str:
+def log_name(seat: Task) -> str:
     """The file in the log folder for the process of a seat."""
     return text.log_name(seat.role, seat.index)
 
 
-def roster_document(generation: Generation) -> bytes:
+def cluster_spec_document(generation: Generation) -> bytes:
     """Who is where now, as JSON: what stands in the file of `ELASTIC_ROSTER_FILE`.
 
     `servers` are endpoints by index, "" where a seat is vacant; workers and heterogeneous workers name their index.
     """
-    servers, workers, heters = _seated(generation)
+    servers, workers, heters = _task_assignments(generation)
     document = {
         "generation": generation.g,
         "revision": generation.rev,
@@ -74,15 +74,17 @@ def roster_document(generation: Generation) -> bytes:
     return msgspec.json.encode(document) + b"\n"
 
 
-def ps_environment(told: Told, *, place: Place, seat_index: int, roster_file: str, error_file: str) -> dict[str, str]:
+def ps_environment(
+    told: LaunchContext, *, place: GenerationMember, seat_index: int, roster_file: str, error_file: str
+) -> dict[str, str]:
     """The whole environment of the process with the seat `place.seats[seat_index]`.
 
     The master in `told` is on the node of server 0. `error_file` is where torch's @record may write.
     """
     generation, master = told.generation, told.master
     seat, port = place.seats[seat_index], place.ports[seat_index]
-    serving, workers, heters = _seated(generation)
-    made = without(told.base, OF_SOME)
+    serving, workers, heters = _task_assignments(generation)
+    made = inheritable_env(told.base, OF_SOME)
     made |= told.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
     made |= {
         "ELASTIC_ROLE": str(seat.role),
@@ -99,21 +101,25 @@ def ps_environment(told: Told, *, place: Place, seat_index: int, roster_file: st
         "PADDLE_GLOO_RENDEZVOUS": "3",
         "PADDLE_GLOO_HTTP_ENDPOINT": master,
     }
-    made |= short(_lists(serving, workers, heters))
+    made |= lists_that_fit(_lists(serving, workers, heters))
     if seat.role is Role.SERVER:
         made["PADDLE_CURRENT_IP"] = place.host
     else:
-        made |= _ranks(generation, place, seat_index, _cards(told.base))
+        made |= _ranks(generation, place, seat_index, _gpus(told.base))
         made |= _meeting(generation, master)
     made |= told.proxies
-    return {"PADDLE_WITH_GLOO": "0"} | wishes(len(place.seats), told.interface) | made
+    return {"PADDLE_WITH_GLOO": "0"} | default_env(len(place.seats), told.interface) | made
 
 
-def _seated(generation: Generation) -> tuple[tuple[Seated, ...], tuple[Seated, ...], tuple[Seated, ...]]:
+def _task_assignments(
+    generation: Generation,
+) -> tuple[tuple[TaskAssignment, ...], tuple[TaskAssignment, ...], tuple[TaskAssignment, ...]]:
     return generation.seated(Role.SERVER), generation.seated(Role.WORKER), generation.seated(Role.HETER)
 
 
-def _lists(servers: Sequence[Seated], workers: Sequence[Seated], heters: Sequence[Seated]) -> dict[str, str]:
+def _lists(
+    servers: Sequence[TaskAssignment], workers: Sequence[TaskAssignment], heters: Sequence[TaskAssignment]
+) -> dict[str, str]:
     """Who is where, with commas. A server's place in its list is its index, so that a vacant seat leaves a gap."""
     hosts = {one.seat.index: one.host for one in servers}
     made = {
@@ -130,7 +136,7 @@ def _lists(servers: Sequence[Seated], workers: Sequence[Seated], heters: Sequenc
     return made
 
 
-def _ranks(generation: Generation, place: Place, seat_index: int, cards: int) -> dict[str, str]:
+def _ranks(generation: Generation, place: GenerationMember, seat_index: int, cards: int) -> dict[str, str]:
     """What torchrun tells its workers. Workers come first in the order of ranks, then heterogeneous workers."""
     seat = place.seats[seat_index]
     workers, heters = _count(generation.seated(Role.WORKER)), _count(generation.seated(Role.HETER))
@@ -160,25 +166,25 @@ def _meeting(generation: Generation, master: str) -> dict[str, str]:
     """
     host, port = parse_endpoint(master)
     for place in generation.members:
-        if Seat(Role.WORKER, 0) in place.seats and place.host != host and place.masters:
+        if Task(Role.WORKER, 0) in place.seats and place.host != host and place.masters:
             host, port = place.host, place.masters[generation.g % len(place.masters)]
     return {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
 
 
-def _cards(base: Mapping[str, str]) -> int:
+def _gpus(base: Mapping[str, str]) -> int:
     """How many cards the agent was told to use, 0 if it was not told."""
     return len([card for card in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if card.strip()])
 
 
-def _count(seated: Sequence[Seated]) -> int:
+def _count(seated: Sequence[TaskAssignment]) -> int:
     """Seats of a role, those included that are vacant between others: every index is below it."""
     return max((one.seat.index + 1 for one in seated), default=0)
 
 
-def _by_index(seated: Sequence[Seated]) -> list[str]:
+def _by_index(seated: Sequence[TaskAssignment]) -> list[str]:
     found = {one.seat.index: _endpoint(one) for one in seated}
     return [found.get(index, "") for index in range(_count(seated))]
 
 
-def _endpoint(one: Seated) -> str:
+def _endpoint(one: TaskAssignment) -> str:
     return join_host_port(one.host, one.port)

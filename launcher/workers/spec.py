@@ -10,19 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from elastic.core.agent.events import StartWorkers
-from elastic.core.model import Generation, Role, Seat
+from elastic.core.model import Generation, Role, Task
 from launcher.config.config import Config, worker_argv
 from launcher.config.ps_layout import static_hosts
 from launcher.logs import logger
 from launcher.net import addresses
 from launcher.net.endpoints import join_host_port
-from launcher.workers.environment import Told, worker_environment
+from launcher.workers.environment import LaunchContext, worker_environment
 from launcher.workers.nursery_client import WorkerSpec
 from launcher.workers.ps_environment import log_name, ps_environment
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class JobContext:
     """What this agent has learned in the course of the job, for the processes that it starts now.
 
     `saved` is the job's newest committed checkpoint as JSON, "" without one; `restore_step` what is still to be gone
@@ -34,7 +34,7 @@ class Learned:
     channel: str
 
 
-class Specs:
+class SpecBuilder:
     """Makes the processes of one node. `folder` is its private one, `roster_file` says where everybody is."""
 
     def __init__(self, config: Config, node: str, host: str, folder: Path, roster_file: Path) -> None:
@@ -48,19 +48,19 @@ class Specs:
         self._known = addresses.known_by(self._interface)
         self._cwd = os.getcwd()
 
-    def make(self, action: StartWorkers, learned: Learned) -> dict[int, WorkerSpec]:
+    def make(self, action: StartWorkers, learned: JobContext) -> dict[int, WorkerSpec]:
         """The processes of a generation on this node, by local rank: its workers, or its seats with servers."""
         generation = action.generation
         with suppress(OSError):  # It was deleted. One of that name may be there again; if not, the worker says so.
             self._cwd = os.getcwd()
         if not self._config.nic:  # A card that was taken out and put back may have another name.
-            self._interface = addresses.followed(self._interface, self._known)
+            self._interface = addresses.interface_now(self._interface, self._known)
         if seats := generation.members[action.m_id].seats:
             return {at: self._seat(action, learned, at) for at in range(len(seats))}
         told = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)
         return {local: self._worker(action, told, local) for local in range(generation.slots)}
 
-    def _worker(self, action: StartWorkers, told: Told, local: int) -> WorkerSpec:
+    def _worker(self, action: StartWorkers, told: LaunchContext, local: int) -> WorkerSpec:
         generation, config = action.generation, self._config
         rank = action.m_id * generation.slots + local
         environment = worker_environment(
@@ -92,7 +92,7 @@ class Specs:
             shared=self._several(generation),
         )
 
-    def _seat(self, action: StartWorkers, learned: Learned, at: int) -> WorkerSpec:
+    def _seat(self, action: StartWorkers, learned: JobContext, at: int) -> WorkerSpec:
         """One process of a parameter-server job; `at` is the place of its seat among those of the node."""
         generation, config = action.generation, self._config
         place = generation.members[action.m_id]
@@ -111,7 +111,7 @@ class Specs:
         console = config.console
         shown = (
             console == "all"
-            or (console == "rank0" and seat == Seat(Role.WORKER, 0))
+            or (console == "rank0" and seat == Task(Role.WORKER, 0))
             or (console == "local0" and at == first)
         )
         return WorkerSpec(
@@ -136,11 +136,11 @@ class Specs:
         )
 
     def _told(
-        self, action: StartWorkers, learned: Learned, base: Mapping[str, str], master: str, restarts: int
-    ) -> Told:
+        self, action: StartWorkers, learned: JobContext, base: Mapping[str, str], master: str, restarts: int
+    ) -> LaunchContext:
         """What every process of this node is told."""
         config = self._config
-        return Told(
+        return LaunchContext(
             base=base,
             generation=action.generation,
             master=master,
@@ -170,7 +170,7 @@ class Specs:
     def _meeting(self, generation: Generation, master: str) -> str:
         """Where the workers of a parameter-server job meet: on the node that has server 0 now."""
         for place in generation.members:
-            if Seat(Role.SERVER, 0) in place.seats and place.masters:
+            if Task(Role.SERVER, 0) in place.seats and place.masters:
                 return join_host_port(place.host, place.masters[generation.g % len(place.masters)])
         return master
 

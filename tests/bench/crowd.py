@@ -16,14 +16,14 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from elastic.core.admission import Me
+from elastic.core.admission import NodeIdentity
 from elastic.core.agent import events as ae
-from elastic.core.agent.state import Facts, Limits
+from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
-from elastic.core.decide import Policy
+from elastic.core.decide import DecisionPolicy
 from elastic.core.keys import JobKeys, ViewReader
-from elastic.core.kv import Range
-from elastic.core.model import Member, Np, Spec
+from elastic.core.kv import KeyRange
+from elastic.core.model import JobSpec, Member, Np
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from elastic.store import session
@@ -44,9 +44,9 @@ def raise_limits() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def spec_of(count: int, slots: int) -> Spec:
+def spec_of(count: int, slots: int) -> JobSpec:
     """What a job of so many nodes says: it starts when all are there, and goes on with any number."""
-    return Spec(np=Np(1, count, count), slots=slots, lease_ttl_s=LEASE_TTL_S, settle_s=3.0)
+    return JobSpec(np=Np(1, count, count), slots=slots, lease_ttl_s=LEASE_TTL_S, settle_s=3.0)
 
 
 class Agent:
@@ -66,8 +66,10 @@ class Agent:
             ports=tuple(range(first, first + slots)),
             versions={"python": "3.11", "torch": "2.13.0", "nccl": "2.29.1", "launcher": "0.1.0", "script": "ab" * 8},
         )
-        me = Me(self.node, member, spec_of(crowd.count, slots), f"incarnation-{number}")
-        facts = Facts(me, crowd.keys, Limits(watch_patience_s=LIMIT_S), Policy(self.node), now=time.monotonic())
+        me = NodeIdentity(self.node, member, spec_of(crowd.count, slots), f"incarnation-{number}")
+        facts = AgentState(
+            me, crowd.keys, Timeouts(watch_patience_s=LIMIT_S), DecisionPolicy(self.node), now=time.monotonic()
+        )
         facts.idle_since = facts.entered_at = facts.now
         self.core = AgentCore(facts)
         self.has = self.runs = 0
@@ -98,7 +100,7 @@ class Agent:
 
     def start(self) -> None:
         """Begin to join."""
-        self._perform(ae.Follow(complete=False))
+        self._perform(ae.MirrorKeys(complete=False))
         self._spawn(self._mirror.run())
 
     async def stop(self) -> None:
@@ -189,11 +191,11 @@ class Agent:
 
     def _perform(self, action: ae.Action) -> None:
         match action:
-            case ae.Send() if self.crowd.gathers(action.transaction.kind):
+            case ae.SendTransaction() if self.crowd.gathers(action.transaction.kind):
                 self._spawn(self._send_together(action.transaction))
-            case ae.Send():
+            case ae.SendTransaction():
                 self._spawn(self._send(action.transaction))
-            case ae.Follow():
+            case ae.MirrorKeys():
                 self._scope = (action.complete, action.node or "")
                 keys = self.crowd.keys
                 nodes = (self.node,) if action.node is None else (self.node, action.node)
@@ -202,18 +204,18 @@ class Agent:
                     self.pictured.clear()
             case ae.Relist():
                 self._mirror.refresh_soon()
-            case ae.FindOlder():
+            case ae.FindPredecessor():
                 self._spawn(self._find_older(action.before_revision))
             case ae.OpenSession():
                 self._spawn(self._open_session(action.ttl_s))
-            case ae.Revoke():
+            case ae.RevokeLease():
                 self._spawn(self._store.revoke(action.lease))
             case ae.StartWorkers():
                 self.runs = action.generation.g
                 self.crowd.reached("run", self)
             case ae.StopWorkers():
-                self._events.append(ae.Gone(action.g, -1))
-            case ae.Exit():
+                self._events.append(ae.WorkersGone(action.g, -1))
+            case ae.ExitAgent():
                 self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
 
     async def _send_together(self, transaction: Transaction) -> None:
@@ -226,25 +228,25 @@ class Agent:
         try:
             result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
         except (OutcomeUnknown, StoreUnavailable):
-            self.feed(ae.Answered(transaction, None))
+            self.feed(ae.TransactionAnswered(transaction, None))
         else:
             self.crowd.sent[transaction.kind, result.done] += 1
             older = registered_before(self.crowd.keys, transaction, result)
-            self.feed(ae.Answered(transaction, result.done, result.revision, older))
+            self.feed(ae.TransactionAnswered(transaction, result.done, result.revision, older))
 
     async def _find_older(self, before: int) -> None:
-        members = Range.prefix(self.crowd.keys.members)
+        members = KeyRange.prefix(self.crowd.keys.members)
         listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
         self.crowd.sent["find older", True] += 1
         found = listing.entries[0] if listing.entries else None
         node = found.key.removeprefix(self.crowd.keys.members) if found is not None else None
-        self.feed(ae.Older(before, node, found.create_revision if found is not None else 0))
+        self.feed(ae.PredecessorFound(before, node, found.create_revision if found is not None else 0))
 
     async def _open_session(self, ttl_s: float) -> None:
         sent_at = time.monotonic()
         lease = await self._store.grant(ttl_s)
         self.lease = lease.id
-        self.feed(ae.Granted(lease.id, lease.ttl_s, sent_at))
+        self.feed(ae.LeaseGranted(lease.id, lease.ttl_s, sent_at))
         kept = session.Session(
             self._store,
             lease,
@@ -258,9 +260,9 @@ class Agent:
     def _session_event(self, event: session.SessionEvent) -> None:
         assert self.lease is not None
         match event:
-            case session.Refreshed():
-                self.feed(ae.Refreshed(self.lease, event.ttl_s, event.sent_at, event.key_revision))
-            case session.Lost() | session.Silent():
+            case session.KeepaliveSucceeded():
+                self.feed(ae.LeaseRefreshed(self.lease, event.ttl_s, event.sent_at, event.key_revision))
+            case session.LeaseLost() | session.KeepaliveFailing():
                 self.crowd.fail(RuntimeError(f"{self.node}: {event}"))
 
 

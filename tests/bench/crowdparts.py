@@ -85,7 +85,7 @@ class Part:
         for agent in self.crowd.agents:
             if agent.proposes:
                 created = agent.core.facts.view.members[victim.node].create_revision
-                agent.feed(ae.ProvenGone(victim.node, created, victim.host))
+                agent.feed(ae.ProcessProvenDead(victim.node, created, victim.host))
 
     async def heard(self) -> float:
         """When the last had the bytes of the next generation."""

@@ -28,8 +28,8 @@ import msgspec
 import psutil
 
 from elastic.core.keys import JobKeys, decode, encode
-from elastic.core.kv import Put, Range
-from elastic.core.model import Spec
+from elastic.core.kv import KeyRange, Put
+from elastic.core.model import JobSpec
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher.config import readers
@@ -104,8 +104,8 @@ class Stage:
 
         async def write() -> None:
             store, keys = EtcdStore([self.etcd.endpoint]), JobKeys("leaks")
-            (entry,) = (await store.list(Range.key(keys.spec))).entries
-            spec: Spec = decode(keys, keys.spec, entry.value)
+            (entry,) = (await store.list(KeyRange.key(keys.spec))).entries
+            spec: JobSpec = decode(keys, keys.spec, entry.value)
             await store.txn((), (Put(keys.spec, encode(msgspec.structs.replace(spec, np=readers.np(np)))),))
             await store.close()
 

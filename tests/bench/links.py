@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import psutil
 
 from elastic.core.agent.events import LinkTarget
-from launcher.peers.links import Links
-from launcher.peers.listener import Hello
+from launcher.peers.links import PeerLinks
+from launcher.peers.listener import PeerListener
 
 SECRET = "secret"
 IDLE_S = 10.0
@@ -33,9 +33,9 @@ class Told:
     proofs: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def links(self, node: str) -> Links:
+    def links(self, node: str) -> PeerLinks:
         """The links of this node, which tell it here."""
-        return Links(
+        return PeerLinks(
             "j1",
             node,
             on_change=lambda nodes: self._set("up", nodes),
@@ -62,7 +62,7 @@ async def members(count: int) -> None:
     ports = []
     for number in range(count):
         links = Told().links(f"n-{number}")
-        hello = await Hello.listen("127.0.0.1", "j1", f"n-{number}")
+        hello = await PeerListener.listen("127.0.0.1", "j1", f"n-{number}")
         hello.hand_to(links.accept)
         links.secret(SECRET)
         ports.append(hello.port)

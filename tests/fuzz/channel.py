@@ -7,34 +7,34 @@ import socket
 
 from elastic.channel import client
 from elastic.channel.client import (
-    Committed,
-    Formed,
-    Hello,
-    Hopeless,
-    Joining,
-    Left,
-    Listening,
-    Note,
+    AcceptsPlannedStop,
+    AgentLogLine,
+    ChannelClient,
+    CheckpointSaved,
+    FirstCommit,
+    GroupFormed,
+    JoiningGroup,
+    PlannedStopRequest,
+    PreparationOver,
     Preparing,
     Progress,
-    Ready,
-    Refused,
-    Restored,
-    Said,
-    Saved,
+    RestoreDone,
+    SavedAndLeaving,
     Segment,
-    Standing,
-    Stop,
-    Wanted,
-    WorkerEnd,
+    SegmentDenied,
+    SegmentRequest,
+    Serving,
+    Unrecoverable,
+    WorkerHello,
+    WorkerMessage,
     encode,
 )
 from elastic.channel.server import ChannelServer
-from launcher.workers.reports.messages import Heard, WorkerTalk
-from launcher.workers.reports.progress_text import Telling
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.progress_text import ProgressFormatter
 from tests.fuzz.target import Target, scratch
 
-HELLO = Hello(0, 0, os.getpid(), 1, 0)
+HELLO = WorkerHello(0, 0, os.getpid(), 1, 0)
 FOLDER = scratch("channel")
 
 
@@ -53,11 +53,11 @@ class Quiet:
 def worker(data: bytes) -> None:
     """A process says who it is, and then each line as one packet, to an agent that obeys what it understands."""
     narrator = Quiet()
-    talk = WorkerTalk(FOLDER / "talk", narrator, 1 << 20)  # type: ignore[arg-type]
+    talk = WorkerChannel(FOLDER / "talk", narrator, 1 << 20)  # type: ignore[arg-type]
     talk._server = server = ChannelServer(
         talk._path, talk._hear, segments=talk.segments, detail=narrator.detail, left=talk._hung_up
     )
-    telling = Telling(terminal=False)
+    telling = ProgressFormatter(terminal=False)
     talk.followers.append(lambda heard, message: tell(telling, heard, message))
     talk.begin(1, {0: 0, 1: 1})
     try:
@@ -84,10 +84,10 @@ def worker(data: bytes) -> None:
     assert all(len(line) < 10_000 for line in telling.waits(1e9))
 
 
-def tell(telling: Telling, heard: Heard, message: Said) -> None:
+def tell(telling: ProgressFormatter, heard: WorkerReport, message: WorkerMessage) -> None:
     """As `launcher.workers.reports.progress` does it."""
     match message:
-        case Joining():
+        case JoiningGroup():
             telling.joining(heard.rank, message.missing, 1.0)
         case Preparing():
             telling.preparing(heard.rank, message.what, 1.0)
@@ -102,7 +102,7 @@ def agent(data: bytes) -> None:
         listener.bind(path)
         try:
             listener.listen(1)
-            end = WorkerEnd(path, HELLO)
+            end = ChannelClient(path, HELLO)
             connected, _ = listener.accept()
             with connected:
                 for packet in data.split(b"\n")[:50]:
@@ -114,20 +114,25 @@ def agent(data: bytes) -> None:
         finally:
             os.unlink(path)
     end.stop_asked()
-    assert not end.send(Listening())
+    assert not end.send(AcceptsPlannedStop())
     end.close()
 
 
-def lines(*messages: Said | client.Told) -> bytes:
+def lines(*messages: WorkerMessage | client.AgentMessage) -> bytes:
     return b"\n".join(map(encode, messages))
 
 
 WORDS = lines(
-    HELLO, Preparing("downloading"), Ready(), Joining("rank 2"), Formed(1.0), Listening(), Restored(7, 2.0),
-    Committed(), Progress(8, 2, {"loss": 0.5, "nan": None}, 3.0), Saved(8, "/ckpt"), Note("a line", True),
-    Wanted("node", 4096), Hopeless("no data", 1), Standing(), Left(8),
+    HELLO, Preparing("downloading"), PreparationOver(), JoiningGroup("rank 2"), GroupFormed(1.0), AcceptsPlannedStop(),
+    RestoreDone(7, 2.0), FirstCommit(), Progress(8, 2, {"loss": 0.5, "nan": None}, 3.0), CheckpointSaved(8, "/ckpt"),
+    AgentLogLine("a line", True), SegmentRequest("node", 4096), Unrecoverable("no data", 1), Serving(),
+    SavedAndLeaving(8),
 )  # fmt: skip
 TARGETS = (
     Target("channel of an agent", worker, (WORDS, lines(HELLO, Progress(1, 1, {})))),
-    Target("channel of a worker", agent, (lines(Stop("b joins"), Segment("node", 4096), Refused("node", "no room")),)),
+    Target(
+        "channel of a worker",
+        agent,
+        (lines(PlannedStopRequest("b joins"), Segment("node", 4096), SegmentDenied("node", "no room")),),
+    ),
 )

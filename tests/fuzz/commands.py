@@ -12,7 +12,7 @@ from launcher.config.argv import named_values
 from launcher.config.config import Config, worker_argv
 from launcher.config.flags import FLAGS as ALL
 from launcher.config.parse import parse
-from launcher.config.store_access import login
+from launcher.config.store_access import read_credentials
 from launcher.ctl import cli
 from launcher.job import job
 from launcher.local import commands
@@ -68,7 +68,7 @@ def operator(data: bytes) -> None:
         try:
             asked = cli.parser().parse_args([cli._underscored(word) for word in words])
             job.named_job(vars(asked), environ)
-            store_access.access(named_values(vars(asked), environ, job.JOB_FLAGS), environ)
+            store_access.read_access(named_values(vars(asked), environ, job.JOB_FLAGS), environ)
         except ConfigError as error:
             fits(error)
         except SystemExit as ended:
@@ -98,7 +98,7 @@ def password(data: bytes) -> None:
     path = FOLDER / "password"
     path.write_bytes(data)
     try:
-        found = login("me", str(path), {})
+        found = read_credentials("me", str(path), {})
     except ConfigError as error:
         fits(error)
         told = str(error)
@@ -121,7 +121,7 @@ READERS = (
         readers.port_range,
         readers.nic,
     ),
-    *(readers.cards, readers.endpoint_list, readers.worker_list, readers.key_prefix, readers.exit_codes, readers.size),
+    *(readers.gpus, readers.endpoint_list, readers.worker_list, readers.key_prefix, readers.exit_codes, readers.size),
     *(readers.modules, readers.log_size, readers.seconds(0), readers.lease_ttl, readers.etcd_user, readers.boolean),
 )
 EXAMPLES = {

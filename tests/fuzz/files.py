@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointError
 from elastic.train.checkpoint import fence, manifest, sharded_part
-from elastic.train.checkpoint.manifest import META, Entry, Meta, Part
+from elastic.train.checkpoint.manifest import META, CheckpointEntry, CheckpointMeta, PartFile
 from elastic.train.memory import slot as slots
-from elastic.train.memory.slot import Head, Layout, Slot, Spec
+from elastic.train.memory.slot import LeafSpec, Slot, SlotHead, SlotLayout
 from elastic.train.restore import rollback
 from elastic.train.statedict import tree
 from tests.fuzz.target import Target, scratch
@@ -36,7 +36,7 @@ def meta(data: bytes) -> None:
     """The meta.json of a checkpoint."""
     at = folder(manifest.name(7, 2))
     (at / META).write_bytes(data)
-    entry = Entry(7, 2, at)
+    entry = CheckpointEntry(7, 2, at)
     with contextlib.suppress(CheckpointError):
         found = manifest.read_meta(entry)
         for name in found.files:
@@ -101,8 +101,8 @@ def good_slot() -> bytes:
     try:
         os.ftruncate(fd, SLOT_BYTES)
         one = Slot(fd, SLOT_BYTES)
-        plan = Layout([Spec("", torch.float32, (4, 4)), Spec("w", torch.int64, (8,))])
-        head = Head(mark="i1/2", step=7, count=1, rank=0, world=2, local_world=1, replicated=True, sharded=False)
+        plan = SlotLayout([LeafSpec("", torch.float32, (4, 4)), LeafSpec("w", torch.int64, (8,))])
+        head = SlotHead(mark="i1/2", step=7, count=1, rank=0, world=2, local_world=1, replicated=True, sharded=False)
         sizes = one.write(plan, head, tree.pack({"a": [1, 2.5, "x"]}), [torch.ones(4, 4), torch.arange(8)])
         raw = os.pread(fd, SLOT_BYTES, 0)
         return raw[:64] + raw[slots.DATA_AT : slots.DATA_AT + sizes.data + sizes.meta]
@@ -118,13 +118,13 @@ def good_metadata() -> bytes:
     return (at / ".metadata").read_bytes()
 
 
-META_GOOD = Meta(
+META_GOOD = CheckpointMeta(
     step=7,
     generation=2,
     mark="i1/2",
-    parts={"model": Part(10, crc32="00000000"), "old": Part(3, sha256="0" * 64)},
+    parts={"model": PartFile(10, crc32="00000000"), "old": PartFile(3, sha256="0" * 64)},
     at=1e9,
-    sharded={"big": {"__0_0.distcp": Part(1, crc32="00000000"), ".metadata": Part(2, crc32="00000000")}},
+    sharded={"big": {"__0_0.distcp": PartFile(1, crc32="00000000"), ".metadata": PartFile(2, crc32="00000000")}},
 )
 RECORD_GOOD = b'{"run":"i1/1","step":7,"generation":2,"aside":["aside-step-0000000009.g2"],"at":1e9}'
 CLAIM_GOOD = b'{"mark":"i1/1","accepted":["step-0000000009.g2"],"incarnations":["i0","i1"]}'

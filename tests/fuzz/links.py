@@ -10,11 +10,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from elastic.core.agent.events import LinkTarget
-from launcher.net.lines import Lines, LineTooLong
-from launcher.peers.inbound_links import Door
-from launcher.peers.links import Links
+from launcher.net.lines import LineSplitter, LineTooLong
+from launcher.peers.inbound_links import InboundLinks
+from launcher.peers.links import PeerLinks
 from launcher.wire import links as linkwire
-from launcher.wire.links import Bye, Granted, Greeting, LinkError, Ping, Pong, Prove, Proven, Vouch
+from launcher.wire.links import Bye, Greeting, LinkError, Ping, Pong, Prove, Proven, Vouch, VouchGranted
 from tests.fuzz.target import Target
 
 SECRET = "the secret of the job"
@@ -25,7 +25,7 @@ PIECE = 700
 
 def lines(data: bytes) -> None:
     """What is said over a link is a line that means something, or the end of the connection."""
-    cut = Lines()
+    cut = LineSplitter()
     with contextlib.suppress(LineTooLong):
         for start in range(0, len(data), PIECE):
             for line in cut.feed(data[start : start + PIECE]):
@@ -75,8 +75,8 @@ def door(data: bytes) -> None:
     """A stranger who says this to a listening agent is sent away, and has no link."""
 
     async def story() -> None:
-        granted: list[Granted] = []
-        one = Door(
+        granted: list[VouchGranted] = []
+        one = InboundLinks(
             "j1",
             "h-0001",
             lambda node, message: granted.append(message),
@@ -105,7 +105,7 @@ def dialler(data: bytes) -> None:
     """What answers where an agent dials is no link, whatever it says: nobody says the proof of an agent by chance."""
 
     async def story() -> None:
-        links = Links(
+        links = PeerLinks(
             "j1",
             "w-0001",
             on_change=lambda nodes: told.append(nodes),
@@ -146,7 +146,7 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 PROVE = linkwire.prove(SECRET, LISTENER, "w-0001", NONCE)
 SAID = b"".join(
     linkwire.encode(message)
-    for message in (PROVE, Ping(1), Pong(1), Vouch(1, 2), Granted(1, 2, 3.0), Proven("0" * 64), Bye())
+    for message in (PROVE, Ping(1), Pong(1), Vouch(1, 2), VouchGranted(1, 2, 3.0), Proven("0" * 64), Bye())
 )
 GREETING = linkwire.greeting_line(LISTENER)
 OLD = linkwire.greeting_line(Greeting("j1", "h-0001"))

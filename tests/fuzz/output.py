@@ -9,15 +9,15 @@ import msgspec
 
 from elastic.core.model import Role
 from launcher.logs.console import Console
-from launcher.logs.console_streams import ProcessId, Showing, drawn
-from launcher.logs.pipe_reader import Tap
+from launcher.logs.console_streams import ConsoleStreams, ProcessId, after_carriage_returns
+from launcher.logs.pipe_reader import PipeReader
 from launcher.logs.rotating_file import WorkerLog
-from launcher.logs.tail_buffer import KEPT_BYTES, Recent
-from launcher.logs.worker_log import StartLog
-from launcher.logs.writer import Directly
-from launcher.logs.writer_protocol import Bound
+from launcher.logs.tail_buffer import KEPT_BYTES, TailBuffer
+from launcher.logs.worker_log import WorkerStartLog
+from launcher.logs.writer import SyncSink
+from launcher.logs.writer_protocol import LogLimits
 from launcher.text import failure_report
-from launcher.text.sanitize import clean, tail
+from launcher.text.sanitize import sanitize_line, tail_lines
 from launcher.workers import exits
 from launcher.workers.reports.tracebacks import excerpt
 from tests.fuzz.links import run
@@ -37,7 +37,7 @@ def log(data: bytes) -> None:
     path = FOLDER / "workerlog.0"
     told: list[str] = []
     path.unlink(missing_ok=True)
-    one = WorkerLog(path, HEADER, told.append, Bound(BOUND))
+    one = WorkerLog(path, HEADER, told.append, LogLimits(BOUND))
     rest = data[1:] * (1 + 6000 // len(data))
     for start in range(0, len(rest), piece := 1 + data[0]):
         one.write(rest[start : start + piece])
@@ -61,9 +61,9 @@ def shown(data: bytes) -> None:
         fd = os.open(folder / "console", os.O_WRONLY | os.O_CREAT)
         stderr, console = Console(2), Console(fd)
         os.close(fd)
-        one = StartLog(Directly(lambda text, quietly: None), folder / "shown", HEADER)
-        _, voice = Showing((stderr, console)).of(ProcessId(Role.WORKER, rank=3, local_rank=0, shared=True), 1)
-        tap = Tap(one, voice)
+        one = WorkerStartLog(SyncSink(lambda text, quietly: None), folder / "shown", HEADER)
+        _, voice = ConsoleStreams((stderr, console)).of(ProcessId(Role.WORKER, rank=3, local_rank=0, shared=True), 1)
+        tap = PipeReader(one, voice)
         writer = tap.writer()
         os.set_blocking(writer, False)
         for start in range(0, len(data), 1000):
@@ -80,7 +80,7 @@ def shown(data: bytes) -> None:
         assert all(line.startswith(b"rank 3: ") for line in lines)
         if len(data) < 1 << 16:
             said = data.removesuffix(b"\n").split(b"\n") if data else []
-            assert [line[8:] for line in lines] == [drawn(line) for line in said]
+            assert [line[8:] for line in lines] == [after_carriage_returns(line) for line in said]
 
     run(story())
 
@@ -88,11 +88,11 @@ def shown(data: bytes) -> None:
 def end(data: bytes) -> None:
     """The end of a log fits on any screen, says how a worker ended, and can be written into a document; in no time."""
     many = data * max(1, min(REPEATED_MAX // (len(data) + 1), 2000)) if data.endswith(b"\n") else data
-    recent = Recent()
+    recent = TailBuffer()
     for start in range(0, len(many), 4096):
         recent.add(many[start : start + 4096])
     begun = time.monotonic()
-    lines = tail(recent.ending(), lines=3000)
+    lines = tail_lines(recent.ending(), lines=3000)
     assert all(line.isprintable() and len(line) <= 500 for line in lines)
     for code in (1, -6, -9, 0):
         found = exits.worker_exit(0, code, "/log/workerlog.0", lines)
@@ -100,7 +100,7 @@ def end(data: bytes) -> None:
         assert len(found.tail) <= 40
     exits.stopped_while_ending(0, 1, "", lines)
     excerpt(lines, 20)
-    failure_report.stopped_line(clean(data[:KEPT_BYTES].decode(errors="replace")))
+    failure_report.stopped_worker_line(sanitize_line(data[:KEPT_BYTES].decode(errors="replace")))
     assert time.monotonic() - begun < SLOW_S
 
 

@@ -14,10 +14,10 @@ PIECE = 900
 
 def nursery(data: bytes) -> None:
     """A line is an order, or a report, or a `WireError`, which ends the conversation; a time is a number."""
-    cut = protocol.Lines()
+    cut = protocol.NurseryLineReader()
     for start in range(0, len(data), PIECE):
         for line in cut.feed(data[start : start + PIECE]):
-            for read in (protocol.order, protocol.report):
+            for read in (protocol.decode_order, protocol.decode_report):
                 try:
                     found = read(line)
                 except protocol.WireError:
@@ -37,24 +37,24 @@ def step(data: bytes) -> None:
     """The file with a worker's step is its script's, too: it is a step that a document can hold, or none."""
     path = FOLDER / "progress"
     path.write_bytes(data)
-    assert -1 <= progress_file.step(path) <= 2**62
+    assert -1 <= progress_file.read_step(path) <= 2**62
 
 
-MESSAGES: tuple[protocol.Order | protocol.Report, ...] = (
-    protocol.Until(12.5),
-    protocol.Spawn(3, (protocol.Start(0, ("python", "t.py"), {"A": "b", "C": "\udcff"}, "/tmp"),)),
-    protocol.Stop(2.0, (0, 1)),
-    protocol.Kill(),
-    protocol.Renew(),
-    protocol.Close(),
-    protocol.Ready(12),
-    protocol.Prepared("", "said", ("a",)),
-    protocol.Obeyed(3),
-    protocol.Started(3, (1, 2), ("", "cold")),
-    protocol.Signalled(3, (0,)),
-    protocol.Ended(3, 0, -9, 1.5, False),
-    protocol.Vanished(3, ()),
-    protocol.Overran(3),
+MESSAGES: tuple[protocol.NurseryOrder | protocol.NurseryReport, ...] = (
+    protocol.SetDeadline(12.5),
+    protocol.SpawnWorkers(3, (protocol.WorkerStart(0, ("python", "t.py"), {"A": "b", "C": "\udcff"}, "/tmp"),)),
+    protocol.TerminateWorkers(2.0, (0, 1)),
+    protocol.KillWorkers(),
+    protocol.RenewNursery(),
+    protocol.CloseNursery(),
+    protocol.NurseryUp(12),
+    protocol.NurseryReady("", "said", ("a",)),
+    protocol.OrderAck(3),
+    protocol.ChildrenForked(3, (1, 2), ("", "cold")),
+    protocol.ChildrenSignalled(3, (0,)),
+    protocol.ChildExited(3, 0, -9, 1.5, False),
+    protocol.GenerationExited(3, ()),
+    protocol.GenerationExpired(3),
 )
 ORDERS = b"".join(map(protocol.encode, MESSAGES))
 RECORDED = (

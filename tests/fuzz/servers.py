@@ -9,18 +9,25 @@ import torch
 
 from elastic.errors import MessageError
 from elastic.train.ps import protocol
-from elastic.train.ps.cluster import roster
-from elastic.train.ps.framing import Assembly, Header, frames
-from launcher.workers.ps_environment import roster_document
+from elastic.train.ps.cluster import cluster_spec
+from elastic.train.ps.framing import MessageAssembly, MessageHeader, frames
+from launcher.workers.ps_environment import cluster_spec_document
 from tests.fuzz.target import Target, scratch
 from tests.unit.bench import serving
 
 FOLDER = scratch("servers")
 
 BODY_MAX = 1 << 20
-KINDS: tuple[type[Header], ...] = (
-    *(protocol.Hello, protocol.Notice, protocol.Register, protocol.Registered, protocol.Give, protocol.Push),
-    *(protocol.Pull, protocol.Rows, protocol.Values, protocol.Close, protocol.Done),
+KINDS: tuple[type[MessageHeader], ...] = (
+    *(
+        protocol.SessionRequest,
+        protocol.SessionNotice,
+        protocol.RegisterRequest,
+        protocol.RegisterReply,
+        protocol.InitialValues,
+        protocol.PushRequest,
+    ),
+    *(protocol.PullRequest, protocol.RowsRequest, protocol.ValuesReply, protocol.CloseRequest, protocol.EmptyReply),
 )
 
 
@@ -29,7 +36,7 @@ def wire(data: bytes) -> None:
     if len(data) < 2:
         return
     kind, length, rest = KINDS[data[0] % len(KINDS)], 1 + 8 * data[1], data[2:]
-    assembly = Assembly(kind, BODY_MAX)
+    assembly = MessageAssembly(kind, BODY_MAX)
     with contextlib.suppress(MessageError):
         for start in range(0, len(rest), length):
             assembly.feed(rest[start : start + length])
@@ -39,7 +46,7 @@ def wire(data: bytes) -> None:
     assert len(assembly._data) <= len(rest)
 
 
-def message(number: int, header: Header, *tensors: torch.Tensor) -> bytes:
+def message(number: int, header: MessageHeader, *tensors: torch.Tensor) -> bytes:
     return bytes((number, 255)) + b"".join(frames(header, tensors))
 
 
@@ -49,7 +56,7 @@ def roster_file(data: bytes) -> None:
     path.write_bytes(data)
     logging.disable()  # Each one that cannot be read is said.
     try:
-        roster(str(path))
+        cluster_spec(str(path))
     finally:
         logging.disable(logging.NOTSET)
 
@@ -58,34 +65,37 @@ VIEW = serving().shelf.view
 assert VIEW.generation is not None
 ROSTER = VIEW.generation.value
 SEEDS = (
-    message(0, protocol.Hello(version=1, job="j", server=0, servers=2, worker=1, session="s")),
-    message(1, protocol.Notice(life="l", text="waiting")),
+    message(0, protocol.SessionRequest(version=1, job="j", server=0, servers=2, worker=1, session="s")),
+    message(1, protocol.SessionNotice(life="l", text="waiting")),
     message(
         2,
-        protocol.Register(
+        protocol.RegisterRequest(
             session="s",
-            mode=protocol.Mode.SYNC,
+            mode=protocol.UpdateMode.SYNC,
             sgd=protocol.SGD(momentum=0.9),
             pieces=(protocol.PieceSpec("w", (2, 3), "float32", 0, 6, True),),
             tables=(protocol.TableSpec("t", 100, 4, "float32", 1, 0.1),),
         ),
     ),
-    message(4, protocol.Give(session="s", pieces=(0,)), torch.ones(2, 3)),
+    message(4, protocol.InitialValues(session="s", pieces=(0,)), torch.ones(2, 3)),
     message(
         5,
-        protocol.Push(session="s", number=1, step=2, lr=0.1, weight=1.0, pieces=(0,), tables=(0,), pull=True),
+        protocol.PushRequest(session="s", number=1, step=2, lr=0.1, weight=1.0, pieces=(0,), tables=(0,), pull=True),
         torch.ones(6),
         torch.arange(3),
         torch.ones(3, 4),
     ),
-    message(7, protocol.Rows(session="s", table=0), torch.arange(3)),
-    message(8, protocol.Values(step=3), torch.ones(6), torch.empty(0, 4)),
+    message(7, protocol.RowsRequest(session="s", table=0), torch.arange(3)),
+    message(8, protocol.ValuesReply(step=3), torch.ones(6), torch.empty(0, 4)),
 )
 TARGETS = (
     Target("ps wire", wire, SEEDS),
     Target(
         "ps roster",
         roster_file,
-        (b'{"servers":["a:1","b:2"],"workers":[{"node":"a-0001","index":0}],"heters":[]}', roster_document(ROSTER)),
+        (
+            b'{"servers":["a:1","b:2"],"workers":[{"node":"a-0001","index":0}],"heters":[]}',
+            cluster_spec_document(ROSTER),
+        ),
     ),
 )

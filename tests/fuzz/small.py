@@ -7,18 +7,18 @@ import contextlib
 import msgspec
 
 from elastic.core import generation_codec, keys
-from elastic.core.kv import Entry
-from elastic.core.model import Saved, contradiction
+from elastic.core.kv import KeyValue
+from elastic.core.model import SavedCheckpoint, contradiction
 from elastic.errors import ConfigError, DocumentError
 from elastic.train.restore.options import newest_known
 from launcher.doctor.job import reach_check
 from launcher.history import events as history
 from launcher.history import training_curve
-from launcher.history.events import Event, What
-from launcher.history.job_report import tell
-from launcher.job.history import in_words
+from launcher.history.events import EventKind, HistoryEvent
+from launcher.history.job_report import build_report
+from launcher.job.history import event_line
 from launcher.wire import reachability
-from launcher.wire.reachability import Answer, Probe, Unreached
+from launcher.wire.reachability import Probe, ProbeAnswer, UnreachedMember
 from tests.fuzz.target import Target
 from tests.unit.bench import serving, stopping
 from tests.unit.documents import KEYS
@@ -50,22 +50,22 @@ def probes(data: bytes) -> None:
         reachability.read_probe(data)
     with contextlib.suppress(DocumentError):
         answer = reachability.read_answer(data)
-        check = reach_check(["a", "b", "c"], {"a": answer, "b": Answer(2)})
+        check = reach_check(["a", "b", "c"], {"a": answer, "b": ProbeAnswer(2)})
         assert all(isinstance(line, str) for line in (check.text, check.mend, *check.details))
 
 
 def events(data: bytes) -> None:
     """The history of a job: on each line a key and an event."""
     lines = [line.partition(b" ") for line in data.split(b"\n")]
-    entries = [Entry(KEYS.events + name.decode(errors="replace"), value, 1, 1) for name, _, value in lines]
+    entries = [KeyValue(KEYS.events + name.decode(errors="replace"), value, 1, 1) for name, _, value in lines]
     events = history.read(KEYS, entries)
     for found in events:
-        assert "\n" not in in_words(found)
-    told = tell(events, training_curve.read(data), now=2e9)
+        assert "\n" not in event_line(found)
+    told = build_report(events, training_curve.read(data), now=2e9)
     assert told.goodput is None or 0.0 <= told.goodput <= 1.0
     msgspec.json.encode(told)
     present = [entry.key for entry in entries]
-    history.remember(KEYS, Event(at=1.0, node="a", what=What.GO, g=1), present)
+    history.remember(KEYS, HistoryEvent(at=1.0, node="a", what=EventKind.GO, g=1), present)
 
 
 def saved(data: bytes) -> None:
@@ -88,7 +88,9 @@ def compact_of(bench: object) -> bytes:
     return value
 
 
-EVENT = Event(at=1e9, node="a", what=What.RECOVERY, g=2, text="b was lost", phases={"stop": 0.1, "spawn": 0.2})
+EVENT = HistoryEvent(
+    at=1e9, node="a", what=EventKind.RECOVERY, g=2, text="b was lost", phases={"stop": 0.1, "spawn": 0.2}
+)
 TARGETS = (
     Target("compact", read_compact, (compact_of(stopping()), compact_of(serving()))),
     Target("document", one_document, documents()),
@@ -97,7 +99,7 @@ TARGETS = (
         probes,
         (
             msgspec.json.encode(Probe("0123456789abcdef", 1e9)),
-            msgspec.json.encode(Answer(1, (Unreached("c", "refused"),), 2)),
+            msgspec.json.encode(ProbeAnswer(1, (UnreachedMember("c", "refused"),), 2)),
         ),
     ),
     Target("events", events, (b"00001000000000-a " + msgspec.json.encode(EVENT) + b"\n00001000000001-b {}",)),
@@ -106,7 +108,7 @@ TARGETS = (
         saved,
         (
             b'{"step":7,"host":"h","folder":"/ckpt"}',
-            msgspec.json.encode(Saved(step=7, host="h", folder="/ckpt", run=1, g=2, at=1.0)),
+            msgspec.json.encode(SavedCheckpoint(step=7, host="h", folder="/ckpt", run=1, g=2, at=1.0)),
         ),
     ),
 )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from elastic.core.agent.events import Exit, Gone, StartWorkers, StopWorkers
+from elastic.core.agent.events import ExitAgent, StartWorkers, StopWorkers, WorkersGone
 from elastic.core.agent.state import Phase
-from elastic.core.decide import Wait, decide
-from elastic.core.keys import View, ViewReader
-from elastic.core.kv import Delete, Entry, Put, Range
-from elastic.core.membership.decision import Memory, Policy
-from elastic.core.model import Ended, Outcome, Saved
+from elastic.core.decide import WaitDecision, decide
+from elastic.core.keys import StoreView, ViewReader
+from elastic.core.kv import Delete, KeyRange, KeyValue, Put
+from elastic.core.membership.decision import DecisionMemory, DecisionPolicy
+from elastic.core.model import Outcome, OutcomeKind, SavedCheckpoint
 from launcher.doctor.job import standing_checks
 from launcher.job import status
-from launcher.job.absent_nodes import missing
+from launcher.job.absent_nodes import absent_nodes
 from launcher.text import failure_report
 from tests.fuzz.target import Target
 from tests.unit.bench import Bench, gated, joining, running, serving, stopping
@@ -37,9 +37,9 @@ def first() -> Bench:
 def documents() -> dict[str, bytes]:
     """A job's keys with their documents, each after the root."""
     bench = stopping()
-    ended = Outcome(ended=Ended.FAILED, over=True, host="h", exits=(worker_exit(0, 1),))
+    ended = Outcome(ended=OutcomeKind.FAILED, over=True, host="h", exits=(worker_exit(0, 1),))
     bench.shelf.put(KEYS.outcome(1, "a"), ended)
-    bench.shelf.put(KEYS.saved, Saved(step=7, host="h", folder="/ckpt", run=1, g=1))
+    bench.shelf.put(KEYS.saved, SavedCheckpoint(step=7, host="h", folder="/ckpt", run=1, g=1))
     found = {entry.key.removeprefix(KEYS.root): entry.value for entry in bench.shelf.contents}
     bench.verdict()
     bench.go(2)
@@ -71,41 +71,41 @@ def store(data: bytes) -> None:
     for key, value in written.items():
         lease = before[key].lease if key in before else 0
         core = bench.shelf.core
-        core.txn((), (Delete(Range.key(key)) if value == DELETED else Put(key, value, lease),))
+        core.txn((), (Delete(KeyRange.key(key)) if value == DELETED else Put(key, value, lease),))
     listing = bench.shelf.core.list(KEYS.everything[0])
     view = ViewReader(KEYS).read(
         {entry.key: entry for entry in listing.entries}, listing.revision, complete=True, follows=None
     )
     people(view)
-    decision, _ = decide(view, Memory(), Policy("a"), bench.now)
+    decision, _ = decide(view, DecisionMemory(), DecisionPolicy("a"), bench.now)
     if view.unreadable:
-        assert isinstance(decision, Wait), decision
+        assert isinstance(decision, WaitDecision), decision
     bench.look()
     bench.at(bench.now + 1)
     read = [key for key in written if key in view.damaged and not key.startswith(KEYS.members)]
     if written and len(read) == len(written):
-        deeds = [one for one in bench.asked[asked:] if isinstance(one, StopWorkers | StartWorkers | Exit)]
+        deeds = [one for one in bench.asked[asked:] if isinstance(one, StopWorkers | StartWorkers | ExitAgent)]
         assert not deeds or stage is joining, deeds
     put_right(bench, before, written)
     bench.at(bench.now + 2)
     if bench.phase is Phase.STOPPING:
-        bench.tell(Gone(bench.facts.workers_g, -1))
+        bench.tell(WorkersGone(bench.facts.workers_g, -1))
     assert time.monotonic() - begun < SLOW_S
 
 
-def put_right(bench: Bench, before: dict[str, Entry], written: dict[str, bytes]) -> None:
+def put_right(bench: Bench, before: dict[str, KeyValue], written: dict[str, bytes]) -> None:
     """A person writes what stood there, and deletes what did not."""
     for key in written:
         old = before.get(key)
         leases = {0, *(lease.id for lease in bench.shelf.core.leases)}
         if old is None:
-            bench.shelf.core.txn((), (Delete(Range.key(key)),))
+            bench.shelf.core.txn((), (Delete(KeyRange.key(key)),))
         elif old.lease in leases:
             bench.shelf.core.txn((), (Put(key, old.value, old.lease),))
     bench.look()
 
 
-def people(view: View) -> None:
+def people(view: StoreView) -> None:
     """What people are told of it."""
     described = status.describe(view, KEYS.job_id)
     for line in [
@@ -114,7 +114,7 @@ def people(view: View) -> None:
     ]:
         assert isinstance(line, str)
     standing_checks(view, KEYS.job_id)
-    missing(view)
+    absent_nodes(view)
     if view.verdict is not None:
         failure_report.ended_lines(view.verdict.value, KEYS.job_id, 1e9)
     if view.go is not None and view.go.value.cause is not None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from elastic.core.keys import View
+from elastic.core.keys import StoreView
 from elastic.core.model import Role
-from launcher.agent.inspect_server import Window
+from launcher.agent.inspect_server import InspectServer
 from launcher.job.render import cells, foot_lines
 from launcher.job.status import NodeState, NodeStatus, describe
-from launcher.logs.recent_starts import LastLogs
+from launcher.logs.recent_starts import RecentStarts
 from launcher.wire import inspect
 from launcher.wire.inspect import (
     ANSWER_MAX,
-    Log,
+    InspectRefusal,
+    InspectWelcome,
     LogEnd,
     LogPiece,
+    LogQuestion,
     LogStart,
-    Now,
-    Refusal,
-    Shown,
-    Stacks,
+    StacksQuestion,
     StackText,
+    StatusQuestion,
     answer_line,
     question_line,
 )
@@ -48,26 +48,26 @@ def answers(data: bytes) -> None:
     for line in data.split(b"\n"):
         with contextlib.suppress(LinkError):
             found = inspect.read_answer(line)
-            if isinstance(found, inspect.Snapshot):
+            if isinstance(found, inspect.NodeSnapshot):
                 assert len(answer_line(found)) <= ANSWER_MAX or not found.workers
                 assert all(cell.isprintable() for cell in cells(NODE, found))
-                foot_lines(describe(View(), "j"), {found.node: found.waits})
+                foot_lines(describe(StoreView(), "j"), {found.node: found.waits})
 
 
 def window(data: bytes) -> None:
     """An asker that knows the secret and says this is answered or sent away, and the agent is as it was."""
 
-    async def stacks(asked: Stacks) -> StackText | Refusal:
+    async def stacks(asked: StacksQuestion) -> StackText | InspectRefusal:
         return StackText("Current thread", "somehow")
 
     async def story() -> None:
         complaints: list[str] = []
-        logs = LastLogs()
+        logs = RecentStarts()
         start(logs).write(b"one\ntwo\n")
-        one = Window(lambda: snapshot(1), logs, stacks, complaints.append)
+        one = InspectServer(lambda: snapshot(1), logs, stacks, complaints.append)
         ours, theirs = tcp_pair()
         ours.setblocking(False)
-        one.take(ours, Shown("0" * 64))
+        one.take(ours, InspectWelcome("0" * 64))
         with theirs:
             theirs.setblocking(False)
             with contextlib.suppress(OSError):
@@ -85,26 +85,28 @@ def window(data: bytes) -> None:
     run(story())
 
 
-ASKED: tuple[inspect.Question, ...] = (
-    Now(),
-    Log(Role.WORKER, 3, 10),
-    Log(Role.WORKER, 3, follow=True, g=1),
-    Log(Role.SERVER, 0),
-    Stacks(Role.WORKER, 3),
+ASKED: tuple[inspect.InspectQuestion, ...] = (
+    StatusQuestion(),
+    LogQuestion(Role.WORKER, 3, 10),
+    LogQuestion(Role.WORKER, 3, follow=True, g=1),
+    LogQuestion(Role.SERVER, 0),
+    StacksQuestion(Role.WORKER, 3),
 )
-TOLD: tuple[inspect.Answer, ...] = (
-    Shown("0" * 64),
+TOLD: tuple[inspect.InspectAnswer, ...] = (
+    InspectWelcome("0" * 64),
     snapshot(1),
     LogStart("/log/workerlog.3"),
     LogPiece(b"one\n", 3),
     LogEnd(1, 0, over=True),
     StackText("Current thread", "somehow"),
-    Refusal("no"),
+    InspectRefusal("no"),
 )
 QUESTIONS = b"".join(map(question_line, ASKED))
 ANSWERS = b"".join(map(answer_line, TOLD))
 TARGETS = (
     Target("window questions", questions, (QUESTIONS,)),
-    Target("window", window, (QUESTIONS, question_line(Now()), question_line(Log(Role.WORKER, 3, 1)))),
+    Target(
+        "window", window, (QUESTIONS, question_line(StatusQuestion()), question_line(LogQuestion(Role.WORKER, 3, 1)))
+    ),
     Target("window answers", answers, (ANSWERS,)),
 )

@@ -26,7 +26,7 @@ dist.init_process_group("gloo", store=dist.FileStore(meeting, world), rank=rank,
 own = dist.new_group(backend="gloo")
 from elastic.errors import *
 from elastic.train.checkpoint import Checkpoints, manifest
-from elastic.train.checkpoint.async_saver import Saver
+from elastic.train.checkpoint.async_saver import AsyncSaver
 """
 """What the function's text finds: rank, world, folder (text), own (a gloo group), and the names imported here."""
 

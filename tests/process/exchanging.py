@@ -9,7 +9,7 @@ import torch
 from elastic.errors import CheckpointError
 from elastic.train.comm import redistribute as module
 from elastic.train.comm.chunks import Box
-from elastic.train.comm.redistribute import Piece, as_bytes, exchange
+from elastic.train.comm.redistribute import TensorPiece, as_bytes, exchange
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
@@ -34,15 +34,15 @@ def columns(shape: tuple[int, ...], cuts: list[int], rank: int) -> Box:
     return Box((0, edges[rank]), (shape[0], edges[rank + 1] - edges[rank]))
 
 
-def piece(whole: torch.Tensor, box: Box) -> Piece:
+def piece(whole: torch.Tensor, box: Box) -> TensorPiece:
     part = whole
     for d, (start, size) in enumerate(zip(box.offsets, box.sizes, strict=True)):
         part = part.narrow(d, start, size)
-    return Piece(box, part, tuple(whole.shape))
+    return TensorPiece(box, part, tuple(whole.shape))
 
 
-def empty(whole: torch.Tensor, box: Box) -> Piece:
-    return Piece(box, torch.zeros(box.sizes, dtype=whole.dtype), tuple(whole.shape))
+def empty(whole: torch.Tensor, box: Box) -> TensorPiece:
+    return TensorPiece(box, torch.zeros(box.sizes, dtype=whole.dtype), tuple(whole.shape))
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -81,7 +81,7 @@ def large(rank: int, world: int) -> bool:
 def newcomer(rank: int, world: int) -> list[float]:
     """A tensor that needs a gradient goes from all the others to the last rank."""
     weight = torch.nn.Parameter(torch.full((3,), 0.0 if rank == world - 1 else 7.0))
-    whole = Piece(Box.whole((3,)), weight, (3,))
+    whole = TensorPiece(Box.whole((3,)), weight, (3,))
     if rank == world - 1:
         exchange(None, {}, {"w": whole})
     else:
@@ -98,7 +98,7 @@ def refused(rank: int, world: int, what: str) -> str:
         shape = (6,) if rank == 1 else (4,)
         box = Box.whole(shape)
     tensor = torch.zeros(3 if what == "own" and rank == 1 else shape, dtype=dtype)
-    whole = Piece(box, tensor, shape)
+    whole = TensorPiece(box, tensor, shape)
     offers: dict[str, Any] = {} if what == "nobody" or rank else {"w": [whole]}
     try:
         exchange(None, offers, {"w": whole} if rank else {})

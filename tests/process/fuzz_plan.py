@@ -14,8 +14,8 @@ Mode = Literal["ddp", "manual", "fsdp", "solo", "none"]
 
 PLACES: Final = {
     "start": (
-        "elastic.train.process_group.rendezvous:Meeting.meet",
-        "elastic.train.process_group.rendezvous:Meeting._gather",
+        "elastic.train.process_group.rendezvous:Rendezvous.meet",
+        "elastic.train.process_group.rendezvous:Rendezvous._gather",
     ),
     "restore": (
         "elastic.train.restore.restorer:Restorer.run",
@@ -25,21 +25,21 @@ PLACES: Final = {
         "elastic.train.restore.restorer:Restorer.ready",
         "elastic.train.memory.tier:MemoryTier.agree",
         "elastic.train.memory.transfer:fetch",
-        "elastic.train.commit:Keeper._take_over",
+        "elastic.train.commit:Committer._take_over",
     ),
     "commit": (
-        "elastic.train.commit:Keeper.keep",
+        "elastic.train.commit:Committer.keep",
         "elastic.train.memory.tier:MemoryTier.commit",
         "elastic.train.memory.tier:MemoryTier._drop_old",
         "elastic.train.memory.slot:Slot.write",
         "elastic.train.memory.slot:Slot.write",
         "elastic.train.memory.slot:Slot.clear",
         "elastic.train.memory.slot:Slot.finish",
-        "elastic.train.memory.double_buffer:Pair.make_room",
-        "elastic.train.memory.peer_copy:Ring.copy",
+        "elastic.train.memory.double_buffer:DoubleBuffer.make_room",
+        "elastic.train.memory.peer_copy:PeerReplicator.copy",
     ),
     "save": (
-        "elastic.train.checkpoint.async_saver:Saver._run",
+        "elastic.train.checkpoint.async_saver:AsyncSaver._run",
         "elastic.train.checkpoint:Checkpoints.stage",
         "elastic.train.checkpoint:Checkpoints.publish",
         "elastic.train.checkpoint:Checkpoints._prune",
@@ -50,10 +50,10 @@ PLACES: Final = {
     ),
     "copy": ("elastic.train.memory.slot:Slot.write",),
     "leave": (
-        "elastic.train.commit:Keeper._agreed",
-        "elastic.train.commit:Keeper._leave",
-        "elastic.train.process_group.stop_agreement:Board.run",
-        "elastic.train.process_group.stop_agreement:Board.leave",
+        "elastic.train.commit:Committer._agreed",
+        "elastic.train.commit:Committer._leave",
+        "elastic.train.process_group.stop_agreement:StopBoard.run",
+        "elastic.train.process_group.stop_agreement:StopBoard.leave",
     ),
 }
 """Where a replica may be killed, besides at any moment of a step."""

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import secrets
 
-from elastic.core.keys import JobKeys, View, ViewReader
+from elastic.core.keys import JobKeys, StoreView, ViewReader
 from elastic.store.etcd import EtcdStore
 from launcher.wire import links
-from launcher.wire.links import Granted, Prove, Vouch
+from launcher.wire.links import Prove, Vouch, VouchGranted
 from tests.process.jobs import Job
 from tests.process.nodes import Node
 
 
-async def read_everything(job: Job) -> View:
+async def read_everything(job: Job) -> StoreView:
     """What a reader of the job's prefix knows, the secret of the links included."""
     keys = JobKeys(job.job_id)
     store = EtcdStore([job.etcd.endpoint])
@@ -29,7 +29,9 @@ async def read_everything(job: Job) -> View:
 class Ghost:
     """A node that does not exist, with a link to the agent of `node`."""
 
-    def __init__(self, view: View, node: Node, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+    def __init__(
+        self, view: StoreView, node: Node, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ):
         self.granted = 0
         self._view = view
         self._node = node
@@ -38,7 +40,7 @@ class Ghost:
         self._writer = writer
 
     @classmethod
-    async def linked(cls, view: View, node: Node, name: str = "10.9.8.7-ghosts") -> Ghost:
+    async def linked(cls, view: StoreView, node: Node, name: str = "10.9.8.7-ghosts") -> Ghost:
         """Connect to the agent, prove to know the secret, and be taken."""
         member = view.members[node.id].value
         ghost = cls(view, node, name, *await asyncio.open_connection("127.0.0.1", member.link))
@@ -54,7 +56,7 @@ class Ghost:
             while True:
                 message = links.decode(await self._line())
                 if isinstance(message, Vouch):
-                    self._say(Granted(message.n, message.g, links.GRANT_MAX_S))
+                    self._say(VouchGranted(message.n, message.g, links.GRANT_MAX_S))
                     self.granted += 1
         self.hang_up()
 
@@ -65,5 +67,5 @@ class Ghost:
     async def _line(self) -> bytes:
         return (await self._reader.readuntil(b"\n")).removesuffix(b"\n")
 
-    def _say(self, message: Prove | Granted) -> None:
+    def _say(self, message: Prove | VouchGranted) -> None:
         self._writer.write(links.encode(message))

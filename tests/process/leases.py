@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Put, Range
+from elastic.core.kv import KeyRange, Put
 from elastic.store.etcd import EtcdStore
 from launcher.wire.reachability import Probe
 from launcher.wire.reachability import encode as encode_probe
@@ -42,14 +42,14 @@ async def _store(job: Job) -> AsyncIterator[EtcdStore]:
 
 
 async def _until_gone(store: EtcdStore, keys: JobKeys, left: set[str]) -> None:
-    listing = await store.list(Range.prefix(keys.members))
+    listing = await store.list(KeyRange.prefix(keys.members))
     left &= {entry.key for entry in listing.entries}
-    async with contextlib.aclosing(store.watch([Range.prefix(keys.members)], listing.revision + 1)) as watch:
+    async with contextlib.aclosing(store.watch([KeyRange.prefix(keys.members)], listing.revision + 1)) as watch:
         while left:
             left -= {change.entry.key for change in (await anext(watch)).changes if change.deleted}
 
 
 async def _until_there(store: EtcdStore, keys: JobKeys, missing: set[str], revision: int) -> None:
-    async with contextlib.aclosing(store.watch([Range.prefix(keys.answers)], revision)) as watch:
+    async with contextlib.aclosing(store.watch([KeyRange.prefix(keys.answers)], revision)) as watch:
         while missing:
             missing -= {change.entry.key for change in (await anext(watch)).changes}

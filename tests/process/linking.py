@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from elastic.core.agent.events import LinkTarget
-from launcher.peers.links import Links
-from launcher.peers.listener import Hello
+from launcher.peers.links import PeerLinks
+from launcher.peers.listener import PeerListener
 from tests.process.linkpeer import JOB
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ class Watching:
         self._proofs: list[tuple[object, ...]] = []
         self._news = asyncio.Event()
         self.grant_s = 7.0
-        self.links = Links(
+        self.links = PeerLinks(
             JOB,
             node,
             on_change=lambda nodes: self._tell("up", *sorted(nodes)),
@@ -80,7 +80,7 @@ class Watching:
         return self._proofs
 
 
-async def proves_nothing(node: Watching, refuses: str, third: Hello) -> None:
+async def proves_nothing(node: Watching, refuses: str, third: PeerListener) -> None:
     """`node` is refused by one that it is to watch, and hears another a few times: there was time for a proof."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -144,10 +144,10 @@ async def peer(node: str = "n-1", host: str = "127.0.0.1", port: int = 0, secret
 @contextlib.asynccontextmanager
 async def listening(
     node: str = "n-1", secret: str = SECRET, host: str = "127.0.0.1"
-) -> AsyncIterator[tuple[Watching, Hello]]:
+) -> AsyncIterator[tuple[Watching, PeerListener]]:
     """A node that is watched, in this process."""
     async with watching(node, secret) as made:
-        agent = await Hello.listen(host, JOB, node)
+        agent = await PeerListener.listen(host, JOB, node)
         agent.hand_to(made.links.accept)
         try:
             yield made, agent
@@ -156,6 +156,6 @@ async def listening(
             await agent.close()
 
 
-def at(agent: Hello, revision: int = 5) -> LinkTarget:
+def at(agent: PeerListener, revision: int = 5) -> LinkTarget:
     """Where an agent of this process listens."""
     return LinkTarget("127.0.0.1", agent.port, revision)

@@ -13,8 +13,8 @@ import signal
 import sys
 
 from elastic.core.agent.events import LinkTarget
-from launcher.peers.links import Links
-from launcher.peers.listener import Hello
+from launcher.peers.links import PeerLinks
+from launcher.peers.listener import PeerListener
 
 JOB = "j1"
 
@@ -24,7 +24,7 @@ def say(*words: object) -> None:
 
 
 async def main(host: str, port: int, node: str, secret: str, *orders: str) -> None:
-    links = Links(
+    links = PeerLinks(
         JOB,
         node,
         on_change=lambda nodes: say("up", *sorted(nodes)),
@@ -35,7 +35,7 @@ async def main(host: str, port: int, node: str, secret: str, *orders: str) -> No
         on_dialled=lambda nodes: None,
         complain=lambda text: say("complaint", text),
     )
-    hello = await Hello.listen(host, JOB, node, port)
+    hello = await PeerListener.listen(host, JOB, node, port)
     hello.hand_to(links.accept)
     links.secret(secret)
     say("port", hello.port)
@@ -52,7 +52,7 @@ async def main(host: str, port: int, node: str, secret: str, *orders: str) -> No
     await hello.close()
 
 
-async def obey(links: Links, hello: Hello, words: list[str]) -> None:
+async def obey(links: PeerLinks, hello: PeerListener, words: list[str]) -> None:
     """Do what an order says."""
     match words:
         case ["watch", node, host, port]:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel.client import Note, Said
-from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.client import AgentLogLine, WorkerMessage
+from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 
 
@@ -36,8 +36,8 @@ def nodes(folder: Path, count: int, limit_bytes: int = 1 << 30) -> Iterator[list
     for number in range(count):
         notes: list[str] = []
 
-        def hear(_: Connection, message: Said, notes: list[str] = notes) -> None:
-            if isinstance(message, Note):
+        def hear(_: WorkerConnection, message: WorkerMessage, notes: list[str] = notes) -> None:
+            if isinstance(message, AgentLogLine):
                 notes.append(message.text)
 
         segments = Segments(limit_bytes)

@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.logs.console import Console
-from launcher.logs.writer_client import Sink
+from launcher.logs.writer_client import LogSink
 from launcher.nursery import protocol
-from launcher.nursery.warm_policy import Recipe
-from launcher.workers.nursery_client import Exited, Gone, Prepared, Spawned, WorkerEvent, Workers, WorkerSpec
+from launcher.nursery.warm_policy import PreloadConfig
+from launcher.workers.nursery_client import (
+    NurseryClient,
+    NurseryPrepared,
+    ProcessesGone,
+    ProcessesSpawned,
+    ProcessExited,
+    WorkerEvent,
+    WorkerSpec,
+)
 
 LONG_S = 60.0
 LIMIT_S = 20.0
@@ -26,7 +34,7 @@ PREPARE_LIMIT_S = 100.0
 class Nest:
     """Workers, their events, and a folder for their logs."""
 
-    workers: Workers
+    workers: NurseryClient
     events: asyncio.Queue[WorkerEvent]
     folder: Path
     complaints: list[str]
@@ -67,31 +75,31 @@ class Nest:
 
     async def next(self, limit_s: float = LIMIT_S) -> WorkerEvent:
         async with asyncio.timeout(limit_s):
-            while isinstance(event := await self.events.get(), Prepared):
+            while isinstance(event := await self.events.get(), NurseryPrepared):
                 self.cold = event.cold
             return event
 
-    async def prepared(self) -> Prepared:
+    async def prepared(self) -> NurseryPrepared:
         """Wait for the end of the imports."""
         async with asyncio.timeout(PREPARE_LIMIT_S):
             event = await self.events.get()
-        assert isinstance(event, Prepared), event
+        assert isinstance(event, NurseryPrepared), event
         self.cold = event.cold
         return event
 
     async def spawned(self) -> tuple[int, ...]:
         event = await self.next()
-        assert isinstance(event, Spawned), event
+        assert isinstance(event, ProcessesSpawned), event
         return event.pids
 
-    async def exited(self) -> Exited:
+    async def exited(self) -> ProcessExited:
         event = await self.next()
-        assert isinstance(event, Exited), event
+        assert isinstance(event, ProcessExited), event
         return event
 
-    async def gone(self) -> Gone:
+    async def gone(self) -> ProcessesGone:
         event = await self.next()
-        assert isinstance(event, Gone), event
+        assert isinstance(event, ProcessesGone), event
         return event
 
     async def says(self, *lines: str, rank: int = 0) -> list[str]:
@@ -120,13 +128,13 @@ async def nest(
     lock: Path | None = None,
     stdout: Console | None = None,
     stderr: Console | None = None,
-    recipe: Recipe | None = None,
-    sink: Sink | None = None,
+    recipe: PreloadConfig | None = None,
+    sink: LogSink | None = None,
 ) -> AsyncIterator[Nest]:
     """A started nursery with a minute to run; closed at the end. With a recipe it is warm."""
     events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
     complaints: list[str] = []
-    workers = Workers(
+    workers = NurseryClient(
         events.put_nowait,
         lock=lock,
         recipe=recipe,

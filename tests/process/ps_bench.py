@@ -13,10 +13,10 @@ import torch
 from elastic.train.ps import connection as links
 from elastic.train.ps import protocol as m
 from elastic.train.ps import server as servers
-from elastic.train.ps.connection import Link
-from elastic.train.ps.framing import Header, Shape, frames
-from elastic.train.ps.parameters import Holdings
-from elastic.train.ps.service import Service
+from elastic.train.ps.connection import ServerConnection
+from elastic.train.ps.framing import MessageHeader, TensorShape, frames
+from elastic.train.ps.parameters import ParameterStore
+from elastic.train.ps.service import ParameterService
 
 LIMIT_S = 30.0
 PIECES = (m.PieceSpec("w", (2,), "float64", 0, 2, True), m.PieceSpec("v", (3,), "float32", 0, 3, True))
@@ -26,27 +26,27 @@ TABLES = (m.TableSpec("rows", 10, 2, "float64", 0, 0.0),)
 class Bench:
     """Server 0 of 1. Its service is at hand, so that a story can look at what the server knows."""
 
-    def __init__(self, trainers: int, lost_after_s: float, mode: m.Mode) -> None:
-        self.holdings = Holdings(0, 1)
+    def __init__(self, trainers: int, lost_after_s: float, mode: m.UpdateMode) -> None:
+        self.holdings = ParameterStore(0, 1)
         self.trainers = trainers
         self.mode = mode
-        self.service = Service(
+        self.service = ParameterService(
             self.holdings, index=0, servers=1, trainers=lambda: self.trainers, job="j", lost_after_s=lost_after_s
         )
         self.server = grpc.aio.server(options=servers.OPTIONS)
         self.server.add_generic_rpc_handlers((self.service.handlers(),))
         self.port = self.server.add_insecure_port("127.0.0.1:0")
-        self.links: list[Link] = []
+        self.links: list[ServerConnection] = []
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def hello(self, worker: int, session: str = "", **changed: Any) -> m.Hello:
+    def hello(self, worker: int, session: str = "", **changed: Any) -> m.SessionRequest:
         given: dict[str, Any] = {"version": m.VERSION, "job": "j", "server": 0, "servers": 1, "worker": worker}
-        return m.Hello(**given | {"session": session or f"{worker}-s"} | changed)
+        return m.SessionRequest(**given | {"session": session or f"{worker}-s"} | changed)
 
-    def register(self, session: str, **changed: Any) -> m.Register:
+    def register(self, session: str, **changed: Any) -> m.RegisterRequest:
         given: dict[str, Any] = {
             "session": session,
             "mode": self.mode,
@@ -54,9 +54,9 @@ class Bench:
             "pieces": PIECES,
             "tables": TABLES,
         }
-        return m.Register(**given | changed)
+        return m.RegisterRequest(**given | changed)
 
-    def link(self, worker: int, session: str = "", *, patience_s: float = 5.0, **changed: Any) -> Link:
+    def link(self, worker: int, session: str = "", *, patience_s: float = 5.0, **changed: Any) -> ServerConnection:
         """A link that is not open yet. The worker's own values are all its number."""
         hello = self.hello(worker, session)
 
@@ -66,26 +66,26 @@ class Bench:
             return [torch.full(spec.sizes, float(worker), dtype=dtypes[spec.dtype]) for spec in specs]
 
         register = self.register(hello.session, **changed)
-        made = Link(hello, register, values, address=self.address, patience_s=patience_s)
+        made = ServerConnection(hello, register, values, address=self.address, patience_s=patience_s)
         self.links.append(made)
         return made
 
-    async def opened(self, worker: int, session: str = "", **changed: Any) -> Link:
+    async def opened(self, worker: int, session: str = "", **changed: Any) -> ServerConnection:
         made = self.link(worker, session, **changed)
         await made.open()
         return made
 
-    def push(self, session: str, number: int = 1, step: int = 0, **changed: Any) -> m.Push:
+    def push(self, session: str, number: int = 1, step: int = 0, **changed: Any) -> m.PushRequest:
         given: dict[str, Any] = {"session": session, "number": number, "step": step, "lr": 1.0, "weight": 1.0}
-        return m.Push(**given | {"pieces": (0,), "tables": (), "pull": True} | changed)
+        return m.PushRequest(**given | {"pieces": (0,), "tables": (), "pull": True} | changed)
 
     async def pushed(
-        self, link: Link, number: int = 1, step: int = 0, gradient: float = 1.0, **changed: Any
+        self, link: ServerConnection, number: int = 1, step: int = 0, gradient: float = 1.0, **changed: Any
     ) -> list[float]:
         """Push a gradient for piece w; the values of w afterwards."""
         given = torch.full((2,), gradient, dtype=torch.float64)
         request = self.push(link.session, number, step, **changed)
-        _, values = await link.call("Push", request, m.Values, (given,))
+        _, values = await link.call("Push", request, m.ValuesReply, (given,))
         return [float(value) for value in values[0]]
 
     async def raw(self, method: str, *sent: bytes) -> tuple[grpc.StatusCode, bytes]:
@@ -111,16 +111,18 @@ class Bench:
                 await self.service._moved.wait()
 
 
-def message(header: Header, *tensors: torch.Tensor) -> list[bytes]:
+def message(header: MessageHeader, *tensors: torch.Tensor) -> list[bytes]:
     return list(frames(header, tensors))
 
 
-def shape(dtype: str, *sizes: int) -> Shape:
-    return Shape(dtype, sizes)
+def shape(dtype: str, *sizes: int) -> TensorShape:
+    return TensorShape(dtype, sizes)
 
 
 @asynccontextmanager
-async def bench(*, trainers: int = 1, lost_after_s: float = 10.0, mode: m.Mode = m.Mode.ASYNC) -> AsyncIterator[Bench]:
+async def bench(
+    *, trainers: int = 1, lost_after_s: float = 10.0, mode: m.UpdateMode = m.UpdateMode.ASYNC
+) -> AsyncIterator[Bench]:
     made = Bench(trainers, lost_after_s, mode)
     await made.server.start()
     try:

@@ -17,7 +17,7 @@ def end():
     global channel
     from elastic.channel import client as channel
     from elastic.train import stack_dump
-    return channel.worker_end(os.environ, stacks_signal=stack_dump.register())
+    return channel.channel_client(os.environ, stacks_signal=stack_dump.register())
 
 def hang_here(seconds):
     time.sleep(seconds)

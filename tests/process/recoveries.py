@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic.core.keys import JobKeys
 from elastic.store.etcd import EtcdStore
-from launcher.history.events import Event
+from launcher.history.events import HistoryEvent
 from launcher.job import history
 from tests.process.jobs import Job
 from tests.process.nodes import Node
@@ -21,11 +21,11 @@ def recoveries(node: Node) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, node.text("events.jsonl").splitlines()) if event["what"] == "recovery"]
 
 
-async def told(job: Job, what: str = "recovery") -> list[Event]:
+async def told(job: Job, what: str = "recovery") -> list[HistoryEvent]:
     """The recoveries in the store, or other events."""
     store = EtcdStore([job.etcd.endpoint])
     try:
-        events = await history.read(store, JobKeys(job.job_id, "/elastic"))
+        events = await history.read_history(store, JobKeys(job.job_id, "/elastic"))
     finally:
         await store.close()
     return [event for event in events if event.what == what]

@@ -19,9 +19,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elastic.channel.client import VARIABLE, worker_end
+from elastic.channel.client import VARIABLE, channel_client
 from elastic.train.comm import byte_collectives
-from elastic.train.memory.step_agreement import Agreed, Holding
+from elastic.train.memory.step_agreement import AgreedStep, RankStates
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.statedict.sharded import Template
 
@@ -35,7 +35,7 @@ def tier(rank: int, world: int, path: str, g: int, local_world: int = 1, copies:
         "ELASTIC_GENERATION": str(g),
     }
     return MemoryTier(
-        worker_end(os.environ),
+        channel_client(os.environ),
         rank=rank,
         local_rank=rank % local_world,
         world_size=world,
@@ -71,10 +71,10 @@ def commits(rank: int, world: int, *, steps: list[int], differing: bool = False,
     return mine.on
 
 
-def agree(mine: MemoryTier, *, sharded: bool = False) -> tuple[Agreed | None, list[Holding]]:
+def agree(mine: MemoryTier, *, sharded: bool = False) -> tuple[AgreedStep | None, list[RankStates]]:
     """The step that all ranks go on from, and what each has; the group is the one of all ranks."""
     said = byte_collectives.gather(msgspec.json.encode(mine.held(sharded=sharded)))
-    holdings = [msgspec.json.decode(one, type=Holding) for one in said]
+    holdings = [msgspec.json.decode(one, type=RankStates) for one in said]
     return mine.choose(holdings), holdings
 
 
@@ -82,7 +82,7 @@ def restores(rank: int, world: int, **given: Any) -> Any:
     """The step that is agreed, whether the parts are those of it, and this rank's own part."""
     mine = tier(rank, world, **given)
     agreed, holdings = agree(mine)
-    if not isinstance(agreed, Agreed):
+    if not isinstance(agreed, AgreedStep):
         return None
     replicated, own, _ = mine.fetch(agreed, holdings, {})
     return [agreed.step, is_step(replicated, agreed.step), own["rng"]["state"].tolist() if own is not None else None]

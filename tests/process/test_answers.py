@@ -16,7 +16,7 @@ def test_a_look_that_comes_too_late_gives_the_time_anew(monkeypatch: pytest.Monk
 
     async def main() -> None:
         silent = asyncio.Event()
-        watch = nursery_watchdog.Answers(silent.set)
+        watch = nursery_watchdog.NurseryWatchdog(silent.set)
         watch.ordered()
         time.sleep(0.4)  # noqa: ASYNC251  # this process stands still
         began = time.monotonic()
@@ -29,7 +29,7 @@ def test_a_look_that_comes_too_late_gives_the_time_anew(monkeypatch: pytest.Monk
 
 def test_every_answer_gives_the_next_order_its_own_time_and_the_last_ends_the_watch() -> None:
     async def main() -> None:
-        watch = nursery_watchdog.Answers(lambda: pytest.fail("nothing was missing"))
+        watch = nursery_watchdog.NurseryWatchdog(lambda: pytest.fail("nothing was missing"))
         watch.ordered()
         watch.ordered()
         watch.answered(1)

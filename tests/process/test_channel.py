@@ -15,19 +15,19 @@ import pytest
 
 from elastic.channel.client import (
     PACKET_MAX,
-    Hello,
-    Listening,
-    Note,
+    AcceptsPlannedStop,
+    AgentLogLine,
+    ChannelClient,
+    PlannedStopRequest,
     Progress,
-    Said,
     Segment,
-    Stop,
-    Wanted,
-    WorkerEnd,
+    SegmentRequest,
+    WorkerHello,
+    WorkerMessage,
     encode,
     told,
 )
-from elastic.channel.server import BURST, CONNECTIONS_MAX, PATH_MAX, ChannelServer, Connection
+from elastic.channel.server import BURST, CONNECTIONS_MAX, PATH_MAX, ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 from elastic.errors import ConfigError
 from tests.process.descriptors import none_left
@@ -39,7 +39,7 @@ class Heard:
     """A server without a loop, and all that came of it."""
 
     def __init__(self, path: Path) -> None:
-        self.said: list[tuple[int, Said]] = []
+        self.said: list[tuple[int, WorkerMessage]] = []
         self.left: list[int] = []
         self.lines: list[str] = []
         self.now = 0.0
@@ -52,7 +52,7 @@ class Heard:
             clock=lambda: self.now,
         )
 
-    def _hear(self, connection: Connection, message: Said) -> None:
+    def _hear(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         assert connection.hello is not None
         self.said.append((connection.hello.rank, message))
 
@@ -71,8 +71,8 @@ def heard(tmp_path: Path) -> Iterator[Heard]:
     made.server._segments.drop_all()
 
 
-def hello(rank: int = 0, *, pid: int | None = None, stacks_signal: int = 0) -> Hello:
-    return Hello(rank, rank, os.getpid() if pid is None else pid, 1, stacks_signal)
+def hello(rank: int = 0, *, pid: int | None = None, stacks_signal: int = 0) -> WorkerHello:
+    return WorkerHello(rank, rank, os.getpid() if pid is None else pid, 1, stacks_signal)
 
 
 @pytest.fixture
@@ -84,23 +84,23 @@ def stranger(heard: Heard) -> Iterator[socket.socket]:
 
 
 def test_what_a_worker_says_arrives_in_order_after_its_name(heard: Heard) -> None:
-    worker = WorkerEnd(heard.server.path, hello(3))
+    worker = ChannelClient(heard.server.path, hello(3))
     progress = Progress(7, 4, {"loss": 0.5})
-    assert worker.send(Listening())
+    assert worker.send(AcceptsPlannedStop())
     assert worker.send(progress)
     heard.until(lambda: len(heard.said) == 3)
-    assert heard.said == [(3, hello(3)), (3, Listening()), (3, progress)]
+    assert heard.said == [(3, hello(3)), (3, AcceptsPlannedStop()), (3, progress)]
     (connection,) = heard.server.connections
-    assert heard.server.tell(connection, Stop("b joins"))
-    assert worker.stop_asked() == Stop("b joins")
+    assert heard.server.tell(connection, PlannedStopRequest("b joins"))
+    assert worker.stop_asked() == PlannedStopRequest("b joins")
     worker.close()
     heard.until(lambda: heard.left == [os.getpid()])
-    assert not heard.server.tell(connection, Stop("b joins"))
+    assert not heard.server.tell(connection, PlannedStopRequest("b joins"))
     assert heard.lines == []
 
 
 def test_a_number_that_is_not_finite_does_not_cost_the_channel(heard: Heard) -> None:
-    worker = WorkerEnd(heard.server.path, hello())
+    worker = ChannelClient(heard.server.path, hello())
     assert worker.send(Progress(1, 1, {"loss": float("nan")}))
     heard.until(lambda: len(heard.said) == 2)
     assert heard.said[1][1] == Progress(1, 1, {"loss": None})
@@ -113,7 +113,7 @@ def test_a_server_without_any_descriptor_left_turns_workers_away_and_lives_on(he
         with none_left(0):  # Not even the one that is kept can be had anew.
             heard.server.serve()
             heard.server.serve()
-        worker = WorkerEnd(heard.server.path, hello())
+        worker = ChannelClient(heard.server.path, hello())
         heard.until(lambda: len(heard.said) == 1)
         worker.close()
     assert heard.lines[0] == "a worker's channel cannot be opened: too many open files (ulimit -n)"
@@ -125,7 +125,7 @@ def test_a_server_without_any_descriptor_left_turns_workers_away_and_lives_on(he
         ([b"\xff\x00 nonsense"], "is not understood"),
         ([b'{"type":"progress","step":-3,"world":1,"metrics":{}}'], "is not understood"),
         ([b"[" * 60_000], "is not understood"),
-        ([encode(Listening())], "does not say who it is"),
+        ([encode(AcceptsPlannedStop())], "does not say who it is"),
         ([encode(hello(pid=1))], "says that it is pid 1"),
         ([encode(hello()), encode(hello())], "says twice who it is"),
         ([b" " * (PACKET_MAX + 1)], "says more than 65536 bytes at once"),
@@ -140,7 +140,7 @@ def test_a_stranger_is_hung_up_on_with_a_line_and_others_are_heard(
     assert stranger.recv(1) == b""
     assert words in heard.lines[0]
     assert heard.lines[0].endswith("its channel is closed")
-    worker = WorkerEnd(heard.server.path, hello(5))
+    worker = ChannelClient(heard.server.path, hello(5))
     heard.until(lambda: (5, hello(5)) in heard.said)
     worker.close()
 
@@ -155,15 +155,15 @@ def test_a_descriptor_that_a_worker_sends_is_not_kept(heard: Heard, stranger: so
 
 
 def test_a_flood_costs_the_one_that_floods_its_channel(heard: Heard) -> None:
-    flood, calm = (WorkerEnd(heard.server.path, hello(rank)) for rank in range(2))
+    flood, calm = (ChannelClient(heard.server.path, hello(rank)) for rank in range(2))
     heard.until(lambda: len(heard.said) == 2)
     for _ in range(int(BURST) + 1):  # In no time, by the server's clock.
-        while not flood.send(Note("again")):
+        while not flood.send(AgentLogLine("again")):
             heard.server.serve()
     heard.until(lambda: bool(heard.lines))
     assert heard.lines == [f"rank 0 (pid {os.getpid()}) says more than 5000 things a second; its channel is closed"]
-    assert calm.send(Listening())
-    heard.until(lambda: heard.said[-1] == (1, Listening()))
+    assert calm.send(AcceptsPlannedStop())
+    heard.until(lambda: heard.said[-1] == (1, AcceptsPlannedStop()))
     flood.close()
     calm.close()
 
@@ -172,19 +172,19 @@ def test_who_does_not_read_is_hung_up_on_and_nobody_waits(heard: Heard, stranger
     stranger.send(encode(hello()))
     heard.until(lambda: len(heard.said) == 1)
     (connection,) = heard.server.connections
-    while heard.server.tell(connection, Stop("x" * 4000)):
+    while heard.server.tell(connection, PlannedStopRequest("x" * 4000)):
         continue
     assert "does not read what it is told" in heard.lines[0]
     assert heard.server.connections == ()
 
 
 def test_a_second_process_of_a_rank_is_turned_away_while_the_first_is_there(heard: Heard) -> None:
-    first = WorkerEnd(heard.server.path, hello())
-    second = WorkerEnd(heard.server.path, hello())
+    first = ChannelClient(heard.server.path, hello())
+    second = ChannelClient(heard.server.path, hello())
     heard.until(lambda: bool(heard.lines))
     assert f"says that it is rank 0, and so does pid {os.getpid()}" in heard.lines[0]
     first.close()
-    third = WorkerEnd(heard.server.path, hello())  # As the next program of a shell script.
+    third = ChannelClient(heard.server.path, hello())  # As the next program of a shell script.
     heard.until(lambda: len(heard.said) == 2)
     second.close()
     third.close()
@@ -197,7 +197,7 @@ def test_strangers_that_say_nothing_do_not_keep_workers_out(heard: Heard) -> Non
         end.connect(heard.server.path)
         ends.append(end)
         heard.server.serve()
-    worker = WorkerEnd(heard.server.path, hello())
+    worker = ChannelClient(heard.server.path, hello())
     heard.until(lambda: len(heard.said) == 1)
     assert len(heard.lines) == 1
     assert "has not said who it is" in heard.lines[0]
@@ -208,8 +208,8 @@ def test_strangers_that_say_nothing_do_not_keep_workers_out(heard: Heard) -> Non
 
 def test_memory_travels_as_a_descriptor_and_a_refusal_as_words(heard: Heard, stranger: socket.socket) -> None:
     stranger.send(encode(hello()))
-    stranger.send(encode(Wanted("a", 4096)))
-    stranger.send(encode(Wanted("b", 1 << 30)))
+    stranger.send(encode(SegmentRequest("a", 4096)))
+    stranger.send(encode(SegmentRequest("b", 1 << 30)))
     heard.until(lambda: len(heard.said) == 1)
     data, fds, _, _ = socket.recv_fds(stranger, PACKET_MAX, 1)
     assert told.decode(data) == Segment("a", 4096)
@@ -227,7 +227,7 @@ def test_a_worker_gets_its_memory_from_a_server_that_is_served_elsewhere(tmp_pat
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == b"listens\n"
-        worker = WorkerEnd(str(path), hello())
+        worker = ChannelClient(str(path), hello())
         assert worker.segment("a", 0) == "it is not there"
         found = worker.segment("a", 4096)
         assert isinstance(found, tuple)
@@ -262,18 +262,18 @@ def test_the_last_words_of_a_worker_that_was_killed_are_heard_and_then_it_is_gon
     worker.kill()
     worker.communicate()
     heard.server.catch_up()
-    assert [message for _, message in heard.said][1:] == [Listening()] * 3
+    assert [message for _, message in heard.said][1:] == [AcceptsPlannedStop()] * 3
     assert heard.left == [worker.pid]
     assert (heard.server.connections, heard.lines) == ((), [])
 
 
 WORKER = """
 import os, sys, time
-from elastic.channel.client import Hello, Listening, WorkerEnd
+from elastic.channel.client import WorkerHello, AcceptsPlannedStop, ChannelClient
 from elastic.train import stack_dump
-end = WorkerEnd(sys.argv[1], Hello(0, 0, os.getpid(), 1, stack_dump.register()))
+end = ChannelClient(sys.argv[1], WorkerHello(0, 0, os.getpid(), 1, stack_dump.register()))
 for _ in range(3):
-    assert end.send(Listening())
+    assert end.send(AcceptsPlannedStop())
 print("said", flush=True)
 time.sleep(1000)
 """
@@ -316,7 +316,7 @@ def test_the_signal_for_stacks_is_one_that_nobody_uses_and_none_where_stderr_is_
 
 @pytest.mark.parametrize("number", [0, signal.SIGKILL + 1000])
 def test_a_worker_without_a_signal_for_it_is_not_asked_for_its_stacks(heard: Heard, number: int) -> None:
-    worker = WorkerEnd(heard.server.path, hello(stacks_signal=number))
+    worker = ChannelClient(heard.server.path, hello(stacks_signal=number))
     heard.until(lambda: len(heard.said) == 1)
     assert not heard.server.connections[0].show_stacks()
     worker.close()
@@ -333,7 +333,7 @@ def test_a_path_that_no_socket_can_have_is_one_clear_error(tmp_path: Path) -> No
 def test_a_closed_server_leaves_no_socket_and_no_descriptor(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     made = Heard(tmp_path / "talk")
-    worker = WorkerEnd(made.server.path, hello())
+    worker = ChannelClient(made.server.path, hello())
     made.until(lambda: len(made.said) == 1)
     made.server.close()
     made.server.close()

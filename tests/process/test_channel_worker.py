@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import elastic
-from elastic.channel.client import TEXT_MAX, Hello, Segment, Wanted, WorkerEnd, encode, said
+from elastic.channel.client import TEXT_MAX, ChannelClient, Segment, SegmentRequest, WorkerHello, encode, said
 from elastic.testing import run
 from elastic.train import report
 from tests.process.descriptors import none_left
@@ -27,10 +27,10 @@ def agent(tmp_path: Path) -> Iterator[socket.socket]:
         yield listener
 
 
-def connected(agent: socket.socket) -> tuple[WorkerEnd, socket.socket]:
-    worker = WorkerEnd(agent.getsockname(), Hello(0, 0, os.getpid(), 1, 0))
+def connected(agent: socket.socket) -> tuple[ChannelClient, socket.socket]:
+    worker = ChannelClient(agent.getsockname(), WorkerHello(0, 0, os.getpid(), 1, 0))
     theirs, _ = agent.accept()
-    assert isinstance(said.decode(theirs.recv(1 << 16)), Hello)
+    assert isinstance(said.decode(theirs.recv(1 << 16)), WorkerHello)
     return worker, theirs
 
 
@@ -57,7 +57,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_request
         give(theirs, 1)
         assert worker.stop_asked() is None, "what comes while nobody waits is let go"
         assert [said.decode(theirs.recv(1 << 16)) for _ in range(3)] == [
-            Wanted("a", 4096), Wanted("a", 8192), Wanted("a", 1),
+            SegmentRequest("a", 4096), SegmentRequest("a", 8192), SegmentRequest("a", 1),
         ]  # fmt: skip
         assert len(os.listdir("/proc/self/fd")) == before
         worker.close()
@@ -71,7 +71,7 @@ def test_an_agent_that_is_not_understood_is_hung_up_on_and_costs_no_step(agent: 
         socket.send_fds(theirs, [b'{"type":"of-another-version"}'], [theirs.fileno()])
         assert worker.stop_asked() is None
         assert worker.stop_asked() is None
-        assert not worker.send(Wanted("a", 1))
+        assert not worker.send(SegmentRequest("a", 1))
         assert worker.segment("a", 1, LIMIT_S) == "the agent does not answer"
         assert len(os.listdir("/proc/self/fd")) == before - 1, "the worker's own end is closed"
 
@@ -95,8 +95,8 @@ def test_an_agent_that_hangs_up_while_memory_is_asked_for_leaves_the_worker_alon
 
 def says_too_much() -> None:
     elastic.init()
-    report.say("one line\n" + "x" * 2 * TEXT_MAX)
-    report.say("and a name with odd bytes: " + os.fsdecode(b"a\xff"))
+    report.log_line("one line\n" + "x" * 2 * TEXT_MAX)
+    report.log_line("and a name with odd bytes: " + os.fsdecode(b"a\xff"))
 
 
 def test_a_line_that_is_too_long_is_cut_and_the_agent_goes_on_listening() -> None:

@@ -41,7 +41,7 @@ SAVE = (
     MODEL
     + """
 model, optimizer = built(1, 3)
-saver = Saver(Checkpoints(folder, rank=rank), own)
+saver = AsyncSaver(Checkpoints(folder, rank=rank), own)
 sharded = state(model, optimizer)
 saver.start(30, {"step": 30, "best": torch.tensor(0.5)}, sharded)
 full = {part: whole(flat) for part, flat in sharded.items()}

@@ -33,7 +33,7 @@ def attempt(name, function):
     print(json.dumps([name, *said]), flush=True)
 
 def save(checkpoints, step, flat):
-    saver = Saver(checkpoints, own)
+    saver = AsyncSaver(checkpoints, own)
     saver.start(step, {"step": step}, {"model": flat})
     saver.wait()
 
@@ -94,7 +94,7 @@ if rank == 0:
     from elastic.train.checkpoint import replicated_part
     (model / ".metadata").unlink()
     with (model / ".metadata").open("xb") as file:
-        summed = replicated_part.Summed(file)
+        summed = replicated_part.ChecksumWriter(file)
         summed.write(pickle.dumps(Runs()))
     path = model.parent / "meta.json"
     meta = json.loads(path.read_text())
@@ -182,7 +182,7 @@ def start(step):
     flat = {"w": distribute_tensor(torch.full((6,), float(step)), mesh, [Shard(0)])}
     saver.start(step, {"step": step}, {"model": flat})
 
-saver = Saver(Checkpoints(folder, rank=rank), own)
+saver = AsyncSaver(Checkpoints(folder, rank=rank), own)
 start(10)
 saver.wait()
 if rank == DOOMED:

@@ -137,7 +137,7 @@ def test_help_goes_to_stdout_in_groups_and_needs_no_script(folder: Path) -> None
 
 
 def test_help_of_the_script_is_the_scripts() -> None:
-    line = commandline.cut(["train.py", "--help"])
+    line = commandline.split_argv(["train.py", "--help"])
     assert (line.asks, line.script_args) == ("", ("--help",))
 
 

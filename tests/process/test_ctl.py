@@ -19,12 +19,12 @@ import pytest
 
 from elastic.core.keys import Document, JobKeys, encode
 from elastic.core.kv import Put
-from elastic.core.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
+from elastic.core.model import ChangeReason, FinalStatus, Generation, GenerationMember, Go, JobSpec, Member, Np, Verdict
 from elastic.errors import ConfigError
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher.ctl import cli
-from launcher.history.events import Event, What, remember
+from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.job import job
 from launcher.system import stdout
 from tests.process import lighttorch
@@ -34,14 +34,17 @@ LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
 
 MEMBER = Member(host="10.0.0.1", slots=1, masters=(7000,), ports=(8000,))
-SPEC = Spec(np=Np(low=1, high=2, first=2), slots=1)
+SPEC = JobSpec(np=Np(low=1, high=2, first=2), slots=1)
 GENERATION = Generation(
     g=1,
     run=1,
     tag="t",
-    why=Why.FIRST,
+    why=ChangeReason.FIRST,
     reason="2 of 2 nodes are here",
-    members=(Place("10.0.0.1-aaaa", "10.0.0.1", (7000,), (8000,)), Place("10.0.0.2-bbbb", "10.0.0.2", (7,), (8,))),
+    members=(
+        GenerationMember("10.0.0.1-aaaa", "10.0.0.1", (7000,), (8000,)),
+        GenerationMember("10.0.0.2-bbbb", "10.0.0.2", (7,), (8,)),
+    ),
     slots=1,
 )
 
@@ -49,11 +52,11 @@ GO = Go(g=1, tag="t", master="10.0.0.1:7000", budget=GENERATION.budget)
 
 NODE = "10.0.0.1-aaaa"
 EVENTS = (
-    Event(at=1795168800.0, node=NODE, what=What.GENERATION, g=1, text="2 of 2 nodes are here"),
-    Event(
+    HistoryEvent(at=1795168800.0, node=NODE, what=EventKind.GENERATION, g=1, text="2 of 2 nodes are here"),
+    HistoryEvent(
         at=1795168860.5,
         node=NODE,
-        what=What.RECOVERY,
+        what=EventKind.RECOVERY,
         g=2,
         text="b was lost: back in 0.30 s: notice 4 ms",
         phases={"notice": 0.004},
@@ -178,7 +181,7 @@ def test_a_follower_of_a_log_outlives_a_recovery_in_which_its_node_is_gone_and_t
         first = follows.stderr.readline()
         assert first.startswith(f"elastic-ctl: rank 0 was on node {NODE} of host 10.0.0.1, which is not registered")
         assert first.endswith("; waiting\n")
-        verdict = Verdict(status=Status.FAILED, reason="stopped", run=1, g=1, tag="", at=0.0)
+        verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=1, tag="", at=0.0)
         asyncio.run(writes([*[(keys.spec, SPEC)] * 20, (keys.verdict, verdict)]))
         out, err = follows.communicate(timeout=LIMIT_S)
     assert (follows.returncode, out) == (0, "")

@@ -15,12 +15,12 @@ from signal import SIGINT
 import pytest
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.store.etcd import EtcdStore
 from launcher.ctl.cli import main
 from launcher.history import training_curve
-from launcher.history.job_report import Story
-from launcher.job.summary import read_story
+from launcher.history.job_report import JobReport
+from launcher.job.summary import read_report
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story, story_with_its_own_etcd
 from tests.process.puppets import Worker
@@ -63,14 +63,14 @@ async def reports(worker: Worker, *steps: int) -> None:
         await worker.obeys("say", said)
 
 
-async def told(job: Job) -> tuple[Story, list[tuple[int, int]]]:
+async def told(job: Job) -> tuple[JobReport, list[tuple[int, int]]]:
     """The story of a job, and generation and step of each point of its course."""
     store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
     try:
-        found = await store.list(Range.key(keys.course))
+        found = await store.list(KeyRange.key(keys.course))
         written = training_curve.read(found.entries[0].value) if found.entries else None
         points = [(point.g, point.step) for point in written.points] if written is not None else []
-        return await read_story(store, keys, 0.0), points
+        return await read_report(store, keys, 0.0), points
     finally:
         await store.close()
 
@@ -79,7 +79,10 @@ async def has_a_course(job: Job) -> None:
     """Wait until the course of a job is in the store."""
     store = EtcdStore([job.etcd.endpoint])
     try:
-        async with asyncio.timeout(LIMIT_S), aclosing(store.watch((Range.key(JobKeys(job.job_id).course),), 1)) as told:
+        async with (
+            asyncio.timeout(LIMIT_S),
+            aclosing(store.watch((KeyRange.key(JobKeys(job.job_id).course),), 1)) as told,
+        ):
             async for batch in told:
                 if batch.changes:
                     return

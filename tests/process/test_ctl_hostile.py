@@ -21,25 +21,25 @@ from elastic.core.keys import Document, JobKeys, encode
 from elastic.core.kv import Put
 from elastic.core.model import (
     Cause,
-    FailedToo,
+    ChangeReason,
+    DrainOrder,
+    FinalStatus,
     Generation,
+    GenerationMember,
     Go,
-    Leave,
+    JobSpec,
     MemberState,
     Np,
-    Place,
+    OtherFailure,
     Role,
-    Saved,
-    Spec,
-    Status,
+    SavedCheckpoint,
     Verdict,
-    Why,
     WorkerExit,
 )
 from elastic.store.etcd import EtcdStore
-from launcher.history.events import Event, What, remember
-from launcher.history.training_curve import Course, Point
-from launcher.wire.inspect import Snapshot, Stacks, StackText, WorkerNow, WorkerState
+from launcher.history.events import EventKind, HistoryEvent, remember
+from launcher.history.training_curve import CurvePoint, TrainingCurve
+from launcher.wire.inspect import NodeSnapshot, StacksQuestion, StackText, WorkerSnapshot, WorkerState
 from tests.process.linking import SECRET
 from tests.process.linkpeer import JOB
 from tests.process.test_window import NODE, Looked, looked
@@ -65,9 +65,9 @@ CAUSE = Cause(
     exits=(EXIT,),
     ranks=(3, 5),
     world_size=4,
-    others=(FailedToo(5, EVIL, EVIL, EVIL),),
+    others=(OtherFailure(5, EVIL, EVIL, EVIL),),
 )
-WORKER = WorkerNow(
+WORKER = WorkerSnapshot(
     role=Role.WORKER,
     index=3,
     local_rank=3,
@@ -79,20 +79,23 @@ WORKER = WorkerNow(
     metrics={"loss": 1.0, EVIL: 1.0},
     log=EVIL,
 )
-NOW: Snapshot = replace(snapshot(0), state=EVIL, waits=EVIL, version=EVIL, host=EVIL, workers=(WORKER,))
+NOW: NodeSnapshot = replace(snapshot(0), state=EVIL, waits=EVIL, version=EVIL, host=EVIL, workers=(WORKER,))
 
 
 def documents(agent: Looked) -> dict[str, Document]:
     """A job that runs and one that has ended, whose documents say evil wherever their schema has room for it."""
     keys, over = JobKeys(JOB), JobKeys(ENDED)
     ports = (8000, 8001, 8002, 8003)
-    place, other = Place(NODE, "127.0.0.1", (7000,), ports), Place(f"n-{EVIL}", "127.0.0.1", (7001,), ports)
-    generation = Generation(g=1, run=1, tag=EVIL, why=Why.FIRST, reason=EVIL, members=(place, other), slots=4)
-    spec = Spec(np=Np(low=1, high=2, first=2), slots=4, versions={"torch": "2"})
+    place, other = (
+        GenerationMember(NODE, "127.0.0.1", (7000,), ports),
+        GenerationMember(f"n-{EVIL}", "127.0.0.1", (7001,), ports),
+    )
+    generation = Generation(g=1, run=1, tag=EVIL, why=ChangeReason.FIRST, reason=EVIL, members=(place, other), slots=4)
+    spec = JobSpec(np=Np(low=1, high=2, first=2), slots=4, versions={"torch": "2"})
     member = replace(
         agent.member(), slots=4, ports=ports, state=MemberState.DRAINING, drain_reason=EVIL, versions={"torch": "3"}
     )
-    verdict = Verdict(status=Status.FAILED, reason=EVIL, run=1, g=1, tag=EVIL, at=1.0, cause=CAUSE)
+    verdict = Verdict(status=FinalStatus.FAILED, reason=EVIL, run=1, g=1, tag=EVIL, at=1.0, cause=CAUSE)
     return {
         keys.incarnation: "one",
         keys.secret: SECRET,
@@ -102,8 +105,8 @@ def documents(agent: Looked) -> dict[str, Document]:
         keys.member(NODE): member,
         keys.member(f"n-{EVIL}"): replace(member, link=1),
         keys.member("n-spare"): replace(member, link=0),
-        keys.leave("n-spare"): Leave(reason=EVIL),
-        keys.saved: Saved(step=1, host=EVIL, folder=f"/{EVIL}", run=1, g=1),
+        keys.leave("n-spare"): DrainOrder(reason=EVIL),
+        keys.saved: SavedCheckpoint(step=1, host=EVIL, folder=f"/{EVIL}", run=1, g=1),
         over.incarnation: "two",
         over.spec: spec,
         over.generation: generation,
@@ -111,7 +114,7 @@ def documents(agent: Looked) -> dict[str, Document]:
     }
 
 
-async def stacks(asked: Stacks) -> StackText:
+async def stacks(asked: StacksQuestion) -> StackText:
     """What the agent answers."""
     return StackText(f"{EVIL}\n{EVIL}\n", EVIL)
 
@@ -129,8 +132,8 @@ async def hostile(etcd: Server) -> AsyncIterator[Looked]:
                 await store.txn([], [Put(key, encode(document))])
             for job_id in (JOB, ENDED):
                 keys = JobKeys(job_id)
-                for what in What:
-                    event = Event(
+                for what in EventKind:
+                    event = HistoryEvent(
                         at=1795168800.0,
                         node=EVIL,
                         what=what,
@@ -142,7 +145,7 @@ async def hostile(etcd: Server) -> AsyncIterator[Looked]:
                         phases={EVIL: 1.0, "stop": 2.0},
                     )
                     await store.txn([], remember(keys, event, []))
-                course = Course(names=(EVIL,), points=(Point(1, 1.0, 1, 0.5, 1.0, (1.0,)),))
+                course = TrainingCurve(names=(EVIL,), points=(CurvePoint(1, 1.0, 1, 0.5, 1.0, (1.0,)),))
                 await store.txn([], [Put(keys.course, msgspec.json.encode(course))])
             yield agent
         finally:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import elastic
-from elastic.train.data.batch_plan import Plan, Rule
+from elastic.train.data.batch_plan import BatchPlan, BatchRule
 from tests.unit.schedules import Phase, Served, Source, served
 
 SCHEDULES = (
@@ -80,7 +80,7 @@ def test_persistent_workers_serve_the_rest_of_an_epoch_and_the_next_one(make: An
     assert source.finished
     source.set_epoch(1)
     second = [sample for batch in loader for sample in batch.tolist()[: source.samples]]
-    plan = Plan(LENGTH, 0, 2, Rule(total=9, most=2))
+    plan = BatchPlan(LENGTH, 0, 2, BatchRule(total=9, most=2))
     batches = [plan.micro_batch(number, 1) for number in range(plan.batches)]
     mine = [sample for micro in batches if micro.size for sample in micro.positions]
     assert first == mine

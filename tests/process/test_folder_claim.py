@@ -10,9 +10,9 @@ import pytest
 
 from elastic.train.checkpoint import fence
 from launcher.logs.console import Console
-from launcher.logs.logger import Level, Narrator
+from launcher.logs.logger import AgentLog, Verbosity
 from launcher.workers import checkpoint_claim
-from launcher.workers.checkpoint_claim import FolderClaim
+from launcher.workers.checkpoint_claim import CheckpointClaim
 from tests.process.happenings import LIMIT_S
 
 
@@ -41,7 +41,7 @@ def test_a_checkpoint_folder_that_hangs_holds_no_agent_back_and_is_claimed_once_
 
     async def story() -> None:
         console = Heard(2)
-        claim = FolderClaim(tmp_path, Narrator("n", console, level=Level.QUIET))
+        claim = CheckpointClaim(tmp_path, AgentLog("n", console, level=Verbosity.QUIET))
         async with asyncio.timeout(LIMIT_S):
             claim.begin("job/2")
             assert "has not answered for" in await console.lines.get()

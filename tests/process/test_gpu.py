@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.devices import installed
+from launcher.config.devices import installed_gpus
 
 LIMIT_S = 110.0
 
@@ -53,7 +53,7 @@ print(f"backend {here.backend}, {state.step} steps", flush=True)
 
 def cards(count: int) -> list[tuple[str, str]]:
     """Number and UUID of so many cards, the last ones first; the test is skipped where there are fewer."""
-    here = installed(os.environ)
+    here = installed_gpus(os.environ)
     if len(here.cards) < count:
         pytest.skip(f"needs {count} CUDA cards, this machine has {len(here.cards)} ({here.trouble})")
     import torch

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elastic.channel.client import VARIABLE, Formed, Hello, Joining, Said
-from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.client import VARIABLE, GroupFormed, JoiningGroup, WorkerHello, WorkerMessage
+from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 from tests.process.forker import Forked
 from tests.process.scripts import environment
@@ -118,12 +118,12 @@ class Agent:
     """An agent's end of the channel; `heard` is what was said, with the number of the connection."""
 
     def __init__(self, folder: Path) -> None:
-        self.heard: list[tuple[int, Said]] = []
+        self.heard: list[tuple[int, WorkerMessage]] = []
         self.lines: list[str] = []
-        self._seen: list[Connection] = []
+        self._seen: list[WorkerConnection] = []
         self.server = ChannelServer(folder / "talk", self._hear, segments=Segments(), detail=self.lines.append)
 
-    def _hear(self, connection: Connection, message: Said) -> None:
+    def _hear(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         if connection not in self._seen:
             self._seen.append(connection)
         self.heard.append((self._seen.index(connection), message))
@@ -182,9 +182,9 @@ def test_a_script_that_does_not_know_us_says_once_that_it_waits_and_that_its_gro
 ) -> None:
     agent, _ = run(tmp_path, GROUPS.format(aware=False))
     hello, joining, formed = (message for _, message in agent.heard)
-    assert isinstance(hello, Hello)
-    assert joining == Joining("the other workers")
-    assert isinstance(formed, Formed)
+    assert isinstance(hello, WorkerHello)
+    assert joining == JoiningGroup("the other workers")
+    assert isinstance(formed, GroupFormed)
     assert formed.at > 0
     assert hello.stacks_signal == 0
     assert agent.lines == []
@@ -200,7 +200,7 @@ def test_a_group_that_the_script_ends_is_taken_apart_by_nobody(tmp_path: Path) -
 
 def test_a_script_may_do_with_its_environment_what_it_likes_before_it_makes_its_group(tmp_path: Path) -> None:
     agent, _ = run(tmp_path, CLEARS)
-    assert [type(message).__name__ for _, message in agent.heard] == ["Hello", "Joining", "Formed"]
+    assert [type(message).__name__ for _, message in agent.heard] == ["WorkerHello", "JoiningGroup", "GroupFormed"]
 
 
 def test_who_comes_before_rank_0_waits_until_it_listens_and_is_not_refused(tmp_path: Path) -> None:
@@ -238,7 +238,12 @@ def test_who_comes_before_rank_0_waits_until_it_listens_and_is_not_refused(tmp_p
 def test_a_script_that_uses_the_library_keeps_its_one_connection(tmp_path: Path) -> None:
     agent, _ = run(tmp_path, GROUPS.format(aware=True))
     assert {connection for connection, _ in agent.heard} == {0}
-    assert [type(message).__name__ for _, message in agent.heard] == ["Hello", "Progress", "Formed", "Progress"]
+    assert [type(message).__name__ for _, message in agent.heard] == [
+        "WorkerHello",
+        "Progress",
+        "GroupFormed",
+        "Progress",
+    ]
     assert agent.lines == []
 
 

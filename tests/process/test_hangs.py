@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from elastic.channel.client import Hello, Progress, WorkerEnd
+from elastic.channel.client import ChannelClient, Progress, WorkerHello
 from launcher.logs.console import Console
-from launcher.logs.logger import Level, Narrator
+from launcher.logs.logger import AgentLog, Verbosity
 from launcher.workers import hang_watch
-from launcher.workers.hang_watch import Hanging, HangWatch
-from launcher.workers.reports.messages import WorkerTalk
+from launcher.workers.hang_watch import HangWatch, HungWorker
+from launcher.workers.reports.messages import WorkerChannel
 
 LIMIT_S = 0.1
 STORY_LIMIT_S = 30.0
@@ -27,12 +27,12 @@ class Watched:
     """A node. `asked` is set when its workers are to show their stacks, `told` gets who hangs, by generation."""
 
     def __init__(self, folder: Path) -> None:
-        self.talk = WorkerTalk(folder / "talk", Narrator("a", Console(2), level=Level.QUIET))
+        self.talk = WorkerChannel(folder / "talk", AgentLog("a", Console(2), level=Verbosity.QUIET))
         self.said: Counter[int] = Counter()
         self.asked = asyncio.Event()
         self.told: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()
         self.watch = HangWatch(self.talk, LIMIT_S, self._hung, self.said.__getitem__)
-        self._ends: list[WorkerEnd] = []
+        self._ends: list[ChannelClient] = []
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self.asked.set)
         self.talk.start()
 
@@ -41,7 +41,7 @@ class Watched:
         self.talk.begin(g, {local: local for local in range(count)})
         self.watch.begin(g)
         for local in range(count):
-            end = WorkerEnd(self.talk.path, Hello(local, local, os.getpid(), g, signal.SIGUSR2))
+            end = ChannelClient(self.talk.path, WorkerHello(local, local, os.getpid(), g, signal.SIGUSR2))
             end.send(Progress(1, count, {}))
             self._ends.append(end)
 
@@ -55,7 +55,7 @@ class Watched:
         for end in self._ends:
             end.close()
 
-    def _hung(self, g: int, late: Sequence[Hanging]) -> None:
+    def _hung(self, g: int, late: Sequence[HungWorker]) -> None:
         self.told.put_nowait((g, [one.local_rank for one in late if one.shown]))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from elastic.core.model import Member
 from launcher.peers import listener, reachability
-from launcher.peers.listener import Hello
+from launcher.peers.listener import PeerListener
 from launcher.wire.links import Greeting
 
 LIMIT_S = 30.0
@@ -31,8 +31,8 @@ def played(story: Callable[[], Awaitable[None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def listening(host: str = "127.0.0.1", node: str = "n-1") -> AsyncIterator[Hello]:
-    made = await Hello.listen(host, "j1", node)
+async def listening(host: str = "127.0.0.1", node: str = "n-1") -> AsyncIterator[PeerListener]:
+    made = await PeerListener.listen(host, "j1", node)
     try:
         yield made
     finally:
@@ -69,7 +69,7 @@ def member(port: int, host: str = "127.0.0.1") -> Member:
 def test_whoever_connects_is_told_the_job_and_the_node() -> None:
     async def story() -> None:
         async with listening() as agent:
-            assert await listener.ask("127.0.0.1", agent.port) == Greeting("j1", "n-1")
+            assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -79,7 +79,7 @@ def test_a_node_of_the_loopback_listens_there_alone_and_another_one_everywhere()
         async with listening("127.0.0.1") as local, listening("203.0.113.9") as open_:
             assert local.address == "127.0.0.1"
             assert open_.address in ("::", "0.0.0.0")
-            assert await listener.ask("127.0.0.1", open_.port) == Greeting("j1", "n-1")
+            assert await listener.ask_greeting("127.0.0.1", open_.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -89,7 +89,7 @@ def test_after_its_end_nobody_listens() -> None:
         async with listening() as agent:
             port = agent.port
         with pytest.raises(ConnectionRefusedError):
-            await listener.ask("127.0.0.1", port)
+            await listener.ask_greeting("127.0.0.1", port)
 
     played(story)
 
@@ -104,7 +104,7 @@ def test_a_flood_of_connections_is_answered_and_leaves_no_descriptor_open(monkey
 
             async def one() -> Greeting:
                 async with gate:
-                    return await listener.ask("127.0.0.1", agent.port)
+                    return await listener.ask_greeting("127.0.0.1", agent.port)
 
             said = await asyncio.gather(*(one() for _ in range(FLOOD)))
             assert set(said) == {Greeting("j1", "n-1")}
@@ -128,7 +128,7 @@ def test_garbage_and_clients_that_vanish_or_stay_do_no_harm() -> None:
             for made in stays[:25]:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
                 made.close()
-            assert await listener.ask("127.0.0.1", agent.port) == Greeting("j1", "n-1")
+            assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting("j1", "n-1")
             for made in stays[25:]:
                 made.close()
 
@@ -194,7 +194,7 @@ def test_a_name_with_several_addresses_is_reached_if_one_of_them_answers(monkeyp
 
     async def story() -> None:
         async with listening() as agent:
-            assert await listener.ask("a-name", agent.port) == Greeting("j1", "n-1")
+            assert await listener.ask_greeting("a-name", agent.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -215,7 +215,7 @@ def test_all_members_are_counted_also_those_that_there_was_no_time_for() -> None
     async def story() -> None:
         async with listening(node="n-1") as agent, stranger(None) as silent:
             members = {"n-1": member(agent.port), "n-2": member(silent), "n-3": member(0)}
-            found = await reachability.reach("j1", members, limit_s=1.0)
+            found = await reachability.check_reachable("j1", members, limit_s=1.0)
             assert (found.reached, found.untried) == (1, 1)
             assert [one.node for one in found.unreached] == ["n-3"]
 
@@ -236,7 +236,7 @@ def test_no_more_than_64_are_tried_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(reachability, "why_not", slow)
 
     async def story() -> None:
-        found = await reachability.reach("j1", {f"n-{number}": member(1) for number in range(1500)})
+        found = await reachability.check_reachable("j1", {f"n-{number}": member(1) for number in range(1500)})
         assert len(found.unreached) == 1000
         assert len(found.unreached[0].why) == 300
 

@@ -11,23 +11,23 @@ import psutil
 import pytest
 from aiohttp import web
 
-from launcher.net.http_server import HttpServer, Limits
+from launcher.net.http_server import LimitedServer, ServerLimits
 from tests.process.crowd import HALF, crowd
 from tests.process.happenings import played
 
-LIMITS = Limits(connections=8, header_s=30.0, answer_s=30.0, line_bytes=1000, field_bytes=1000, fields=10)
+LIMITS = ServerLimits(connections=8, header_s=30.0, answer_s=30.0, line_bytes=1000, field_bytes=1000, fields=10)
 ASKS = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Served:
     """A server that answers at once, or to `/waits` when the test says so, or to `/lasts` for ever."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self.complaints: list[str] = []
         self.answers = asyncio.Event()
         self.asked: asyncio.Queue[str] = asyncio.Queue()
         self.cancelled: asyncio.Queue[str] = asyncio.Queue()
-        self.server = HttpServer(self._answer, limits, self.complaints.append, "an answer")
+        self.server = LimitedServer(self._answer, limits, self.complaints.append, "an answer")
         self.port = self.server.listen("127.0.0.1", 0)[1]
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -63,7 +63,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(limits: Limits = LIMITS) -> AsyncIterator[Served]:
+async def serving(limits: ServerLimits = LIMITS) -> AsyncIterator[Served]:
     one = Served(limits)
     try:
         yield one

@@ -8,7 +8,7 @@ from signal import SIGKILL
 
 import psutil
 
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.store.etcd import EtcdStore
 from launcher.system import limits
 from tests.bench import leakparts
@@ -62,7 +62,7 @@ def held_by(job: Job, node: Node) -> dict[str, float]:
 async def keys_of(job: Job) -> list[str]:
     """The kinds of keys that the job has in etcd, without its bounded history, one for each key."""
     store = EtcdStore([job.etcd.endpoint])
-    listing = await store.list(Range.prefix(f"/elastic/{job.job_id}/"), keys_only=True)
+    listing = await store.list(KeyRange.prefix(f"/elastic/{job.job_id}/"), keys_only=True)
     await store.close()
     kinds = [entry.key.split("/")[3] for entry in listing.entries]
     return sorted(kind for kind in kinds if kind not in ("events", "outcomes"))

@@ -13,8 +13,8 @@ from signal import SIGCONT, SIGSTOP
 import msgspec
 
 from elastic.core.keys import JobKeys, decode, encode
-from elastic.core.kv import Put, Range
-from elastic.core.model import Member, Spec
+from elastic.core.kv import KeyRange, Put
+from elastic.core.model import JobSpec, Member
 from elastic.store.etcd import EtcdStore
 from launcher.wire.reachability import Probe
 from launcher.wire.reachability import encode as encode_probe
@@ -47,16 +47,16 @@ async def doctor(job: Job, *flags: str) -> tuple[int, str]:
 
 async def versions_of(store: EtcdStore, keys: JobKeys) -> Mapping[str, str]:
     """What the job's spec says of versions."""
-    listing = await store.list(Range.key(keys.spec))
-    spec: Spec = decode(keys, keys.spec, listing.entries[0].value)
+    listing = await store.list(KeyRange.key(keys.spec))
+    spec: JobSpec = decode(keys, keys.spec, listing.entries[0].value)
     return spec.versions
 
 
 async def doctored(job: Job, **versions: str) -> None:
     """Make the job's spec name other versions."""
     store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
-    listing = await store.list(Range.key(keys.spec))
-    spec: Spec = decode(keys, keys.spec, listing.entries[0].value)
+    listing = await store.list(KeyRange.key(keys.spec))
+    spec: JobSpec = decode(keys, keys.spec, listing.entries[0].value)
     changed = msgspec.structs.replace(spec, versions={**spec.versions, **versions})
     await store.txn([], [Put(keys.spec, encode(changed))])
     await store.close()
@@ -123,7 +123,7 @@ async def test_the_same_script_and_versions_are_no_word_and_stand_in_the_store(j
     store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
     found = await versions_of(store, keys)
     assert {"python", "torch", "launcher", "script"} <= set(found)
-    for entry in (await store.list(Range.prefix(keys.members))).entries:
+    for entry in (await store.list(KeyRange.prefix(keys.members))).entries:
         member: Member = decode(keys, entry.key, entry.value)
         assert member.versions == found
         assert member.link
@@ -169,7 +169,7 @@ async def test_a_member_that_its_neighbour_cannot_reach_is_warned_of_when_worker
     first = await job.node("--np", "2:2")
     await first.says("1 of 2 nodes is here")
     store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
-    (entry,) = (await store.list(Range.prefix(keys.members))).entries
+    (entry,) = (await store.list(KeyRange.prefix(keys.members))).entries
     moved = msgspec.structs.replace(decode(keys, entry.key, entry.value), link=free_ports(1)[0])
     await store.txn([], [Put(entry.key, encode(moved), entry.lease)])
     second = await job.node("--np", "2:2", "--quiet")
@@ -200,8 +200,8 @@ async def test_the_doctor_says_that_all_is_well_and_leaves_no_key_behind(job: Jo
     assert re.search(r"^ok    etcd: answers in ", said, re.M)
     assert re.search(r"^(ok|warn)  +etcd's servers: .* 3\.", said, re.M)
     store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
-    assert not (await store.list(Range.prefix(keys.answers))).entries
-    assert not (await store.list(Range.key(keys.probe))).entries
+    assert not (await store.list(KeyRange.prefix(keys.answers))).entries
+    assert not (await store.list(KeyRange.key(keys.probe))).entries
     await store.close()
     assert not any(worker.ended for worker in job.workers)
     assert not any(node.ended for node in nodes)
@@ -229,7 +229,7 @@ async def test_a_probe_from_before_a_node_joined_is_not_answered(job: Job) -> No
     (worker,) = await job.world(1, 1)
     await store.txn([], [Put(keys.probe, encode_probe(Probe("fedcba9876543210", 1.0)))])
     await node.says("elastic-ctl doctor asked: this node reaches 0 others")
-    entries = (await store.list(Range.prefix(keys.answers))).entries
+    entries = (await store.list(KeyRange.prefix(keys.answers))).entries
     assert [entry.key for entry in entries] == [keys.answer("fedcba9876543210", node.id)]
     assert entries[0].lease
     await store.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Delete, Put, Range
+from elastic.core.kv import Delete, KeyRange, Put
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from tests.process.jobs import Job, Stage
 from tests.store.servers import binary_of, one_server
@@ -79,12 +79,12 @@ def test_sixty_large_documents_stop_neither_a_job_nor_a_node_that_joins_nor_elas
         refused = await ctl(job, "forget", "--yes")
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), "what stands below members/ is a member"
         store = EtcdStore([job.etcd.endpoint], options=PATIENT)
-        await store.txn((), [Delete(Range.prefix(JobKeys(job.job_id).members))])
+        await store.txn((), [Delete(KeyRange.prefix(JobKeys(job.job_id).members))])
         await write(job, "outcomes/0000000001/", "answers/p/", "leave/", "unknown")
         shown = await ctl(job, "forget", "--yes")
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout.startswith(f"Job {job.job_id} is forgotten: ")
-        assert (await store.list(Range.prefix(JobKeys(job.job_id).root), keys_only=True)).entries == ()
+        assert (await store.list(KeyRange.prefix(JobKeys(job.job_id).root), keys_only=True)).entries == ()
         await store.close()
 
     either.play(story)

@@ -11,7 +11,7 @@ from signal import SIGTERM
 import aiohttp
 import pytest
 
-from launcher.metrics.server import CONNECTIONS_MAX, MetricsDoor, line
+from launcher.metrics.server import CONNECTIONS_MAX, MetricsServer, text_reply
 from launcher.net.endpoints import join_host_port
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
@@ -197,7 +197,7 @@ def test_any_address_of_ipv6_is_any_of_ipv4_too(host: str) -> None:
         pytest.skip("this machine has no IPv6")
 
     async def main() -> None:
-        door = MetricsDoor(lambda path, accept: line(200, path), print)
+        door = MetricsServer(lambda path, accept: text_reply(200, path), print)
         _, port = await door.open("::", 0)
         async with aiohttp.ClientSession() as session, session.get(f"http://{join_host_port(host, port)}/x") as answer:
             assert await answer.text() == "/x\n"

@@ -9,7 +9,7 @@ from signal import SIGKILL, SIGTERM
 from typing import NamedTuple
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Put, Range
+from elastic.core.kv import KeyRange, Put
 from elastic.store.etcd import EtcdStore
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story
@@ -204,7 +204,7 @@ async def test_a_save_goes_on_although_the_lease_of_its_node_ends_early(job: Job
     await node.says("elastic-ctl stop by me@.*: stopping this node's workers")
     store = EtcdStore((job.etcd.endpoint,))
     try:
-        members = Range.prefix(JobKeys(job.job_id).members)
+        members = KeyRange.prefix(JobKeys(job.job_id).members)
         listing = await store.list(members)
         await store.revoke(listing.entries[0].lease)
         async with asyncio.timeout(LIMIT_S):

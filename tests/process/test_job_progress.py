@@ -9,15 +9,15 @@ from tests.process.jobs import Job, story
 
 SAVES = """
 import json, os, sys, elastic
-from elastic.channel.client import Committed, Saved, worker_end
+from elastic.channel.client import FirstCommit, CheckpointSaved, channel_client
 g = int(os.environ["ELASTIC_GENERATION"])
 names = ("ELASTIC_SAVED", "ELASTIC_RESTORE_STEP", "ELASTIC_CHECK_NAN")
 print("told", json.dumps({name: os.environ.get(name) for name in names}), flush=True)
 elastic.report(step=7 * g, loss=0.25, accuracy=float("nan"))
-end = worker_end(os.environ)
+end = channel_client(os.environ)
 if g == 2:
-    end.send(Committed())
-    end.send(Saved(14, "/data/14"))
+    end.send(FirstCommit())
+    end.send(CheckpointSaved(14, "/data/14"))
 sys.exit(0 if g == 3 else 3)
 """
 

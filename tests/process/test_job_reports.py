@@ -8,7 +8,7 @@ from signal import SIGKILL, SIGTERM
 
 from elastic.core.keys import JobKeys
 from elastic.store.etcd import EtcdStore
-from launcher.job.history import read
+from launcher.job.history import read_history
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 
 LOST_PEER = (
@@ -232,7 +232,7 @@ async def test_events_are_kept_for_programs_in_the_folder_and_for_people_in_the_
     (failure,) = (event for event in events if event["what"] == "failure")
     assert (failure["ranks"], failure["words"], failure["host"]) == ([0], "exit 7", "127.0.0.1")
     store = EtcdStore((job.etcd.endpoint,))
-    kept = await read(store, JobKeys(job.job_id))
+    kept = await read_history(store, JobKeys(job.job_id))
     await store.close()
     kept = [event for event in kept if event.what not in ("start", "recovery")]  # See test_job_timeline.
     assert [(event.what, event.g, event.node) for event in kept] == [

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Put, Range
+from elastic.core.kv import KeyRange, Put
 from elastic.errors import StoreDenied
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
@@ -166,7 +166,7 @@ def test_a_user_with_rights_on_one_job_runs_it_and_neither_reads_nor_writes_anot
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (3, "", 1)
         options = EtcdOptions(user="train-j1", password=PASSWORDS["train-j1"])
         store = EtcdStore([job.etcd.endpoint], options=options)
-        for call in (store.list(Range.prefix("/elastic/j10/")), store.txn((), [Put(JobKeys("j10").spec, b"")])):
+        for call in (store.list(KeyRange.prefix("/elastic/j10/")), store.txn((), [Put(JobKeys("j10").spec, b"")])):
             with pytest.raises(StoreDenied):
                 await call
         await store.close()
@@ -284,7 +284,7 @@ def test_authentication_that_is_switched_on_meanwhile_costs_nothing_with_a_user_
         assert nothing_was_refused([known])
         await unknown.says(r"etcd refuses this node \(.*: it asks who this is; .*")
         store = EtcdStore([job.etcd.endpoint], options=EtcdOptions(user="root", password="root-secret"))
-        await store.list(Range.key("/x"))
+        await store.list(KeyRange.key("/x"))
         auth = store._servers.rotation.current.auth
         await auth.AuthDisable(rpc.AuthDisableRequest(), metadata=store._servers.metadata())
         await store.close()

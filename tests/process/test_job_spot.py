@@ -14,7 +14,7 @@ from aiohttp import web
 from launcher.spot.aws import ACTION
 from launcher.spot.endpoint import endpoint
 from launcher.spot.http import BODY_MAX, BadAnswer, fetch
-from launcher.spot.protocol import Ask
+from launcher.spot.protocol import MetadataRequest
 from tests.bench import steplog
 from tests.process.jobs import Job, story
 from tests.process.metadata import Aws, Azure, Google, Metadata
@@ -241,7 +241,7 @@ def test_whatever_a_server_answers_is_an_answer_or_a_bad_one(
             server.replacement = kind  # type: ignore[assignment]
             where = endpoint("aws", {"ELASTIC_SPOT_ENDPOINT": server.endpoint})
             try:
-                answer = await fetch(where, Ask("/latest/meta-data/spot/instance-action"))
+                answer = await fetch(where, MetadataRequest("/latest/meta-data/spot/instance-action"))
             except BadAnswer:
                 return
             assert len(answer.body) <= BODY_MAX
@@ -263,7 +263,7 @@ def test_a_server_that_does_not_speak_http_gives_a_bad_answer(said: bytes) -> No
         async with await asyncio.start_server(speak, "127.0.0.1") as server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises((BadAnswer, OSError)):
-                await fetch(endpoint("gcp", {"GCE_METADATA_HOST": f"127.0.0.1:{port}"}), Ask("/"))
+                await fetch(endpoint("gcp", {"GCE_METADATA_HOST": f"127.0.0.1:{port}"}), MetadataRequest("/"))
 
     asyncio.run(main())
 
@@ -274,6 +274,6 @@ def test_a_server_that_says_nothing_is_left_when_the_time_is_over() -> None:
             server.replacement = _hangs
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await fetch(endpoint("azure", {"ELASTIC_SPOT_ENDPOINT": server.endpoint}), Ask("/"))
+                    await fetch(endpoint("azure", {"ELASTIC_SPOT_ENDPOINT": server.endpoint}), MetadataRequest("/"))
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ from signal import SIGTERM
 import pytest
 
 from elastic.core.keys import JobKeys, decode
-from elastic.core.kv import Delete, Entry, Operation, Put, Range
+from elastic.core.kv import Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import SCHEMA
 from elastic.errors import DocumentError
 from elastic.store.etcd import EtcdStore
@@ -29,12 +29,12 @@ HUGE = b'"' + b"x" * 1_400_000 + b'"'
 ROOT = Path(__file__).parents[2]
 
 
-async def entries(store: EtcdStore, keys: JobKeys) -> dict[str, Entry]:
+async def entries(store: EtcdStore, keys: JobKeys) -> dict[str, KeyValue]:
     """Every key of a job."""
-    return {entry.key: entry for entry in (await store.list(Range.prefix(keys.root))).entries}
+    return {entry.key: entry for entry in (await store.list(KeyRange.prefix(keys.root))).entries}
 
 
-def undisturbed(before: dict[str, Entry], after: dict[str, Entry]) -> bool:
+def undisturbed(before: dict[str, KeyValue], after: dict[str, KeyValue]) -> bool:
     """Tell whether nothing was written but the history for people."""
     was, now = ({key: one.mod_revision for key, one in it.items() if "/events/" not in key} for it in (before, after))
     return was == now
@@ -168,7 +168,7 @@ async def test_a_member_whose_key_is_deleted_or_damaged_is_registered_again_and_
     key = JobKeys(job.job_id).member(node.id)
     store = EtcdStore((job.etcd.endpoint,))
     try:
-        for operation in (Delete(Range.key(key)), Put(key, b"\xff{")):
+        for operation in (Delete(KeyRange.key(key)), Put(key, b"\xff{")):
             since = node.now
             await store.txn((), (operation,))
             await node.says("this node's key is gone from etcd, or is not its own any more", since=since)
@@ -192,11 +192,11 @@ async def test_of_many_documents_that_cannot_be_read_an_agent_names_the_first_fe
             await store.txn((), (Put(keys.member(f"stranger-{number:04}"), b"{}"),))
         await node.says("more documents in etcd cannot be read")
         since = node.now
-        await store.txn((), (Delete(Range.key(keys.member(node.id))),))  # It sees this after all of the documents.
+        await store.txn((), (Delete(KeyRange.key(keys.member(node.id))),))  # It sees this after all of the documents.
         await node.says("registered again", since=since)
         await store.txn((), (Put(keys.verdict, b"{"),))  # The job stands on this one.
         await node.says(f"{keys.verdict} in etcd cannot be read", since=since)
-        await store.txn((), (Delete(Range.key(keys.verdict)),))
+        await store.txn((), (Delete(KeyRange.key(keys.verdict)),))
     finally:
         await store.close()
     assert len([line for line in node.lines if "cannot be read and is not used" in line]) == DAMAGED_MAX + 1
@@ -240,7 +240,7 @@ class Stranger:
             return
         bearable = (keys.members, keys.saved, keys.arrived, keys.events)
         if chance.random() < 0.15 and (readable or key.startswith(bearable)):
-            operation = Delete(Range.key(key))
+            operation = Delete(KeyRange.key(key))
         await self.store.txn((), (operation,))
         self.wrote += 1
         if not readable:
@@ -254,10 +254,10 @@ class Stranger:
             return False
         return True
 
-    async def _put_right(self, key: str, old: Entry | None) -> None:
+    async def _put_right(self, key: str, old: KeyValue | None) -> None:
         """As a person does it: what stood there is written again."""
         if old is None:
-            await self.store.txn((), (Delete(Range.key(key)),))
+            await self.store.txn((), (Delete(KeyRange.key(key)),))
         else:
             await self.store.txn((), (Put(key, old.value),))
 

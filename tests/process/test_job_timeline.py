@@ -57,10 +57,10 @@ SERVES = """
 import os, sys, time
 from pathlib import Path
 import elastic
-from elastic.channel.client import Standing, clock, worker_end
+from elastic.channel.client import Serving, clock, channel_client
 
 if os.environ["ELASTIC_ROLE"] == "server":
-    worker_end(os.environ).send(Standing(clock()))
+    channel_client(os.environ).send(Serving(clock()))
     time.sleep(1000)
 first = not Path("again").exists()
 Path("again").touch()

@@ -216,9 +216,9 @@ def test_who_was_never_linked_is_never_proven_dead() -> None:
 def test_one_death_gives_one_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         dialled = asyncio.Semaphore(0)
-        rest = peer_link.Watched._rest
+        rest = peer_link.PeerLink._rest
 
-        def rests(one: peer_link.Watched) -> None:
+        def rests(one: peer_link.PeerLink) -> None:
             rest(one)
             dialled.release()
 
@@ -227,7 +227,7 @@ def test_one_death_gives_one_proof(monkeypatch: pytest.MonkeyPatch) -> None:
             await watcher.until("up", "n-1")
             one.kill()
             await watcher.until("proof", "n-1")
-            monkeypatch.setattr(peer_link.Watched, "_rest", rests)
+            monkeypatch.setattr(peer_link.PeerLink, "_rest", rests)
             for _ in range(3):  # It is dialled, and refused.
                 await dialled.acquire()
             assert not watcher.proofs()
@@ -344,14 +344,14 @@ def test_a_name_that_is_not_known_is_tried_again() -> None:
 
 def test_many_are_linked_with_no_more_than_64_dials_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
-    dial = peer_link.Watched.dial
+    dial = peer_link.PeerLink.dial
 
-    def counted(one: peer_link.Watched) -> None:
+    def counted(one: peer_link.PeerLink) -> None:
         nonlocal most
         dial(one)
         most = max(most, watcher_of[0].links._dialling)
 
-    monkeypatch.setattr(peer_link.Watched, "dial", counted)
+    monkeypatch.setattr(peer_link.PeerLink, "dial", counted)
     watcher_of: list[Watching] = []
 
     async def story() -> None:

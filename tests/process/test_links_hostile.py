@@ -16,10 +16,10 @@ import pytest
 from elastic.core.agent.events import LinkTarget
 from launcher.peers import inbound_links, listener
 from launcher.peers import peer_link as watched
-from launcher.peers.listener import Hello
-from launcher.peers.peer_link import Watched
+from launcher.peers.listener import PeerListener
+from launcher.peers.peer_link import PeerLink
 from launcher.wire import links
-from launcher.wire.links import Bye, Granted, Greeting, Ping, Pong, Prove
+from launcher.wire.links import Bye, Greeting, Ping, Pong, Prove, VouchGranted
 from tests.process.descriptors import none_left
 from tests.process.linking import SECRET, Watching, at, listening, played, proves_nothing, watching
 from tests.process.linkpeer import JOB
@@ -58,7 +58,7 @@ class Stranger:
 
 
 @contextlib.asynccontextmanager
-async def connected(agent: Hello) -> AsyncIterator[Stranger]:
+async def connected(agent: PeerListener) -> AsyncIterator[Stranger]:
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
     try:
         yield Stranger(reader, writer)
@@ -67,7 +67,7 @@ async def connected(agent: Hello) -> AsyncIterator[Stranger]:
 
 
 @contextlib.asynccontextmanager
-async def linked() -> AsyncIterator[tuple[Watching, Watching, Hello]]:
+async def linked() -> AsyncIterator[tuple[Watching, Watching, PeerListener]]:
     """One that watches, one that is watched and its listener; the link is up."""
     async with watching() as watcher, listening("n-1") as (other, agent):
         watcher.links.watch({"n-1": at(agent)})
@@ -80,7 +80,7 @@ def turns(watcher: Watching) -> Iterator[asyncio.Semaphore]:
     """It is released each time somebody has had its turn to be dialled."""
     tried, is_done = asyncio.Semaphore(0), watcher.links.is_done_dialling
 
-    def counted(one: Watched) -> None:
+    def counted(one: PeerLink) -> None:
         is_done(one)
         tried.release()
 
@@ -129,7 +129,7 @@ async def impostor(first: bytes, then: bytes = b"", close: bool = True) -> Async
         b"x" * (1 << 20),
         b"[" * 1000 + b"\n",
         links.encode(Ping(1)),
-        links.encode(Granted(1, 1, 5.0)),
+        links.encode(VouchGranted(1, 1, 5.0)),
         links.encode(Prove("w-2", "0" * 32, "0" * 64)),
         links.encode(Prove("n-1", "0" * 32, "0" * 64)),
     ],
@@ -176,9 +176,9 @@ def test_of_two_links_of_one_node_the_newer_counts() -> None:
             watched.links.ask_vouch(4)
             vouch = links.decode(await new.line())
             assert isinstance(vouch, links.Vouch)
-            new.say(links.encode(Granted(vouch.n, 5, 9.0)))  # for another generation
-            new.say(links.encode(Granted(vouch.n + 1, 4, 9.0)))  # to another question
-            new.say(links.encode(Granted(vouch.n, 4, 8.0)))
+            new.say(links.encode(VouchGranted(vouch.n, 5, 9.0)))  # for another generation
+            new.say(links.encode(VouchGranted(vouch.n + 1, 4, 9.0)))  # to another question
+            new.say(links.encode(VouchGranted(vouch.n, 4, 8.0)))
             await watched.until("vouched")
             assert watched.last[1] == 4
             assert list(watched.links._door.links) == ["w-2"]
@@ -196,7 +196,7 @@ def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.Mo
                 await one.greeted()
             assert len(other.links._door._unproven) == inbound_links.UNPROVEN_MAX
             assert await crowd[0].line() == b""
-            assert await listener.ask("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
+            assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
             async with connected(agent) as late:
                 await late.prove()
                 assert isinstance(links.decode(await late.line()), links.Proven)
@@ -277,7 +277,7 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
             inbound = other.links._door.links["w-2"]
             forget = other.links._door.forget
 
-            def forgotten(one: inbound_links.Inbound) -> None:
+            def forgotten(one: inbound_links.InboundConnection) -> None:
                 forget(one)
                 if one is inbound:
                     gone.set()

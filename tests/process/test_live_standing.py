@@ -11,8 +11,8 @@ import pytest
 from launcher.logs import console
 from launcher.logs.console import Console
 from launcher.terminal import status_block
-from launcher.terminal.content import Block
-from launcher.terminal.status_block import Live
+from launcher.terminal.content import BlockContent
+from launcher.terminal.status_block import StatusBlock
 
 ROOM = 1 << 15
 LOOKS = 600
@@ -29,12 +29,14 @@ def test_a_terminal_that_stands_still_for_long_has_all_text_when_it_goes_on(monk
         often, shown, looks = asyncio.Event(), asyncio.Event(), 0
         got = bytearray()
 
-        def look() -> Block:
+        def look() -> BlockContent:
             nonlocal looks
             looks += 1
             if looks >= LOOKS:
                 often.set()
-            return Block("digits", "world 24", "training", f"step {looks} of 100000", looks / 100_000, "loss 0.1")
+            return BlockContent(
+                "digits", "world 24", "training", f"step {looks} of 100000", looks / 100_000, "loss 0.1"
+            )
 
         def read() -> None:
             got.extend(os.read(screen, 1 << 16))
@@ -44,7 +46,7 @@ def test_a_terminal_that_stands_still_for_long_has_all_text_when_it_goes_on(monk
         output = Console(ours)
         while not output.waiting:
             output.write(b"x" * 1000 + b"\n")
-        status = Live(output, ours, look)
+        status = StatusBlock(output, ours, look)
         await often.wait()
         output.write(b"an important line\n")
         asyncio.get_running_loop().add_reader(screen, read)

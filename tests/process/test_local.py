@@ -22,7 +22,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Delete, Put, Range
+from elastic.core.kv import Delete, KeyRange, Put
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdStore
@@ -31,9 +31,9 @@ from launcher.config.parse import parse
 from launcher.ctl import cli
 from launcher.job.job import named_job
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
-from launcher.local.etcd import STARTS_MAX, tend
+from launcher.local.etcd import STARTS_MAX, keep_running
 from launcher.local.supervisor import exit_code
-from launcher.system.private_env import without
+from launcher.system.private_env import inheritable_env
 from launcher.text import shell
 from tests.store.servers import free_ports
 from tests.unit.test_cards import LISTED, smi
@@ -307,7 +307,7 @@ def test_an_etcd_that_dies_again_and_again_is_not_started_for_ever() -> None:
     lines: list[str] = []
     etcd = Dying("etcd")
     with pytest.raises(StoreUnavailable, match=r"has ended 6 times, now with: bus error .*; .* --elastic_server"):
-        asyncio.run(tend(etcd, lines.append))
+        asyncio.run(keep_running(etcd, lines.append))
     assert etcd.starts == len(lines) == STARTS_MAX
 
 
@@ -340,7 +340,7 @@ def test_etcd_stays_while_a_node_of_another_terminal_is_registered(tmp_path: Pat
         text = next(line for line in process.stderr if "registered" in line)
         assert process.poll() is None
         with suppress(OutcomeUnknown):  # With the last node gone the server may end before it has answered.
-            await store.txn([], [Delete(Range.key(key))])
+            await store.txn([], [Delete(KeyRange.key(key))])
         await store.close()
         return text
 
@@ -434,7 +434,7 @@ def test_what_a_pipe_said_once_is_known_to_every_node_and_on_no_command_line(
     for environment in environments:
         who = check(parse(argv, environment), environment).login
         assert SECRET_TEXT in (who.secret, who.password)
-        assert not without(environment, ()).keys() & {variable, f"ELASTIC_{flag.upper()}"}, "a worker's"
+        assert not inheritable_env(environment, ()).keys() & {variable, f"ELASTIC_{flag.upper()}"}, "a worker's"
     line = joiner_line(config, "127.0.0.1:1234", environ, secret=True)
     status = status_line(config, "127.0.0.1:1234", secret=True)
     assert not [word for word in (*argv, line, status) if flag in word or SECRET_TEXT in word]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.store_access import SECRET
 from tests.process.happenings import command_of
@@ -145,7 +145,7 @@ async def test_no_secret_of_a_job_is_in_the_command_line_of_any_of_its_processes
     first = await job.node("--serve", server, server=False, environ={SECRET: OURS})
     (worker,) = await job.world(1, 1)
     store = EtcdStore([server], options=EtcdOptions(secret=OURS))
-    (entry,) = (await store.list(Range.key(JobKeys(job.job_id).secret))).entries
+    (entry,) = (await store.list(KeyRange.key(JobKeys(job.job_id).secret))).entries
     await store.close()
     of_links = json.loads(entry.value)
     pids = first.processes()

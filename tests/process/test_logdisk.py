@@ -19,12 +19,12 @@ import pytest
 from elastic.errors import ConfigError
 from launcher.logs import shared_file
 from launcher.logs.log_dir import LogFolder
-from launcher.logs.logger import STORY
+from launcher.logs.logger import LAUNCHER_LOG
 from launcher.logs.shared_file import SharedLog
-from launcher.logs.worker_log import StartLog
-from launcher.logs.writer_client import KEEP_BYTES, LogDisk
-from launcher.logs.writer_protocol import Append, path_bytes
-from launcher.text.sanitize import tail
+from launcher.logs.worker_log import WorkerStartLog
+from launcher.logs.writer_client import KEEP_BYTES, LogWriterClient
+from launcher.logs.writer_protocol import AppendShared, path_bytes
+from launcher.text.sanitize import tail_lines
 from tests import closing
 from tests.process.happenings import LIMIT_S
 
@@ -35,7 +35,7 @@ PIECE = 1 << 16
 class Desk:
     """A folder that is written to, and what was told of it."""
 
-    def __init__(self, disk: LogDisk) -> None:
+    def __init__(self, disk: LogWriterClient) -> None:
         self.disk = disk
         self.told: list[str] = []
         self._changed = asyncio.Event()
@@ -52,13 +52,13 @@ class Desk:
                 await self._changed.wait()
             return found[-1]
 
-    def start(self, name: str = "workerlog.0") -> StartLog:
-        return StartLog(self.disk, self.disk.path / name, HEADER)
+    def start(self, name: str = "workerlog.0") -> WorkerStartLog:
+        return WorkerStartLog(self.disk, self.disk.path / name, HEADER)
 
 
 @asynccontextmanager
 async def desk(folder: Path, limit_s: float = LIMIT_S) -> AsyncIterator[Desk]:
-    with LogDisk(partial(LogFolder, folder), folder, STORY) as disk:
+    with LogWriterClient(partial(LogFolder, folder), folder, LAUNCHER_LOG) as disk:
         made = Desk(disk)
         try:
             yield made
@@ -102,14 +102,14 @@ def test_what_is_said_is_in_the_files_in_its_order_when_the_folder_is_closed(tmp
             for log in logs:
                 log.line("==== end ====")
                 log.close()
-            it.disk.put(Append(path_bytes(it.disk.path / STORY), b"said\n"), STORY)
+            it.disk.put(AppendShared(path_bytes(it.disk.path / LAUNCHER_LOG), b"said\n"), LAUNCHER_LOG)
         assert it.told == []
 
     asyncio.run(main())
     even, odd = ((tmp_path / f"workerlog.{rank}").read_text().splitlines() for rank in range(2))
     assert odd == [HEADER, *map(str, range(1, 3000, 2)), "==== end ===="]
     assert even == [HEADER, *map(str, range(0, 3000, 2)), "x" * 3 * PIECE, "==== end ===="]
-    assert (tmp_path / STORY).read_text() == "said\n"
+    assert (tmp_path / LAUNCHER_LOG).read_text() == "said\n"
 
 
 def test_a_disk_that_stands_still_costs_what_does_not_fit_and_the_log_says_how_much_that_is(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_disk_that_stands_still_costs_what_does_not_fit_and_the_log_says_how_m
                 log.write(b"z" * PIECE)
             await it.hears("does not take writes")
             log.line("last words")
-            assert tail(log.ending)[-1] == "last words", "the end is known without the disk"
+            assert tail_lines(log.ending)[-1] == "last words", "the end is known without the disk"
             reading = asyncio.create_task(read_whole(tmp_path / "workerlog.0"))
             said = await it.hears("takes writes again")
             log.close()
@@ -264,7 +264,7 @@ def test_what_is_said_before_its_end_is_told_is_written(tmp_path: Path) -> None:
 def test_it_holds_nothing_of_the_process_that_started_it(tmp_path: Path) -> None:
     """Whoever waits for the end of a pipe would wait for it, too."""
     reader, writer = os.pipe()
-    with LogDisk(partial(LogFolder, tmp_path), tmp_path, STORY):
+    with LogWriterClient(partial(LogFolder, tmp_path), tmp_path, LAUNCHER_LOG):
         os.close(writer)
         assert os.read(reader, 1) == b""
     os.close(reader)
@@ -289,7 +289,7 @@ log.append(b"whole again\n")
 
 
 def test_a_line_that_a_full_disk_takes_a_part_of_is_told_and_does_not_tear_the_next_one(tmp_path: Path) -> None:
-    path = tmp_path / STORY
+    path = tmp_path / LAUNCHER_LOG
     ran = subprocess.run(
         [sys.executable, "-c", FULL, str(path)], stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S
     )
@@ -308,7 +308,7 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_costs_a_line_for_each_s
                 log = it.start()
                 log.write(text)
                 log.close()
-                it.disk.put(Append(path_bytes(it.disk.path / "log.jsonl"), text), "log.jsonl")
+                it.disk.put(AppendShared(path_bytes(it.disk.path / "log.jsonl"), text), "log.jsonl")
         return it.told
 
     told = asyncio.run(main())
@@ -322,7 +322,7 @@ def test_a_line_is_written_and_no_file_stays_open_when_a_disk_refuses_the_one_be
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_file, "BYTES_MAX", 5)
-    before, path = os.listdir("/proc/self/fd"), tmp_path / STORY
+    before, path = os.listdir("/proc/self/fd"), tmp_path / LAUNCHER_LOG
     log = SharedLog(path)
     log.append(b"the first\n")
     monkeypatch.setattr(os, "close", closing.refuses("launcher."))
@@ -337,10 +337,10 @@ def test_a_folder_that_cannot_be_used_is_an_error_with_its_mend(tmp_path: Path, 
     (tmp_path / "file").touch()
     folder = tmp_path / name
     with pytest.raises(ConfigError, match="--log_dir"):
-        LogDisk(partial(LogFolder, folder), folder, STORY).__enter__()
+        LogWriterClient(partial(LogFolder, folder), folder, LAUNCHER_LOG).__enter__()
 
 
 def test_a_story_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "story").mkdir()
     with pytest.raises(ConfigError, match="cannot be written"):
-        LogDisk(partial(LogFolder, tmp_path), tmp_path, "story").__enter__()
+        LogWriterClient(partial(LogFolder, tmp_path), tmp_path, "story").__enter__()

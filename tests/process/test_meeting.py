@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic.channel.client import Formed, Joining, Preparing, Progress, Ready, Said, clock
-from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.client import GroupFormed, JoiningGroup, PreparationOver, Preparing, Progress, WorkerMessage, clock
+from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 from tests.process.forker import Forked
 from tests.process.scripts import LIMIT_S, environment
@@ -21,7 +21,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.heard: list[tuple[int, Said]] = []
+        self.heard: list[tuple[int, WorkerMessage]] = []
         self.ranks: dict[int, Forked] = {}
         self.server = ChannelServer(
             folder / "channel", self._hear, segments=Segments(limit_bytes=1 << 20), detail=self._complain
@@ -31,7 +31,7 @@ class World:
     def _complain(self, text: str) -> None:
         raise AssertionError(text)
 
-    def _hear(self, connection: Connection, message: Said) -> None:
+    def _hear(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         assert connection.hello is not None
         self.heard.append((connection.hello.rank, message))
 
@@ -51,7 +51,7 @@ class World:
     def _errors(self, rank: int) -> Path:
         return self.folder / f"errors.{rank}"
 
-    def until(self, look: Callable[[int, Said], bool]) -> Said:
+    def until(self, look: Callable[[int, WorkerMessage], bool]) -> WorkerMessage:
         """Hear the workers until one says this."""
         seen = 0
         while True:
@@ -64,7 +64,7 @@ class World:
 
     def until_waiting(self, rank: int, text: str) -> None:
         """A worker says that it waits for these, and whether one of them prepares something."""
-        self.until(lambda who, message: who == rank and message == Joining(text, prepares="(" in text))
+        self.until(lambda who, message: who == rank and message == JoiningGroup(text, prepares="(" in text))
 
     def end(self, rank: int) -> tuple[int, str, str]:
         """Its exit code, and all that it wrote to stdout and stderr."""
@@ -91,7 +91,7 @@ def test_those_who_wait_name_who_is_missing_and_then_say_that_all_have_met(world
     world.until_waiting(0, "rank 1")
     world.start(1, "init")
     for rank in (0, 1):
-        world.until(lambda who, message, rank=rank: who == rank and isinstance(message, Formed))  # type: ignore[misc]
+        world.until(lambda who, message, rank=rank: who == rank and isinstance(message, GroupFormed))  # type: ignore[misc]
         assert world.end(rank)[:2] == (0, f"{rank} 2\n")
 
 
@@ -115,7 +115,7 @@ def test_a_worker_that_prepares_is_named_with_its_reason_and_nobody_gives_up_mea
     assert world.ranks[0].poll() is None
     stdin.write("go on\n")
     stdin.flush()
-    world.until(lambda who, message: message == Ready())
+    world.until(lambda who, message: message == PreparationOver())
     assert world.end(0)[:2] == (0, "0 2\n")
     assert world.end(1)[:2] == (0, "1 2\n")
 

@@ -17,7 +17,7 @@ from elastic.core.run_deadline import KILL_S
 from launcher.nursery import protocol
 from launcher.system import node_lock
 from launcher.system.processes import descendants
-from launcher.workers.nursery_client import Gone, NurseryDied, Overdue
+from launcher.workers.nursery_client import DeadlinePassed, NurseryDied, ProcessesGone
 from tests.process.nest import LIMIT_S, LONG_S, nest, pids, watch_end
 
 FAMILY = """
@@ -44,7 +44,7 @@ AGENT = """
 import asyncio, json, os, signal, subprocess, sys
 from pathlib import Path
 from launcher.nursery import protocol
-from launcher.workers.nursery_client import Workers, WorkerSpec
+from launcher.workers.nursery_client import NurseryClient, WorkerSpec
 
 def shorten(workers):
     workers.run_until(protocol.boottime_s() + 0.5)
@@ -55,7 +55,7 @@ async def main():
     events = asyncio.Queue()
     other = subprocess.Popen(["cat"], stdin=subprocess.PIPE)  # It ends with this process.
     print("other", other.pid, flush=True)
-    workers = Workers(events.put_nowait, lock=folder / "job.node.lock", adopts=True)
+    workers = NurseryClient(events.put_nowait, lock=folder / "job.node.lock", adopts=True)
     await workers.start()
     workers.run_until(protocol.boottime_s() + 60)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, shorten, workers)
@@ -100,7 +100,7 @@ class TestTheAgentIsKilled:
 
     def test_also_in_the_moment_of_the_start(self, tmp_path: Path) -> None:
         with agent(tmp_path, "import time; time.sleep(100)") as process:
-            nursery = json.loads(lines_until(process, "Spawned")[-1])[1]
+            nursery = json.loads(lines_until(process, "ProcessesSpawned")[-1])[1]
             ended = watch_end(nursery)
             process.kill()
             assert ended(LIMIT_S)
@@ -125,12 +125,12 @@ class TestTheAgentIsFrozen:
             process.send_signal(signal.SIGSTOP)
             assert all(ended(LIMIT_S) for ended in ends)
             process.send_signal(signal.SIGCONT)
-            told = lines_until(process, '"Gone"')
+            told = lines_until(process, '"ProcessesGone"')
             assert [json.loads(line)[0] for line in told if line.startswith("[")][-4:] == [
-                "Overdue",
-                "Exited",
-                "Exited",
-                "Gone",
+                "DeadlinePassed",
+                "ProcessExited",
+                "ProcessExited",
+                "ProcessesGone",
             ]
             process.kill()
 
@@ -141,7 +141,7 @@ class TestTheRightToRun:
             async with nest(tmp_path) as it:
                 it.workers.run_until(0.0)
                 it.workers.spawn(1, [it.spec("open('started', 'w')"), it.spec("open('started', 'w')", rank=1)])
-                assert await it.next() == Overdue(1)
+                assert await it.next() == DeadlinePassed(1)
                 for _ in range(2):
                     exited = await it.exited()
                     assert (exited.code, exited.stopped) == (-signal.SIGKILL, True)
@@ -168,7 +168,7 @@ class TestTheRightToRun:
                 await it.spawned()
                 until_s = protocol.boottime_s() + 0.4
                 it.workers.run_until(until_s)
-                assert await it.next() == Overdue(1)
+                assert await it.next() == DeadlinePassed(1)
                 for _ in range(2):
                     exited = await it.exited()
                     assert exited.code == -signal.SIGKILL
@@ -278,7 +278,7 @@ class TestTheNurseryIsKilled:
                 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                     os.kill(it.workers.pid, number)
                 assert (await it.exited()).code == 0
-                assert isinstance(await it.next(), Gone)
+                assert isinstance(await it.next(), ProcessesGone)
 
         asyncio.run(main())
 

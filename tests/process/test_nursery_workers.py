@@ -14,7 +14,7 @@ import pytest
 from elastic.errors import NurseryLost
 from launcher.nursery import protocol
 from launcher.system import node_lock
-from launcher.workers.nursery_client import Gone
+from launcher.workers.nursery_client import ProcessesGone
 from tests.process.nest import LIMIT_S, nest, pids, watch_end
 
 STUBBORN = """
@@ -193,7 +193,7 @@ class TestEnding:
                 await it.spawned()
                 found = {(event := await it.exited()).local_rank: (event.code, event.stopped) for _ in codes}
                 assert found == {0: (3, False), 1: (-11, False), 2: (-9, False), 3: (143, False)}
-                assert isinstance(await it.next(), Gone)
+                assert isinstance(await it.next(), ProcessesGone)
 
         asyncio.run(main())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.stdio_writer import Flow
+from launcher.logs.stdio_writer import PipeToFile
 from launcher.logs.writer_client import KEEP_BYTES
 from tests import closing
 from tests.process.happenings import LIMIT_S
@@ -20,7 +20,7 @@ from tests.process.jobs import Job, story
 
 BEGIN = """
 import os, psutil, signal, sys
-from launcher.logs.stdio import Outputs
+from launcher.logs.stdio import StdioRedirect
 """
 LINES = 1000
 SPEAKER = f"""{BEGIN}
@@ -125,7 +125,7 @@ class Carried:
     def __init__(self, file: int) -> None:
         reader, self.pipe = os.pipe()
         self.done = threading.Semaphore(0)
-        flow = Flow(reader, file, lambda count: self.done.release())
+        flow = PipeToFile(reader, file, lambda count: self.done.release())
         self._thread = threading.Thread(target=flow.run, daemon=True)
         self._thread.start()
         self._reader = reader

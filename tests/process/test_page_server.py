@@ -13,16 +13,16 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from elastic.core.keys import JobKeys, View, encode
-from elastic.core.kv import Delete, Put, Range
+from elastic.core.keys import JobKeys, StoreView, encode
+from elastic.core.kv import Delete, KeyRange, Put
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.job.drain import DEADLINE_MIN_S
-from launcher.job.job import Job
-from launcher.job.overview import Picture
+from launcher.job.job import NamedJob
+from launcher.job.overview import JobOverview
 from launcher.job.status import describe
 from launcher.web import api, job_feed, server
-from launcher.web.job_feed import FOLLOWED_MAX, Lives
+from launcher.web.job_feed import FOLLOWED_MAX, JobFeeds
 from launcher.web.server import BROWSERS_MAX, PageServer
 from launcher.wire.inspect import WorkerState
 from tests.process.happenings import played
@@ -60,7 +60,7 @@ async def serving(token: str = "", only: str = "", host: str = "127.0.0.1") -> A
     core.txn((), [Put(keys.root + name, encode(document)) for name, document in documents.items()])  # type: ignore[arg-type]
     for node in ("a", "b"):
         core.txn((), (Put(keys.member(node), encode(MEMBER)),))
-    lives = Lives(store, "/p", ("h:1",))
+    lives = JobFeeds(store, "/p", ("h:1",))
     served = PageServer(lives, (store, "/p"), only, token)
     _, port = await served.open(host, 0)
     try:
@@ -269,7 +269,7 @@ def test_an_order_is_carried_out_whole_although_its_browser_goes_meanwhile(monke
     began, goes, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
     ordered = api.carry_out
 
-    async def slowly(job: Job, asked: bytes) -> str:
+    async def slowly(job: NamedJob, asked: bytes) -> str:
         began.set()
         await goes.wait()
         said = await ordered(job, asked)
@@ -294,16 +294,16 @@ def test_an_order_is_carried_out_whole_although_its_browser_goes_meanwhile(monke
     gone()
 
 
-def answering(now: dict[str, Any]) -> Callable[[Job, View], Awaitable[Picture]]:
+def answering(now: dict[str, Any]) -> Callable[[NamedJob, StoreView], Awaitable[JobOverview]]:
     """Nodes that have stood since a whole second and make no steps but those that are put into `now`."""
     began = time.monotonic() - 100.0 - time.time() % 1
 
-    async def picture(job: Job, view: View) -> Picture:
+    async def picture(job: NamedJob, view: StoreView) -> JobOverview:
         age_s = time.monotonic() - began
         one = replace(worker(0, WorkerState.STEPPING, step=now["step"]), step_age_s=0.1, since_s=age_s)
         said = replace(window(one), since_s=age_s, up_s=age_s)
         windows = {node: said for node in view.members if now.get("reached", True)}
-        return Picture(status=describe(view, job.job_id), windows=windows, unasked={}, asked_at=time.time())
+        return JobOverview(status=describe(view, job.job_id), windows=windows, unasked={}, asked_at=time.time())
 
     return picture
 
@@ -316,7 +316,7 @@ async def sections_of(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str,
 
 def test_what_stands_still_is_since_the_same_moment_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_feed, "ASK_EVERY_S", 1.2)
-    monkeypatch.setattr(job_feed, "picture", answering({"step": 7}))
+    monkeypatch.setattr(job_feed, "overview_of", answering({"step": 7}))
 
     @played
     async def still() -> None:
@@ -339,7 +339,7 @@ def test_the_curve_of_a_job_that_was_forgotten_is_not_drawn_in_the_next_one_of_i
 ) -> None:
     monkeypatch.setattr(job_feed, "ASK_EVERY_S", 0.4)
     now: dict[str, Any] = {"step": 1000}
-    monkeypatch.setattr(job_feed, "picture", answering(now))
+    monkeypatch.setattr(job_feed, "overview_of", answering(now))
 
     @played
     async def forgotten() -> None:
@@ -348,8 +348,8 @@ def test_the_curve_of_a_job_that_was_forgotten_is_not_drawn_in_the_next_one_of_i
             await anext(found async for found in told if found.get("course", {}).get("points"))
             now["reached"] = False
             keys = JobKeys("j", "/p")
-            stored = one.core.list(Range.prefix(keys.root)).entries
-            one.core.txn((), (Delete(Range.prefix(keys.root)),))
+            stored = one.core.list(KeyRange.prefix(keys.root)).entries
+            one.core.txn((), (Delete(KeyRange.prefix(keys.root)),))
             await anext(found async for found in told if found.get("absent"))
             again = [Put(entry.key, entry.value) for entry in stored if entry.key != keys.incarnation]
             one.core.txn((), (*again, Put(keys.incarnation, encode("i2"))))

@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 
 from elastic.core.keys import JobKeys, encode
-from elastic.core.kv import Delete, Entry, Put, Range
+from elastic.core.kv import Delete, KeyRange, KeyValue, Put
 from elastic.core.model import Member
 from elastic.errors import DocumentError
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.doctor import probe as asking
 from launcher.logs.console import Console
-from launcher.logs.logger import Level, Narrator
-from launcher.peers.listener import Hello
-from launcher.peers.probe_responder import Prober
-from launcher.wire.reachability import Answer, Probe, Unreached, read_answer, read_probe
+from launcher.logs.logger import AgentLog, Verbosity
+from launcher.peers.listener import PeerListener
+from launcher.peers.probe_responder import ProbeResponder
+from launcher.wire.reachability import Probe, ProbeAnswer, UnreachedMember, read_answer, read_probe
 from launcher.wire.reachability import encode as encode_probe
 
 LIMIT_S = 30.0
@@ -33,44 +33,44 @@ class Hall:
         self.core = MemoryCore()
         self.store = MemoryStore(self.core, time.monotonic)
         self.console = Console(2)
-        self.narrator = Narrator("n", self.console, level=Level.QUIET)
-        self.listeners: list[Hello] = []
+        self.narrator = AgentLog("n", self.console, level=Verbosity.QUIET)
+        self.listeners: list[PeerListener] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.registered: dict[str, int] = {}
-        self.probers: dict[str, Prober] = {}
+        self.probers: dict[str, ProbeResponder] = {}
 
     async def member(self, node: str, link: int | None = None) -> None:
         """One more member; `link` 0 does not listen."""
         port = link
         if port is None:
-            self.listeners.append(await Hello.listen("127.0.0.1", "j1", node))
+            self.listeners.append(await PeerListener.listen("127.0.0.1", "j1", node))
             port = self.listeners[-1].port
         value = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
         wrote = await self.store.txn([], [Put(KEYS.member(node), encode(value))])
         self.registered[node] = wrote.revision
-        self.probers[node] = Prober(self.store, KEYS, node, self.narrator)
+        self.probers[node] = ProbeResponder(self.store, KEYS, node, self.narrator)
 
     def serve(self, *nodes: str) -> None:
         """These members see every probe from now on, and answer it."""
 
-        async def answer(entries: Mapping[str, Entry]) -> None:
+        async def answer(entries: Mapping[str, KeyValue]) -> None:
             await asyncio.gather(*(self.look(node, entries) for node in nodes))
 
         self.see(answer)
 
-    def see(self, act: Callable[[Mapping[str, Entry]], Awaitable[None]]) -> None:
+    def see(self, act: Callable[[Mapping[str, KeyValue]], Awaitable[None]]) -> None:
         """Do something at each probe from now on."""
         revision = self.store.revision_seen + 1
 
         async def watch() -> None:
-            async for batch in self.store.watch([Range.key(KEYS.probe)], revision):
+            async for batch in self.store.watch([KeyRange.key(KEYS.probe)], revision):
                 entries = {change.entry.key: change.entry for change in batch.changes if not change.deleted}
                 if entries:
                     await act(entries)
 
         self.tasks.append(asyncio.create_task(watch()))
 
-    async def look(self, node: str, entries: Mapping[str, Entry]) -> bool:
+    async def look(self, node: str, entries: Mapping[str, KeyValue]) -> bool:
         """One member looks at what its mirror has; whether it answered."""
         asked = self.probers[node].asked(entries, self.registered[node], 0)
         if asked:
@@ -86,14 +86,14 @@ class Hall:
             await listener.close()
         self.console.close()
 
-    async def probe(self, name: str) -> dict[str, Entry]:
+    async def probe(self, name: str) -> dict[str, KeyValue]:
         """A doctor asks; what a mirror shows then."""
         await self.store.txn([], [Put(KEYS.probe, encode_probe(Probe(name, 1.0)))])
-        return {KEYS.probe: (await self.store.list(Range.key(KEYS.probe))).entries[0]}
+        return {KEYS.probe: (await self.store.list(KeyRange.key(KEYS.probe))).entries[0]}
 
     async def left(self) -> list[str]:
         """The keys of probes and answers."""
-        listing = await self.store.list(Range.prefix(KEYS.root))
+        listing = await self.store.list(KeyRange.prefix(KEYS.root))
         return [entry.key for entry in listing.entries if not entry.key.startswith(KEYS.members)]
 
 
@@ -115,7 +115,7 @@ def test_every_member_answers_whom_it_reaches_and_no_key_stays() -> None:
         await hall.member("b")
         await hall.member("c", link=0)
         hall.serve("a", "b", "c")
-        answers = await asking.ask(hall.store, KEYS, ["a", "b", "c"])
+        answers = await asking.probe_members(hall.store, KEYS, ["a", "b", "c"])
         assert {node: answer.reached for node, answer in answers.items()} == {"a": 1, "b": 1, "c": 2}
         assert [(one.node, one.why) for one in answers["a"].unreached] == [("c", "it does not listen")]
         assert await hall.left() == []
@@ -130,7 +130,7 @@ def test_who_does_not_answer_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch
         await hall.member("a")
         await hall.member("b")
         hall.serve("a")
-        assert set(await asking.ask(hall.store, KEYS, ["a", "b"])) == {"a"}
+        assert set(await asking.probe_members(hall.store, KEYS, ["a", "b"])) == {"a"}
         assert await hall.left() == []
 
     played(story)
@@ -200,17 +200,17 @@ def test_junk_in_the_probe_or_in_an_answer_harms_nobody(monkeypatch: pytest.Monk
     async def story(hall: Hall) -> None:
         await hall.member("a")
         await hall.store.txn([], [Put(KEYS.probe, b"junk")])
-        await hall.look("a", {KEYS.probe: (await hall.store.list(Range.key(KEYS.probe))).entries[0]})
+        await hall.look("a", {KEYS.probe: (await hall.store.list(KeyRange.key(KEYS.probe))).entries[0]})
         assert await hall.left() == [KEYS.probe]
 
-        async def vandal(entries: Mapping[str, Entry]) -> None:
+        async def vandal(entries: Mapping[str, KeyValue]) -> None:
             probe = read_probe(entries[KEYS.probe].value)
             await hall.store.txn([], [Put(KEYS.answer(probe.id, "b"), b"\xff{")])
 
-        await hall.store.txn([], [Delete(Range.key(KEYS.probe))])
+        await hall.store.txn([], [Delete(KeyRange.key(KEYS.probe))])
         hall.see(vandal)
         hall.serve("a")
-        assert await asking.ask(hall.store, KEYS, ["a", "b"]) == {"a": Answer(0)}
+        assert await asking.probe_members(hall.store, KEYS, ["a", "b"]) == {"a": ProbeAnswer(0)}
 
     played(story)
 
@@ -219,12 +219,12 @@ def test_a_second_doctor_waits_for_the_first_and_gives_up_in_a_sentence(monkeypa
     async def story(hall: Hall) -> None:
         await hall.member("a")
         hall.serve("a")
-        both = await asyncio.gather(*(asking.ask(hall.store, KEYS, ["a"]) for _ in range(2)))
-        assert both == [{"a": Answer(0)}] * 2
+        both = await asyncio.gather(*(asking.probe_members(hall.store, KEYS, ["a"]) for _ in range(2)))
+        assert both == [{"a": ProbeAnswer(0)}] * 2
         monkeypatch.setattr(asking, "PROBE_TTL_S", 0.2)
         await hall.probe("0123456789abcdef")
-        with pytest.raises(asking.Busy, match="another doctor"):
-            await asking.ask(hall.store, KEYS, ["a"])
+        with pytest.raises(asking.ProbeBusy, match="another doctor"):
+            await asking.probe_members(hall.store, KEYS, ["a"])
 
     played(story)
 
@@ -237,5 +237,5 @@ def test_what_is_no_document_is_refused(junk: bytes) -> None:
 
 
 def test_an_answer_survives_the_way_through_the_store() -> None:
-    answer = Answer(3, (Unreached("b", "refused"),), 2)
+    answer = ProbeAnswer(3, (UnreachedMember("b", "refused"),), 2)
     assert read_answer(encode_probe(answer)) == answer

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from elastic.train.ps import framing
 from elastic.train.ps import protocol as m
-from elastic.train.ps.connection import Link
+from elastic.train.ps.connection import ServerConnection
 from tests.process.ps_bench import Bench, bench
 
 REFUSED = {
@@ -52,7 +52,7 @@ class Target:
         self.loop = asyncio.new_event_loop()
         self._context = bench(trainers=1)
         self.bench: Bench = self.run(self._context.__aenter__())
-        self.link: Link = self.run(self.bench.opened(0))
+        self.link: ServerConnection = self.run(self.bench.opened(0))
         self.number = 0
 
     def run(self, work: Any) -> Any:
@@ -64,7 +64,7 @@ class Target:
 
     def works(self) -> None:
         """The honest worker pushes once, and exactly that is applied."""
-        _, before = self.run(self.link.call("Pull", m.Pull(session="0-s"), m.Values))
+        _, before = self.run(self.link.call("Pull", m.PullRequest(session="0-s"), m.ValuesReply))
         self.number = self.bench.service.sessions.seen[0].applied + 1
         after = self.run(self.bench.pushed(self.link, self.number))
         # A valid push of the attacker, who knows the session, may have changed the values before.
@@ -72,14 +72,14 @@ class Target:
             torch.equal(torch.tensor(after, dtype=torch.float64), before[0] - 1) or not torch.isfinite(before[0]).all()
         )
 
-    def model(self, method: str) -> framing.Header:
+    def model(self, method: str) -> framing.MessageHeader:
         """A good message of that method."""
         headers = {
             "Register": self.bench.register("0-s"),
-            "Give": m.Give(session="0-s", pieces=(0,)),
+            "Give": m.InitialValues(session="0-s", pieces=(0,)),
             "Push": self.bench.push("0-s", self.number),
-            "Pull": m.Pull(session="0-s"),
-            "Rows": m.Rows(session="0-s", table=0),
+            "Pull": m.PullRequest(session="0-s"),
+            "Rows": m.RowsRequest(session="0-s", table=0),
         }
         return headers[method]
 

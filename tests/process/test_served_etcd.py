@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastic.core.kv import Put, Range
+from elastic.core.kv import KeyRange, Put
 from elastic.errors import StoreDenied, StoreUnavailable
 from elastic.store.auth_proxy import protocol
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.store_access import SECRET
-from launcher.local.auth_proxy import STRANGERS_MAX, Porter
+from launcher.local.auth_proxy import STRANGERS_MAX, AuthProxy
 from tests.process.jobs import Job, story
 from tests.process.test_job_ips import FIRST, SECOND, static
 from tests.sockets import tcp_listeners, unix_listeners
@@ -53,7 +53,7 @@ class Served:
 
     def __init__(self) -> None:
         self.etcd = EmbeddedEtcd(hidden=True)
-        self._porter = Porter(OURS, lambda: self.etcd.socket)
+        self._porter = AuthProxy(OURS, lambda: self.etcd.socket)
 
     async def __aenter__(self) -> Served:
         await self.etcd.start()
@@ -86,7 +86,7 @@ def test_who_has_the_secret_does_everything_and_nobody_else_does_anything() -> N
         async with Served() as served:
             store = served.store(OURS)
             await store.txn((), [Put("/elastic/j/a", b"1")])
-            assert len((await store.list(Range.prefix("/elastic/"))).entries) == 1
+            assert len((await store.list(KeyRange.prefix("/elastic/"))).entries) == 1
             lease = await store.grant(30)
             assert (await store.refresh(lease.id)).ttl_s == 30
             assert [one.endpoint for one in await store.statuses()] == [served.endpoint]
@@ -97,7 +97,7 @@ def test_who_has_the_secret_does_everything_and_nobody_else_does_anything() -> N
             ):
                 stranger = served.store(secret)
                 with pytest.raises(StoreDenied, match=said):
-                    await stranger.list(Range.prefix("/elastic/"))
+                    await stranger.list(KeyRange.prefix("/elastic/"))
                 await stranger.close()
 
     asyncio.run(run())
@@ -111,7 +111,7 @@ def test_a_stranger_gets_a_greeting_and_no_byte_of_etcd() -> None:
             for lines in ((b"\n",), (proof,), (b"x" * 100_000,), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), (b"GET /\n",)):
                 assert await served.answer(*lines) in (protocol.NO, b"")
             store = served.store(OURS)
-            await store.list(Range.prefix("/elastic/"))  # It still answers.
+            await store.list(KeyRange.prefix("/elastic/"))  # It still answers.
             await store.close()
 
     asyncio.run(run())
@@ -123,12 +123,12 @@ def test_the_way_outlives_a_connection_that_is_made_anew_and_an_etcd_that_is_sta
             store = served.store(OURS)
             await store.txn((), [Put("/elastic/j/a", b"1")])
             await store._servers.rotation.current.disconnect()
-            assert (await store.list(Range.prefix("/elastic/"))).entries
+            assert (await store.list(KeyRange.prefix("/elastic/"))).entries
             assert served.etcd.pid is not None
             os.kill(served.etcd.pid, signal.SIGKILL)
             await served.etcd.ended()
             await served.etcd.start_again()
-            assert not (await store.list(Range.prefix("/elastic/"))).entries, "it is empty"
+            assert not (await store.list(KeyRange.prefix("/elastic/"))).entries, "it is empty"
             await store.close()
 
     asyncio.run(run())
@@ -138,7 +138,7 @@ def test_another_process_of_this_user_gets_no_byte_of_etcd_by_the_way_of_this_on
     async def run() -> None:
         async with Served() as served:
             store = served.store(OURS)
-            await store.list(Range.prefix("/elastic/"))
+            await store.list(KeyRange.prefix("/elastic/"))
             passage = store._servers.rotation.current.passage
             assert passage is not None
             name = passage.open().removeprefix("unix-abstract:")
@@ -164,7 +164,7 @@ def test_a_crowd_of_strangers_that_say_nothing_is_turned_away() -> None:
             for _, each in [*crowd, (reader, writer)]:
                 each.close()
             store = served.store(OURS)
-            await store.list(Range.prefix("/elastic/"))
+            await store.list(KeyRange.prefix("/elastic/"))
             await store.close()
 
     asyncio.run(run())
@@ -180,7 +180,7 @@ def test_a_hidden_etcd_has_no_port_and_a_folder_of_its_users() -> None:
             for folder in (etcd.folder, etcd.folder / "data"):
                 assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             store = EtcdStore([etcd.endpoint])
-            await store.list(Range.prefix("/elastic/"))
+            await store.list(KeyRange.prefix("/elastic/"))
             await store.close()
 
     asyncio.run(run())
@@ -194,12 +194,12 @@ def test_an_etcd_without_a_porter_is_told_from_one_with() -> None:
             assert len(tcp_listeners(etcd.pid)) == 1, "none for other servers of a cluster"
             store = EtcdStore([etcd.endpoint], options=EtcdOptions(secret=OURS, request_limit_s=20.0))
             with pytest.raises(StoreDenied, match="nobody asks for the job's secret there"):
-                await store.list(Range.prefix("/elastic/"))
+                await store.list(KeyRange.prefix("/elastic/"))
             await store.close()
             (port,) = free_ports(1)
             nobody = EtcdStore([f"{HERE}:{port}"], options=EtcdOptions(secret=OURS, request_limit_s=0.2))
             with pytest.raises(StoreUnavailable, match=f"etcd at {HERE}:{port} does not answer: Connection refused"):
-                await nobody.list(Range.prefix("/elastic/"))
+                await nobody.list(KeyRange.prefix("/elastic/"))
             await nobody.close()
 
     asyncio.run(run())
@@ -219,7 +219,7 @@ def test_a_porter_that_stands_still_is_no_refusal() -> None:
             host, port = server.sockets[0].getsockname()
             store = EtcdStore([f"{host}:{port}"], options=EtcdOptions(secret=OURS, request_limit_s=0.5))
             with pytest.raises(StoreUnavailable, match=said):
-                await store.list(Range.prefix("/elastic/"))
+                await store.list(KeyRange.prefix("/elastic/"))
             await store.close()
             server.close()
 
@@ -255,7 +255,7 @@ async def test_a_job_that_is_served_prints_the_line_that_starts_a_node_elsewhere
     assert len(secret) == 32
     stranger = EtcdStore([server], options=EtcdOptions(request_limit_s=20.0))
     with pytest.raises(StoreDenied):
-        await stranger.list(Range.prefix("/elastic/"))
+        await stranger.list(KeyRange.prefix("/elastic/"))
     await stranger.close()
     second = await job.node(*words[2:-1], environ={SECRET: secret})
     for worker in await job.world(1, 2):

@@ -13,24 +13,24 @@ from typing import Any
 import pytest
 
 from elastic import _net
-from elastic.channel.client import Formed, Joining, Progress, Restored, Said
+from elastic.channel.client import GroupFormed, JoiningGroup, Progress, RestoreDone, WorkerMessage
 from elastic.core.keys import JobKeys, encode
-from elastic.core.kv import Listing, Put, Range
-from elastic.core.model import Generation, Member, Place, Why
+from elastic.core.kv import KeyRange, Listing, Put
+from elastic.core.model import ChangeReason, Generation, GenerationMember, Member
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.health import partition_detector
 from launcher.logs.console import Console
-from launcher.logs.logger import Level, Narrator
+from launcher.logs.logger import AgentLog, Verbosity
 from launcher.peers import partition_watch
-from launcher.peers.listener import Hello
-from launcher.peers.partition_watch import SplitWatch
-from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.peers.listener import PeerListener
+from launcher.peers.partition_watch import PartitionWatch
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 
 KEYS = JobKeys("j1")
 LIMIT_S = 0.2
 STORY_LIMIT_S = 30.0
-WAITS = Joining("rank 1")
+WAITS = JoiningGroup("rank 1")
 
 
 class SlowStore(MemoryStore):
@@ -41,7 +41,7 @@ class SlowStore(MemoryStore):
         self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
         self.may_answer.set()
 
-    async def list(self, range: Range, **how: Any) -> Listing:  # noqa: A002
+    async def list(self, range: KeyRange, **how: Any) -> Listing:  # noqa: A002
         """List, later."""
         self.asked.set()
         await self.may_answer.wait()
@@ -52,11 +52,11 @@ class Watched:
     """Node a with one worker. What its watch tells is put into `told`: the generation, and who is not reached."""
 
     def __init__(self, folder: Path) -> None:
-        narrator = Narrator("a", Console(2), level=Level.QUIET)
-        self.talk = WorkerTalk(folder / "talk", narrator)
+        narrator = AgentLog("a", Console(2), level=Verbosity.QUIET)
+        self.talk = WorkerChannel(folder / "talk", narrator)
         self.store = SlowStore(MemoryCore())
         self.told: asyncio.Queue[tuple[int, tuple[str, ...]]] = asyncio.Queue()
-        self.watch = SplitWatch(
+        self.watch = PartitionWatch(
             self.talk,
             self.store,
             KEYS,
@@ -76,13 +76,15 @@ class Watched:
     def begin(self, nodes: str) -> None:
         """The next generation has these nodes, and its worker here waits."""
         self.g += 1
-        places = tuple(Place(node, f"host-{node}", (7000,), (8000,)) for node in nodes)
-        self.watch.begin(Generation(g=self.g, run=1, tag="", why=Why.FIRST, reason="", members=places, slots=1))
+        places = tuple(GenerationMember(node, f"host-{node}", (7000,), (8000,)) for node in nodes)
+        self.watch.begin(
+            Generation(g=self.g, run=1, tag="", why=ChangeReason.FIRST, reason="", members=places, slots=1)
+        )
         self.says(WAITS)
 
-    def says(self, message: Said) -> None:
+    def says(self, message: WorkerMessage) -> None:
         """The worker says something. Its connection is not looked at."""
-        heard = Heard(0, 0)
+        heard = WorkerReport(0, 0)
         for follower in self.talk.followers:
             follower(heard, message)
 
@@ -126,7 +128,7 @@ def test_a_way_that_is_open_again_is_told(tmp_path: Path) -> None:
         await watched.member("b")
         watched.begin("ab")
         assert await watched.told.get() == (1, ("b",))
-        watched.says(Formed())
+        watched.says(GroupFormed())
         while (told := await watched.told.get()) != (1, ()):
             assert told == (1, ("b",))
 
@@ -217,7 +219,7 @@ def test_a_name_with_several_addresses_is_reached_at_any_of_them(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **more: known)
 
     async def story(watched: Watched) -> None:
-        listener = await Hello.listen("127.0.0.1", "j1", "c")
+        listener = await PeerListener.listen("127.0.0.1", "j1", "c")
         await watched.member("b")
         await watched.member("c", host="a-name", port=listener.port)
         watched.begin("abc")
@@ -236,7 +238,7 @@ def test_who_is_awaited_for_less_long_than_before_is_looked_for_sooner(
     async def story(watched: Watched) -> None:
         await watched.member("b")
         watched.begin("ab")
-        watched.says(Restored(1))
+        watched.says(RestoreDone(1))
         await asyncio.sleep(0)  # The watch has seen it.
         watched.says(Progress(2, 2, {}))
         assert await watched.told.get() == (1, ("b",))

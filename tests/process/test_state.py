@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from elastic.channel.client import Hopeless, Said, Saved, said
+from elastic.channel.client import CheckpointSaved, Unrecoverable, WorkerMessage, said
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
-from elastic.train.restore.rollback import RECORD, Record
+from elastic.train.restore.rollback import RECORD, RollbackRecord
 from tests.process import scripts, training
 
 EPOCHS = 3
@@ -148,7 +148,7 @@ for state in (teacher, student):
 """
 
 
-def heard(script: str, folder: Path) -> tuple[list[Said], int, str]:
+def heard(script: str, folder: Path) -> tuple[list[WorkerMessage], int, str]:
     """What an agent hears of a script, the script's exit code, and what it prints."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
         agent.bind(str(folder / "talk"))
@@ -165,7 +165,7 @@ def test_a_restore_that_no_restart_can_mend_is_told_to_the_agent_and_a_folder_th
     (tmp_path / "file").write_text("")
     words, code, out = heard(REFUSED, tmp_path)
     assert out == "refused\n"
-    (word,) = [word for word in words if isinstance(word, Hopeless)]
+    (word,) = [word for word in words if isinstance(word, Unrecoverable)]
     assert word.code == code == 1
     assert word.text == "--restore_step 5: there is no such checkpoint; in folder there is none"
 
@@ -173,7 +173,7 @@ def test_a_restore_that_no_restart_can_mend_is_told_to_the_agent_and_a_folder_th
 def test_a_checkpoint_of_another_state_is_not_taken_for_that_of_the_job(tmp_path: Path) -> None:
     """Otherwise the job's own state would miss it at the next start, if that is before its own first one."""
     words, _, _ = heard(SEVERAL, tmp_path)
-    assert [Path(word.folder).parent.name for word in words if isinstance(word, Saved)] == ["checkpoints"]
+    assert [Path(word.folder).parent.name for word in words if isinstance(word, CheckpointSaved)] == ["checkpoints"]
 
 
 def test_a_planned_stop_loses_nothing_when_the_node_that_saved_leaves_with_its_folder(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ class TestMemory:
 
     def test_that_another_run_went_back_in_this_folder_does_not_matter_to_memory(self, tmp_path: Path) -> None:
         """Its generations had higher numbers than ours."""
-        record = Record(run="another", step=1, generation=99, aside=(), at=0.0)
+        record = RollbackRecord(run="another", step=1, generation=99, aside=(), at=0.0)
         (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
         result = run(training.ddp, args=(1, 1000, 1), worlds=[World(2, Failure(4)), World(2)], checkpoint_dir=tmp_path)
         assert any("from memory" in note for note in result.worlds[1].replicas[0].notes)

@@ -9,16 +9,16 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is there, and documented.
 
 from elastic.train.process_group import stop_agreement
-from elastic.train.process_group.stop_agreement import Board, Next, Read, at_commit
+from elastic.train.process_group.stop_agreement import BoardRead, CommitVerdict, StopBoard, at_commit
 
 
 def test_a_worker_that_has_saved_leaves_also_when_rank_0_is_gone_with_the_board() -> None:
     theirs = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-    board = Board(TCPStore("127.0.0.1", theirs.port, 2, is_master=False, wait_for_workers=False), 2)
-    assert board.do(Read("heard")) == 0
+    board = StopBoard(TCPStore("127.0.0.1", theirs.port, 2, is_master=False, wait_for_workers=False), 2)
+    assert board.do(BoardRead("heard")) == 0
     del theirs
     with pytest.raises(RuntimeError):
-        board.do(Read("heard"))
+        board.do(BoardRead("heard"))
     board.leave(1, 2)
 
 
@@ -27,10 +27,13 @@ def test_rank_0_does_not_wait_for_a_worker_that_was_killed_after_it_had_seen_whe
 ) -> None:
     monkeypatch.setattr(stop_agreement, "LEAVE_LIMIT_S", float("inf"))  # Who waits for it waits for ever.
     store = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-    boards = [Board(store, 2), Board(TCPStore("127.0.0.1", store.port, 2, is_master=False, wait_for_workers=False), 2)]
+    boards = [
+        StopBoard(store, 2),
+        StopBoard(TCPStore("127.0.0.1", store.port, 2, is_master=False, wait_for_workers=False), 2),
+    ]
 
-    def stopped_at(board: Board) -> int:
-        return next(step for step in count(1) if board.run(at_commit(step, 2, first=step == 1)) is Next.STOP)
+    def stopped_at(board: StopBoard) -> int:
+        return next(step for step in count(1) if board.run(at_commit(step, 2, first=step == 1)) is CommitVerdict.STOP)
 
     with ThreadPoolExecutor(2) as ranks:
         first, second = ranks.map(stopped_at, boards)

@@ -23,11 +23,11 @@ from elastic.testing import End, Failure, Loss, Planned, RunFailed, RunHung, Wor
 from tests.process.scripts import completed, environment
 
 
-def listen() -> client.WorkerEnd:
+def listen() -> client.ChannelClient:
     """What State does at its first commit: from now on a planned stop is heard."""
-    end = client.worker_end(os.environ)
+    end = client.channel_client(os.environ)
     assert end is not None
-    assert end.send(client.Listening())
+    assert end.send(client.AcceptsPlannedStop())
     return end
 
 
@@ -148,8 +148,8 @@ def place() -> dict[str, str]:
 
     fence.check(Path(os.environ["ELASTIC_CHECKPOINT_DIR"]), os.environ["ELASTIC_FENCE"])
     end = listen()
-    end.send(client.Saved(7, os.environ["ELASTIC_CHECKPOINT_DIR"]))
-    end.send(client.Note("a line"))
+    end.send(client.CheckpointSaved(7, os.environ["ELASTIC_CHECKPOINT_DIR"]))
+    end.send(client.AgentLogLine("a line"))
     reached("saved")
     if end.stop_asked():
         sys.exit(143)

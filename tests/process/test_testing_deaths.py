@@ -26,9 +26,9 @@ def die_in_a_planned_stop(rank: int) -> int:
     """All listen; when asked to stop, one rank dies and the others never leave."""
     generation = int(os.environ["ELASTIC_GENERATION"])
     if generation == 1:
-        end = client.worker_end(os.environ)
+        end = client.channel_client(os.environ)
         assert end is not None
-        end.send(client.Listening())
+        end.send(client.AcceptsPlannedStop())
         reached(1)
         assert end.stop_asked()
         if int(os.environ["RANK"]) == rank:

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from launcher.torchrun.errors import Over
-from launcher.torchrun.stores import Meeting, RoundStore, serve
+from launcher.torchrun.errors import RoundOver
+from launcher.torchrun.stores import RoundConnector, RoundStore, serve
 
 
 class Round:
@@ -76,7 +76,7 @@ class Between:
 def test_a_node_that_accepts_and_says_nothing_is_waited_for_only_while_the_round_goes_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         round_ = Round()
-        meeting = Meeting("127.0.0.1", frozen.getsockname()[1], 1, 2)
+        meeting = RoundConnector("127.0.0.1", frozen.getsockname()[1], 1, 2)
         assert meeting.meet(round_.over_soon, round_.said.append) is None
         assert not meeting.reached
 
@@ -84,12 +84,12 @@ def test_a_node_that_accepts_and_says_nothing_is_waited_for_only_while_the_round
 def test_nobody_leaves_the_meeting_before_all_are_there() -> None:
     server = serve(0, lambda: True)
     round_ = Round()
-    first = Meeting("127.0.0.1", server.port, 0, 2)
+    first = RoundConnector("127.0.0.1", server.port, 0, 2)
     assert first.meet(round_.over_soon, round_.said.append) is None
     assert first.reached
     round_ = Round()
     with ThreadPoolExecutor() as pool:
-        meetings = [Meeting("127.0.0.1", server.port, m_id, 2) for m_id in (0, 1)]
+        meetings = [RoundConnector("127.0.0.1", server.port, m_id, 2) for m_id in (0, 1)]
         stores = list(pool.map(lambda one: one.meet(round_.goes_on, round_.said.append), meetings))
     assert all(isinstance(store, RoundStore) for store in stores)
     assert round_.said == []
@@ -118,7 +118,7 @@ def test_a_wait_for_ranks_ends_torchrun_with_exit_code_4_when_the_round_is_over(
     server = serve(0, lambda: True)
     round_ = Round()
     store = RoundStore("127.0.0.1", server.port, round_.over_soon, round_.said.append)
-    with pytest.raises(Over) as ended:
+    with pytest.raises(RoundOver) as ended:
         store.get("torchelastic/assigned_ranks/1")
     assert ended.value.code == 4
     assert round_.said == [str(ended.value)]
@@ -132,6 +132,6 @@ def test_a_store_that_is_gone_ends_a_wait_for_ranks_in_the_same_way() -> None:
     with ThreadPoolExecutor() as pool:
         wait = pool.submit(store.multi_get, ["never"])
         del server
-        with pytest.raises(Over):
+        with pytest.raises(RoundOver):
             wait.result()
     assert len(round_.said) == 1

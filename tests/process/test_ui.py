@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from launcher.history.training_curve import Course, Point
+from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.web import server
 from launcher.web.html import document
 from tests.process import held
@@ -265,9 +265,10 @@ async def test_values_that_differ_by_their_last_bit_or_by_all_there_is_are_drawn
     """The marks beside a chart never end its drawing."""
     names = tuple(f"metric {number}" for number in range(len(NARROW) - 1))
     points = tuple(
-        Point(step, 10.0 + step, 1, NARROW[0][step], None, tuple(pair[step] for pair in NARROW[1:])) for step in (0, 1)
+        CurvePoint(step, 10.0 + step, 1, NARROW[0][step], None, tuple(pair[step] for pair in NARROW[1:]))
+        for step in (0, 1)
     )
-    data = told(picture(5, loss=None), *FIRST[:2], points=Course(names=names, points=points))
+    data = told(picture(5, loss=None), *FIRST[:2], points=TrainingCurve(names=names, points=points))
     path = job.folder / "narrow.html"
     path.write_bytes(document({"job": "j"}, data).html)
     async with browser() as chromium:

@@ -14,9 +14,16 @@ from pathlib import Path
 import pytest
 
 from launcher.nursery import warm_policy
-from launcher.nursery.warm_policy import Recipe
+from launcher.nursery.warm_policy import PreloadConfig
 from launcher.system import node_lock
-from launcher.workers.nursery_client import Exited, Gone, NurseryDied, Prepared, Spawned, Workers
+from launcher.workers.nursery_client import (
+    NurseryClient,
+    NurseryDied,
+    NurseryPrepared,
+    ProcessesGone,
+    ProcessesSpawned,
+    ProcessExited,
+)
 from tests.process.lighttorch import bare
 from tests.process.nest import LIMIT_S, Nest, nest, watch_end
 from tests.process.warm_scripts import PACKAGED, SCRIPTS
@@ -27,8 +34,8 @@ Ends = dict[str, tuple[int, str]]
 """How each script ended: its exit code, and all that it wrote."""
 
 
-def warmly(folder: Path, *preload: str, **wishes: str) -> Recipe:
-    return Recipe("", preload, str(folder), tuple(wishes.items()))
+def warmly(folder: Path, *preload: str, **wishes: str) -> PreloadConfig:
+    return PreloadConfig("", preload, str(folder), tuple(wishes.items()))
 
 
 async def run(it: Nest, g: int, *argv: str, way: str = "", more: dict[str, str] | None = None) -> tuple[int, str]:
@@ -39,10 +46,10 @@ async def run(it: Nest, g: int, *argv: str, way: str = "", more: dict[str, str] 
     it.run_for(200)
     it.workers.spawn(g, [it.program(sys.executable, *argv, env=environ)])
     event = await it.next()
-    assert isinstance(event, Spawned)
+    assert isinstance(event, ProcessesSpawned)
     assert event.cold == (it.cold,)
     event = await it.next(100)
-    assert isinstance(event, Exited)
+    assert isinstance(event, ProcessExited)
     await it.gone()
     return event.code, "\n".join(it.log().read_text().splitlines()[1:-1])
 
@@ -56,7 +63,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
 
     packages(folder)
 
-    async def every(way: str, recipe: Recipe | None) -> Ends:
+    async def every(way: str, recipe: PreloadConfig | None) -> Ends:
         found: Ends = {}
         async with nest(folder, recipe=recipe) as it:
             assert (it.cold == "") == (way == "warm"), it.cold
@@ -151,7 +158,7 @@ class TestTheStateOfAFork:
 
         async def main() -> None:
             events: asyncio.Queue[object] = asyncio.Queue()
-            workers = Workers(events.put_nowait, recipe=warmly(bare(tmp_path), "loud"))
+            workers = NurseryClient(events.put_nowait, recipe=warmly(bare(tmp_path), "loud"))
             await workers.start()
             it = Nest(workers, events, tmp_path, [])  # type: ignore[arg-type]
             said = (await it.prepared()).said
@@ -171,7 +178,7 @@ class TestTheStateOfAFork:
         )
         environ = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
 
-        async def main(recipe: Recipe | None) -> str:
+        async def main(recipe: PreloadConfig | None) -> str:
             async with nest(tmp_path, recipe=recipe) as it:
                 return (await run(it, 1, "-c", code))[1]
 
@@ -342,7 +349,7 @@ class TestTheNurserysOwnLife:
         async def main() -> None:
             events: asyncio.Queue[object] = asyncio.Queue()
             os.chdir(tmp_path)
-            workers = Workers(events.put_nowait, lock=lock, recipe=warmly(bare(tmp_path), "mine"))
+            workers = NurseryClient(events.put_nowait, lock=lock, recipe=warmly(bare(tmp_path), "mine"))
             await workers.start()
             assert workers.pid is not None
             ended = watch_end(workers.pid)
@@ -368,7 +375,7 @@ class TestTheNurserysOwnLife:
 
         async def main() -> None:
             events: asyncio.Queue[object] = asyncio.Queue()
-            workers = Workers(events.put_nowait, recipe=warmly(bare(tmp_path), "mine"))
+            workers = NurseryClient(events.put_nowait, recipe=warmly(bare(tmp_path), "mine"))
             await workers.start()
             it = Nest(workers, events, tmp_path, [])  # type: ignore[arg-type]
             it.run_for(100)
@@ -376,10 +383,10 @@ class TestTheNurserysOwnLife:
             workers.stop(1)
             exited = await it.exited()
             assert exited.stopped
-            assert await it.next() == Gone(1)
+            assert await it.next() == ProcessesGone(1)
             workers.spawn(2, [it.spec("print('ran')")])
             await asyncio.to_thread((tmp_path / "gate").write_text, "go")
-            assert isinstance(await asyncio.wait_for(events.get(), 100), Prepared)
+            assert isinstance(await asyncio.wait_for(events.get(), 100), NurseryPrepared)
             await it.spawned()
             assert (await it.exited()).code == 0
             await it.gone()

@@ -16,15 +16,25 @@ import pytest
 
 from elastic.core.model import Member, Role
 from launcher.agent import inspect_server
-from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX, Window
+from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX, InspectServer
 from launcher.job import inspect_client as asking
-from launcher.job.inspect_client import Asking, NotNow, Unasked, ask_all
-from launcher.logs.recent_starts import LastLogs
-from launcher.logs.worker_log import StartLog
-from launcher.peers.links import Links
-from launcher.peers.listener import Hello
+from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError, ask_all
+from launcher.logs.recent_starts import RecentStarts
+from launcher.logs.worker_log import WorkerStartLog
+from launcher.peers.links import PeerLinks
+from launcher.peers.listener import PeerListener
 from launcher.wire import inspect, links
-from launcher.wire.inspect import Log, LogEnd, LogPiece, LogStart, Refusal, Shown, Snapshot, Stacks, StackText
+from launcher.wire.inspect import (
+    InspectRefusal,
+    InspectWelcome,
+    LogEnd,
+    LogPiece,
+    LogQuestion,
+    LogStart,
+    NodeSnapshot,
+    StacksQuestion,
+    StackText,
+)
 from launcher.workers.reports import stacks as stackdump
 from tests.process.linking import SECRET, played
 from tests.process.linkpeer import JOB
@@ -33,20 +43,20 @@ from tests.unit.test_askwire import snapshot
 from tests.unit.test_lastlogs import Nowhere, start
 
 NODE = "n-1"
-FOLLOWED = Log(Role.WORKER, 3, follow=True)
+FOLLOWED = LogQuestion(Role.WORKER, 3, follow=True)
 
 
 class Looked:
     """An agent that can be looked at: its listener, links and window, and one worker's log."""
 
-    def __init__(self, agent: Hello) -> None:
+    def __init__(self, agent: PeerListener) -> None:
         self.agent = agent
         self.complaints: list[str] = []
-        self.logs = LastLogs()
-        self.asked: list[Stacks] = []
+        self.logs = RecentStarts()
+        self.asked: list[StacksQuestion] = []
         self.sign = "x"
-        self.window = Window(lambda: snapshot(1), self.logs, self.stacks, self.complaints.append)
-        self.links = Links(
+        self.window = InspectServer(lambda: snapshot(1), self.logs, self.stacks, self.complaints.append)
+        self.links = PeerLinks(
             JOB,
             NODE,
             on_change=lambda nodes: None,
@@ -62,14 +72,14 @@ class Looked:
         agent.hand_to(self.links.accept)
         self.log = start(self.logs)
 
-    async def stacks(self, asked: Stacks) -> StackText | Refusal:
+    async def stacks(self, asked: StacksQuestion) -> StackText | InspectRefusal:
         self.asked.append(asked)
         if asked.index == 99:
             raise KeyError("a mistake of ours")
         return StackText(self.sign * (asked.index * 1000), "somehow")
 
-    def asking(self, secret: str = SECRET, node: str = NODE) -> Asking:
-        return Asking(JOB, secret, node, self.member())
+    def asking(self, secret: str = SECRET, node: str = NODE) -> InspectClient:
+        return InspectClient(JOB, secret, node, self.member())
 
     def member(self, port: int = 0) -> Member:
         return Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port or self.agent.port)
@@ -77,7 +87,7 @@ class Looked:
 
 @contextlib.asynccontextmanager
 async def looked() -> AsyncIterator[Looked]:
-    agent = await Hello.listen("127.0.0.1", JOB, NODE)
+    agent = await PeerListener.listen("127.0.0.1", JOB, NODE)
     made = Looked(agent)
     try:
         yield made
@@ -87,14 +97,14 @@ async def looked() -> AsyncIterator[Looked]:
         await agent.close()
 
 
-async def lets_in(stranger: Stranger, secret: str = SECRET) -> inspect.Answer:
+async def lets_in(stranger: Stranger, secret: str = SECRET) -> inspect.InspectAnswer:
     """Prove by hand; the agent's answer."""
     greeting = await stranger.greeted()
-    stranger.say(links.encode(inspect.look(secret, greeting, secrets.token_hex(16))))
+    stranger.say(links.encode(inspect.inspect_hello(secret, greeting, secrets.token_hex(16))))
     return inspect.read_answer(await stranger.line())
 
 
-async def told(log: Log, asking: Asking) -> tuple[bytes, LogEnd]:
+async def told(log: LogQuestion, asking: InspectClient) -> tuple[bytes, LogEnd]:
     data = b""
     async for answer in asking.log(log):
         if isinstance(answer, LogPiece):
@@ -117,8 +127,8 @@ def test_who_proves_the_secret_is_answered_one_question_after_the_other() -> Non
         async with looked() as agent, agent.asking() as one:
             agent.log.write(b"one\ntwo\n")
             assert await one.now() == snapshot(1)
-            assert await told(Log(Role.WORKER, 3, 1), one) == (b"two\n", LogEnd(1, 0, over=False))
-            assert await one.stacks(Stacks(Role.WORKER, 3)) == StackText("x" * 3000, "somehow")
+            assert await told(LogQuestion(Role.WORKER, 3, 1), one) == (b"two\n", LogEnd(1, 0, over=False))
+            assert await one.stacks(StacksQuestion(Role.WORKER, 3)) == StackText("x" * 3000, "somehow")
             assert await one.now() == snapshot(1)
 
     played(story)
@@ -128,7 +138,7 @@ def test_who_proves_the_secret_is_answered_one_question_after_the_other() -> Non
 def test_another_secret_or_node_is_shown_nothing(secret: str, node: str, why: str) -> None:
     async def story() -> None:
         async with looked() as agent:
-            with pytest.raises(Unasked, match=why):
+            with pytest.raises(InspectError, match=why):
                 async with agent.asking(secret, node):
                     pass
             assert not agent.window._askers
@@ -141,9 +151,9 @@ def test_a_recorded_proof_opens_nothing_later() -> None:
     async def story() -> None:
         async with looked() as agent:
             async with connected(agent.agent) as first:
-                said = inspect.look(SECRET, await first.greeted(), secrets.token_hex(16))
+                said = inspect.inspect_hello(SECRET, await first.greeted(), secrets.token_hex(16))
                 first.say(links.encode(said))
-                assert isinstance(inspect.read_answer(await first.line()), Shown)
+                assert isinstance(inspect.read_answer(await first.line()), InspectWelcome)
             async with connected(agent.agent) as again:
                 await again.greeted()
                 again.say(links.encode(said))
@@ -155,10 +165,10 @@ def test_a_recorded_proof_opens_nothing_later() -> None:
 def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
     async def story() -> None:
         greeting = links.greeting_line(links.Greeting(JOB, NODE, "0" * 32))
-        async with impostor(greeting, inspect.answer_line(Shown("0" * 64)), close=False) as port:
+        async with impostor(greeting, inspect.answer_line(InspectWelcome("0" * 64)), close=False) as port:
             member = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
-            with pytest.raises(Unasked, match="cannot prove"):
-                async with Asking(JOB, SECRET, NODE, member):
+            with pytest.raises(InspectError, match="cannot prove"):
+                async with InspectClient(JOB, SECRET, NODE, member):
                     pass
         async with impostor(b"SSH-2.0-OpenSSH_9.2\n") as port:
             members = {NODE: Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)}
@@ -189,12 +199,12 @@ def test_nodes_that_listen_and_say_nothing_hide_no_other(
 def test_of_who_was_never_tried_it_is_not_said_that_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_s = 0.1
 
-    async def takes_all_the_time(_asking: Asking, _secret: str) -> None:
+    async def takes_all_the_time(_asking: InspectClient, _secret: str) -> None:
         time.sleep(2 * limit_s)  # noqa: ASYNC251  # Nobody else has a turn.
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asking, "AT_ONCE", 1)
-    monkeypatch.setattr(Asking, "_connect", takes_all_the_time)
+    monkeypatch.setattr(InspectClient, "_connect", takes_all_the_time)
 
     async def story() -> None:
         async with looked() as agent:
@@ -226,13 +236,13 @@ def test_the_ninth_asker_is_told_that_there_are_eight_and_gets_in_when_one_has_g
     async def story() -> None:
         async with looked() as agent, contextlib.AsyncExitStack() as stack:
             crowd = [await stack.enter_async_context(agent.asking()) for _ in range(ASKERS_MAX)]
-            with pytest.raises(Unasked, match="8 others look at this node now"):
+            with pytest.raises(InspectError, match="8 others look at this node now"):
                 async with agent.asking() as late:
                     await late.now()
             crowd[0]._hang_up()
             await until(lambda: len(agent.window._askers) < ASKERS_MAX)
             async with agent.asking() as late:
-                assert isinstance(await late.now(), Snapshot)
+                assert isinstance(await late.now(), NodeSnapshot)
 
     played(story)
 
@@ -246,10 +256,10 @@ def test_who_follows_logs_takes_no_place_of_those_that_ask_and_one_too_many_can_
                 crowd.append(await stack.enter_async_context(agent.asking()))
                 assert isinstance(await anext(crowd[-1].log(FOLLOWED)), LogStart)
             async with agent.asking() as late:
-                assert isinstance(await late.now(), Snapshot)
-                with pytest.raises(NotNow, match="32 others follow logs of this node now"):
+                assert isinstance(await late.now(), NodeSnapshot)
+                with pytest.raises(InspectBusy, match="32 others follow logs of this node now"):
                     await anext(late.log(FOLLOWED))
-                assert isinstance(await late.now(), Snapshot)
+                assert isinstance(await late.now(), NodeSnapshot)
             crowd[0]._hang_up()
             await until(lambda: len(agent.window._followers) < FOLLOWERS_MAX)
             async with agent.asking() as late:
@@ -264,11 +274,11 @@ def test_who_follows_logs_takes_no_place_of_those_that_ask_and_one_too_many_can_
 def test_what_is_no_question_is_answered_by_a_sentence_and_the_end(data: bytes) -> None:
     async def story() -> None:
         async with looked() as agent, connected(agent.agent) as stranger:
-            assert isinstance(await lets_in(stranger), Shown)
+            assert isinstance(await lets_in(stranger), InspectWelcome)
             stranger.say(data)
             with contextlib.suppress(links.LinkError):  # Where much was unread, the answer may be lost with it.
                 answer = inspect.read_answer(await stranger.line())
-                assert isinstance(answer, Refusal)
+                assert isinstance(answer, InspectRefusal)
             await stranger.is_closed()
             assert agent.complaints == []
             async with agent.asking() as one:
@@ -282,9 +292,9 @@ def test_an_asker_that_does_not_read_is_sent_away_and_costs_no_memory(monkeypatc
 
     async def story() -> None:
         async with looked() as agent, connected(agent.agent) as stranger:
-            assert isinstance(await lets_in(stranger), Shown)
+            assert isinstance(await lets_in(stranger), InspectWelcome)
             stranger.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            stranger.say(inspect.question_line(Log(Role.WORKER, 3, follow=True)))
+            stranger.say(inspect.question_line(LogQuestion(Role.WORKER, 3, follow=True)))
             await until(lambda: bool(agent.window._followers))
             while agent.window._followers:
                 agent.log.write(b"x" * (1 << 18))
@@ -299,7 +309,7 @@ def test_an_asker_that_asks_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch
 
     async def story() -> None:
         async with looked() as agent, connected(agent.agent) as stranger:
-            assert isinstance(await lets_in(stranger), Shown)
+            assert isinstance(await lets_in(stranger), InspectWelcome)
             await stranger.is_closed()
             assert not agent.window._askers
 
@@ -309,9 +319,9 @@ def test_an_asker_that_asks_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch
 def test_a_mistake_of_ours_in_an_answer_ends_the_asker_and_is_heard() -> None:
     async def story() -> None:
         async with looked() as agent:
-            with pytest.raises(Unasked, match="closed the connection"):
+            with pytest.raises(InspectError, match="closed the connection"):
                 async with agent.asking() as one:
-                    await one.stacks(Stacks(Role.WORKER, 99))
+                    await one.stacks(StacksQuestion(Role.WORKER, 99))
             assert "a mistake of ours" in agent.complaints[0]
             async with agent.asking() as one:
                 assert await one.now() == snapshot(1)
@@ -324,7 +334,7 @@ def test_stacks_without_end_are_cut(sign: str) -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
             agent.sign = sign
-            found = await one.stacks(Stacks(Role.WORKER, 98))
+            found = await one.stacks(StacksQuestion(Role.WORKER, 98))
             assert found.text.strip(sign) == "\n… (cut here)"
 
     played(story)
@@ -347,7 +357,7 @@ def test_a_name_that_the_kernel_has_cut_within_a_sign_is_no_hindrance() -> None:
 def test_a_log_is_followed_until_its_start_has_ended() -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
-            following = asyncio.create_task(told(Log(Role.WORKER, 3, follow=True), one))
+            following = asyncio.create_task(told(LogQuestion(Role.WORKER, 3, follow=True), one))
             for number in range(5):
                 agent.log.write(b"line %d\n" % number)
                 await asyncio.sleep(0.03)
@@ -365,16 +375,16 @@ def test_who_lost_the_connection_goes_on_where_it_was_and_gets_nothing_twice() -
         async with looked() as agent:
             agent.log.write(b"one\ntwo\n")
             async with agent.asking() as one:
-                log = one.log(Log(Role.WORKER, 3, follow=True))
+                log = one.log(LogQuestion(Role.WORKER, 3, follow=True))
                 pieces = [answer async for answer in until_size(log, 24)]
             agent.log.write(b"three\n")
             agent.log.close()
             last = pieces[-1]
             async with agent.asking() as one:
-                asked = Log(Role.WORKER, 3, follow=True, g=last.g, rev=last.rev, offset=last.offset)
+                asked = LogQuestion(Role.WORKER, 3, follow=True, g=last.g, rev=last.rev, offset=last.offset)
                 assert await told(asked, one) == (b"three\n", LogEnd(1, 0, over=True))
             async with agent.asking() as one:
-                assert await told(Log(Role.WORKER, 3, 1, g=9, offset=5), one) == (b"", LogEnd(0, 0, over=False))
+                assert await told(LogQuestion(Role.WORKER, 3, 1, g=9, offset=5), one) == (b"", LogEnd(0, 0, over=False))
 
     played(story)
 
@@ -393,7 +403,7 @@ def test_the_next_start_is_waited_for_and_told_from_its_beginning() -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
             agent.log.close()
-            following = asyncio.create_task(told(Log(Role.WORKER, 3, 0, follow=True, g=1), one))
+            following = asyncio.create_task(told(LogQuestion(Role.WORKER, 3, 0, follow=True, g=1), one))
             await asyncio.sleep(0.2)
             log = start(agent.logs, (2, 0))
             log.write(b"first\n")
@@ -406,7 +416,7 @@ def test_the_next_start_is_waited_for_and_told_from_its_beginning() -> None:
 def test_a_start_that_is_forgotten_while_it_is_followed_is_over() -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
-            following = asyncio.create_task(told(Log(Role.WORKER, 3, follow=True), one))
+            following = asyncio.create_task(told(LogQuestion(Role.WORKER, 3, follow=True), one))
             await until(lambda: bool(agent.window._followers))
             await asyncio.sleep(0.2)
             for g in (2, 3):
@@ -419,7 +429,7 @@ def test_a_start_that_is_forgotten_while_it_is_followed_is_over() -> None:
 def test_an_agent_that_ends_gives_followers_what_there_is() -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
-            following = asyncio.create_task(told(Log(Role.WORKER, 3, follow=True), one))
+            following = asyncio.create_task(told(LogQuestion(Role.WORKER, 3, follow=True), one))
             await until(lambda: bool(agent.window._followers))
             await asyncio.sleep(0.2)
             agent.log.write(b"the last words\n")
@@ -432,8 +442,8 @@ def test_an_agent_that_ends_gives_followers_what_there_is() -> None:
 def test_a_process_that_has_not_run_here_is_said() -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
-            with pytest.raises(Unasked, match="rank 4 has not run here"):
-                await told(Log(Role.WORKER, 4), one)
+            with pytest.raises(InspectError, match="rank 4 has not run here"):
+                await told(LogQuestion(Role.WORKER, 4), one)
 
     played(story)
 
@@ -442,9 +452,9 @@ def test_what_a_follower_is_too_slow_for_is_counted() -> None:
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
             missing = size = 0
-            log = StartLog(Nowhere(), Path("workerlog.5"), "==== gen 1 ====")
+            log = WorkerStartLog(Nowhere(), Path("workerlog.5"), "==== gen 1 ====")
             agent.logs.begin("/log/workerlog.5", "workerlog.5", (1, 0), "==== gen 1 ====", log)
-            async for answer in one.log(Log(Role.WORKER, 5, follow=True)):
+            async for answer in one.log(LogQuestion(Role.WORKER, 5, follow=True)):
                 if isinstance(answer, LogPiece):
                     missing, size = missing + answer.missing, size + len(answer.data)
                     if not log.closed:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from launcher.logs.console import Console
-from launcher.logs.writer import Directly
-from launcher.logs.writer_protocol import AnyOrder, End
-from launcher.text.sanitize import tail
-from launcher.workers.nursery_client import Exited, Gone
+from launcher.logs.writer import SyncSink
+from launcher.logs.writer_protocol import AnyLogOrder, CloseLog
+from launcher.text.sanitize import tail_lines
+from launcher.workers.nursery_client import ProcessesGone, ProcessExited
 from tests import closing
 from tests.process.nest import LIMIT_S, nest
 
@@ -96,7 +96,7 @@ class TestAShownWorker:
                     text = b"x" * 50_000 + b"end\n==== rank 0 gen %d ended: exit 1 ====\n" % g
                     assert exited.said.data == text
                     assert it.log().read_bytes().endswith(text)
-                    assert len(tail(exited.said)) == 1
+                    assert len(tail_lines(exited.said)) == 1
                     await it.gone()
 
         asyncio.run(main())
@@ -201,9 +201,9 @@ class TestOutputOfAnyKind:
                 it.workers.stop(5)
                 async with asyncio.timeout(LIMIT_S):
                     exited, gone = await it.exited(), await it.gone()
-                assert isinstance(exited, Exited)
-                assert isinstance(gone, Gone)
-                for line in tail(exited.said):
+                assert isinstance(exited, ProcessExited)
+                assert isinstance(gone, ProcessesGone)
+                for line in tail_lines(exited.said):
                     assert line.isprintable()
                     assert len(line) <= 500
 
@@ -242,9 +242,9 @@ class TestOutputOfAnyKind:
         asyncio.run(main())
 
     def test_logs_that_cannot_be_closed_do_not_keep_it_back_that_they_are_gone(self, tmp_path: Path) -> None:
-        class Broken(Directly):
-            def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
-                if isinstance(order, End):
+        class Broken(SyncSink):
+            def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
+                if isinstance(order, CloseLog):
                     raise OSError(errno.EIO, "broken")
                 return super().put(order, of, data)
 
@@ -297,7 +297,7 @@ class TestOutputOfAnyKind:
                     "start 2",
                     "==== rank 0 gen 2 ended: exit 0 ====",
                 ]
-                assert tail(exited.said) == ("start 2",)
+                assert tail_lines(exited.said) == ("start 2",)
 
         asyncio.run(main())
 

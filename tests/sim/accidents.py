@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from elastic.core.agent.events import ProvenGone
-from elastic.core.kv import Delete, Put, Range
-from elastic.core.model import Ended, Generation
+from elastic.core.agent.events import ProcessProvenDead
+from elastic.core.kv import Delete, KeyRange, Put
+from elastic.core.model import Generation, OutcomeKind
 from elastic.core.transactions import Transaction
 from tests.sim.nodes import KEYS, UNSTARTABLE, Node, Observer
 from tests.sim.world import World
@@ -29,10 +29,10 @@ def bad_for(world: World, node: Node, seconds: float) -> None:
 def take_away(world: World, rng: random.Random, name: str) -> None:
     """Delete the key of a member, or write something there that nobody can read."""
     key = KEYS.member(name)
-    found = world.store.list(Range.key(key)).entries
+    found = world.store.list(KeyRange.key(key)).entries
     if found:
         junk = Put(key, b"\xff{", rng.choice([0, found[0].lease]))
-        world.store.txn((), (Delete(Range.key(key)),) if rng.random() < 0.5 else (junk,))
+        world.store.txn((), (Delete(KeyRange.key(key)),) if rng.random() < 0.5 else (junk,))
         world.deliver()
 
 
@@ -85,7 +85,7 @@ class DoneAndGone(Observer):
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """Its outcome is in the store."""
         outcome = transaction.outcome
-        if self.armed and outcome is not None and outcome[1].ended is Ended.OK:
+        if self.armed and outcome is not None and outcome[1].ended is OutcomeKind.OK:
             self.armed = False
             world.after(0.0, lambda: self._dies(world, node))
 
@@ -94,7 +94,7 @@ class DoneAndGone(Observer):
         created = node.core.facts.registered
         world.kill_agent(node)
         for other in alive(world) if created is not None else ():
-            world.feed(other, ProvenGone(node.name, created or 0, node.host))
+            world.feed(other, ProcessProvenDead(node.name, created or 0, node.host))
 
 
 class CrashLoop(Observer):

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from elastic.core.agent.state import Phase
 from elastic.core.decide import GROW_EVERY_S
-from elastic.core.keys import View
-from elastic.core.kv import Delete, Put, Range
+from elastic.core.keys import StoreView
+from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S
-from elastic.core.model import Ended, Generation, Go, Place, Why
+from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, OutcomeKind
 from elastic.core.transactions import Transaction
 from tests.sim.accidents import apart_for
 from tests.sim.checks import Promises
@@ -42,7 +42,7 @@ class Expected:
     promise: str
     text: str
     until: float
-    done: Callable[[View], bool]
+    done: Callable[[StoreView], bool]
     formed: Callable[[Generation], str] = lambda _: ""
     went: Callable[[Generation, Go], str] = lambda *_: ""
     then: Callable[[], None] = lambda: None
@@ -61,7 +61,7 @@ class Calm(Observer):
         self._promises = Promises()
         self._looked_at = (0, 0)
 
-    def view(self, world: World) -> View:
+    def view(self, world: World) -> StoreView:
         """What stands in the store."""
         return self._promises.view(world)
 
@@ -95,7 +95,7 @@ class Calm(Observer):
         if running and steady and all(node.links and node.hears for node in world.nodes.values() if node.alive):
             self.outage = running
 
-    def _newest(self, world: World) -> tuple[Place, ...]:
+    def _newest(self, world: World) -> tuple[GenerationMember, ...]:
         view = self.view(world)
         return view.generation.value.members if view.generation is not None else ()
 
@@ -126,7 +126,7 @@ class Calm(Observer):
     def _note_kept_out(self, world: World) -> None:
         """A host is kept out: from now on it is expected back, when its time is over."""
         view = self.view(world)
-        if view.generation is None or view.generation.value.why is not Why.KEPT_OUT:
+        if view.generation is None or view.generation.value.why is not ChangeReason.KEPT_OUT:
             return
         one = max(view.generation.value.budget.hosts, key=lambda one: one.left_s)
         grow_s = GROW_EVERY_S if world.spec.grow_every_s is None else world.spec.grow_every_s
@@ -195,9 +195,9 @@ class Calm(Observer):
             world.fail("6", f"{node.name} is gone for {NOTICE_S} s and nobody acts")
 
     @staticmethod
-    def _was_done(view: View, node: Node) -> bool:
+    def _was_done(view: StoreView, node: Node) -> bool:
         end = view.outcomes.get((view.generation.value.g, node.name)) if view.generation is not None else None
-        return end is not None and end.value.ended is Ended.OK
+        return end is not None and end.value.ended is OutcomeKind.OK
 
     def _expect_go(self, world: World, generation: Generation) -> None:
         """The world without the one that is lost starts as soon as the others have stopped."""
@@ -221,12 +221,12 @@ class Calm(Observer):
                 world.fail(one.promise, one.text)
 
 
-def went(view: View) -> int:
+def went(view: StoreView) -> int:
     """The newest generation that has its go."""
     return view.go.value.g if view.go is not None else 0
 
 
-def inside(view: View) -> set[str]:
+def inside(view: StoreView) -> set[str]:
     """Who is in the newest generation."""
     return {place.node for place in view.generation.value.members} if view.generation is not None else set()
 
@@ -247,12 +247,12 @@ def crash(world: World, calm: Calm, node: Node, old: Generation) -> None:
     unnoticed = world.now + CLOSED_S
 
     def formed(generation: Generation) -> str:
-        if generation.why is Why.FAILURE and world.now < unnoticed:
+        if generation.why is ChangeReason.FAILURE and world.now < unnoticed:
             return ""  # A worker that failed by itself asks no question.
         if generation.index(node.name) is not None:
             return f"{generation.g} still has {node.name}, which died"
         later = generation.g > old.g + 1  # At the gate: a spare that was not linked yet joins, too.
-        return "" if generation.why is Why.LOSS or later else f"{generation.why} after the loss of {node.name}"
+        return "" if generation.why is ChangeReason.LOSS or later else f"{generation.why} after the loss of {node.name}"
 
     calm.expect(
         world,
@@ -284,7 +284,7 @@ def failure(world: World, calm: Calm, node: Node, old: Generation) -> None:
         return ""
 
     def formed(generation: Generation) -> str:
-        return "" if generation.why is Why.FAILURE else f"{generation.why} after a failure of {node.name}"
+        return "" if generation.why is ChangeReason.FAILURE else f"{generation.why} after a failure of {node.name}"
 
     text = f"{node.name} failed, and nothing starts within {STOP_S} s"
     until = world.now + STOP_S
@@ -308,7 +308,7 @@ def drains(world: World, calm: Calm, node: Node, old: Generation) -> None:
 
     def formed(generation: Generation) -> str:
         still = [name for name in leaving if generation.index(name) is not None]
-        if generation.why is not Why.DRAIN:
+        if generation.why is not ChangeReason.DRAIN:
             return f"{generation.why} after a drain of {leaving}"
         return f"{generation.g} still has {still}, who drain" if still else ""
 
@@ -349,10 +349,14 @@ def shrink(world: World, calm: Calm, node: Node, old: Generation) -> None:
 
     def formed(generation: Generation) -> str:
         here = [place.node for place in generation.members]
-        return "" if here == names and generation.why is Why.SHRINK else f"{generation.why} to {here}, not {names}"
+        return (
+            ""
+            if here == names and generation.why is ChangeReason.SHRINK
+            else f"{generation.why} to {here}, not {names}"
+        )
 
     text = f"{high} nodes are wanted, and nothing is done within {NOTICE_S} s"
-    done: Callable[[View], bool] = lambda view: inside(view) == set(names)  # noqa: E731
+    done: Callable[[StoreView], bool] = lambda view: inside(view) == set(names)  # noqa: E731
     calm.expect(world, Expected("5", text, world.now + NOTICE_S, done, formed))
 
 
@@ -360,8 +364,8 @@ def _incarnation_deleted(world: World, calm: Calm, node: Node, old: Generation) 
     """Somebody deletes the key that says which store this is, a script fails, and the key is put back."""
     if node.workers is None:
         return
-    stood = world.store.list(Range.key(KEYS.incarnation)).entries[0]
-    world.store.txn((), (Delete(Range.key(KEYS.incarnation)),))
+    stood = world.store.list(KeyRange.key(KEYS.incarnation)).entries[0]
+    world.store.txn((), (Delete(KeyRange.key(KEYS.incarnation)),))
     world.deliver()
     world.end_worker(node, node.workers, 1)
 
@@ -391,20 +395,20 @@ def growth(world: World, calm: Calm, node: Node, old: Generation) -> None:
 
     def formed(generation: Generation) -> str:
         missing = [one.name for one in fresh if generation.index(one.name) is None]
-        return f"{generation.why} without {missing}" if missing or generation.why is not Why.GROWTH else ""
+        return f"{generation.why} without {missing}" if missing or generation.why is not ChangeReason.GROWTH else ""
 
     def once_more() -> None:
         world.after(2.0, lambda: grow_again(world, calm))
 
     text = "two nodes came for whom there is room, and the job does not grow"
-    done: Callable[[View], bool] = lambda view: len(fresh) > 1 and inside(view) >= {one.name for one in fresh}  # noqa: E731
+    done: Callable[[StoreView], bool] = lambda view: len(fresh) > 1 and inside(view) >= {one.name for one in fresh}  # noqa: E731
     calm.expect(world, Expected("3", text, until, done, formed, then=once_more))
 
 
 def grow_again(world: World, calm: Calm) -> None:
     """A node comes soon after the job has grown: it is taken in when the pause is over, or at once if there is none."""
     old = calm.steady(world)
-    if old is None or old.why is not Why.GROWTH:
+    if old is None or old.why is not ChangeReason.GROWTH:
         return
     first = world.nodes[old.members[0].node]
     given = world.spec.grow_every_s
@@ -422,7 +426,9 @@ def grow_again(world: World, calm: Calm) -> None:
 
     def formed(generation: Generation) -> str:
         soon = world.now < grown_at - 2.0 - STOP_S + 0.9 * apart_s()
-        return f"grown again after {world.now - grown_at:.1f} s" if soon and generation.why is Why.GROWTH else ""
+        return (
+            f"grown again after {world.now - grown_at:.1f} s" if soon and generation.why is ChangeReason.GROWTH else ""
+        )
 
     text = f"{fresh.name} came and is not taken in, --grow_every was {every_s} for {proposer}"
     until = world.now + every_s + world.spec.settle_s + LINK_PATIENCE_S + 2.0
@@ -444,7 +450,7 @@ def false_proof(world: World, calm: Calm, node: Node, old: Generation) -> None:
         back = registered and world.local(node) > (facts.joined_at or 0.0) + 0.02
         return f"{node.name} is back and costs another start" if back and generation.index(node.name) is None else ""
 
-    def done(view: View) -> bool:
+    def done(view: StoreView) -> bool:
         return went(view) > old.g and node.name in inside(view) and view.generation is not None
 
     text = f"{node.name} was taken for dead, lives, and is not in the world again"
@@ -564,7 +570,7 @@ def long_astray(world: World, calm: Calm, node: Node, old: Generation) -> None:
     world.astray_for(node, 2 * longest)
     until = world.now + longest + NOTICE_S + STOP_S
     text = f"{node.name} is away for longer than the limit, and nobody goes on without it"
-    done: Callable[[View], bool] = lambda view: went(view) > old.g and node.name not in inside(view)  # noqa: E731
+    done: Callable[[StoreView], bool] = lambda view: went(view) > old.g and node.name not in inside(view)  # noqa: E731
     calm.expect(world, Expected("6", text, until, done, formed))
 
 
@@ -594,7 +600,7 @@ def failure_while_astray(world: World, calm: Calm, node: Node, old: Generation) 
     text = f"{node.name} does not reach the store, and the others wait for it for too long"
 
     def formed(generation: Generation) -> str:
-        return f"{node.name} counts as lost, and it is heard" if short and generation.why is Why.LOSS else ""
+        return f"{node.name} counts as lost, and it is heard" if short and generation.why is ChangeReason.LOSS else ""
 
     def fails() -> None:
         workers = first.workers
@@ -621,7 +627,9 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
 
     def formed(generation: Generation) -> str:
         return (
-            "" if generation.why in (Why.FAILURE, Why.KEPT_OUT, Why.GROWTH) else f"{generation.why} in a split network"
+            ""
+            if generation.why in (ChangeReason.FAILURE, ChangeReason.KEPT_OUT, ChangeReason.GROWTH)
+            else f"{generation.why} in a split network"
         )
 
     def free(generation: Generation, go: Go) -> str:
@@ -630,14 +638,14 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
 
     until = world.now + 2 * REACH_S + 3.0 + 3 * STOP_S  # A worker may fail besides: then they wait a second time.
     text = f"{node.name} is cut from the others, and they do not go on without {' or '.join(sorted(out))}"
-    done: Callable[[View], bool] = lambda view: went(view) > old.g and not out <= inside(view)  # noqa: E731
+    done: Callable[[StoreView], bool] = lambda view: went(view) > old.g and not out <= inside(view)  # noqa: E731
     calm.expect(world, Expected("a split network", text, until, done, formed, free))
     if longer and world.links and len(old.members) > 2:
 
         def joins(generation: Generation) -> str:
             before = generation.before.nodes if generation.before is not None else ()
             fresh = generation.index(node.name) is not None and node.name not in before
-            back = node.apart and generation.why is Why.GROWTH and fresh
+            back = node.apart and generation.why is ChangeReason.GROWTH and fresh
             return f"{node.name} joins while nobody reaches it" if back else ""
 
         text = f"{node.name} is cut from the others for ever"

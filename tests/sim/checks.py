@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from elastic.core.keys import View
+from elastic.core.keys import StoreView
 from elastic.core.kv import Put
-from elastic.core.model import Ended, Generation, Status, Verdict, Why
+from elastic.core.model import ChangeReason, FinalStatus, Generation, OutcomeKind, Verdict
 from elastic.core.restart_policy import INFRA_MAX
 from elastic.core.transactions import Transaction
 from tests.sim.nodes import KEYS, KILL_S, Node, Observer, SharedReader, WorkerSet
 from tests.sim.world import World
 
-PLANNED = (Why.DRAIN, Why.GROWTH, Why.SHRINK, Why.STOP)
+PLANNED = (ChangeReason.DRAIN, ChangeReason.GROWTH, ChangeReason.SHRINK, ChangeReason.STOP)
 THAW_S = 0.5
 """A node that was frozen as a whole may need this long until its nursery has looked at the clock."""
 LATE_S = KILL_S * 1.1 + 0.01
@@ -26,10 +26,10 @@ def chargeable(world: World) -> int:
     return world.job.failures + max(0, world.job.machine_failures - INFRA_MAX)
 
 
-def by_operator(view: View, verdict: Verdict) -> bool:
+def by_operator(view: StoreView, verdict: Verdict) -> bool:
     """Whether an operator wrote the verdict, or asked for it."""
     halted = view.halt is not None and view.halt.value.run == verdict.run
-    return verdict.tag == OPERATOR or (verdict.status is Status.STOPPED and halted)
+    return verdict.tag == OPERATOR or (verdict.status is FinalStatus.STOPPED and halted)
 
 
 class Promises(Observer):
@@ -43,7 +43,7 @@ class Promises(Observer):
         self._ok: dict[tuple[str, int], set[str]] = {}
         self._previous: tuple[int, Generation] | None = None
 
-    def view(self, world: World) -> View:
+    def view(self, world: World) -> StoreView:
         """What really stands in the store."""
         entries = {entry.key: entry for entry in world.store.list(KEYS.everything[0]).entries}
         return self._reader.read(entries, world.store.revision, complete=True, follows=None)
@@ -90,7 +90,7 @@ class Promises(Observer):
             case "record":
                 self._recorded(world, node, transaction)
 
-    def _formed(self, world: World, view: View, node: Node) -> None:
+    def _formed(self, world: World, view: StoreView, node: Node) -> None:
         assert view.generation is not None
         generation = view.generation.value
         self._writer(world, view, node, generation.tag)
@@ -118,18 +118,18 @@ class Promises(Observer):
         survivors = [name for name in old if name in names]
         if not ips and names[: len(survivors)] != survivors:
             world.fail("2", f"survivors {survivors} are not the first of {names}, in their order")
-        oks = {n for (g, n), o in view.outcomes.items() if g == before.g and o.value.ended is Ended.OK}
+        oks = {n for (g, n), o in view.outcomes.items() if g == before.g and o.value.ended is OutcomeKind.OK}
         started = view.go is not None and view.go.value.g == before.g
         if oks and started and generation.why in PLANNED and names:  # An empty world only tells everybody to stop.
             world.fail("14", f"{generation.why} after {sorted(oks)} were done")
         if started and old and oks == set(old):
             world.fail("14", f"generation {generation.g} although all of {before.g} was done")
-        if len(survivors) < len(old) and generation.why is Why.LOSS and oks - set(names) and survivors:
+        if len(survivors) < len(old) and generation.why is ChangeReason.LOSS and oks - set(names) and survivors:
             lost_ok = [name for name in oks - set(names) if name in generation.reason]
             if lost_ok:
                 world.fail("14", f"{lost_ok} had recorded ok and counts as lost")
 
-    def _kept_out(self, world: World, view: View, generation: Generation) -> None:
+    def _kept_out(self, world: World, view: StoreView, generation: Generation) -> None:
         """Who is kept out is not in it, and it has enough members without."""
         for place in generation.members:
             for one in generation.budget.hosts:
@@ -137,10 +137,10 @@ class Promises(Observer):
                     world.fail("a bad host", f"{place.node} is in generation {generation.g}, and its host is kept out")
                 if one.host == place.host and one.times:
                     world.counts["a host that was kept out came back"] += 1
-        if generation.why is Why.KEPT_OUT and view.spec and len(generation.members) < view.spec.value.np.low:
+        if generation.why is ChangeReason.KEPT_OUT and view.spec and len(generation.members) < view.spec.value.np.low:
             world.fail("a bad host", f"{generation.reason}, which leaves {len(generation.members)}")
 
-    def _writer(self, world: World, view: View, node: Node, tag: str) -> None:
+    def _writer(self, world: World, view: StoreView, node: Node, tag: str) -> None:
         name, created, _ = tag.split("/")
         stored = view.members.get(name)
         if KEYS.member(name) in view.damaged:
@@ -148,7 +148,7 @@ class Promises(Observer):
         if stored is None or stored.create_revision != int(created):
             world.fail("1", f"{node.name} wrote {tag} while it was not registered as it believed")
 
-    def _went(self, world: World, view: View, node: Node) -> None:
+    def _went(self, world: World, view: StoreView, node: Node) -> None:
         assert view.go is not None
         assert view.generation is not None
         self._writer(world, view, node, view.go.value.tag)
@@ -167,10 +167,10 @@ class Promises(Observer):
                 if name in view.members and (outcome is None or not outcome.value.over):
                     world.fail("1", f"go for {generation.g} before {name}, alive, has recorded how {g} ended")
 
-    def _judged(self, world: World, view: View) -> None:
+    def _judged(self, world: World, view: StoreView) -> None:
         assert view.verdict is not None
         verdict = view.verdict.value
-        if verdict.status is Status.COMPLETED:
+        if verdict.status is FinalStatus.COMPLETED:
             generation = self._generations[world.store_number, verdict.g]
             incarnation = view.incarnation.value if view.incarnation else ""
             missing = {place.node for place in generation.members} - self._ok.get((incarnation, verdict.g), set())

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from elastic.core.agent.events import Event
-from elastic.core.model import Np, Spec
+from elastic.core.model import JobSpec, Np
 from elastic.store.memory_core import MemoryCore
 from tests.sim.nodes import Job, Node, Stranger, Violation
 
@@ -51,7 +51,7 @@ class Clockwork:
         )
         self.size = size
         self.links = rng.random() < 0.6
-        self.spec = Spec(
+        self.spec = JobSpec(
             np=self.np,
             slots=rng.choice([1, 1, 2]),
             settle_s=rng.choice([1.0, 3.0]),

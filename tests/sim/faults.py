@@ -6,7 +6,7 @@ import random
 import zlib
 
 from elastic.core.keys import encode
-from elastic.core.model import Status, Verdict
+from elastic.core.model import FinalStatus, Verdict
 from tests.sim.accidents import (
     EVENTS_MIN,
     CrashLoop,
@@ -356,5 +356,5 @@ def operator_stops(world: World, rng: random.Random) -> None:
     """An operator ends the job."""
     view = Promises().view(world)
     if view.spec is not None and view.verdict is None and world.steps > EVENTS_MIN:
-        verdict = Verdict(status=Status.FAILED, reason="stopped", run=1, g=0, tag=OPERATOR, at=0.0)
+        verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=0, tag=OPERATOR, at=0.0)
         operator_writes(world, KEYS.verdict, encode(verdict))

@@ -9,10 +9,10 @@ import msgspec
 from elastic.core.agent.links import ASKS_PER_TTL
 from elastic.core.agent.state import Phase
 from elastic.core.decide import GROW_EVERY_S
-from elastic.core.keys import View, encode
-from elastic.core.kv import Put, Range
+from elastic.core.keys import StoreView, encode
+from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.situation import LINK_PATIENCE_S
-from elastic.core.model import Generation, Go, Why
+from elastic.core.model import ChangeReason, Generation, Go
 from elastic.core.transactions import Transaction
 from tests.sim.accidents import CannotStart, CrashLoop, bad_for, empty, operator_writes, take_away, thaw
 from tests.sim.calm import Calm, Expected, inside, went
@@ -132,7 +132,7 @@ def _once_more(world: World, watch: Calm, larger: Generation, grown_at: float) -
     fresh = world.start_node("grown1", warm=True)
 
     def formed(generation: Generation) -> str:
-        soon = generation.why is Why.GROWTH and world.now < grown_at + 0.95 * every_s
+        soon = generation.why is ChangeReason.GROWTH and world.now < grown_at + 0.95 * every_s
         return f"grown again after {world.now - grown_at:.1f} s, {every_s} were due" if soon else ""
 
     text = f"{fresh.name} came and is not taken in, and a growth is due every {every_s} s"
@@ -145,7 +145,7 @@ def bad_host(world: World, watch: Calm, node: Node, old: Generation) -> None:
     world.job.work_s += 60.0
     bad_for(world, node, 60.0)
     text = f"workers on {node.host} fail again and again, and the others do not go on without it"
-    done: Callable[[View], bool] = lambda view: went(view) > old.g + 1 and node.name not in inside(view)  # noqa: E731
+    done: Callable[[StoreView], bool] = lambda view: went(view) > old.g + 1 and node.name not in inside(view)  # noqa: E731
     watch.expect(world, Expected("a bad host", text, world.now + 30.0, done))
 
 
@@ -165,7 +165,7 @@ def drained_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) 
     if failing.workers is not None:
         world.end_worker(failing, failing.workers, 1)
     text = f"{node.name} drains, and the others do not start without it"
-    done: Callable[[View], bool] = lambda view: went(view) > old.g and node.name not in inside(view)  # noqa: E731
+    done: Callable[[StoreView], bool] = lambda view: went(view) > old.g and node.name not in inside(view)  # noqa: E731
     watch.expect(world, Expected("5", text, world.now + 3 * SOON_S, done))
 
 
@@ -415,7 +415,7 @@ def run_again(world: World, watch: Calm, node: Node, old: Generation) -> None:
 def no_key_can_be_written(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """A node's lease is lost, and what it would have to compare cannot be read: it gets a lease and no key."""
     ttl_s = world.spec.lease_ttl_s
-    stood = world.store.list(Range.key(KEYS.incarnation)).entries[0]
+    stood = world.store.list(KeyRange.key(KEYS.incarnation)).entries[0]
     if node.lease is None:
         return
     world.store.txn((), (Put(KEYS.incarnation, b"\xff{"),))

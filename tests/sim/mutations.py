@@ -121,7 +121,7 @@ MUTATIONS: Final = (
     Mutation(
         "register: others went",
         DUTIES,
-        "plan.transaction if f.workers_gone else unless_others_went(f.keys, f.view, plan.transaction)",
+        "plan.transaction if f.workers_gone else unless_superseded(f.keys, f.view, plan.transaction)",
         "plan.transaction",
         "the transaction of a node with workers compares that no world has started meanwhile",
     ),
@@ -136,7 +136,7 @@ MUTATIONS: Final = (
     Mutation(
         "link patience",
         MEMBERSHIP,
-        "if isinstance(decision, Wait) and memory.seen_since:",
+        "if isinstance(decision, WaitDecision) and memory.seen_since:",
         "if False:",
         "who cannot be linked is taken without a link in the end",
     ),
@@ -238,22 +238,22 @@ MUTATIONS: Final = (
     Mutation(
         "failure unheard",
         MEMBERSHIP,
-        "failed = [node for node, outcome in outcomes.items() if outcome.ended is Ended.FAILED]",
+        "failed = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.FAILED]",
         "failed: list[str] = []",
         "a failure is acted on",
     ),
     Mutation(
         "stop unheard",
         MEMBERSHIP,
-        "stopped = [node for node, outcome in outcomes.items() if outcome.ended is Ended.STOPPED]",
+        "stopped = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.STOPPED]",
         "stopped: list[str] = []",
         "workers that had to be stopped are started again",
     ),
     Mutation(
         "planned after ok",
         MEMBERSHIP,
-        "    if done:\n        return Wait(Reason.FINISHING",
-        "    if False:\n        return Wait(Reason.FINISHING",
+        "    if done:\n        return WaitDecision(Reason.FINISHING",
+        "    if False:\n        return WaitDecision(Reason.FINISHING",
         "nothing planned after the first ok",
     ),
     # membership: changes that can wait
@@ -261,8 +261,8 @@ MUTATIONS: Final = (
     Mutation(
         "drains one by one",
         MEMBERSHIP,
-        "        if q.now < until:\n            return Wait(Reason.DRAIN_BATCH",
-        "        if False:\n            return Wait(Reason.DRAIN_BATCH",
+        "        if q.now < until:\n            return WaitDecision(Reason.DRAIN_BATCH",
+        "        if False:\n            return WaitDecision(Reason.DRAIN_BATCH",
         "drains are collected",
     ),
     Mutation(
@@ -329,7 +329,8 @@ MUTATIONS: Final = (
     Mutation(
         "gate: all done",
         GATE,
-        "if outcomes and all(o is not None and o.ended is Ended.OK and o.over for o in outcomes.values()) and before:",
+        "if outcomes and all(o is not None and o.ended is OutcomeKind.OK and o.over for o in outcomes.values()) "
+        "and before:",
         "if False:",
         "nothing starts when every worker has ended well",
     ),
@@ -361,14 +362,14 @@ MUTATIONS: Final = (
     Mutation(
         "gate: one by one",
         GATE,
-        "if q.now >= until or _not_dead(q, before, newcomers):",
+        "if q.now >= until or was_falsely_dead(q, before, newcomers):",
         "if True:",
         "newcomers at the gate are collected",
     ),
     Mutation(
         "gate: back from the dead",
         GATE,
-        "if q.now >= until or _not_dead(q, before, newcomers):",
+        "if q.now >= until or was_falsely_dead(q, before, newcomers):",
         "if q.now >= until:",
         "who was falsely taken for dead is back at once",
     ),
@@ -453,8 +454,8 @@ MUTATIONS: Final = (
     Mutation(
         "plan: joined",
         "elastic/core/model.py",
-        "Why.STOP, Why.JOINED, Why.LEFT)",
-        "Why.STOP, Why.LEFT)",
+        "ChangeReason.STOP, ChangeReason.JOINED, ChangeReason.LEFT)",
+        "ChangeReason.STOP, ChangeReason.LEFT)",
         "who comes while others save hurries nobody",
     ),
     Mutation(
@@ -475,8 +476,8 @@ MUTATIONS: Final = (
     Mutation(
         "aborted: lost",
         GATE,
-        '    if lost:\n        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " while',
-        '    if False:\n        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " while',
+        '    if lost:\n        return form(q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
+        '    if False:\n        return form(q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
         "a loss aborts a plan",
     ),
     Mutation("aborted: failed", GATE, "    if failed:\n", "    if False:\n", "a failure aborts a plan"),
@@ -635,9 +636,9 @@ MUTATIONS: Final = (
     Mutation(
         "right: without its key",
         ABSORB,
-        "            f.refreshed = (event.sent_at, event.ttl_s)\n        case GrantFailed",
+        "            f.refreshed = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
         "            f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)\n"
-        "        case GrantFailed",
+        "        case LeaseGrantFailed",
         "a lease gives the right only while it holds the key",
     ),
     Mutation(
@@ -685,7 +686,7 @@ MUTATIONS: Final = (
     Mutation(
         "outcome: forced",
         EFFECTS,
-        "forced=f.forced and ended is not Ended.OK,",
+        "forced=f.forced and ended is not OutcomeKind.OK,",
         "forced=f.forced,",
         "workers that ended well were not stopped",
     ),
@@ -699,7 +700,7 @@ MUTATIONS: Final = (
     Mutation(
         "roster: nobody stays",
         ROSTER,
-        "{place.node for place in generation.members if here(q, place.node) and not q.draining(place.node)}",
+        "{place.node for place in generation.members if is_present(q, place.node) and not q.draining(place.node)}",
         "set[str]()",
         "a roster that is formed anew at the gate has those who wait there, too",
     ),
@@ -885,7 +886,7 @@ MUTATIONS: Final = (
     Mutation(
         "halt: failed meanwhile",
         HALTING,
-        "any(one.ended is Ended.FAILED or one.forced for one in outcomes.values())",
+        "any(one.ended is OutcomeKind.FAILED or one.forced for one in outcomes.values())",
         "False",
         "a failure ends the plan",
     ),
@@ -1038,8 +1039,8 @@ MUTATIONS: Final = (
     Mutation(
         "leave: registered",
         PROPOSALS,
-        'Transaction("leave", (Compare.created(key, created),), then)',
-        'Transaction("leave", (), then)',
+        'Transaction("deregister", (Compare.created(key, created),), then)',
+        'Transaction("deregister", (), then)',
         "a node takes back its own registration only",
     ),
     # parameter-server jobs
@@ -1060,7 +1061,7 @@ MUTATIONS: Final = (
     Mutation(
         "roster: nobody left",
         ROSTER,
-        "    if not standing(q, generation):\n        gone",
+        "    if not any_member_present(q, generation):\n        gone",
         "    if False:\n        gone",
         "a roster of which nobody remains is formed anew",
     ),
@@ -1116,7 +1117,7 @@ MUTATIONS: Final = (
     Mutation(
         "roster: servers stay ended",
         REVISION,
-        "again = self._servers_of(place) if starts or not serves(place) else None",
+        "again = self._servers_of(place) if starts or not has_servers(place) else None",
         "again = None",
         "servers start again with the workers that need them",
     ),
@@ -1170,7 +1171,7 @@ MUTATIONS: Final = (
     Mutation(
         "budget: stopped",
         BUDGET,
-        "    if before.why is not Why.FAILURE and not own:\n",
+        "    if before.why is not ChangeReason.FAILURE and not own:\n",
         "    if False:\n",
         "the echo of a stop is free",
     ),
@@ -1215,7 +1216,7 @@ MUTATIONS: Final = (
     Mutation(
         "budget: kept out is charged",
         BUDGET,
-        "    if judged := kept_out_by(budget, before.g):",
+        "    if judged := quarantined_by(budget, before.g):",
         "    if judged := ():",
         "the budget does not pay for a host that is kept out",
     ),

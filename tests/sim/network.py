@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from elastic.core.agent.events import Answered, Granted, GrantFailed, Older, Refreshed, SessionLost, ViewChanged
-from elastic.core.keys import View
-from elastic.core.kv import Change, Range
+from elastic.core.agent.events import (
+    LeaseGranted,
+    LeaseGrantFailed,
+    LeaseRefreshed,
+    PredecessorFound,
+    SessionLost,
+    TransactionAnswered,
+    ViewChanged,
+)
+from elastic.core.keys import StoreView
+from elastic.core.kv import KeyChange, KeyRange
 from elastic.core.transactions import Transaction, registered_before
 from elastic.errors import StoreError
 from tests.sim.clockwork import Clockwork
@@ -119,7 +127,7 @@ class Network(Clockwork):
                         continue
                     self._show_later(node, delay, changes, revision)
 
-    def _show_later(self, node: Node, delay: float, changes: tuple[Change, ...], revision: int) -> None:
+    def _show_later(self, node: Node, delay: float, changes: tuple[KeyChange, ...], revision: int) -> None:
         """Show changes after a delay; one revision may come in two parts, as it does from etcd."""
         if len(changes) > 1 and self.random.random() < 0.3:
             self.counts["fault split watch event"] += 1
@@ -128,7 +136,7 @@ class Network(Clockwork):
         else:
             self._show_part(node, delay, changes, revision)
 
-    def _show_part(self, node: Node, delay: float, changes: tuple[Change, ...], revision: int) -> None:
+    def _show_part(self, node: Node, delay: float, changes: tuple[KeyChange, ...], revision: int) -> None:
         ranges, number = node.ranges, self.store_number
 
         def show() -> None:
@@ -157,7 +165,7 @@ class Network(Clockwork):
 
     def _view_changed(self, node: Node) -> None:
         complete, follows = node.scope
-        view: View = node.reader.read(node.entries, node.revision, complete=complete, follows=follows)
+        view: StoreView = node.reader.read(node.entries, node.revision, complete=complete, follows=follows)
         self.feed(node, ViewChanged(view, node.listing))
 
     def relist(self, node: Node) -> None:
@@ -186,7 +194,7 @@ class Network(Clockwork):
 
         self.ask(node, read, lambda: self.after(0.3, lambda: self.relist(node)) if node.ranges == ranges else None)
 
-    def _catch_up(self, node: Node, ranges: tuple[Range, ...], listed: int) -> None:
+    def _catch_up(self, node: Node, ranges: tuple[KeyRange, ...], listed: int) -> None:
         """The watch begins at the listing: what happened since then is shown."""
         if node.ranges == ranges and node.store_number == self.store_number and self.reachable(node):
             for batch in self.store.history(ranges, listed + 1):
@@ -215,7 +223,7 @@ class Network(Clockwork):
             try:
                 result = self.store.txn(compares, transaction.then, transaction.otherwise)
             except StoreError:
-                return lambda: self.feed(node, Answered(transaction, False, self.store.revision))
+                return lambda: self.feed(node, TransactionAnswered(transaction, False, self.store.revision))
             if result.revision > before:
                 self.log(f"store {result.revision}: {transaction.kind} of {node.name}")
                 for observer in self.observers:
@@ -226,11 +234,13 @@ class Network(Clockwork):
                     observer.after_refusal(self.whole, node, transaction)
             return lambda: self.feed(
                 node,
-                Answered(transaction, result.done, result.revision, registered_before(KEYS, transaction, result)),
+                TransactionAnswered(
+                    transaction, result.done, result.revision, registered_before(KEYS, transaction, result)
+                ),
             )
 
         linger_s = max((one.after_send(self.whole, node, transaction) for one in self._senders), default=0.0)
-        self.ask(node, call, lambda: self.feed(node, Answered(transaction, None)), linger_s)
+        self.ask(node, call, lambda: self.feed(node, TransactionAnswered(transaction, None)), linger_s)
 
     def _left_out(self, key: str, target: str) -> bool:
         """A defect that a test has put in: this compare is not made."""
@@ -249,11 +259,11 @@ class Network(Clockwork):
             def answer() -> None:
                 if number == self.store_number:
                     node.lease = lease.id
-                self.feed(node, Granted(lease.id, lease.ttl_s, sent_at))
+                self.feed(node, LeaseGranted(lease.id, lease.ttl_s, sent_at))
 
             return answer
 
-        self.ask(node, call, lambda: self.feed(node, GrantFailed()))
+        self.ask(node, call, lambda: self.feed(node, LeaseGrantFailed()))
 
     def _tick_session(self, node: Node) -> None:
         if not node.alive or node.exit_code is not None:
@@ -267,14 +277,14 @@ class Network(Clockwork):
         def call() -> Callable[[], None]:
             ttl_s = self.store.refresh(lease, self.now) if node.lease == lease else 0.0
             number = self.store_number
-            own = self.store.list(Range.key(KEYS.member(node.name))).entries
+            own = self.store.list(KeyRange.key(KEYS.member(node.name))).entries
             key_revision = own[0].mod_revision if own and own[0].lease == lease else 0
 
             def answer() -> None:
                 if number != node.store_number:
                     self.relist(node)  # The session sees an answer of another store.
                 if ttl_s > 0:
-                    self.feed(node, Refreshed(lease, ttl_s, sent_at, key_revision))
+                    self.feed(node, LeaseRefreshed(lease, ttl_s, sent_at, key_revision))
                 elif node.lease == lease:
                     node.lease = None
                     self.feed(node, SessionLost(lease, "its time ran out"))
@@ -286,10 +296,10 @@ class Network(Clockwork):
     def _older(self, node: Node, before: int) -> None:
         def call() -> Callable[[], None]:
             found = self.store.list(
-                Range.prefix(KEYS.members), keys_only=True, limit=1, created_before=before, newest_first=True
+                KeyRange.prefix(KEYS.members), keys_only=True, limit=1, created_before=before, newest_first=True
             ).entries
             name = found[0].key[len(KEYS.members) :] if found else None
-            event = Older(before, name, found[0].create_revision if found else 0)
+            event = PredecessorFound(before, name, found[0].create_revision if found else 0)
             return lambda: self.feed(node, event)
 
-        self.ask(node, call, lambda: self.feed(node, Older(before, None, failed=True)))
+        self.ask(node, call, lambda: self.feed(node, PredecessorFound(before, None, failed=True)))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from elastic.core.agent.events import Event
 from elastic.core.agent.table import AgentCore
-from elastic.core.keys import JobKeys, Stored, View, ViewReader
-from elastic.core.kv import Entry, Range
-from elastic.core.membership.decision import Decision, Memory
+from elastic.core.keys import JobKeys, StoredDocument, StoreView, ViewReader
+from elastic.core.kv import KeyRange, KeyValue
+from elastic.core.membership.decision import Decision, DecisionMemory
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
 
@@ -33,12 +33,12 @@ a script that cannot start."""
 class SharedReader(ViewReader):
     """Decodes a document once for everybody who reads it: the work is the same, and a run has many readers."""
 
-    def _decode(self, entry: Entry) -> Stored[Any] | None:
+    def _decode(self, entry: KeyValue) -> StoredDocument[Any] | None:
         return _decoded(entry)
 
 
 @lru_cache(maxsize=512)
-def _decoded(entry: Entry) -> Stored[Any] | None:
+def _decoded(entry: KeyValue) -> StoredDocument[Any] | None:
     return ViewReader(KEYS)._decode(entry)
 
 
@@ -118,9 +118,9 @@ class Node:
     inbox: list[Event] = field(default_factory=list)
     exit_code: int | None = None
     # mirror
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[KeyRange, ...] = ()
     scope: tuple[bool, str | None] = (False, None)
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, KeyValue] = field(default_factory=dict)
     revision: int = 0
     listing: int = 0
     listed_at: int = 0
@@ -149,8 +149,8 @@ class Node:
     deadline_planned: float = NEVER
     last_decision: Decision | None = None
     # what it knew when it sent the transaction that reached the store last; who told it that it does not reach it
-    sent_view: View | None = None
-    sent_memory: Memory = field(default_factory=Memory)
+    sent_view: StoreView | None = None
+    sent_memory: DecisionMemory = field(default_factory=DecisionMemory)
     sent_at: float = 0.0
     heard_astray: dict[str, float] = field(default_factory=dict)
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.core.agent.events import Exited, Gone, Hung, Listens, Prepared, StartWorkers, StopWorkers, Unreached
+from elastic.core.agent.events import (
+    NodePrepared,
+    PeersUnreachable,
+    StartWorkers,
+    StopWorkers,
+    WorkerExited,
+    WorkersGone,
+    WorkersHung,
+    WorkersListen,
+)
 from elastic.core.agent.state import Phase
 from elastic.core.model import Generation, WorkerExit
 from elastic.core.partition import SPLIT
@@ -106,13 +115,13 @@ class Nurseries(Network):
             return
         if workers.stopping and not workers.asked:
             if waited is not None:  # What they say while they are stopped may be heard still.
-                self.feed(node, Unreached(generation.g, ()))
+                self.feed(node, PeersUnreachable(generation.g, ()))
             return
         self.after(1.0, lambda: self._look_around(node, workers))
         if not self.apart(generation):
             if waited is not None:
                 workers.stalled_at = None
-                self.feed(node, Unreached(generation.g, ()))
+                self.feed(node, PeersUnreachable(generation.g, ()))
             return
         if waited is None:
             workers.stalled_at = self.now
@@ -125,7 +134,7 @@ class Nurseries(Network):
         first = (generation.index(node.name) or 0) * slots
         exits = [WorkerExit(rank=first + n, code=-15, words="waited for others", infra=SPLIT) for n in range(slots)]
         self.counts["a node gave up on others"] += late
-        self.feed(node, Unreached(generation.g, nodes, tuple(exits) if late else ()))
+        self.feed(node, PeersUnreachable(generation.g, nodes, tuple(exits) if late else ()))
         workers.broken |= node.core.facts.hung and node.workers is workers
 
     def _listener(self, node: Node, workers: WorkerSet | None) -> Callable[[], None]:
@@ -134,7 +143,7 @@ class Nurseries(Network):
         def listens() -> None:
             if workers is not None and workers.listens and node.workers is workers and not workers.stopping:
                 workers.listening = True
-                self.feed(node, Listens(workers.generation.g))
+                self.feed(node, WorkersListen(workers.generation.g))
 
         return listens
 
@@ -153,7 +162,7 @@ class Nurseries(Network):
     def warmed(self, node: Node) -> None:
         """The nursery of a node has done its imports."""
         node.warm = node.nursery
-        self.feed(node, Prepared())
+        self.feed(node, NodePrepared())
 
     def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
         """Every worker of a node is killed with its nursery; its agent blames the machine."""
@@ -165,8 +174,8 @@ class Nurseries(Network):
         m_id = workers.generation.index(node.name) or 0
         for rank in range(m_id * slots, (m_id + 1) * slots):
             lost = WorkerExit(rank=rank, code=-9, words="killed with its nursery", infra="the nursery died")
-            self.feed(node, Exited(g, lost, own=True))
-        self.feed(node, Gone(g, int(self.job.done_s)))
+            self.feed(node, WorkerExited(g, lost, own=True))
+        self.feed(node, WorkersGone(g, int(self.job.done_s)))
         self._break(workers, node)
 
     def running(self, key: tuple[str, int], generation: Generation) -> list[Node]:
@@ -245,9 +254,9 @@ class Nurseries(Network):
                 hopeless=hopeless(code),
                 startup=startup(code, workers.generation),
             )
-            self.feed(node, Exited(g, ended, own=True))
+            self.feed(node, WorkerExited(g, ended, own=True))
         if not alone:
-            self.feed(node, Gone(g, int(self.job.done_s)))
+            self.feed(node, WorkersGone(g, int(self.job.done_s)))
         if code:
             self._break(workers, node)
 
@@ -270,7 +279,7 @@ class Nurseries(Network):
         rank = (workers.generation.index(node.name) or 0) * slots
         self.log(f"{node.name}: a worker of {workers.generation.g} hangs")
         hangs = WorkerExit(rank=rank, code=1, words="made no step")
-        self.feed(node, Hung(workers.generation.g, (hangs,)))
+        self.feed(node, WorkersHung(workers.generation.g, (hangs,)))
 
     def _stop_workers(self, node: Node, action: StopWorkers) -> None:
         workers = node.workers
@@ -364,7 +373,7 @@ class Nurseries(Network):
         node.workers = None
         g = workers.generation.g
         self.log(f"{node.name}: workers of {g} are gone")
-        self.feed(node, Gone(g, int(self.job.done_s)))
+        self.feed(node, WorkersGone(g, int(self.job.done_s)))
         self._break(workers, node)
 
     def _break(self, workers: WorkerSet, gone: Node) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.core.keys import View, encode
-from elastic.core.model import Ended, Generation, Halt, Leave, Status, Verdict, Why
+from elastic.core.keys import StoreView, encode
+from elastic.core.model import ChangeReason, DrainOrder, FinalStatus, Generation, OutcomeKind, StopOrder, Verdict
 from elastic.core.transactions import Transaction
 from tests.sim.accidents import operator_writes
 from tests.sim.calm import STOP_S, Calm, Expected, went
@@ -23,7 +23,7 @@ LEAVES_S = SAVE_LIMIT_S + GRACE_MAX_S + STOP_S
 
 def halt(world: World) -> None:
     """An operator stops this run."""
-    operator_writes(world, KEYS.halt, encode(Halt(run=1, reason="an operator stopped the job")))
+    operator_writes(world, KEYS.halt, encode(StopOrder(run=1, reason="an operator stopped the job")))
 
 
 def due(world: World) -> None:
@@ -35,13 +35,13 @@ def due(world: World) -> None:
 class Stopping(Observer):
     """An operator has stopped the job: nobody starts once more, and the verdict comes within a time."""
 
-    def __init__(self, world: World, within_s: float, at_verdict: Callable[[View], str] = lambda _: "") -> None:
+    def __init__(self, world: World, within_s: float, at_verdict: Callable[[StoreView], str] = lambda _: "") -> None:
         self._at_verdict = at_verdict
         self._newest = went(self._view(world))
         world.after(within_s, lambda: due(world))
 
     @staticmethod
-    def _view(world: World) -> View:
+    def _view(world: World) -> StoreView:
         return Promises().view(world)
 
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
@@ -49,21 +49,23 @@ class Stopping(Observer):
         view = self._view(world)
         generation = view.generation.value if view.generation is not None else None
         newer = transaction.kind == "form" and generation is not None and generation.g > self._newest
-        if newer and generation is not None and (generation.members or generation.why is not Why.STOP):
+        if newer and generation is not None and (generation.members or generation.why is not ChangeReason.STOP):
             world.fail("stop", f"generation {generation.g} although the job is being stopped")
-        if transaction.outcome is not None and transaction.outcome[1].ended is Ended.FAILED:
+        if transaction.outcome is not None and transaction.outcome[1].ended is OutcomeKind.FAILED:
             world.after(SOON_S, lambda: due(world))
         if transaction.kind == "verdict" and (wrong := self._at_verdict(view)):
             world.fail("stop", wrong)
 
 
-def _all_saved(world: World, old: Generation) -> Callable[[View], str]:
+def _all_saved(world: World, old: Generation) -> Callable[[StoreView], str]:
     """Every member has said that its workers left as they were asked to, where they can."""
 
-    def look(view: View) -> str:
+    def look(view: StoreView) -> str:
         ends = [view.outcomes.get((old.g, place.node)) for place in old.members]
-        well = all(end is not None and end.value.ended is Ended.STOPPED and not end.value.forced for end in ends)
-        failed = any(end is not None and end.value.ended is Ended.FAILED for end in ends)  # Some do while they save.
+        well = all(end is not None and end.value.ended is OutcomeKind.STOPPED and not end.value.forced for end in ends)
+        failed = any(
+            end is not None and end.value.ended is OutcomeKind.FAILED for end in ends
+        )  # Some do while they save.
         return "" if well or failed or not world.job.listens else f"not all have saved: {sorted(view.outcomes.items())}"
 
     return look
@@ -127,7 +129,7 @@ def stopped_now(world: World, watch: Calm, node: Node, old: Generation) -> None:
 
     def now() -> None:
         if not world.verdict_there():
-            verdict = Verdict(status=Status.STOPPED, reason="at once", run=1, g=old.g, tag="operator", at=0.0)
+            verdict = Verdict(status=FinalStatus.STOPPED, reason="at once", run=1, g=old.g, tag="operator", at=0.0)
             operator_writes(world, KEYS.verdict, encode(verdict))
 
     def gone() -> None:
@@ -166,28 +168,28 @@ def stopped_and_done(world: World, watch: Calm, node: Node, old: Generation) -> 
             continue
         world.after(world.random.uniform(0.0, 0.2), lambda one=one, workers=one.workers: end(one, workers))  # type: ignore[misc]
 
-    def look(view: View) -> str:
+    def look(view: StoreView) -> str:
         assert view.verdict is not None
         ends = [view.outcomes.get((old.g, place.node)) for place in old.members]
-        done = all(end is not None and end.value.over and end.value.ended is Ended.OK for end in ends)
+        done = all(end is not None and end.value.over and end.value.ended is OutcomeKind.OK for end in ends)
         return f"all ended well, and it counts as {view.verdict.value.status}" if done and _by_halt(view) else ""
 
     world.after(world.random.uniform(0.0, 0.3), lambda: halt(world))
     world.observe(Stopping(world, LEAVES_S, look))
 
 
-def _by_halt(view: View) -> bool:
-    return view.verdict is not None and view.verdict.value.status is Status.STOPPED
+def _by_halt(view: StoreView) -> bool:
+    return view.verdict is not None and view.verdict.value.status is FinalStatus.STOPPED
 
 
 def told_to_leave(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """An operator tells a node to leave: it goes, and the others go on without it."""
     within_s = world.random.choice([None, 1.0, 10.0])
     node.drained_at = world.now
-    leave = Leave(reason="an operator told it to leave", within_s=within_s)
+    leave = DrainOrder(reason="an operator told it to leave", within_s=within_s)
     operator_writes(world, KEYS.leave(node.name), encode(leave))
 
-    def gone(view: View) -> bool:
+    def gone(view: StoreView) -> bool:
         generation = view.generation.value if view.generation is not None else None
         without = generation is not None and generation.index(node.name) is None
         return without and went(view) > old.g and node.name not in view.members and node.name not in view.leaves

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic.core.keys import View
-from elastic.core.model import Generation, Go, Why
-from elastic.core.ps.placement import works
+from elastic.core.keys import StoreView
+from elastic.core.model import ChangeReason, Generation, Go
+from elastic.core.ps.placement import has_workers
 from elastic.core.transactions import Transaction
 from tests.sim import calm
 from tests.sim.accidents import apart_for, pairs_apart, thaw
@@ -29,7 +29,7 @@ def peers_fail_first(world: World, watch: Calm, node: Node, old: Generation) -> 
 
     def formed(generation: Generation) -> str:
         later = generation.g > old.g + 1  # At the gate: a spare that was not linked yet joins, too.
-        return "" if generation.why is Why.LOSS or later else f"{generation.why} after the loss of {node.name}"
+        return "" if generation.why is ChangeReason.LOSS or later else f"{generation.why} after the loss of {node.name}"
 
     text = f"{node.name} died, and the others do not start"
     watch.expect(world, Expected("6", text, world.now + 2 * SOON_S, lambda view: went(view) > old.g, formed))
@@ -290,7 +290,7 @@ def leases_ended_in_a_planned_stop(world: World, watch: Calm, node: Node, old: G
 
 def more_wanted_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """Everybody of a roster is gone, and when it is formed anew an operator wants more than those that are there."""
-    view: View = watch.view(world)
+    view: StoreView = watch.view(world)
     for one in world.nodes.values():
         if one.name in view.members:
             world.kill_agent(one)
@@ -298,7 +298,7 @@ def more_wanted_at_the_gate(world: World, watch: Calm, node: Node, old: Generati
         comes(world, f"h{number}")
 
     def formed(generation: Generation) -> None:
-        low = sum(map(works, generation.members)) + 1
+        low = sum(map(has_workers, generation.members)) + 1
         world.scale_to(low, low=low)
         comes(world, "more")
         apart = world.spec.roles is not None and world.spec.roles.apart  # Else one node has all, and np counts nobody.

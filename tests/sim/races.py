@@ -5,9 +5,9 @@ from __future__ import annotations
 from elastic.core.agent.events import SessionLost
 from elastic.core.agent.guards import DRAIN_PATIENCE_S
 from elastic.core.keys import encode
-from elastic.core.kv import Delete, Put, Range
+from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.model import Generation
-from elastic.core.ps.placement import serves, works
+from elastic.core.ps.placement import has_servers, has_workers
 from elastic.core.transactions import Transaction
 from tests.sim.accidents import Overtaken, empty, take_away
 from tests.sim.calm import Calm
@@ -158,7 +158,7 @@ def seats_meanwhile(world: World, watch: Calm, node: Node, old: Generation) -> N
     def done(_: Node) -> None:
         for one in members_of(world, old):
             place = old.members[old.index(one.name) or 0]
-            if works(place) and not serves(place) and one.workers is not None:
+            if has_workers(place) and not has_servers(place) and one.workers is not None:
                 world.end_worker(one, one.workers, 0)
                 return
 
@@ -227,7 +227,7 @@ class Twin(Observer):
     def _registers(self, world: World, node: Node) -> None:
         key, lease = KEYS.member(node.name), world.store.grant(2.0, world.now)
         world.log(f"another {node.name} registers")
-        world.store.txn((), (Delete(Range.key(key)),))
+        world.store.txn((), (Delete(KeyRange.key(key)),))
         world.store.txn((), (Put(key, encode(node.core.facts.me.member), lease.id),))
         world.counts["fault a twin registers"] += 1
         world.deliver()
@@ -252,7 +252,7 @@ def late_to_a_roster(world: World, watch: Calm, node: Node, old: Generation) -> 
     """Workers of a roster have ended well, and a node comes for which np has room: it is not taken in."""
     for one in members_of(world, old):
         place = old.members[old.index(one.name) or 0]
-        if works(place) and not serves(place) and one.workers is not None:
+        if has_workers(place) and not has_servers(place) and one.workers is not None:
             world.end_worker(one, one.workers, 0)
             break
     world.after(0.5, lambda: world.scale_to(world.spec.np.high + 1))

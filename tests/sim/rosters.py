@@ -12,10 +12,23 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.core.agent.events import Exited, Gone, Hung, StartWorkers, StopWorkers
-from elastic.core.keys import View
-from elastic.core.model import Ended, Generation, Member, Mode, Np, Place, Role, Roles, Seat, Spec, Status, WorkerExit
-from elastic.core.ps.placement import servers_wanted, serves, vacant_servers, works
+from elastic.core.agent.events import StartWorkers, StopWorkers, WorkerExited, WorkersGone, WorkersHung
+from elastic.core.keys import StoreView
+from elastic.core.model import (
+    FinalStatus,
+    Generation,
+    GenerationMember,
+    JobMode,
+    JobSpec,
+    Member,
+    Np,
+    OutcomeKind,
+    PsLayout,
+    Role,
+    Task,
+    WorkerExit,
+)
+from elastic.core.ps.placement import has_servers, has_workers, servers_wanted, vacant_servers
 from elastic.core.transactions import Transaction
 from tests.sim.accidents import alive, cut_for, start
 from tests.sim.checks import Promises, by_operator, chargeable
@@ -40,7 +53,7 @@ class Processes(WorkerSet):
     waits_since: float | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> GenerationMember:
         """Its seats, as they were when it started."""
         return self.generation.members[self.m_id]
 
@@ -54,19 +67,19 @@ class RosterWorld(World):
         kind = rng.choice(["apart", "apart", "named", "alone", "lists"])
         high = 1 if kind == "alone" else rng.randint(1, 3)
         if kind == "alone":
-            self.roles = Roles(server_num=2, worker_num=2)
+            self.roles = PsLayout(server_num=2, worker_num=2)
         elif kind == "lists":
             hosts = [f"h{number}" for number in range(high)]
             servers = [f"{host}:6170" for host in hosts[: rng.randint(1, high)]]
             workers = [host for host in hosts for _ in range(rng.randint(1, 2))]
-            self.roles = Roles(servers=tuple(servers), workers=tuple(workers))
+            self.roles = PsLayout(servers=tuple(servers), workers=tuple(workers))
         elif kind == "named":
-            self.roles = Roles(servers=("h0:6170",), worker_num=2, apart=True)
+            self.roles = PsLayout(servers=("h0:6170",), worker_num=2, apart=True)
         else:
-            self.roles = Roles(server_num=rng.randint(1, 2), worker_num=rng.randint(1, 2), apart=True)
+            self.roles = PsLayout(server_num=rng.randint(1, 2), worker_num=rng.randint(1, 2), apart=True)
         self.closes = rng.random() < 0.5
         self.np = Np(low=1, high=high, first=rng.randint(1, high))
-        self.spec: Spec = msgspec.structs.replace(self.spec, np=self.np, mode=Mode.PS, roles=self.roles, slots=1)
+        self.spec: JobSpec = msgspec.structs.replace(self.spec, np=self.np, mode=JobMode.PS, roles=self.roles, slots=1)
         own = 0 if kind in ("alone", "lists") else servers_wanted(self.roles)
         self.size = 1 if kind == "alone" else high + own + rng.randint(0, 1)
 
@@ -85,7 +98,7 @@ class RosterWorld(World):
         self._plan_deadline(node)
         for observer in self.observers:
             observer.after_start(self.whole, node, action.generation)
-        if works(place):
+        if has_workers(place):
             self.after(self.random.uniform(0.3, 1.0) * self.job.work_s, lambda: self.end_worker(node, workers, 0))
         elif self.closes:
             self.after(1.0, lambda: self._close(node, workers, seen=False))
@@ -93,7 +106,10 @@ class RosterWorld(World):
     def _close(self, node: Node, workers: Processes, *, seen: bool) -> None:
         """A server ends by itself once it has seen workers and none is at work any more."""
         at_work = any(
-            isinstance(one, Processes) and one.incarnation == workers.incarnation and works(one.place) and not one.done
+            isinstance(one, Processes)
+            and one.incarnation == workers.incarnation
+            and has_workers(one.place)
+            and not one.done
             for one in (other.workers for other in self.nodes.values())
         )
         if node.workers is not workers or workers.stopping or node.frozen:
@@ -111,8 +127,8 @@ class RosterWorld(World):
         for seat in workers.place.seats:
             if seat.role is Role.SERVER or not workers.done:
                 done = WorkerExit(rank=seat.index, code=0, words="exit 0", role=seat.role)
-                self.feed(node, Exited(g, done, own=True))
-        self.feed(node, Gone(g))
+                self.feed(node, WorkerExited(g, done, own=True))
+        self.feed(node, WorkersGone(g))
 
     def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
         """Every process of a node is killed with its nursery."""
@@ -125,8 +141,8 @@ class RosterWorld(World):
         for seat in workers.place.seats:
             if seat.role is Role.SERVER or not workers.done:
                 lost = WorkerExit(rank=seat.index, code=-9, words=words, infra="the nursery died", role=seat.role)
-                self.feed(node, Exited(g, lost, own=True))
-        self.feed(node, Gone(g))
+                self.feed(node, WorkerExited(g, lost, own=True))
+        self.feed(node, WorkersGone(g))
 
     def hang_worker(self, node: Node) -> None:
         """A process of a node makes no steps."""
@@ -135,7 +151,9 @@ class RosterWorld(World):
             self.job.failures += 1
             workers.broken = True
             g, seat = workers.generation.g, workers.place.seats[-1]
-            self.feed(node, Hung(g, (WorkerExit(rank=seat.index, code=1, words="made no step", role=seat.role),)))
+            self.feed(
+                node, WorkersHung(g, (WorkerExit(rank=seat.index, code=1, words="made no step", role=seat.role),))
+            )
 
     def served(self, incarnation: str) -> bool:
         """Whether every server runs."""
@@ -170,15 +188,15 @@ class RosterWorld(World):
                 consequence=consequence,
                 hopeless=hopeless(code),
             )
-            self.feed(node, Exited(g, ended, own=True))
-            self.feed(node, Gone(g))
+            self.feed(node, WorkerExited(g, ended, own=True))
+            self.feed(node, WorkersGone(g))
             return
         workers.done = True
         for seat in workers.place.seats:
             if seat.role is not Role.SERVER:
                 done = WorkerExit(rank=seat.index, code=0, words="exit 0", role=seat.role)
-                self.feed(node, Exited(g, done, own=True))
-        if not serves(workers.place):
+                self.feed(node, WorkerExited(g, done, own=True))
+        if not has_servers(workers.place):
             self._all_end(node, workers)
 
     def _waits(self, node: Node, workers: Processes) -> bool:
@@ -224,7 +242,7 @@ class RosterPromises(Promises):
         self._done: set[tuple[str, int, int, str]] = set()
         self._starts: dict[str, list[float]] = {}
 
-    def _formed(self, world: World, view: View, node: Node) -> None:
+    def _formed(self, world: World, view: StoreView, node: Node) -> None:
         assert isinstance(world, RosterWorld)
         assert view.generation is not None
         generation = view.generation.value
@@ -240,18 +258,20 @@ class RosterPromises(Promises):
             world.fail("2", f"a seat is given twice: {generation.members}")
         if generation.budget.charged > chargeable(world):
             world.fail("10", f"{generation.budget.charged} charged, {world.job.failures} failures of scripts")
-        at_work = [place for place in generation.members if works(place) and not place.leaving]
-        before = [place for place in old.members if works(place) and not place.leaving] if old is not None else []
+        at_work = [place for place in generation.members if has_workers(place) and not place.leaving]
+        before = [place for place in old.members if has_workers(place) and not place.leaving] if old is not None else []
         if view.spec and world.roles.apart and len(at_work) > max(view.spec.value.np.high, len(before)):
             world.fail("2", f"{len(at_work)} nodes with workers, np is {view.spec.value.np}")
         if old is None or generation.g != old.g:
             return
-        oks = {(n, o.value.since) for (g, n), o in view.outcomes.items() if g == old.g and o.value.ended is Ended.OK}
+        oks = {
+            (n, o.value.since) for (g, n), o in view.outcomes.items() if g == old.g and o.value.ended is OutcomeKind.OK
+        }
         known = {place.node for place in old.members}
         fresh = [place.node for place in generation.members if place.node not in known]
         done = {place.node for place in before if (place.node, place.since) in oks}
         places = [place for place in generation.members if place.node in fresh]
-        if done and any(works(place) and not serves(place) for place in places):
+        if done and any(has_workers(place) and not has_servers(place) for place in places):
             world.fail("14", f"{fresh} join after {sorted(done)} were done")
 
     def _no_gap(self, world: World, generation: Generation, high: int) -> None:
@@ -263,10 +283,10 @@ class RosterPromises(Promises):
         if world.roles.apart and any(s.role is Role.WORKER and s.index >= high * world.roles.worker_num for s in given):
             world.fail("2", f"an index is left out: {generation.members}")
 
-    def _judged(self, world: World, view: View) -> None:
+    def _judged(self, world: World, view: StoreView) -> None:
         assert view.verdict is not None
         verdict = view.verdict.value
-        if verdict.status is not Status.COMPLETED:
+        if verdict.status is not FinalStatus.COMPLETED:
             if (verdict.cause is None or chargeable(world) == 0) and not by_operator(view, verdict):
                 world.fail("4", f"failed without a failure: {verdict.reason}")
             return
@@ -274,7 +294,7 @@ class RosterPromises(Promises):
         incarnation = view.incarnation.value if view.incarnation else ""
         for place in generation.members:
             start = (incarnation, verdict.g, place.since, place.node)
-            if works(place) and not place.leaving and start not in self._done:
+            if has_workers(place) and not place.leaving and start not in self._done:
                 world.fail("4", f"completed, but the workers of {place.node} did not end well")
 
     def _recorded(self, world: World, node: Node, transaction: Transaction) -> None:
@@ -292,7 +312,7 @@ class RosterPromises(Promises):
         starts.append(world.now)
         if len(starts) > STORM and world.now < starts[-1 - STORM] + 10.0:
             world.fail("4", f"{node.name} starts again and again")
-        mine: set[Seat] = set(node.workers.place.seats)
+        mine: set[Task] = set(node.workers.place.seats)
         for other in world.nodes.values():
             theirs = other.workers
             if other is node or not isinstance(theirs, Processes) or theirs.incarnation != node.workers.incarnation:

@@ -7,10 +7,20 @@ it decided. So a rule that is taken out of the core is noticed even where no pro
 from __future__ import annotations
 
 from elastic.core.host_exclusion import RESTART_ASKED
-from elastic.core.keys import View
+from elastic.core.keys import StoreView
 from elastic.core.kv import Put
 from elastic.core.membership.situation import BATCH_S, SETTLE_MAX_S
-from elastic.core.model import PLANNED, Before, Ended, Generation, Go, MemberState, Outcome, Spec, Why
+from elastic.core.model import (
+    PLANNED,
+    ChangeReason,
+    Generation,
+    Go,
+    JobSpec,
+    MemberState,
+    Outcome,
+    OutcomeKind,
+    Predecessor,
+)
 from elastic.core.partition import SPLIT
 from elastic.core.restart_policy import CRASH_LOOP_MAX, INFRA_MAX, RETRY
 from elastic.core.transactions import Transaction
@@ -22,7 +32,7 @@ SLACK = 0.96
 PAUSE_MAX_S = 60.0
 RAN_LONG_S = 60.0
 """Who ran for so long made progress, if nobody has said a step."""
-GOES_ON = (Why.LOSS, Why.FAILURE, Why.STOPPED, Why.JOINED)
+GOES_ON = (ChangeReason.LOSS, ChangeReason.FAILURE, ChangeReason.STOPPED, ChangeReason.JOINED)
 """These have members of the world before."""
 REFUSED_MAX = 4
 """A proposal that is refused is not made again before the proposer has seen why."""
@@ -77,7 +87,7 @@ class Rules(Observer):
                 self._formed(world, view, node)
             case "record":
                 outcome = transaction.outcome
-                if outcome is not None and outcome[1].forced and outcome[1].ended is Ended.OK:
+                if outcome is not None and outcome[1].forced and outcome[1].ended is OutcomeKind.OK:
                     world.fail("1", f"{node.name} says that its workers ended well, and that it had to stop them")
                 self._word(world, view, node, transaction)
             case "verdict":
@@ -86,25 +96,27 @@ class Rules(Observer):
             self._went(world, view, node)
 
     @staticmethod
-    def _gave_up(world: World, view: View, node: Node) -> None:
+    def _gave_up(world: World, view: StoreView, node: Node) -> None:
         """A script that cannot start ends the job only if nothing else had failed."""
         verdict, seen = view.verdict.value if view.verdict is not None else None, node.sent_view
         if verdict is None or verdict.cause is None or RETRY not in verdict.reason or seen is None:
             return
         ends = [stored.value for (g, _), stored in seen.outcomes.items() if g == verdict.cause.g]
-        own = [worker for end in ends if end.ended is Ended.FAILED for worker in end.exits if not worker.consequence]
+        own = [
+            worker for end in ends if end.ended is OutcomeKind.FAILED for worker in end.exits if not worker.consequence
+        ]
         if not all(worker.startup for worker in own):
             world.fail("4", f"{verdict.reason}, although {[worker.words for worker in own]} ended the first generation")
 
     @staticmethod
-    def _same_store(world: World, view: View, node: Node, transaction: Transaction) -> None:
+    def _same_store(world: World, view: StoreView, node: Node, transaction: Transaction) -> None:
         """Nobody writes into a store that is another than the one it has looked at."""
         seen = node.sent_view.incarnation if node.sent_view is not None else None
         if transaction.kind != "leave" and seen and view.incarnation and seen.value != view.incarnation.value:
             world.fail("1", f"{node.name} wrote {transaction.kind} into a store that it does not know")
 
     @staticmethod
-    def _settings(world: World, view: View, node: Node, transaction: Transaction) -> None:
+    def _settings(world: World, view: StoreView, node: Node, transaction: Transaction) -> None:
         """Who registers has seen the settings that stand, or writes its own when nobody else lives."""
         seen = node.sent_view.spec if node.sent_view is not None else None
         writes = any(isinstance(one, Put) and one.key == KEYS.spec for one in transaction.then)
@@ -116,7 +128,7 @@ class Rules(Observer):
         if not writes and seen.mod_revision != view.spec.mod_revision:
             world.fail("settings", f"{node.name} registered and has not seen the settings that stand")
 
-    def _word(self, world: World, view: View, node: Node, transaction: Transaction) -> None:
+    def _word(self, world: World, view: StoreView, node: Node, transaction: Transaction) -> None:
         """The first word about the end of workers does not come after the last, where that one still counts."""
         assert transaction.outcome is not None
         g, outcome = transaction.outcome
@@ -126,7 +138,7 @@ class Rules(Observer):
         elif key in self._last_words and view.generation is not None and g >= _oldest(view.generation.value):
             world.fail("1", f"the first word of {node.name} about {g} came after its last")
 
-    def _formed(self, world: World, view: View, node: Node) -> None:
+    def _formed(self, world: World, view: StoreView, node: Node) -> None:
         assert view.generation is not None
         generation = view.generation.value
         self._formed_at[world.store_number, generation.g] = world.now
@@ -137,9 +149,9 @@ class Rules(Observer):
         if view.spec is None:
             return
         spec, names = view.spec.value, [place.node for place in generation.members]
-        if generation.why is Why.FIRST and len(names) < spec.np.first:
+        if generation.why is ChangeReason.FIRST and len(names) < spec.np.first:
             world.fail("2", f"the first generation has {names}, {spec.np.first} are awaited")
-        if generation.why is Why.REFORMED and len(names) < spec.np.low:
+        if generation.why is ChangeReason.REFORMED and len(names) < spec.np.low:
             world.fail("2", f"the job was formed anew by {names}, below {spec.np.low}")
         inside = {place.node for place in old.members} if old is not None else set()
         fresh = [name for name in names if name not in inside]
@@ -153,26 +165,26 @@ class Rules(Observer):
         self._sense(world, view, node, generation, old)
         if any(g < _oldest(generation) for g, _ in view.outcomes):
             world.fail("12", f"outcomes of worlds that are long over: {sorted(view.outcomes)}")
-        if generation.why is Why.LOSS and self._went_g.get(world.store_number, 0) == old.g:
+        if generation.why is ChangeReason.LOSS and self._went_g.get(world.store_number, 0) == old.g:
             lost = {name for name in inside - set(names) if f"{name} was lost" in generation.reason}
             self._really_lost(world, view, lost, node)
         if generation.why in PLANNED and inside and inside == set(names):
             world.fail("5", f"generation {generation.g} changes nothing: {generation.reason}")
-        if generation.why in (Why.GROWTH, Why.SHRINK):
+        if generation.why in (ChangeReason.GROWTH, ChangeReason.SHRINK):
             self._all_in_reach(world, generation, old, node)
 
-    def _sense(self, world: World, view: View, node: Node, generation: Generation, old: Generation) -> None:
+    def _sense(self, world: World, view: StoreView, node: Node, generation: Generation, old: Generation) -> None:
         """A generation that follows another changes something, and says why in the right words."""
         names, inside = {place.node for place in generation.members}, {place.node for place in old.members}
         if generation.run != old.run:
-            if generation.why is not Why.FIRST:
+            if generation.why is not ChangeReason.FIRST:
                 world.fail("2", f"run {generation.run} of the job begins with a generation that is {generation.why}")
             return
         if names and not names & inside and generation.why in GOES_ON:
             world.fail("2", f"nobody of {old.g} is in {generation.g}, which is {generation.why} and not formed anew")
         if self._went_g.get(world.store_number, 0) != old.g and old.planned and not generation.planned:
             self._hurries(world, node, generation, old)
-        if generation.why is Why.LEFT and node.sent_view is not None and generation.before is not None:
+        if generation.why is ChangeReason.LEFT and node.sent_view is not None and generation.before is not None:
             g, nodes = generation.before.g, generation.before.nodes
             over = {name for (of, name), stored in node.sent_view.outcomes.items() if of == g and stored.value.over}
             gone = {name for name in inside - names if not _is_here(node, name)}  # np may leave others out.
@@ -196,11 +208,11 @@ class Rules(Observer):
     def _hurries(world: World, node: Node, generation: Generation, old: Generation) -> None:
         """Who saves for a plan is hurried only by what breaks the world that is saved."""
         seen, before, memory = node.sent_view, old.before, node.sent_memory
-        if seen is None or before is None or generation.why in (Why.REFORMED, Why.KEPT_OUT):
+        if seen is None or before is None or generation.why in (ChangeReason.REFORMED, ChangeReason.KEPT_OUT):
             return
         world.counts["a planned stop was broken"] += 1
         ends = {name: stored.value for (g, name), stored in seen.outcomes.items() if g == before.g}
-        if any(end.ended is Ended.FAILED or end.forced for end in ends.values()):
+        if any(end.ended is OutcomeKind.FAILED or end.forced for end in ends.values()):
             return
         for name in before.nodes:
             stored, end = seen.members.get(name), ends.get(name)
@@ -210,7 +222,7 @@ class Rules(Observer):
         world.fail("5", f"generation {generation.g} ({generation.reason}) hurries {before.nodes}, and nothing broke")
 
     @staticmethod
-    def _really_lost(world: World, view: View, lost: set[str], node: Node) -> None:
+    def _really_lost(world: World, view: StoreView, lost: set[str], node: Node) -> None:
         """Nobody counts as lost who is registered, unless its death was proven."""
         memory = node.sent_memory  # A proof may be taken back while a proposal is on its way.
         for name in sorted(lost):
@@ -220,7 +232,7 @@ class Rules(Observer):
             if stored is not None and not proven and stored.value.state is not MemberState.DRAINING:
                 world.fail("3", f"{name} counts as lost and is registered")
 
-    def _in_time(self, world: World, generation: Generation, spec: Spec, fresh: list[str], ran: int) -> None:
+    def _in_time(self, world: World, generation: Generation, spec: JobSpec, fresh: list[str], ran: int) -> None:
         """Who joins has settled, unless no one more has room beside those that ran, of whom some may not stay.
 
         Without a maximum a start waits for as many as it needs, or as ran before.
@@ -229,14 +241,14 @@ class Rules(Observer):
         if not came:
             return
         since = world.now - max(came)
-        if generation.why is Why.JOINED and since < SLACK * BATCH_S and not self._back(generation, fresh):
+        if generation.why is ChangeReason.JOINED and since < SLACK * BATCH_S and not self._back(generation, fresh):
             world.fail("6", f"{fresh} join at the gate one by one")
         full = max(len(generation.members), ran + len(fresh)) >= spec.np.high or generation.why not in (
-            Why.FIRST,
-            Why.GROWTH,
-            Why.REFORMED,
+            ChangeReason.FIRST,
+            ChangeReason.GROWTH,
+            ChangeReason.REFORMED,
         )
-        if spec.np.unlimited and generation.why in (Why.FIRST, Why.REFORMED):
+        if spec.np.unlimited and generation.why in (ChangeReason.FIRST, ChangeReason.REFORMED):
             full = len(generation.members) >= max(spec.np.first, ran)
         if not full and since < SLACK * spec.settle_s and world.now - min(came) < SLACK * SETTLE_MAX_S:
             world.fail("6", f"{fresh} did not settle before generation {generation.g}")
@@ -257,7 +269,7 @@ class Rules(Observer):
             if works and node.sent_view is not None and (place.node not in node.sent_view.members or told):
                 world.fail("7", f"{generation.why} while {place.node} works on and does not reach the store")
 
-    def _went(self, world: World, view: View, node: Node) -> None:
+    def _went(self, world: World, view: StoreView, node: Node) -> None:
         assert view.generation is not None
         assert view.go is not None
         generation, go, seen = view.generation.value, view.go.value, node.sent_view
@@ -275,18 +287,20 @@ class Rules(Observer):
             return
         known = seen.outcomes if seen is not None else view.outcomes  # As the proposer had seen them.
         outcomes = {name: o.value for (g, name), o in known.items() if g == before.g}
-        if set(outcomes) == set(before.nodes) and all(o.ended is Ended.OK and o.over for o in outcomes.values()):
+        if set(outcomes) == set(before.nodes) and all(o.ended is OutcomeKind.OK and o.over for o in outcomes.values()):
             world.fail("14", f"go for {generation.g} although every worker of {before.g} ended well")
         waited = world.now - self._formed_at.get((world.store_number, generation.g), 0.0)
         self._charged(world, (generation, before, go, view.spec.value), outcomes, waited)
 
     @staticmethod
     def _charged(
-        world: World, what: tuple[Generation, Before, Go, Spec], outcomes: dict[str, Outcome], waited: float
+        world: World, what: tuple[Generation, Predecessor, Go, JobSpec], outcomes: dict[str, Outcome], waited: float
     ) -> None:
         """What the end of the last world costs."""
         generation, before, go, spec = what
-        exits = [worker for outcome in outcomes.values() if outcome.ended is Ended.FAILED for worker in outcome.exits]
+        exits = [
+            worker for outcome in outcomes.values() if outcome.ended is OutcomeKind.FAILED for worker in outcome.exits
+        ]
         own = [worker for worker in exits if not worker.consequence]
         if any(worker.code in spec.fatal_exit_codes or worker.hopeless for worker in own):
             world.fail("10", f"go for {generation.g} after a failure that no restart mends")
@@ -303,7 +317,7 @@ class Rules(Observer):
         asked = progress and bool(own) and all(worker.code == RESTART_ASKED for worker in own)
         machine = bool(own) and all(worker.infra for worker in own)
         earlier = 0 if progress else generation.budget.infra
-        echo = not own and (before.why is not Why.FAILURE or any(o.forced for o in outcomes.values()))
+        echo = not own and (before.why is not ChangeReason.FAILURE or any(o.forced for o in outcomes.values()))
         kept_out = any(one.g == before.g for one in go.budget.hosts)  # It was judged when a host was left out.
         split = all(worker.infra == SPLIT for worker in own) and any(o.unreached for o in outcomes.values())
         free = kept_out or not exits or bool(lost) or asked or (machine and earlier < INFRA_MAX) or echo or split

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from elastic.core.kv import Delete, Range
+from elastic.core.kv import Delete, KeyRange
 from tests.sim.accidents import (
     EmptyAtStep,
     alive,
@@ -137,13 +137,13 @@ def member_taken_away(world: World, rng: random.Random) -> None:
 def damaged_document(world: World, rng: random.Random) -> None:
     """Something that nobody can read stands where a document was, until a person puts it back."""
     key = rng.choice([KEYS.spec, KEYS.generation, KEYS.go, KEYS.incarnation, KEYS.member("junk")])
-    found = world.store.list(Range.key(key)).entries
+    found = world.store.list(KeyRange.key(key)).entries
     if not world.store_up or (not found and key != KEYS.member("junk")) or world.verdict_there():
         return
     if found and found[0].value == b"\xff{":  # It is damaged, and will be put back.
         return
     if key == KEYS.incarnation and world.seed % 2:  # It is deleted, and put back; meanwhile there is something to do.
-        world.store.txn((), (Delete(Range.key(key)),))
+        world.store.txn((), (Delete(KeyRange.key(key)),))
         world.deliver()
         worker_fails(world, rng)
     else:
@@ -151,12 +151,12 @@ def damaged_document(world: World, rng: random.Random) -> None:
     store = world.store
 
     def mend() -> None:
-        now = world.store.list(Range.key(key)).entries
+        now = world.store.list(KeyRange.key(key)).entries
         if world.store is store and (not now or now[0].value == b"\xff{"):
             if found:
                 operator_writes(world, key, found[0].value)
             else:
-                world.store.txn((), (Delete(Range.key(key)),))
+                world.store.txn((), (Delete(KeyRange.key(key)),))
                 world.deliver()
 
     world.after(rng.uniform(1.0, 8.0), mend)
@@ -164,7 +164,7 @@ def damaged_document(world: World, rng: random.Random) -> None:
 
 def spec_deleted(world: World, rng: random.Random) -> None:
     """Somebody deletes the spec; the next node that comes writes it anew."""
-    world.store.txn((), (Delete(Range.key(KEYS.spec)),))
+    world.store.txn((), (Delete(KeyRange.key(KEYS.spec)),))
     world.deliver()
     world.after(rng.uniform(0.5, 5.0), lambda: start(world, "respec"))
 

@@ -18,7 +18,7 @@ import pytest
 from elastic.core.agent.table import TABLE
 from elastic.core.decide import Reason
 from elastic.core.membership import gate
-from elastic.core.membership.situation import Question
+from elastic.core.membership.situation import Situation
 from elastic.core.ps import revision
 from tests.sim import kinds, life
 from tests.sim.calm import SITUATIONS
@@ -39,9 +39,9 @@ DEFECTS = ("no mod-revision compare", "no create-revision compare", "no nursery 
 PATCHES: dict[str, tuple[object, str, Callable[..., Any]]] = {
     "a gate that is always open": (gate, "_closed", lambda *_: None),
     "seats that are free too early": (revision, "free_at", lambda q, node: q.now),
-    "servers that do not start again": (revision.Change, "servers_again", lambda _: None),
+    "servers that do not start again": (revision.RevisionBuilder, "servers_again", lambda _: None),
     "a host that is kept out for ever": (
-        Question,
+        Situation,
         "cooling",
         lambda q: frozenset(host for host, _ in q.memory.cooling),
     ),

@@ -12,30 +12,30 @@ from collections.abc import Callable
 
 import msgspec
 
-from elastic.core.admission import Me
+from elastic.core.admission import NodeIdentity
 from elastic.core.agent.events import (
     Action,
     AskLinks,
     AskVouch,
     CloseInbound,
     CloseSession,
-    Dialled,
-    Drain,
+    DrainRequested,
     Event,
-    Exit,
-    FindOlder,
-    Follow,
-    Linked,
+    ExitAgent,
+    ExtendRunDeadline,
+    FindPredecessor,
+    InboundLinksChanged,
     LinksAnswered,
-    LookedUp,
-    LookUp,
+    LinksChanged,
+    LookUpNode,
+    MirrorKeys,
+    NodeLookedUp,
+    NodeProvenDead,
     OpenSession,
-    ProvenDead,
-    ProvenGone,
+    ProcessProvenDead,
     Relist,
-    Revoke,
-    RunUntil,
-    Send,
+    RevokeLease,
+    SendTransaction,
     StartWorkers,
     StopWorkers,
     Tick,
@@ -43,13 +43,13 @@ from elastic.core.agent.events import (
     Vouched,
     WatchLinks,
 )
-from elastic.core.agent.links import concerns, vouch_s
-from elastic.core.agent.state import Facts, Limits
+from elastic.core.agent.links import grantable_seconds, may_replace
+from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import decode, encode
-from elastic.core.kv import Put, Range
-from elastic.core.membership.decision import Policy
-from elastic.core.model import Member, Np, Spec
+from elastic.core.kv import KeyRange, Put
+from elastic.core.membership.decision import DecisionPolicy
+from elastic.core.model import JobSpec, Member, Np
 from elastic.errors import DocumentError
 from elastic.store.memory_core import MemoryCore
 from tests.sim.clockwork import LATENCY_S
@@ -112,10 +112,10 @@ class World(Nurseries):
         slots = slots or self.spec.slots
         member = self.member_of(host, number, slots)
         spec = self.spec if slots == self.spec.slots else msgspec.structs.replace(self.spec, slots=slots)
-        me = Me(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}", rerun=rerun)
+        me = NodeIdentity(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}", rerun=rerun)
         offset = self.random.uniform(0, 1000)
-        limits = Limits(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
-        facts = Facts(me, KEYS, limits, Policy(node=name, kill_s=KILL_S), now=offset + self.now)
+        limits = Timeouts(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
+        facts = AgentState(me, KEYS, limits, DecisionPolicy(node=name, kill_s=KILL_S), now=offset + self.now)
         facts.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)
         facts.prepared = node.warm = False
@@ -126,7 +126,7 @@ class World(Nurseries):
         self._tick_session(node)
         self._tick_links(node)
         self._tick_relist(node)
-        self._perform(node, [Follow(False, None)])
+        self._perform(node, [MirrorKeys(False, None)])
         self._plan_wake(node)
         return node
 
@@ -200,7 +200,7 @@ class World(Nurseries):
         created = dead.core.facts.registered
         if created is None:
             return
-        event = ProvenGone(dead.name, created, dead.host)
+        event = ProcessProvenDead(dead.name, created, dead.host)
         for node in self.nodes.values():
             if (
                 node.alive
@@ -211,7 +211,7 @@ class World(Nurseries):
             ):
                 self._notice(node, self.random.uniform(0.001, 0.05), event)
 
-    def _notice(self, node: Node, delay: float, event: ProvenGone) -> None:
+    def _notice(self, node: Node, delay: float, event: ProcessProvenDead) -> None:
         """The kernel tells of a link that closed a moment later; until then it counts as one that is up."""
 
         def noticed() -> None:
@@ -228,14 +228,14 @@ class World(Nurseries):
         self.log(f"{node.name}: falsely proven dead")
         for other in tuple(self.nodes.values()):
             if other.alive and other.exit_code is None and other is not node:
-                self.feed(other, ProvenGone(node.name, created, node.host))
+                self.feed(other, ProcessProvenDead(node.name, created, node.host))
 
     def scale_to(self, high: int, *, low: int = 0) -> None:
         """An operator wants another number of nodes."""
-        found = self.store.list(Range.key(KEYS.spec)).entries
+        found = self.store.list(KeyRange.key(KEYS.spec)).entries
         if found and not self.verdict_there():
             try:
-                spec: Spec = decode(KEYS, KEYS.spec, found[0].value)
+                spec: JobSpec = decode(KEYS, KEYS.spec, found[0].value)
             except DocumentError:
                 return
             np = Np(low=low or min(spec.np.low, high), high=high, first=max(low, min(spec.np.first, high)))
@@ -246,7 +246,7 @@ class World(Nurseries):
     def prove_dead_to(self, node: Node, dead: Node) -> None:
         """The machine itself shows a newcomer that nothing is left of an older node there."""
         if not dead.alive and dead.workers is None:
-            self._later(node, 0.01, ProvenDead(dead.name))
+            self._later(node, 0.01, NodeProvenDead(dead.name))
 
     def _plan_wake(self, node: Node) -> None:
         """See to it that the agent is called when it wants to be; a call that comes too early plans the next."""
@@ -272,9 +272,9 @@ class World(Nurseries):
     def _perform(self, node: Node, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Send():
+                case SendTransaction():
                     self._send(node, action.transaction)
-                case Follow():
+                case MirrorKeys():
                     node.scope = (action.complete, action.node)
                     me = (node.name,) if action.node is None else (node.name, action.node)
                     self._count_follow(node, action.node)
@@ -285,9 +285,9 @@ class World(Nurseries):
                     self.relist(node)
                 case OpenSession():
                     self._grant(node, action.ttl_s)
-                case Revoke() if self.revokes_lost:
+                case RevokeLease() if self.revokes_lost:
                     self.log(f"{node.name}: its request to end a lease is lost")
-                case CloseSession() | Revoke():
+                case CloseSession() | RevokeLease():
                     lease = action.lease
                     if isinstance(action, CloseSession):
                         node.lease = None
@@ -301,19 +301,19 @@ class World(Nurseries):
                     self._ask_vouch(node, action.g)
                 case CloseInbound():
                     self._close_inbound(node, action.nodes)
-                case LookUp():
+                case LookUpNode():
                     self._look_up(node, action.node)
-                case FindOlder():
+                case FindPredecessor():
                     self._older(node, action.before_revision)
                 case StartWorkers():
                     self._start_workers(node, action)
                 case StopWorkers():
                     self._stop_workers(node, action)
-                case RunUntil():
+                case ExtendRunDeadline():
                     if self.now >= node.slow_until:  # Otherwise its nursery hears no more of it than it does itself.
                         node.run_until = action.t
                         self._plan_deadline(node)
-                case Exit():
+                case ExitAgent():
                     node.exit_code = action.code
                     self.log(f"{node.name}: exit {action.code}")
                 case _:
@@ -354,7 +354,7 @@ class World(Nurseries):
                 up.add(name)
         if up != node.linked:
             node.linked = frozenset(up)
-            self._later(node, 0.0, Linked(node.linked))
+            self._later(node, 0.0, LinksChanged(node.linked))
 
     def _tell_dialled(self, node: Node) -> None:
         """Tell the core who has a link to it."""
@@ -368,7 +368,7 @@ class World(Nurseries):
         dialled = tuple(dict.fromkeys(known + here))
         if dialled != node.dialled:
             node.dialled = dialled
-            self._later(node, 0.0, Dialled(dialled))
+            self._later(node, 0.0, InboundLinksChanged(dialled))
 
     def _close_inbound(self, node: Node, names: tuple[str, ...]) -> None:
         """An agent closes links to it. A node that watches it makes a new one; strangers do not."""
@@ -384,17 +384,17 @@ class World(Nurseries):
                 if generation is not None and generation.index(name) is not None:
                     self.fail("links", f"{node.name} closed the link of {name}, a member of generation {generation.g}")
                 other.linked -= {node.name}
-                self._later(other, 0.0, Linked(other.linked))
+                self._later(other, 0.0, LinksChanged(other.linked))
                 self.after(4 * self.aside.uniform(*LATENCY_S), lambda other=other: self._link(other))  # type: ignore[misc]
         node.dialled = tuple(name for name in node.dialled if name not in names)
-        self._later(node, 0.0, Dialled(node.dialled))
+        self._later(node, 0.0, InboundLinksChanged(node.dialled))
 
     def _look_up(self, node: Node, name: str) -> None:
         """Read whether a node is registered."""
         there = self.reachable(node) and self.store_up
-        registered = bool(self.store.list(Range.key(KEYS.member(name)), keys_only=True).entries) if there else None
+        registered = bool(self.store.list(KeyRange.key(KEYS.member(name)), keys_only=True).entries) if there else None
         delay = 2 * self.aside.uniform(*LATENCY_S) if there else DEADLINE_S
-        self._later(node, delay, LookedUp(name, registered))
+        self._later(node, delay, NodeLookedUp(name, registered))
 
     def _ask_links(self, node: Node, number: int) -> None:
         """Who is there answers; the others are waited for."""
@@ -417,8 +417,8 @@ class World(Nurseries):
         for other in self.nodes.values():
             if not other.hears or node.name not in other.linked or node.cut or other.cut or self.between(node, other):
                 continue
-            granted = vouch_s(other.core.facts, node.name, g, self.local(other))
-            if concerns(other.core.facts, node.name):
+            granted = grantable_seconds(other.core.facts, node.name, g, self.local(other))
+            if may_replace(other.core.facts, node.name):
                 delay = self.latency()
                 other.heard_astray[node.name] = self.now + delay
                 self._later(other, delay, VouchAsked(node.name))
@@ -441,12 +441,12 @@ class World(Nurseries):
             node.drained_at = self.now
         if deadline_s is None:
             self.log(f"{node.name}: SIGTERM")
-            self.feed(node, Drain(143, "SIGTERM"))
+            self.feed(node, DrainRequested(143, "SIGTERM"))
         else:
             self.log(f"{node.name}: its machine goes in {deadline_s:.1f} s")
             if node.hears:
                 node.goes_at = min(node.goes_at, self.now + deadline_s)
-            self.feed(node, Drain(4, "its machine goes", self.local(node) + deadline_s * node.rate))
+            self.feed(node, DrainRequested(4, "its machine goes", self.local(node) + deadline_s * node.rate))
 
     def replace_store(self) -> None:
         """The store comes back empty."""
@@ -503,4 +503,4 @@ class World(Nurseries):
 
     def verdict_there(self) -> bool:
         """Whether the job has its verdict."""
-        return bool(self.store.list(Range.key(KEYS.verdict)).entries)
+        return bool(self.store.list(KeyRange.key(KEYS.verdict)).entries)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store
@@ -26,7 +26,7 @@ class Watched:
         self.mirror = Mirror(
             store, on_change=self._on_change, on_trouble=self._on_trouble, relist_every_s=relist_every_s
         )
-        self.mirror.follow([Range.prefix(prefix) for prefix in prefixes])
+        self.mirror.follow([KeyRange.prefix(prefix) for prefix in prefixes])
         self._task: asyncio.Task[None] | None = None
 
     def _on_change(self, mirror: Mirror) -> None:

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from elastic.core.kv import Range
+from elastic.core.kv import KeyRange
 from elastic.store.embedded import find_etcd, guarded
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd_releases import SAFE
@@ -128,7 +128,7 @@ class Server:
 def wait_until_answers(endpoints: Sequence[str], certificates: Certificates = NONE, limit_s: float = 20.0) -> None:
     async def ask() -> None:
         store = EtcdStore(endpoints, options=EtcdOptions(certificates=certificates, request_limit_s=limit_s))
-        await store.list(Range.key("\0"))
+        await store.list(KeyRange.key("\0"))
         await store.close()
 
     asyncio.run(ask())

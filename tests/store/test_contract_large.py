@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elastic.core.kv import Delete, Put, Range
+from elastic.core.kv import Delete, KeyRange, Put
 from elastic.errors import StoreUnavailable, TooLarge, WatchLost
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
@@ -35,7 +35,7 @@ def on(bench: Bench, story: Callable[[Store], Awaitable[None]]) -> None:
         try:
             await story(store)
         finally:
-            await store.txn((), [Delete(Range.prefix(bench.prefix))])
+            await store.txn((), [Delete(KeyRange.prefix(bench.prefix))])
 
     conftest.on(bench, emptied)
 
@@ -53,7 +53,7 @@ def etcd_bench(request: pytest.FixtureRequest) -> EtcdBench:
 def test_sixty_large_documents_are_listed_whole(bench: Bench) -> None:
     async def story(store: Store) -> None:
         await put_many(store, bench.prefix)
-        listing = await store.list(Range.prefix(bench.prefix))
+        listing = await store.list(KeyRange.prefix(bench.prefix))
         assert [entry.key for entry in listing.entries] == [f"{bench.prefix}{number:04}" for number in range(MANY)]
         assert {len(entry.value) for entry in listing.entries} == {len(LARGE)}
         assert listing.revision == store.revision_seen
@@ -64,7 +64,7 @@ def test_sixty_large_documents_are_listed_whole(bench: Bench) -> None:
 def test_every_option_of_a_listing_means_the_same_of_large_documents(bench: Bench) -> None:
     async def story(store: Store) -> None:
         await put_many(store, bench.prefix, 30)
-        everything = Range.prefix(bench.prefix)
+        everything = KeyRange.prefix(bench.prefix)
         in_order = (await store.list(everything, keys_only=True)).entries
         middle = in_order[20].create_revision
 
@@ -103,7 +103,7 @@ def test_a_watch_that_has_sixty_large_documents_to_catch_up_with_is_lost_so_that
     async def story(store: Store) -> None:
         first = (await store.txn((), [Put(etcd_bench.prefix + "first", b"")])).revision
         await put_many(store, etcd_bench.prefix)
-        async with aclosing(store.watch([Range.prefix(etcd_bench.prefix)], first)) as batches:
+        async with aclosing(store.watch([KeyRange.prefix(etcd_bench.prefix)], first)) as batches:
             assert (await anext(batches)).changes == ()
             with pytest.raises(WatchLost, match="larger than max"):
                 await anext(batches)
@@ -136,7 +136,7 @@ def test_all_pages_of_a_listing_are_of_the_same_moment_while_another_client_writ
 
         await put_many(store, etcd_bench.prefix)
         disturbed = Disturbed(etcd_bench, write)
-        listing = await disturbed.list(Range.prefix(etcd_bench.prefix))
+        listing = await disturbed.list(KeyRange.prefix(etcd_bench.prefix))
         held = {entry.key: entry for entry in listing.entries}
         assert disturbed.answers > 2
         assert (len(held), held[first].value, held[last].value) == (MANY, LARGE, LARGE)
@@ -155,7 +155,7 @@ def test_a_compaction_between_two_pages_begins_the_listing_again(etcd_bench: Etc
 
         await put_many(store, etcd_bench.prefix)
         disturbed = Disturbed(etcd_bench, compact_once)
-        listing = await disturbed.list(Range.prefix(etcd_bench.prefix))
+        listing = await disturbed.list(KeyRange.prefix(etcd_bench.prefix))
         assert len(listing.entries) == MANY + 1, "the listing is newer than the compaction"
         assert listing.revision == store.revision_seen
         await disturbed.close()
@@ -174,7 +174,7 @@ def test_an_etcd_that_is_compacted_all_the_time_is_told_as_that(etcd_bench: Etcd
         with pytest.raises(
             StoreUnavailable, match="etcd was compacted 3 times while a range of several pages was read"
         ):
-            await disturbed.list(Range.prefix(etcd_bench.prefix))
+            await disturbed.list(KeyRange.prefix(etcd_bench.prefix))
         await disturbed.close()
 
     on(etcd_bench, story)
@@ -188,7 +188,7 @@ def test_a_job_of_a_thousand_nodes_is_listed_with_one_request(etcd_bench: EtcdBe
         for start in range(0, 1000, 100):
             await store.txn((), [Put(f"{etcd_bench.prefix}{start + n:04}", bytes(1000)) for n in range(100)])
         counted = Disturbed(etcd_bench, nothing)
-        assert len((await counted.list(Range.prefix(etcd_bench.prefix))).entries) == 1000
+        assert len((await counted.list(KeyRange.prefix(etcd_bench.prefix))).entries) == 1000
         assert counted.answers == 1
         await counted.close()
 
@@ -201,7 +201,7 @@ def test_a_range_of_more_than_a_reader_holds_is_refused_by_its_name_and_its_keys
     async def story(store: Store) -> None:
         count = LISTING_BYTES_MAX // len(LARGE) + 1
         await put_many(store, etcd_bench.prefix, count)
-        everything = Range.prefix(etcd_bench.prefix)
+        everything = KeyRange.prefix(etcd_bench.prefix)
         with pytest.raises(TooLarge, match=f"etcd holds more than 128 MiB from {etcd_bench.prefix} on"):
             await store.list(everything)
         assert len((await store.list(everything, keys_only=True)).entries) == count
@@ -217,10 +217,10 @@ def test_a_document_that_is_larger_than_any_answer_is_named(tmp_path: Path) -> N
             store = EtcdStore([server.endpoint], options=PATIENT)
             for name, value in (("a", b"small"), ("b", bytes(MESSAGE_BYTES_MAX)), ("c", b"small")):
                 await store.txn((), [Put(f"/x/{name}", value)])
-            for span in (Range.prefix("/x/"), Range.key("/x/b")):
+            for span in (KeyRange.prefix("/x/"), KeyRange.key("/x/b")):
                 with pytest.raises(TooLarge, match="the document at /x/b in etcd is larger than 16 MiB; delete it"):
                     await store.list(span)
-            assert len((await store.list(Range.prefix("/x/"), keys_only=True)).entries) == 3
+            assert len((await store.list(KeyRange.prefix("/x/"), keys_only=True)).entries) == 3
             await store.close()
 
         asyncio.run(story())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, Instead, Put, Range, Read
+from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, ElseIf, KeyRange, Put, ReadRange
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
 from tests.store.conftest import Bench, on
@@ -16,7 +16,7 @@ def test_each_writing_transaction_makes_one_revision_and_a_reading_one_none(benc
         first = await store.txn((), [Put(a, b"1"), Put(b, b"2")])
         second = await store.txn((), [Put(a, b"3")])
         assert second.revision == first.revision + 1
-        read = await store.txn((), [Read(Range.prefix(bench.prefix))])
+        read = await store.txn((), [ReadRange(KeyRange.prefix(bench.prefix))])
         assert read.revision == second.revision
         ((entry_a, entry_b),) = read.reads
         assert (entry_a.value, entry_a.create_revision, entry_a.mod_revision) == (b"3", first.revision, second.revision)
@@ -29,7 +29,7 @@ def test_each_writing_transaction_makes_one_revision_and_a_reading_one_none(benc
 def test_a_delete_of_nothing_makes_no_revision(bench: Bench) -> None:
     async def story(store: Store) -> None:
         before = await store.txn((), [Put(bench.prefix + "a", b"")])
-        after = await store.txn((), [Delete(Range.prefix(bench.prefix + "none/"))])
+        after = await store.txn((), [Delete(KeyRange.prefix(bench.prefix + "none/"))])
         assert (after.succeeded, after.revision) == (True, before.revision)
 
     on(bench, story)
@@ -39,9 +39,9 @@ def test_a_key_that_was_deleted_begins_a_new_life(bench: Bench) -> None:
     async def story(store: Store) -> None:
         key = bench.prefix + "a"
         await store.txn((), [Put(key, b"1")])
-        await store.txn((), [Delete(Range.key(key))])
+        await store.txn((), [Delete(KeyRange.key(key))])
         again = await store.txn((), [Put(key, b"2")])
-        (entry,) = (await store.list(Range.key(key))).entries
+        (entry,) = (await store.list(KeyRange.key(key))).entries
         assert entry.create_revision == entry.mod_revision == again.revision
 
     on(bench, story)
@@ -87,8 +87,8 @@ def test_one_compare_that_fails_leaves_everything_as_it_was_and_runs_the_other_b
         await store.txn((), [Put(a, b"1")])
         result = await store.txn(
             [Compare.equals(a, b"1"), Compare.equals(b, b"1")],
-            [Put(b, b"then"), Delete(Range.key(a))],
-            [Put(c, b"otherwise"), Read(Range.prefix(bench.prefix))],
+            [Put(b, b"then"), Delete(KeyRange.key(a))],
+            [Put(c, b"otherwise"), ReadRange(KeyRange.prefix(bench.prefix))],
         )
         assert not result.succeeded
         assert [(entry.key, entry.value) for entry in result.reads[0]] == [(a, b"1"), (c, b"otherwise")]
@@ -99,7 +99,7 @@ def test_one_compare_that_fails_leaves_everything_as_it_was_and_runs_the_other_b
 def test_what_is_to_be_done_instead_is_done_if_its_own_compares_hold_and_nothing_otherwise(bench: Bench) -> None:
     async def story(store: Store) -> None:
         a, b = bench.prefix + "a", bench.prefix + "b"
-        instead = Instead((Compare.equals(a, b"1"),), (Read(Range.key(a)), Put(b, b"instead")))
+        instead = ElseIf((Compare.equals(a, b"1"),), (ReadRange(KeyRange.key(a)), Put(b, b"instead")))
         begun = await store.txn([Compare.absent(a)], [Put(a, b"1")], instead)
         second = await store.txn([Compare.absent(a)], [Put(a, b"2")], instead)
         await store.txn((), [Put(a, b"3")])
@@ -111,7 +111,7 @@ def test_what_is_to_be_done_instead_is_done_if_its_own_compares_hold_and_nothing
         ]
         assert [[entry.value for entry in read] for read in second.reads] == [[b"1"]]
         assert (begun.reads, third.reads) == ((), ())
-        found = {entry.key: entry.value for entry in (await store.list(Range.prefix(bench.prefix))).entries}
+        found = {entry.key: entry.value for entry in (await store.list(KeyRange.prefix(bench.prefix))).entries}
         assert found == {a: b"3", b: b"instead"}
 
     on(bench, story)
@@ -120,8 +120,8 @@ def test_what_is_to_be_done_instead_is_done_if_its_own_compares_hold_and_nothing
 def test_reads_in_a_transaction_see_what_was_written_before_them_and_come_in_order(bench: Bench) -> None:
     async def story(store: Store) -> None:
         a, b = bench.prefix + "a", bench.prefix + "b"
-        everything = Read(Range.prefix(bench.prefix))
-        result = await store.txn((), [everything, Put(a, b"1"), everything, Put(b, b"2"), Read(Range.key(b))])
+        everything = ReadRange(KeyRange.prefix(bench.prefix))
+        result = await store.txn((), [everything, Put(a, b"1"), everything, Put(b, b"2"), ReadRange(KeyRange.key(b))])
         assert [[entry.key for entry in read] for read in result.reads] == [[], [a], [b]]
 
     on(bench, story)
@@ -131,10 +131,10 @@ def test_reads_in_a_transaction_see_what_was_written_before_them_and_come_in_ord
 def test_a_transaction_that_writes_a_key_twice_is_refused_whole(bench: Bench, second: str) -> None:
     async def story(store: Store) -> None:
         a, b = bench.prefix + "a", bench.prefix + "b"
-        again = Put(a, b"2") if second == "put" else Delete(Range.prefix(bench.prefix))
+        again = Put(a, b"2") if second == "put" else Delete(KeyRange.prefix(bench.prefix))
         with pytest.raises(StoreError, match="twice"):
             await store.txn((), [Put(b, b""), Put(a, b"1"), again])
-        assert (await store.list(Range.prefix(bench.prefix))).entries == ()
+        assert (await store.list(KeyRange.prefix(bench.prefix))).entries == ()
 
     on(bench, story)
 
@@ -144,7 +144,7 @@ def test_a_put_with_an_unknown_lease_is_refused_whole(bench: Bench) -> None:
         a, b = bench.prefix + "a", bench.prefix + "b"
         with pytest.raises(StoreError, match="lease"):
             await store.txn((), [Put(a, b""), Put(b, b"", lease=12345)])
-        assert (await store.list(Range.prefix(bench.prefix))).entries == ()
+        assert (await store.list(KeyRange.prefix(bench.prefix))).entries == ()
         assert not (await store.txn([Compare.equals(a, b"x")], [Put(b, b"", lease=12345)])).succeeded
 
     on(bench, story)
@@ -157,7 +157,7 @@ def test_the_longest_transaction_is_taken_and_a_longer_one_refused(bench: Bench)
         with pytest.raises(StoreError, match=str(OPERATIONS_MAX)):
             await store.txn(compares, puts)
         assert (await store.txn(compares, puts[1:])).succeeded
-        assert len((await store.list(Range.prefix(bench.prefix))).entries) == OPERATIONS_MAX - 1
+        assert len((await store.list(KeyRange.prefix(bench.prefix))).entries) == OPERATIONS_MAX - 1
 
     on(bench, story)
 
@@ -167,9 +167,9 @@ def test_a_listing_is_ordered_by_key_and_ends_where_its_range_ends(bench: Bench)
         names = ["b", "a", "c", "é", "d/e"]
         for name in names:
             await store.txn((), [Put(bench.prefix + name, name.encode())])
-        listing = await store.list(Range.prefix(bench.prefix))
+        listing = await store.list(KeyRange.prefix(bench.prefix))
         assert [entry.key for entry in listing.entries] == [bench.prefix + name for name in sorted(names)]
-        part = await store.list(Range(bench.prefix + "a", bench.prefix + "c"))
+        part = await store.list(KeyRange(bench.prefix + "a", bench.prefix + "c"))
         assert [entry.value for entry in part.entries] == [b"a", b"b"]
         assert listing.revision == part.revision == store.revision_seen
 
@@ -180,7 +180,7 @@ def test_a_listing_can_be_of_keys_only_limited_newest_first_and_of_those_created
     async def story(store: Store) -> None:
         revisions = [(await store.txn((), [Put(bench.prefix + name, b"v")])).revision for name in "cab"]
         await store.txn((), [Put(bench.prefix + "c", b"w")])
-        everything = Range.prefix(bench.prefix)
+        everything = KeyRange.prefix(bench.prefix)
 
         async def names(**options: int) -> str:
             entries = (await store.list(everything, **options)).entries  # type: ignore[arg-type]
@@ -203,9 +203,9 @@ def test_a_listing_of_more_than_four_megabytes_arrives(bench: Bench) -> None:
     async def story(store: Store) -> None:
         for number in range(6):
             await store.txn((), [Put(f"{bench.prefix}{number}", bytes(1_000_000))])
-        listing = await store.list(Range.prefix(bench.prefix))
+        listing = await store.list(KeyRange.prefix(bench.prefix))
         assert sum(len(entry.value) for entry in listing.entries) == 6_000_000
-        await store.txn((), [Delete(Range.prefix(bench.prefix))])
+        await store.txn((), [Delete(KeyRange.prefix(bench.prefix))])
 
     on(bench, story)
 
@@ -214,7 +214,7 @@ def test_a_closed_client_says_that_it_is_closed(bench: Bench) -> None:
     async def story(store: Store) -> None:
         await store.close()
         with pytest.raises(StoreError, match="closed"):
-            await store.list(Range.prefix(bench.prefix))
+            await store.list(KeyRange.prefix(bench.prefix))
         with pytest.raises(StoreError, match="closed"):
             await store.refresh(1)
 

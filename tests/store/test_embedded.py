@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.kv import Put, Range
+from elastic.core.kv import KeyRange, Put
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd, find_etcd
 from elastic.store.etcd import EtcdStore
@@ -36,7 +36,7 @@ def test_it_answers_when_started_and_leaves_nothing_when_stopped(version: str) -
             assert os.getsid(pid) != os.getsid(0)
             store = EtcdStore([etcd.endpoint])
             await store.txn((), [Put("/a", b"1")])
-            assert (await store.list(Range.key("/a"))).entries[0].value == b"1"
+            assert (await store.list(KeyRange.key("/a"))).entries[0].value == b"1"
             (status,) = await store.statuses()
             assert status.version.startswith(version)
             await store.close()
@@ -113,7 +113,7 @@ def test_it_listens_at_the_port_of_every_address_that_it_is_given() -> None:
             assert etcd.endpoint == f"127.0.0.1:{port}"
             for endpoint in (etcd.endpoint, f"127.0.0.2:{port}"):
                 store = EtcdStore([endpoint])
-                assert not (await store.list(Range.key("/a"))).entries
+                assert not (await store.list(KeyRange.key("/a"))).entries
                 await store.close()
 
     asyncio.run(run())

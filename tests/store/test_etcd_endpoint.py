@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from elastic.store.etcd import Address, EtcdOptions, EtcdStore
-from elastic.store.etcd.endpoint import Endpoint, Rotation
+from elastic.store.etcd import EtcdAddress, EtcdOptions, EtcdStore
+from elastic.store.etcd.endpoint import EndpointRotation, EtcdEndpoint
 from elastic.store.tls import Certificates
 
 
@@ -26,7 +26,7 @@ from elastic.store.tls import Certificates
     ],
 )
 def test_an_address_keeps_its_host_and_port_as_written(text: str, target: str, tls: bool) -> None:
-    assert Address.parse(text) == Address(target, tls, plain=text.startswith("http://"))
+    assert EtcdAddress.parse(text) == EtcdAddress(target, tls, plain=text.startswith("http://"))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_an_address_keeps_its_host_and_port_as_written(text: str, target: str, t
 )
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is no etcd server"):
-        Address.parse(text)
+        EtcdAddress.parse(text)
 
 
 def test_options_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
@@ -67,11 +67,13 @@ def test_a_server_that_is_named_twice_is_one() -> None:
 
 def test_only_the_current_server_can_be_left_so_that_many_failures_move_once() -> None:
     options = EtcdOptions()
-    rotation = Rotation([Endpoint(Address(f"host:{port}", False), options) for port in (1, 2, 3)], random.Random(0))
+    rotation = EndpointRotation(
+        [EtcdEndpoint(EtcdAddress(f"host:{port}", False), options) for port in (1, 2, 3)], random.Random(0)
+    )
     first, second = rotation.two()
     assert rotation.leave(first)
     assert not rotation.leave(first)
     assert rotation.current is second
-    alone = Rotation([first], random.Random(0))
+    alone = EndpointRotation([first], random.Random(0))
     assert alone.two() == (first,)
     assert not alone.leave(first)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.kv import Compare, Put, Range
+from elastic.core.kv import Compare, KeyRange, Put
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
+from elastic.store.session import KeepaliveFailing, KeepaliveSucceeded, LeaseLost, Session, SessionEvent
 from tests.store.mirrors import Watched
 from tests.store.servers import Server, cluster_of_three, free_ports, one_server, wait_until_answers
 
@@ -47,15 +47,15 @@ class Events:
     def __init__(self) -> None:
         self.queue: asyncio.Queue[SessionEvent] = asyncio.Queue()
 
-    async def refreshed(self) -> Refreshed:
+    async def refreshed(self) -> KeepaliveSucceeded:
         """The next refresh that was sent from now on."""
         now = time.monotonic()
         async with asyncio.timeout(20):
             while True:
                 event = await self.queue.get()
-                if isinstance(event, Refreshed) and event.sent_at >= now:
+                if isinstance(event, KeepaliveSucceeded) and event.sent_at >= now:
                     return event
-                assert not isinstance(event, Lost), event.reason
+                assert not isinstance(event, LeaseLost), event.reason
 
     async def first(self, kind: type[SessionEvent]) -> SessionEvent:
         async with asyncio.timeout(20):
@@ -163,7 +163,7 @@ def test_a_server_that_comes_back_empty_is_noticed_by_mirror_and_session(server:
             await watched.until(lambda: watched.values == {"/j/b": b""})
             assert watched.mirror.replaced == 1
             assert store.replacements == 1
-        await events.first(Lost)
+        await events.first(LeaseLost)
         await keeping
         await store.close()
 
@@ -178,10 +178,10 @@ def test_answers_to_questions_asked_at_the_same_time_tell_of_one_replacement(ser
         server.kill()
         server.lose_data()
         await asyncio.to_thread(server.start)
-        await asyncio.gather(*(store.list(Range.key(f"/j/{number}")) for number in range(5)))
+        await asyncio.gather(*(store.list(KeyRange.key(f"/j/{number}")) for number in range(5)))
         assert store.replacements == 1
         await write(store, "/j/new")
-        assert (await store.list(Range.key("/j/new"))).revision == store.revision_seen
+        assert (await store.list(KeyRange.key("/j/new"))).revision == store.revision_seen
         assert store.replacements == 1
         await store.close()
 
@@ -196,10 +196,10 @@ def test_a_lone_server_that_was_frozen_is_heard_again_when_it_thaws(server: Serv
         keeping = asyncio.create_task(session.run())
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.mirror.listed)
-            await events.first(Refreshed)
+            await events.first(KeepaliveSucceeded)
             server.freeze()
             watched.mirror.refresh_soon()
-            await events.first(Silent)
+            await events.first(KeepaliveFailing)
             await watched.until(lambda: len(watched.troubles) == 1)
             server.thaw()
             await events.refreshed()
@@ -220,7 +220,7 @@ def test_a_server_that_is_not_there_yet_is_reported_in_time_and_found_when_it_co
         store = EtcdStore([server.endpoint], options=EtcdOptions(request_limit_s=0.5))
         began = time.monotonic()
         with pytest.raises(StoreUnavailable, match=server.endpoint):
-            await store.list(Range.prefix("/j/"))
+            await store.list(KeyRange.prefix("/j/"))
         with pytest.raises(StoreUnavailable):  # and not OutcomeUnknown: it was surely not sent
             await store.txn((), [Put("/j/a", b"")])
         with pytest.raises(StoreUnavailable):
@@ -245,14 +245,14 @@ def test_a_server_that_is_not_there_yet_is_reported_in_time_and_found_when_it_co
 def test_a_write_whose_answer_was_lost_is_unknown_and_is_not_repeated(server: Server) -> None:
     async def run() -> None:
         store = EtcdStore([server.endpoint])
-        await store.list(Range.prefix("/j/"))
+        await store.list(KeyRange.prefix("/j/"))
         server.freeze()
         with pytest.raises(OutcomeUnknown, match=server.endpoint):
             await store.txn((), [Put("/j/a", b"")])
         server.thaw()
         # The write may be carried out late, or never; in no case twice.
         await write(store, "/j/b")
-        listing = await store.list(Range.prefix("/j/"))
+        listing = await store.list(KeyRange.prefix("/j/"))
         assert all(entry.create_revision == entry.mod_revision for entry in listing.entries)
         assert listing.entries[-1].key == "/j/b"
         await store.close()
@@ -263,7 +263,7 @@ def test_a_write_whose_answer_was_lost_is_unknown_and_is_not_repeated(server: Se
 def test_a_server_killed_under_a_write_leaves_it_unknown(server: Server) -> None:
     async def run() -> None:
         store = EtcdStore([server.endpoint])
-        await store.list(Range.prefix("/j/"))
+        await store.list(KeyRange.prefix("/j/"))
         server.freeze()
         writing = asyncio.create_task(store.txn((), [Put("/j/a", b"")]))
         await asyncio.sleep(0.2)  # the write is on its way; nothing tells when it has arrived
@@ -280,7 +280,7 @@ def test_reads_are_answered_by_the_next_server_when_one_is_not_there(server: Ser
         (nobody,) = free_ports(1)
         for seed in range(4):
             store = EtcdStore([f"127.0.0.1:{nobody}", server.endpoint], random_source=random.Random(seed))
-            assert (await store.list(Range.prefix("/j/"))).revision >= 1
+            assert (await store.list(KeyRange.prefix("/j/"))).revision >= 1
             assert (await store.txn((), [Put("/j/a", b"")])).succeeded
             lease = await store.grant(5)
             assert (await store.refresh(lease.id)).ttl_s == 5
@@ -295,7 +295,7 @@ def test_a_watch_from_a_revision_that_the_store_never_had_is_lost_and_not_deaf(s
     async def run() -> None:
         store = EtcdStore([server.endpoint])
         with pytest.raises(Exception, match="another store"):
-            await anext(store.watch([Range.prefix("/j/")], 1000))
+            await anext(store.watch([KeyRange.prefix("/j/")], 1000))
         await store.close()
 
     asyncio.run(run())

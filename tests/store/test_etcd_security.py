@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.kv import NOW, Put, Range
+from elastic.core.kv import NOW, KeyRange, Put
 from elastic.errors import StoreDenied, WatchLost
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
@@ -51,11 +51,11 @@ def test_a_key_outside_the_rights_is_denied_for_reads_writes_and_watches(guarded
     async def run() -> None:
         store = EtcdStore([guarded_server.endpoint], options=EtcdOptions(user="job", password="job-secret"))
         with pytest.raises(StoreDenied, match="permission denied"):
-            await store.list(Range.prefix("/other/"))
+            await store.list(KeyRange.prefix("/other/"))
         with pytest.raises(StoreDenied, match="permission denied"):
             await store.txn((), [Put("/other/a", b"")])
         with pytest.raises(StoreDenied):
-            async for _ in store.watch([Range.prefix("/other/")], 1):
+            async for _ in store.watch([KeyRange.prefix("/other/")], 1):
                 pass
         await store.close()
 
@@ -67,7 +67,7 @@ def test_a_wrong_password_and_a_missing_user_are_denied(guarded_server: Server) 
         for options in (EtcdOptions(user="job", password="wrong"), EtcdOptions()):
             store = EtcdStore([guarded_server.endpoint], options=options)
             with pytest.raises(StoreDenied, match=guarded_server.endpoint):
-                await store.list(Range.prefix("/elastic/"))
+                await store.list(KeyRange.prefix("/elastic/"))
             await store.close()
 
     asyncio.run(run())
@@ -76,7 +76,11 @@ def test_a_wrong_password_and_a_missing_user_are_denied(guarded_server: Server) 
 def test_a_token_that_is_no_longer_good_is_replaced(guarded_server: Server) -> None:
     async def run() -> None:
         store = EtcdStore([guarded_server.endpoint], options=EtcdOptions(user="job", password="job-secret"))
-        for call in (store.list(Range.prefix("/elastic/")), store.txn((), [Put("/elastic/x", b"")]), store.grant(30)):
+        for call in (
+            store.list(KeyRange.prefix("/elastic/")),
+            store.txn((), [Put("/elastic/x", b"")]),
+            store.grant(30),
+        ):
             store._servers.token = "spoiled"
             await call
             assert store._servers.token not in ("", "spoiled")
@@ -91,7 +95,7 @@ def test_a_token_that_is_no_longer_good_is_replaced(guarded_server: Server) -> N
 def test_a_user_where_etcd_knows_no_users_is_no_obstacle(etcd_35: Server) -> None:
     async def run() -> None:
         store = EtcdStore([etcd_35.endpoint], options=EtcdOptions(user="job", password="job-secret"))
-        assert (await store.list(Range.prefix("/elastic/"))).revision >= 1
+        assert (await store.list(KeyRange.prefix("/elastic/"))).revision >= 1
         assert (await store.grant(30)).ttl_s == 30
         await store.close()
 
@@ -101,10 +105,10 @@ def test_a_user_where_etcd_knows_no_users_is_no_obstacle(etcd_35: Server) -> Non
 def test_a_watch_of_a_store_that_is_behind_needs_no_right_but_that_on_its_own_keys(guarded_server: Server) -> None:
     async def run() -> None:
         store = EtcdStore([guarded_server.endpoint], options=EtcdOptions(user="job", password="job-secret"))
-        await store.list(Range.prefix("/elastic/j/"))
+        await store.list(KeyRange.prefix("/elastic/j/"))
         store._servers.revision_seen += 1000  # As if a server that is further on had answered.
         with pytest.raises(WatchLost, match="another store answers"):
-            async for _ in store.watch([Range.prefix("/elastic/j/")], NOW):
+            async for _ in store.watch([KeyRange.prefix("/elastic/j/")], NOW):
                 pass
         await store.close()
 
@@ -118,13 +122,13 @@ def test_a_password_that_is_refused_is_not_shown_again_at_once_but_a_new_one_is(
         options = EtcdOptions(user="job", password="wrong", password_again=lambda: known[-1])
         store = EtcdStore([guarded_server.endpoint], options=options)
         with pytest.raises(StoreDenied) as first:
-            await store.list(Range.prefix("/elastic/"))
+            await store.list(KeyRange.prefix("/elastic/"))
         known.append("job-secret")
         with pytest.raises(StoreDenied) as second:
-            await store.list(Range.prefix("/elastic/"))
+            await store.list(KeyRange.prefix("/elastic/"))
         assert second.value is first.value, "etcd was not asked"
         store._servers._refused = (float("-inf"), first.value)  # As if some time had passed.
-        await store.list(Range.prefix("/elastic/"))
+        await store.list(KeyRange.prefix("/elastic/"))
         await store.close()
 
     asyncio.run(run())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.kv import Put, Range
+from elastic.core.kv import KeyRange, Put
 from elastic.errors import ConfigError, StoreDenied, StoreUnavailable
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
@@ -67,7 +67,7 @@ def asked(server: str, certificates: Certificates = NONE) -> str:
         store = EtcdStore([server], options=EtcdOptions(certificates=certificates, request_limit_s=PATIENCE_S))
         try:
             async with asyncio.timeout(PATIENCE_S / 2):  # It does not use up its limit.
-                await store.list(Range.prefix("/j/"))
+                await store.list(KeyRange.prefix("/j/"))
         except StoreDenied as error:
             return str(error)
         finally:
@@ -147,7 +147,7 @@ def test_of_several_servers_one_that_fits_is_enough(guarded: str, ours: Authorit
         servers = [f"https://{guarded}", f"https://{etcd_35.endpoint}"]
         for _ in range(4):  # It begins at any of them.
             store = EtcdStore(servers, options=EtcdOptions(certificates=ours.client, request_limit_s=PATIENCE_S))
-            await store.list(Range.prefix("/j/"))
+            await store.list(KeyRange.prefix("/j/"))
             await store.close()
 
     asyncio.run(run())
@@ -169,13 +169,13 @@ def test_a_server_that_was_met_and_now_shows_another_certificate_is_an_outage(ou
         files = Certificates(ca=ours.path("ca.pem"))
         store = EtcdStore([server.endpoint], options=EtcdOptions(certificates=files, request_limit_s=2.0))
         await _there(server.endpoint)
-        await store.list(Range.prefix("/j/"))
+        await store.list(KeyRange.prefix("/j/"))
         server.kill()
         ours.sign("here", "DNS:elsewhere")
         server.start(wait=False)
         await _there(server.endpoint)
         with pytest.raises(StoreUnavailable, match=r"its certificate is not for 127.0.0.1, but for elsewhere"):
-            await store.list(Range.prefix("/j/"))
+            await store.list(KeyRange.prefix("/j/"))
         await store.close()
 
     try:
@@ -193,13 +193,13 @@ def test_files_that_are_renewed_count_without_a_new_client(tmp_path: Path) -> No
     async def run() -> None:
         store = EtcdStore([server.endpoint], options=EtcdOptions(certificates=old.client, request_limit_s=PATIENCE_S))
         await _there(server.endpoint)
-        await store.list(Range.prefix("/j/"))
+        await store.list(KeyRange.prefix("/j/"))
         server.kill()
         for file in ("here.pem", "here-key.pem", "ca.pem"):
             shutil.copy(new.folder / file, old.folder / file)
         server.start(wait=False)
         await _there(server.endpoint)
-        await store.list(Range.prefix("/j/"))
+        await store.list(KeyRange.prefix("/j/"))
         await store.close()
 
     _play(server, run())

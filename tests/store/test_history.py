@@ -11,19 +11,21 @@ import pytest
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Listing
-from elastic.core.model import Why
+from elastic.core.model import ChangeReason
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from launcher.agent.history_writer import LOOK_AFTER_S, WAITING_MAX, History
+from launcher.agent.history_writer import LOOK_AFTER_S, WAITING_MAX, HistoryWriter
 from launcher.history.events import of_beginning
-from launcher.history.ps_recorder import Beginning
-from launcher.history.recovery import Mark, Recovery
+from launcher.history.ps_recorder import RecoveryBeginning
+from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.logs.console import Console
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 
 KEYS = JobKeys("j")
-FOUND = Recovery(Why.LOSS, "b joins", 1, 1, 0.0, ((Mark.SEATED, 0.1), (Mark.SPAWNED, 0.1)), rev=2, foreign=True)
-NOTE = of_beginning(Beginning(1, 2, "b", "a was lost; b joins", ((Mark.NOTICED, 0.004),)), "a", 1.0)
+FOUND = Recovery(
+    ChangeReason.LOSS, "b joins", 1, 1, 0.0, ((PhaseEnd.SEATED, 0.1), (PhaseEnd.SPAWNED, 0.1)), rev=2, foreign=True
+)
+NOTE = of_beginning(RecoveryBeginning(1, 2, "b", "a was lost; b joins", ((PhaseEnd.NOTICED, 0.004),)), "a", 1.0)
 
 
 class Counted(MemoryStore):
@@ -41,26 +43,26 @@ class Counted(MemoryStore):
 
 
 @pytest.fixture
-def narrator() -> Iterator[Narrator]:
+def narrator() -> Iterator[AgentLog]:
     console = Console(2)
-    yield Narrator("b", console)
+    yield AgentLog("b", console)
     console.close()
 
 
-def test_events_that_do_not_fit_are_counted(narrator: Narrator) -> None:
-    history = History(Counted(), KEYS, "b", narrator)
+def test_events_that_do_not_fit_are_counted(narrator: AgentLog) -> None:
+    history = HistoryWriter(Counted(), KEYS, "b", narrator)
     for _ in range(WAITING_MAX + 3):
         history.note(NOTE)
     assert history.dropped == 3
 
 
-def test_what_another_node_notes_a_moment_later_is_found(narrator: Narrator) -> None:
+def test_what_another_node_notes_a_moment_later_is_found(narrator: AgentLog) -> None:
     async def run() -> None:
         store = Counted()
-        ours = History(store, KEYS, "b", narrator)
+        ours = HistoryWriter(store, KEYS, "b", narrator)
         asking = asyncio.create_task(ours.beginning(FOUND))
         await store.again.wait()
-        theirs = History(store, KEYS, "a", narrator)
+        theirs = HistoryWriter(store, KEYS, "a", narrator)
         writing = asyncio.create_task(theirs.run())
         theirs.note(NOTE)
         assert await asking == NOTE
@@ -69,10 +71,10 @@ def test_what_another_node_notes_a_moment_later_is_found(narrator: Narrator) -> 
     asyncio.run(run())
 
 
-def test_what_nobody_noted_is_asked_for_a_few_times_and_not_for_ever(narrator: Narrator) -> None:
+def test_what_nobody_noted_is_asked_for_a_few_times_and_not_for_ever(narrator: AgentLog) -> None:
     async def run() -> int:
         store = Counted()
-        assert await History(store, KEYS, "b", narrator).beginning(FOUND) is None
+        assert await HistoryWriter(store, KEYS, "b", narrator).beginning(FOUND) is None
         return store.listed
 
     assert asyncio.run(run()) == len(LOOK_AFTER_S)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.kv import Batch, Change, Compare, Delete, Entry, Put, Range
+from elastic.core.kv import Compare, Delete, KeyChange, KeyRange, KeyValue, Put, WatchBatch
 from elastic.errors import Compacted, StoreError
 from elastic.store.memory_core import MemoryCore
 
-EVERYTHING = [Range("", "\U0010ffff")]
+EVERYTHING = [KeyRange("", "\U0010ffff")]
 
 
 def test_leases_end_in_the_order_of_their_time_each_in_a_revision_of_its_own() -> None:
@@ -43,10 +43,10 @@ def test_the_history_has_one_batch_for_each_revision_that_touched_the_ranges() -
     core = MemoryCore()
     core.txn((), [Put("/a/1", b"x"), Put("/b/1", b"y")])
     core.txn((), [Put("/c/1", b"")])
-    core.txn((), [Delete(Range.prefix("/a/"))])
-    assert core.history([Range.prefix("/a/"), Range.prefix("/z/")], 1) == (
-        Batch(2, (Change(Entry("/a/1", b"x", 2, 2)),)),
-        Batch(4, (Change(Entry("/a/1", b"", 0, 4), deleted=True),)),
+    core.txn((), [Delete(KeyRange.prefix("/a/"))])
+    assert core.history([KeyRange.prefix("/a/"), KeyRange.prefix("/z/")], 1) == (
+        WatchBatch(2, (KeyChange(KeyValue("/a/1", b"x", 2, 2)),)),
+        WatchBatch(4, (KeyChange(KeyValue("/a/1", b"", 0, 4), deleted=True),)),
     )
     assert core.history(EVERYTHING, 5) == core.history(EVERYTHING, 100) == ()
 
@@ -80,8 +80,8 @@ def test_readers_are_told_of_each_new_revision_and_of_nothing_else() -> None:
     core.subscribe(reader)
     core.txn((), [Put("/a", b"")])
     core.txn([Compare.absent("/a")], [Put("/b", b"")])
-    core.txn((), [Delete(Range.key("/z"))])
-    core.txn((), [Delete(Range.key("/a"))])
+    core.txn((), [Delete(KeyRange.key("/z"))])
+    core.txn((), [Delete(KeyRange.key("/a"))])
     core.unsubscribe(reader)
     core.txn((), [Put("/c", b"")])
     assert told == [2, 3]

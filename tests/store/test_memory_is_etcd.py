@@ -8,7 +8,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from elastic.core.kv import Batch, Change, Compare, Delete, Entry, Operation, Put, Range, Read
+from elastic.core.kv import Compare, Delete, KeyChange, KeyRange, KeyValue, Operation, Put, ReadRange, WatchBatch
 from elastic.store.etcd import EtcdStore
 from elastic.store.memory_core import MemoryCore
 from tests.store.servers import Server
@@ -37,8 +37,8 @@ def operations(chance: random.Random, prefix: str, keys: list[str], leases: dict
             lease = chance.choice([0, *leases])
             result.append(Put(key, str(chance.randrange(3)).encode(), lease))
         else:
-            result.append(Delete(Range.key(key)))
-    result.insert(chance.randrange(len(result) + 1), Read(Range.prefix(prefix + chance.choice(["a/", "b/"]))))
+            result.append(Delete(KeyRange.key(key)))
+    result.insert(chance.randrange(len(result) + 1), ReadRange(KeyRange.prefix(prefix + chance.choice(["a/", "b/"]))))
     return result
 
 
@@ -53,10 +53,10 @@ def test_memory_and_etcd_agree_on_every_answer_and_on_the_history(
 
     async def run() -> None:
         store, core = EtcdStore([server.endpoint]), MemoryCore()
-        base = (await store.list(Range.key("/none"))).revision - core.revision
+        base = (await store.list(KeyRange.key("/none"))).revision - core.revision
         leases: dict[int, int] = {}  # etcd's id -> the core's
 
-        def like_core(entry: Entry) -> Entry:
+        def like_core(entry: KeyValue) -> KeyValue:
             created = entry.create_revision - base if entry.create_revision else 0
             lease = known.get(entry.lease, 0)
             return replace(entry, create_revision=created, mod_revision=entry.mod_revision - base, lease=lease)
@@ -86,18 +86,18 @@ def test_memory_and_etcd_agree_on_every_answer_and_on_the_history(
                 assert theirs.succeeded == ours.succeeded
                 assert theirs.revision - base == ours.revision
                 assert tuple(tuple(map(like_core, read)) for read in theirs.reads) == ours.reads
-        history = core.history([Range.prefix(prefix)], 1)
-        seen: list[Batch] = []
-        async for batch in store.watch([Range.prefix(prefix)], base + 2):
+        history = core.history([KeyRange.prefix(prefix)], 1)
+        seen: list[WatchBatch] = []
+        async for batch in store.watch([KeyRange.prefix(prefix)], base + 2):
             if batch.changes:
-                changes = tuple(Change(like_core(c.entry), c.deleted) for c in batch.changes)
-                seen.append(Batch(batch.revision - base, changes))
+                changes = tuple(KeyChange(like_core(c.entry), c.deleted) for c in batch.changes)
+                seen.append(WatchBatch(batch.revision - base, changes))
             if len(seen) == len(history):
                 break
         assert tuple(seen) == history
         for left in leases:
             await store.revoke(left)
-        await store.txn((), [Delete(Range.prefix(prefix))])
+        await store.txn((), [Delete(KeyRange.prefix(prefix))])
         await store.close()
 
     asyncio.run(run())

@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from elastic.core.kv import NOW, Batch, Delete, Listing, Put, Range
+from elastic.core.kv import NOW, Delete, KeyRange, Listing, Put, WatchBatch
 from elastic.errors import StoreUnavailable, WatchLost
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.mirror import Mirror
-from elastic.store.protocol import More, Store
+from elastic.store.protocol import Store, WatchExtension
 from tests.store.conftest import Bench, on
 from tests.store.mirrors import Watched
 
@@ -52,7 +52,7 @@ class FaultyStore(MemoryStore):
 
     async def list(
         self,
-        range: Range,  # noqa: A002
+        range: KeyRange,  # noqa: A002
         *,
         keys_only: bool = False,
         limit: int = 0,
@@ -73,8 +73,8 @@ class FaultyStore(MemoryStore):
         return listing
 
     async def watch(
-        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
-    ) -> AsyncGenerator[Batch, None]:
+        self, ranges: Sequence[KeyRange], from_revision: int, more: WatchExtension | None = None
+    ) -> AsyncGenerator[WatchBatch, None]:
         self.watched.append(from_revision)
         self.asked.set()
         if self.refused:
@@ -82,7 +82,7 @@ class FaultyStore(MemoryStore):
             raise WatchLost("nobody watches here")
         if self.begin is not None:
             await self.begin.wait()
-        told: list[Batch] = []
+        told: list[WatchBatch] = []
         async for batch in super().watch(ranges, from_revision, more):
             if self.deaf:
                 continue
@@ -106,7 +106,7 @@ def test_a_mirror_shows_what_is_there_and_then_every_change(bench: Bench) -> Non
             await watched.until(lambda: watched.values == {a: b"2", b: b"1"})
             assert watched.mirror.revision >= put.revision
             assert snapshot[a].value == b"1"
-            await store.txn((), [Delete(Range.key(a))])
+            await store.txn((), [Delete(KeyRange.key(a))])
             await watched.until(lambda: watched.values == {b: b"1"})
             assert (watched.mirror.replaced, watched.troubles) == (0, [])
 
@@ -124,7 +124,7 @@ def test_what_came_between_the_listing_and_the_beginning_of_the_watch_is_listed_
         async with Watched(store, "/") as watched:
             await watched.until(lambda: watched.mirror.listed)
             if meanwhile:
-                await store.txn((), [Put("/a", b"2"), Delete(Range.key("/b"))])
+                await store.txn((), [Put("/a", b"2"), Delete(KeyRange.key("/b"))])
             store.begin.set()
             await watched.mirror.standing.wait()
             await store.txn((), [Put("/c", b"3")])
@@ -181,7 +181,7 @@ def test_a_key_that_was_put_and_deleted_between_the_listings_of_two_ranges_does_
             await store.answered.wait()
             await store.txn((), [Put("/b/k", b"1")])
             await watched.until(lambda: "/b/k" in watched.values)
-            await store.txn((), [Delete(Range.key("/b/k"))])
+            await store.txn((), [Delete(KeyRange.key("/b/k"))])
             store.ask.set()
             await watched.until(lambda: watched.mirror.listings == 2)
             assert watched.values == {"/a/1": b"1"}
@@ -197,7 +197,7 @@ def test_what_happens_to_a_key_while_it_is_listed_to_be_followed_again_is_not_mi
     async def story() -> None:
         store = FaultyStore()
         await store.txn((), [Put("/a/1", b"1"), Put("/k", b"1")])
-        both = (Range.prefix("/a/"), Range.key("/k"))
+        both = (KeyRange.prefix("/a/"), KeyRange.key("/k"))
         async with Watched(store, "/a/") as watched:
             await watched.mirror.standing.wait()
             watched.mirror.follow(both)
@@ -223,7 +223,7 @@ def test_when_the_scope_changes_before_the_first_listing_only_the_new_one_is_tol
         await store.txn((), [Put("/a/1", b"1"), Put("/b/1", b"1")])
         async with Watched(store, "/a/") as watched:
             await store.asked.wait()
-            watched.mirror.follow([Range.prefix("/b/")])
+            watched.mirror.follow([KeyRange.prefix("/b/")])
             store.begin.set()
             await watched.until(lambda: bool(watched.values))
             assert watched.values == {"/b/1": b"1"}
@@ -248,7 +248,7 @@ def test_a_change_of_scope_keeps_the_old_picture_until_the_new_one_is_there(benc
         await store.txn((), [Put(key, b"") for key in (a, b, c)])
         async with Watched(store, bench.prefix + "a/", bench.prefix + "b/") as watched:
             await watched.until(lambda: set(watched.values) == {a, b})
-            watched.mirror.follow([Range.prefix(bench.prefix + "b/"), Range.prefix(bench.prefix + "c/")])
+            watched.mirror.follow([KeyRange.prefix(bench.prefix + "b/"), KeyRange.prefix(bench.prefix + "c/")])
             assert set(watched.values) == {a, b}
             assert not watched.mirror.listed
             await watched.until(lambda: watched.mirror.listed)
@@ -268,7 +268,7 @@ def test_a_listing_that_was_asked_for_is_made_although_the_scope_changes_meanwhi
 
         async def list(
             self,
-            range: Range,  # noqa: A002
+            range: KeyRange,  # noqa: A002
             *,
             keys_only: bool = False,
             limit: int = 0,
@@ -288,7 +288,7 @@ def test_a_listing_that_was_asked_for_is_made_although_the_scope_changes_meanwhi
             store.let_go.clear()
             watched.mirror.refresh_soon()
             await store.begun.wait()
-            watched.mirror.follow([Range.prefix("a/"), Range.prefix("b/")])
+            watched.mirror.follow([KeyRange.prefix("a/"), KeyRange.prefix("b/")])
             store.let_go.set()
             await watched.until(lambda: watched.mirror.listings == 2)
 
@@ -306,9 +306,9 @@ def test_after_any_operations_and_scope_changes_the_mirror_is_the_listing(bench:
             for step in range(300):
                 match chance.randrange(12):
                     case 0 | 1:
-                        await store.txn((), [Delete(Range.key(chance.choice(keys)))])
+                        await store.txn((), [Delete(KeyRange.key(chance.choice(keys)))])
                     case 2:
-                        await store.txn((), [Delete(Range.prefix(chance.choice(prefixes)))])
+                        await store.txn((), [Delete(KeyRange.prefix(chance.choice(prefixes)))])
                     case 3:
                         leases.append((await store.grant(60)).id)
                         puts = [Put(key, b"leased", leases[-1]) for key in chance.sample(keys, 3)]
@@ -317,13 +317,13 @@ def test_after_any_operations_and_scope_changes_the_mirror_is_the_listing(bench:
                         await store.revoke(leases.pop(0))
                     case 5 if step % 3 == 0:
                         scope = chance.sample(prefixes, chance.randint(1, 3))
-                        watched.mirror.follow([Range.prefix(prefix) for prefix in scope])
+                        watched.mirror.follow([KeyRange.prefix(prefix) for prefix in scope])
                     case 6:
                         watched.mirror.refresh_soon()
                         await asyncio.sleep(0)
                     case _:
                         await store.txn((), [Put(key, str(step).encode()) for key in chance.sample(keys, 2)])
-            listed = [await store.list(Range.prefix(prefix)) for prefix in scope]
+            listed = [await store.list(KeyRange.prefix(prefix)) for prefix in scope]
             truth = {entry.key: entry for listing in listed for entry in listing.entries}
             await watched.until(lambda: dict(watched.mirror.entries) == truth)
             assert watched.mirror.replaced == 0
@@ -397,7 +397,7 @@ def test_repeated_events_never_bring_back_what_was_overwritten_or_deleted() -> N
             for number in range(3):
                 await store.txn((), [Put("/j/a", str(number).encode()), Put("/j/b", b"")])
                 await watched.until(lambda: watched.values.get("/j/b") is not None)
-                await store.txn((), [Delete(Range.key("/j/b"))])
+                await store.txn((), [Delete(KeyRange.key("/j/b"))])
                 await watched.until(lambda: "/j/b" not in watched.values)
                 history.append(watched.values)
                 told = watched.told
@@ -434,7 +434,7 @@ def test_mirrors_that_are_ended_in_the_middle_of_a_listing_do_not_harm_the_store
     async def story(store: Store) -> None:
         keys = [f"{bench.prefix}{number:03d}" for number in range(100)]
         await store.txn((), [Put(key, b"x" * 5_000) for key in keys])
-        ranges = [Range.key(key) for key in keys[::2]]
+        ranges = [KeyRange.key(key) for key in keys[::2]]
         for turns in range(200):
             mirror = Mirror(store, on_change=lambda _: None, on_trouble=lambda _: None)
             mirror.follow(ranges)
@@ -443,7 +443,7 @@ def test_mirrors_that_are_ended_in_the_middle_of_a_listing_do_not_harm_the_store
                 await asyncio.sleep(0)
             following.cancel()
             await asyncio.wait([following])
-        assert len((await store.list(Range.prefix(bench.prefix))).entries) == 100
+        assert len((await store.list(KeyRange.prefix(bench.prefix))).entries) == 100
 
     on(bench, story)
 
@@ -453,11 +453,11 @@ class CountingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__(MemoryCore(), time.monotonic)
-        self.listed: list[Range] = []
+        self.listed: list[KeyRange] = []
 
     async def list(
         self,
-        range: Range,  # noqa: A002
+        range: KeyRange,  # noqa: A002
         *,
         keys_only: bool = False,
         limit: int = 0,
@@ -477,16 +477,16 @@ def test_a_range_that_is_followed_besides_is_listed_alone_and_nothing_of_the_oth
         async with Watched(store, "/a/") as watched:
             await watched.until(lambda: watched.values == {"/a/1": b"1"})
             store.listed.clear()
-            watched.mirror.follow([Range.prefix("/a/"), Range.key("/b/1")])
+            watched.mirror.follow([KeyRange.prefix("/a/"), KeyRange.key("/b/1")])
             await store.txn((), [Put("/a/2", b"2"), Put("/b/1", b"2")])
             await watched.until(lambda: watched.values == {"/a/1": b"1", "/a/2": b"2", "/b/1": b"2"})
-            assert store.listed == [Range.key("/b/1")]
-            await store.txn((), [Delete(Range.key("/a/1")), Delete(Range.key("/b/1"))])
+            assert store.listed == [KeyRange.key("/b/1")]
+            await store.txn((), [Delete(KeyRange.key("/a/1")), Delete(KeyRange.key("/b/1"))])
             await watched.until(lambda: watched.values == {"/a/2": b"2"})
-            watched.mirror.follow([Range.prefix("/a/")])
+            watched.mirror.follow([KeyRange.prefix("/a/")])
             await store.txn((), [Put("/a/3", b"3")])
             await watched.until(lambda: watched.values == {"/a/2": b"2", "/a/3": b"3"})
-            assert store.listed == [Range.key("/b/1")]
+            assert store.listed == [KeyRange.key("/b/1")]
 
     asyncio.run(story())
 
@@ -503,12 +503,12 @@ def test_of_a_key_that_is_known_as_it_was_only_what_became_of_it_is_asked_for(
             await watched.until(lambda: watched.values == {a: b"1"})
             await asyncio.wait_for(watched.mirror.standing.wait(), 20)
             listings = watched.mirror.listings
-            (known,) = (await store.list(Range.key(b))).entries
-            await store.txn((), [Put(b, becomes) if becomes else Delete(Range.key(b))])
+            (known,) = (await store.list(KeyRange.key(b))).entries
+            await store.txn((), [Put(b, becomes) if becomes else Delete(KeyRange.key(b))])
             if overtaken:
                 await store.txn((), [Put(a, b"2")])
                 await watched.until(lambda: watched.values == {a: b"2"})
-            watched.mirror.follow([Range.prefix(bench.prefix + "a/"), Range.key(b)], known)
+            watched.mirror.follow([KeyRange.prefix(bench.prefix + "a/"), KeyRange.key(b)], known)
             await watched.until(lambda: watched.mirror.listed)
             await watched.until(
                 lambda: watched.values == {a: b"2" if overtaken else b"1"} | ({b: becomes} if becomes else {})
@@ -539,7 +539,7 @@ def test_a_picture_is_never_newer_than_the_ranges_that_were_not_listed_again() -
         watched = Noting(store, "/a/")
         async with watched:
             await watched.until(lambda: watched.values == {"/a/1": b"1"})
-            watched.mirror.follow([Range.prefix("/a/"), Range.prefix("/b/")])
+            watched.mirror.follow([KeyRange.prefix("/a/"), KeyRange.prefix("/b/")])
             put = await store.txn((), [Put("/a/2", b"2")])
             await store.txn((), [Put("/b/1", b"1")])
             await watched.until(lambda: len(watched.values) == 3)

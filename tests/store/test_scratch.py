@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_in_use_stays_and_one_that_nobody_locks_goes(folder: Path) -> None:
-    used = _tempdir.Scratch(_tempdir.ETCD)
+    used = _tempdir.TempFolder(_tempdir.ETCD)
     free = folder / "elastic-etcd-free"
     (free / "data").mkdir(parents=True)
     (free / "lock").touch()
@@ -65,4 +65,4 @@ def test_an_agent_that_was_killed_leaves_a_folder_that_the_next_one_removes(fold
 def test_a_folder_that_cannot_be_made_is_told_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
     with pytest.raises(ConfigError, match=r"in /proc/nowhere \(No such file or directory\); .* set TMPDIR"):
-        _tempdir.Scratch(_tempdir.NODE)
+        _tempdir.TempFolder(_tempdir.NODE)

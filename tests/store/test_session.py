@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.kv import Delete, Lease, Listing, Put, Range, Refresh
+from elastic.core.kv import Delete, KeyRange, Lease, Listing, Put, RefreshResult
 from elastic.errors import StoreUnavailable
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from elastic.store.session import Lost, Refreshed, Session, SessionEvent, Silent
+from elastic.store.session import KeepaliveFailing, KeepaliveSucceeded, LeaseLost, Session, SessionEvent
 from tests.store.conftest import Bench
 
 KEY = "/elastic/j/members/a"
@@ -25,7 +25,7 @@ class SilentStore(MemoryStore):
 
     silent = False
 
-    async def refresh(self, lease_id: int) -> Refresh:
+    async def refresh(self, lease_id: int) -> RefreshResult:
         if self.silent:
             raise StoreUnavailable("nobody is there")
         return await super().refresh(lease_id)
@@ -41,7 +41,7 @@ def test_a_session_keeps_its_lease_and_tells_when_each_refresh_was_sent(bench: B
         running = asyncio.create_task(session.run())
         seen = [await events.get() for _ in range(6)]
         assert time.monotonic() - began >= lease.ttl_s * 5 / 4 - 0.05
-        sent = [event.sent_at for event in seen if isinstance(event, Refreshed) and event.ttl_s == lease.ttl_s]
+        sent = [event.sent_at for event in seen if isinstance(event, KeepaliveSucceeded) and event.ttl_s == lease.ttl_s]
         assert len(sent) == 6
         assert all(later - sooner > lease.ttl_s / 5 for sooner, later in pairwise(sent))
         running.cancel()
@@ -60,11 +60,11 @@ def test_a_session_whose_lease_was_revoked_says_that_it_is_lost_and_ends(bench: 
         running = asyncio.create_task(
             Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait).run()
         )
-        assert isinstance(await events.get(), Refreshed)
+        assert isinstance(await events.get(), KeepaliveSucceeded)
         await other.revoke(lease.id)
         await running
         *_, last = [events.get_nowait() for _ in range(events.qsize())]
-        assert isinstance(last, Lost)
+        assert isinstance(last, LeaseLost)
         assert f"{lease.id:x}" in last.reason
         await store.close()
         await other.close()
@@ -90,12 +90,12 @@ def test_a_silent_store_is_told_once_and_so_is_its_return() -> None:
         running = asyncio.create_task(session.run())
         await heard.wait()
         await asyncio.sleep(0.5)  # several refreshes fail meanwhile
-        assert [type(event) for event in events] == [Silent]
+        assert [type(event) for event in events] == [KeepaliveFailing]
         assert len(failed) > 1, "who counts hears of each"
         heard.clear()
         store.silent = False
         await heard.wait()
-        assert [type(event) for event in events] == [Silent, Refreshed]
+        assert [type(event) for event in events] == [KeepaliveFailing, KeepaliveSucceeded]
         running.cancel()
         await asyncio.wait([running])
 
@@ -114,7 +114,7 @@ def test_a_refresh_tells_which_key_hangs_on_the_lease_as_the_store_has_it(bench:
         async def told(key_revision: int) -> None:
             while True:
                 event = await events.get()
-                assert isinstance(event, Refreshed)
+                assert isinstance(event, KeepaliveSucceeded)
                 if event.key_revision == key_revision:
                     return
 
@@ -144,7 +144,7 @@ class Lagging(MemoryStore):
         super().__init__(MemoryCore(), time.monotonic)
         self.may = asyncio.Semaphore(0)
 
-    async def refresh(self, lease_id: int) -> Refresh:
+    async def refresh(self, lease_id: int) -> RefreshResult:
         await self.may.acquire()
         kept = msgspec.structs.replace(await super().refresh(lease_id), ttl_s=TTL_S)
         self.now += TTL_S / 4
@@ -163,7 +163,7 @@ async def refreshes(store: Lagging, events: asyncio.Queue[SessionEvent], count: 
     for _ in range(count):
         store.may.release()
     seen = [await events.get() for _ in range(count)]
-    return [event.key_revision for event in seen if isinstance(event, Refreshed)]
+    return [event.key_revision for event in seen if isinstance(event, KeepaliveSucceeded)]
 
 
 def test_the_key_is_read_when_something_was_written_and_else_with_every_third_refresh() -> None:
@@ -198,7 +198,7 @@ def test_a_key_that_is_deleted_is_missed_also_where_the_server_lags_behind(read_
         session = Session(store, lease, KEY, clock=lambda: store.now, on_event=events.put_nowait, read_every=read_every)
         running = asyncio.create_task(session.run())
         assert await refreshes(store, events, 1) == [written.revision]
-        await store.txn((), (Delete(Range.key(KEY)),))
+        await store.txn((), (Delete(KeyRange.key(KEY)),))
         assert await refreshes(store, events, 1 + late) == [written.revision] * late + [0]
         running.cancel()
         await asyncio.wait([running])
@@ -220,7 +220,7 @@ def test_a_refresh_whose_key_cannot_be_read_is_none() -> None:
         running = asyncio.create_task(
             Session(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait).run()
         )
-        assert isinstance(await events.get(), Silent)
+        assert isinstance(await events.get(), KeepaliveFailing)
         running.cancel()
         await asyncio.wait([running])
 

@@ -10,59 +10,59 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from elastic.core.admission import Me
+from elastic.core.admission import NodeIdentity
 from elastic.core.agent.events import (
     Action,
-    Answered,
     AskLinks,
     CloseSession,
-    Drain,
+    DrainRequested,
     Event,
-    Exit,
-    Exited,
-    FindOlder,
-    Follow,
-    Gone,
-    Granted,
-    GrantFailed,
-    Linked,
+    ExitAgent,
+    FindPredecessor,
+    LeaseGranted,
+    LeaseGrantFailed,
+    LeaseRefreshed,
     LinksAnswered,
-    LookedUp,
-    LookUp,
-    Older,
+    LinksChanged,
+    LogLine,
+    LookUpNode,
+    MirrorKeys,
+    NodeLookedUp,
     OpenSession,
-    Refreshed,
+    PredecessorFound,
     Relist,
-    Revoke,
-    Say,
-    Send,
+    RevokeLease,
+    SendTransaction,
     SessionLost,
     StartWorkers,
     StopWorkers,
     Tick,
+    TransactionAnswered,
     ViewChanged,
     Vouched,
+    WorkerExited,
+    WorkersGone,
 )
-from elastic.core.agent.state import Facts, Limits, Phase
+from elastic.core.agent.state import AgentState, Phase, Timeouts
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import ViewReader
-from elastic.core.kv import Range
-from elastic.core.membership.decision import Policy
+from elastic.core.kv import KeyRange
+from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import (
-    Before,
     Budget,
     Cause,
+    ChangeReason,
+    FinalStatus,
     Generation,
+    GenerationMember,
     Go,
+    JobSpec,
     Member,
     Outcome,
-    Place,
+    Predecessor,
     Role,
-    Seat,
-    Spec,
-    Status,
+    Task,
     Verdict,
-    Why,
 )
 from elastic.core.transactions import registered_before
 from elastic.errors import StoreError
@@ -73,7 +73,7 @@ from tests.unit.views import member, worker_exit
 
 A = TypeVar("A", bound=Action)
 
-LEASE_TTL_S = Spec(np=read_np("1"), slots=1).lease_ttl_s
+LEASE_TTL_S = JobSpec(np=read_np("1"), slots=1).lease_ttl_s
 EVENTS_MAX = 200
 """More events in answer to one are a loop."""
 
@@ -98,19 +98,19 @@ class Bench:
         force: bool = False,
         rerun: bool = False,
         np_given: bool = True,
-        watch: Callable[[Facts, Event, list[Action]], None] = lambda facts, event, actions: None,
+        watch: Callable[[AgentState, Event, list[Action]], None] = lambda facts, event, actions: None,
         prepared: bool = True,
         **spec: Any,
     ) -> None:
         self.shelf = Shelf(KEYS)
         self.node = node
-        self.spec = Spec(np=read_np(np), slots=slots, settle_s=0.0, **spec)
-        me = Me(
+        self.spec = JobSpec(np=read_np(np), slots=slots, settle_s=0.0, **spec)
+        me = NodeIdentity(
             node, member(f"host-{node}", slots), self.spec, f"i-{node}", force=force, rerun=rerun, np_given=np_given
         )
-        limits = Limits(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
+        limits = Timeouts(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
         self._watch = watch
-        self.core = AgentCore(Facts(me, KEYS, limits, Policy(node), now=0.0, prepared=prepared))
+        self.core = AgentCore(AgentState(me, KEYS, limits, DecisionPolicy(node), now=0.0, prepared=prepared))
         self.offline = offline
         self.watch_first = watch_first
         self.hears: frozenset[str] = frozenset()
@@ -118,7 +118,7 @@ class Bench:
         self.asked: list[Action] = []
         self.rows: list[str] = []
         self._reader = ViewReader(KEYS)
-        self._scope = Follow(complete=False)
+        self._scope = MirrorKeys(complete=False)
         self._listing = 1
         self._relist_wanted = False
         self._events: deque[Event] = deque()
@@ -162,7 +162,7 @@ class Bench:
         assert lease is not None
         own = self.shelf.entry(KEYS.member(self.node))
         key_revision = own.mod_revision if own is not None and own.lease == lease else 0
-        self.tell(Refreshed(lease, self.facts.lease_ttl_s, self.now, key_revision))
+        self.tell(LeaseRefreshed(lease, self.facts.lease_ttl_s, self.now, key_revision))
 
     def exits(self, *codes: int, **others: Any) -> None:
         """Workers of the running generation end by themselves with these codes, and all processes are gone."""
@@ -172,20 +172,20 @@ class Bench:
     def exit(self, *codes: int, **others: Any) -> None:
         """Workers of the running generation end by themselves with these codes."""
         for rank, code in enumerate(codes):
-            self.tell(Exited(self.facts.workers_g, worker_exit(rank, code, **others), own=True))
+            self.tell(WorkerExited(self.facts.workers_g, worker_exit(rank, code, **others), own=True))
 
     def gone(self, step: int = -1) -> None:
         """Every worker process of the running generation is gone."""
-        self.tell(Gone(self.facts.workers_g, step))
+        self.tell(WorkersGone(self.facts.workers_g, step))
 
     def links(self, nodes: str, hears: str | None = None) -> None:
         """Links to these nodes are up; those of `hears` (default: all of them) answer when they are asked."""
         self.hears = frozenset((nodes if hears is None else hears).split())
-        self.tell(Linked(frozenset(nodes.split())))
+        self.tell(LinksChanged(frozenset(nodes.split())))
 
     def drain(self) -> None:
         """SIGTERM comes."""
-        self.tell(Drain(143, "SIGTERM"))
+        self.tell(DrainRequested(143, "SIGTERM"))
 
     # --- what others write ----------------------------------------------------------------------------------------
 
@@ -198,13 +198,15 @@ class Bench:
             self.shelf.put(KEYS.member(node), Member(**{**_fields(member(f"host-{node}")), **values}), leased=True)
         self.look()
 
-    def world(self, g: int, nodes: str, *, why: Why = Why.LOSS, before: Before | None = None) -> None:
+    def world(
+        self, g: int, nodes: str, *, why: ChangeReason = ChangeReason.LOSS, before: Predecessor | None = None
+    ) -> None:
         """The proposer publishes a generation."""
         stored = self.shelf.view.spec
         run = stored.value.run if stored is not None else 1
         slots = self.spec.slots
         ports = tuple(range(8000, 8000 + slots))
-        places = tuple(Place(node, f"host-{node}", (7000,), ports) for node in nodes.split())
+        places = tuple(GenerationMember(node, f"host-{node}", (7000,), ports) for node in nodes.split())
         generation = Generation(
             g=g, run=run, tag="", why=why, reason=f"because of {why}", members=places, slots=slots, before=before
         )
@@ -214,19 +216,19 @@ class Bench:
     def roster(self, rev: int, nodes: str, *, since: int = 0, leaving: bool = False, g: int = 1) -> None:
         """The proposer publishes a revision: each node has a server's and a worker's seat; b's as they are said."""
         places = tuple(
-            Place(
+            GenerationMember(
                 node,
                 f"host-{node}",
                 (7000,),
                 (8000, 8001),
-                (Seat(Role.SERVER, at), Seat(Role.WORKER, at)),
+                (Task(Role.SERVER, at), Task(Role.WORKER, at)),
                 since if node == "b" else 0,
                 leaving and node == "b",
             )
             for at, node in enumerate(nodes.split())
         )
         generation = Generation(
-            g=g, run=1, tag="", why=Why.LOSS, reason="because", members=places, slots=self.spec.slots, rev=rev
+            g=g, run=1, tag="", why=ChangeReason.LOSS, reason="because", members=places, slots=self.spec.slots, rev=rev
         )
         self.shelf.put(KEYS.generation, generation)
         self.look()
@@ -236,7 +238,7 @@ class Bench:
         self.shelf.put(KEYS.go, Go(g=g, tag="", master="host-a:7000", budget=Budget(), cause=cause, note="note"))
         self.look()
 
-    def verdict(self, status: Status = Status.COMPLETED) -> None:
+    def verdict(self, status: FinalStatus = FinalStatus.COMPLETED) -> None:
         """The job ends."""
         self.shelf.put(KEYS.verdict, Verdict(status=status, reason="reason", run=1, g=1, tag="", at=0.0))
         self.look()
@@ -265,7 +267,7 @@ class Bench:
         return ViewChanged(view, self._listing)
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> AgentState:
         """What the agent knows."""
         return self.core.facts
 
@@ -287,13 +289,13 @@ class Bench:
     @property
     def exit_code(self) -> int | None:
         """The exit code, once the agent has ended."""
-        codes = [action.code for action in self.asked if isinstance(action, Exit)]
+        codes = [action.code for action in self.asked if isinstance(action, ExitAgent)]
         return codes[-1] if codes else None
 
     @property
     def lines(self) -> list[str]:
         """What was said to people so far."""
-        return [action.text for action in self.every(Say)]
+        return [action.text for action in self.every(LogLine)]
 
     @property
     def starts(self) -> list[int]:
@@ -314,50 +316,50 @@ class Bench:
     def _perform(self, action: Action) -> None:
         store = self.shelf.core
         match action:
-            case Send(transaction=transaction) if self.offline:
-                self._events.append(Answered(transaction, None))
-            case Send(transaction=transaction):
+            case SendTransaction(transaction=transaction) if self.offline:
+                self._events.append(TransactionAnswered(transaction, None))
+            case SendTransaction(transaction=transaction):
                 try:
                     result = store.txn(transaction.compares, transaction.then, transaction.otherwise)
                 except StoreError:
-                    answer = Answered(transaction, False, store.revision)
+                    answer = TransactionAnswered(transaction, False, store.revision)
                 else:
-                    answer = Answered(
+                    answer = TransactionAnswered(
                         transaction, result.done, result.revision, registered_before(KEYS, transaction, result)
                     )
                 events = (answer, self.seen())
                 self._events.extend(reversed(events) if self.watch_first else events)
             case OpenSession() if self.offline:
-                self._events.append(GrantFailed())
+                self._events.append(LeaseGrantFailed())
             case OpenSession(ttl_s=ttl_s):
-                self._events.append(Granted(store.grant(ttl_s, self.now).id, ttl_s, self.now))
-            case FindOlder(before_revision=before) if self.offline:
-                self._events.append(Older(before, None, failed=True))
-            case FindOlder(before_revision=before):
+                self._events.append(LeaseGranted(store.grant(ttl_s, self.now).id, ttl_s, self.now))
+            case FindPredecessor(before_revision=before) if self.offline:
+                self._events.append(PredecessorFound(before, None, failed=True))
+            case FindPredecessor(before_revision=before):
                 self._events.append(self._older(before))
             case AskLinks(number=number):
                 self._events.append(LinksAnswered(number, self.hears))
-            case LookUp(node=node):
-                found = None if self.offline else bool(store.list(Range.key(KEYS.member(node))).entries)
-                self._events.append(LookedUp(node, found))
-            case Follow():
+            case LookUpNode(node=node):
+                found = None if self.offline else bool(store.list(KeyRange.key(KEYS.member(node))).entries)
+                self._events.append(NodeLookedUp(node, found))
+            case MirrorKeys():
                 self._scope = action
                 self._relist()
             case Relist():
                 self._relist()
-            case CloseSession(lease=lease) | Revoke(lease=lease) if not self.offline:
+            case CloseSession(lease=lease) | RevokeLease(lease=lease) if not self.offline:
                 store.revoke(lease)
-        if not isinstance(action, Send | Follow | FindOlder | Relist):
+        if not isinstance(action, SendTransaction | MirrorKeys | FindPredecessor | Relist):
             self.asked.append(action)
 
-    def _older(self, before: int) -> Older:
+    def _older(self, before: int) -> PredecessorFound:
         listing = self.shelf.core.list(
-            Range.prefix(KEYS.members), limit=1, created_before=before, newest_first=True, keys_only=True
+            KeyRange.prefix(KEYS.members), limit=1, created_before=before, newest_first=True, keys_only=True
         )
         if not listing.entries:
-            return Older(before, None)
+            return PredecessorFound(before, None)
         found = listing.entries[0]
-        return Older(before, found.key.removeprefix(KEYS.members), found.create_revision)
+        return PredecessorFound(before, found.key.removeprefix(KEYS.members), found.create_revision)
 
     def _relist(self) -> None:
         self._relist_wanted = self.offline
@@ -393,7 +395,7 @@ def spare(**options: Any) -> Bench:
 def gated(**options: Any) -> Bench:
     """It is the second of generation 1, which waits for its go."""
     bench = spare(**options)
-    bench.world(1, "a b", why=Why.FIRST)
+    bench.world(1, "a b", why=ChangeReason.FIRST)
     assert bench.phase is Phase.GATED
     return bench
 
@@ -418,7 +420,7 @@ def serving(**options: Any) -> Bench:
 def stopping(**options: Any) -> Bench:
     """Its workers of generation 1 are being stopped, because there is a generation 2."""
     bench = running(**options)
-    bench.world(2, "a b", before=Before(1, ("a", "b"), Why.LOSS))
+    bench.world(2, "a b", before=Predecessor(1, ("a", "b"), ChangeReason.LOSS))
     assert bench.phase is Phase.STOPPING
     return bench
 

@@ -9,28 +9,28 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from elastic.core.keys import Document, JobKeys, Stored, View
-from elastic.core.membership.decision import Memory
+from elastic.core.keys import Document, JobKeys, StoredDocument, StoreView
+from elastic.core.membership.decision import DecisionMemory
 from elastic.core.model import (
-    Before,
     Budget,
     Cause,
-    Cooldown,
-    Ended,
-    FailedToo,
+    ChangeReason,
+    FinalStatus,
     Generation,
+    GenerationMember,
     Go,
+    JobSpec,
     Member,
     MemberState,
     Np,
+    OtherFailure,
     Outcome,
-    Place,
+    OutcomeKind,
+    Predecessor,
+    Quarantine,
     Role,
-    Saved,
-    Spec,
-    Status,
+    SavedCheckpoint,
     Verdict,
-    Why,
     WorkerExit,
 )
 from elastic.core.partition import SPLIT
@@ -56,7 +56,7 @@ times = st.one_of(st.integers(0, 40).map(float), st.floats(-1e6, 1e6, allow_nan=
 
 nps = st.lists(counts, min_size=3, max_size=3).map(sorted).map(lambda three: Np(three[0], three[2], three[1]))
 specs = st.builds(
-    Spec,
+    JobSpec,
     np=nps,
     slots=counts,
     run=generations_g,
@@ -79,9 +79,11 @@ members = ports.flatmap(
         drain_reason=texts,
     )
 )
-befores = st.builds(Before, g=generations_g, nodes=st.lists(nodes, max_size=4).map(tuple), why=st.sampled_from(Why))
+befores = st.builds(
+    Predecessor, g=generations_g, nodes=st.lists(nodes, max_size=4).map(tuple), why=st.sampled_from(ChangeReason)
+)
 cooldowns = st.builds(
-    Cooldown,
+    Quarantine,
     host=hosts | st.sampled_from(["h", "h1", "", "x" * 253]),
     failures=amounts,
     charged=amounts,
@@ -102,9 +104,9 @@ budgets = st.builds(
 )
 
 
-def places(slots: int) -> st.SearchStrategy[Place]:
+def places(slots: int) -> st.SearchStrategy[GenerationMember]:
     held = st.lists(st.integers(1, 65_535), min_size=slots, max_size=slots).map(tuple)
-    return st.builds(Place, node=nodes, host=hosts, masters=ports, ports=held)
+    return st.builds(GenerationMember, node=nodes, host=hosts, masters=ports, ports=held)
 
 
 generations = st.integers(1, 3).flatmap(
@@ -113,7 +115,7 @@ generations = st.integers(1, 3).flatmap(
         g=generations_g,
         run=generations_g,
         tag=texts,
-        why=st.sampled_from(Why),
+        why=st.sampled_from(ChangeReason),
         reason=texts,
         members=st.lists(places(slots), max_size=4).map(tuple),
         slots=st.just(slots),
@@ -132,10 +134,10 @@ worker_exits = st.builds(
     infra=texts,
     role=st.sampled_from(Role),
 )
-failed_too = st.builds(FailedToo, rank=integers, host=texts, words=texts, log=texts, role=st.sampled_from(Role))
+failed_too = st.builds(OtherFailure, rank=integers, host=texts, words=texts, log=texts, role=st.sampled_from(Role))
 outcomes = st.builds(
     Outcome,
-    ended=st.sampled_from(Ended),
+    ended=st.sampled_from(OutcomeKind),
     over=st.booleans(),
     host=texts,
     forced=st.booleans(),
@@ -165,7 +167,7 @@ goes = st.builds(
     note=texts,
 )
 saveds = st.builds(
-    Saved,
+    SavedCheckpoint,
     step=st.integers(0, 2**62),
     host=texts,
     folder=texts,
@@ -175,7 +177,7 @@ saveds = st.builds(
 )
 verdicts = st.builds(
     Verdict,
-    status=st.sampled_from(Status),
+    status=st.sampled_from(FinalStatus),
     reason=texts,
     run=integers,
     g=generations_g,
@@ -199,15 +201,15 @@ keyed: st.SearchStrategy[tuple[str, Document]] = st.one_of(
 revisions = st.integers(1, 12)
 
 
-def stored(documents: st.SearchStrategy[Any]) -> st.SearchStrategy[Stored[Any]]:
+def stored(documents: st.SearchStrategy[Any]) -> st.SearchStrategy[StoredDocument[Any]]:
     """A document at any revision, with or without a lease."""
-    return st.builds(Stored, documents, revisions, revisions, st.integers(0, 3))
+    return st.builds(StoredDocument, documents, revisions, revisions, st.integers(0, 3))
 
 
-def views(*, complete: bool | None = None) -> st.SearchStrategy[View]:
+def views(*, complete: bool | None = None) -> st.SearchStrategy[StoreView]:
     """A view of any documents, whatever they say of each other."""
     return st.builds(
-        View,
+        StoreView,
         revision=st.integers(0, 12),
         incarnation=st.none() | stored(st.sampled_from(["i1", "i2"])),
         spec=st.none() | stored(specs),
@@ -225,7 +227,9 @@ def views(*, complete: bool | None = None) -> st.SearchStrategy[View]:
 
 
 small = st.integers(1, 4)
-plain_place = st.builds(Place, node=nodes, host=st.just("h"), masters=st.just((7000,)), ports=st.just((8000,)))
+plain_place = st.builds(
+    GenerationMember, node=nodes, host=st.just("h"), masters=st.just((7000,)), ports=st.just((8000,))
+)
 plain_member = st.builds(
     Member,
     host=st.just("h"),
@@ -244,7 +248,7 @@ plain_exit = st.builds(
 )
 plain_outcome = st.builds(
     Outcome,
-    ended=st.sampled_from(Ended),
+    ended=st.sampled_from(OutcomeKind),
     over=st.booleans(),
     host=st.just("h"),
     forced=st.booleans(),
@@ -255,10 +259,10 @@ plain_outcome = st.builds(
 
 
 @st.composite
-def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> View:
+def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
     """A view of a job that has begun: documents that nearly fit each other, so that the deeper rules are reached."""
     g = draw(st.integers(2, 3))
-    spec = Spec(
+    spec = JobSpec(
         np=Np(low=draw(small), high=draw(small), first=draw(small)),
         slots=1,
         restarts_max=draw(st.integers(-1, 4)),
@@ -266,12 +270,12 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> View:
         grow_every_s=draw(st.sampled_from([0.0, 60.0, None])),
     )
     names = draw(st.lists(nodes, max_size=3).map(tuple))
-    before = draw(st.none() | st.builds(Before, st.just(g - 1), st.just(names), st.sampled_from(Why)))
+    before = draw(st.none() | st.builds(Predecessor, st.just(g - 1), st.just(names), st.sampled_from(ChangeReason)))
     generation = Generation(
         g=g,
         run=draw(st.sampled_from([1, 1, 1, 2])),
         tag="",
-        why=draw(st.sampled_from(Why)),
+        why=draw(st.sampled_from(ChangeReason)),
         reason="any",
         members=draw(st.lists(plain_place, max_size=3).map(tuple)),
         slots=1,
@@ -285,12 +289,14 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> View:
     )
     go = Go(g=draw(st.sampled_from([g - 1, g, g, g + 1])), tag="", master="h:7000", budget=draw(budgets))
     outcome_of = st.tuples(st.sampled_from([g - 1, g]), nodes)
-    return View(
+    return StoreView(
         revision=draw(st.integers(8, 12)),
-        incarnation=draw(st.sampled_from([Stored("i1", 1, 1), Stored("i1", 1, 1), Stored("i2", 1, 1), None])),
-        spec=Stored(spec, 1, 1),
-        generation=Stored(generation, 1, draw(revisions)),
-        go=draw(st.none() | st.just(Stored(go, 1, 1))),
+        incarnation=draw(
+            st.sampled_from([StoredDocument("i1", 1, 1), StoredDocument("i1", 1, 1), StoredDocument("i2", 1, 1), None])
+        ),
+        spec=StoredDocument(spec, 1, 1),
+        generation=StoredDocument(generation, 1, draw(revisions)),
+        go=draw(st.none() | st.just(StoredDocument(go, 1, 1))),
         members=draw(st.dictionaries(nodes, stored(plain_member), max_size=4)),
         outcomes=draw(st.dictionaries(outcome_of, stored(plain_outcome), max_size=4)),
         complete=draw(st.booleans()) if complete is None else complete,
@@ -299,7 +305,7 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> View:
 
 
 memories = st.builds(
-    Memory,
+    DecisionMemory,
     linked=st.frozensets(nodes, max_size=2),
     gone=st.frozensets(st.tuples(nodes, revisions), max_size=2),
     dead=st.frozensets(nodes, max_size=2),

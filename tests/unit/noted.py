@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from elastic.core.agent.events import Action, Event, Send
-from elastic.core.agent.state import Facts
-from launcher.history.ps_recorder import SeatTimeline
-from launcher.history.recorder import Timeline
+from elastic.core.agent.events import Action, Event, SendTransaction
+from elastic.core.agent.state import AgentState
+from launcher.history.ps_recorder import PsRecoveryRecorder
+from launcher.history.recorder import RecoveryRecorder
 from tests.unit.bench import Bench
 
 THINKS_S = 0.001
@@ -15,7 +15,7 @@ THINKS_S = 0.001
 STORE_S = 0.002
 """What the store takes to answer."""
 
-T = TypeVar("T", Timeline, SeatTimeline)
+T = TypeVar("T", RecoveryRecorder, PsRecoveryRecorder)
 
 
 class NotedAgent(Generic[T]):
@@ -25,9 +25,9 @@ class NotedAgent(Generic[T]):
         self.timeline: T = timeline
         self.bench: Bench | None = None
 
-    def watch(self, facts: Facts, event: Event, actions: list[Action]) -> None:
+    def watch(self, facts: AgentState, event: Event, actions: list[Action]) -> None:
         self.timeline.observe(facts, event, actions, arrived=facts.now, now=facts.now + THINKS_S)
-        if self.bench is not None and any(isinstance(action, Send) for action in actions):
+        if self.bench is not None and any(isinstance(action, SendTransaction) for action in actions):
             self.bench.now += THINKS_S + STORE_S
 
     @property

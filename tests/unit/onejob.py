@@ -10,7 +10,7 @@ from elastic.core.kv import Put
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.logs.console import Console
-from launcher.logs.logger import Level, Narrator
+from launcher.logs.logger import AgentLog, Verbosity
 from tests.unit.documents import KEYS
 
 
@@ -24,4 +24,4 @@ class OneJob:
             self.console = Console(file.fileno())
         self.output = folder / "console"
         self.core.txn((), (Put(KEYS.incarnation, encode("i1")),))
-        self.narrator = Narrator("a", self.console, level=Level.VERBOSE)
+        self.narrator = AgentLog("a", self.console, level=Verbosity.VERBOSE)

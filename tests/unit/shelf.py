@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic.core.keys import Document, JobKeys, View, ViewReader, encode
+from elastic.core.keys import Document, JobKeys, StoreView, ViewReader, encode
 from elastic.core.kv import Delete as DeleteOperation
-from elastic.core.kv import Entry, Operation, Put, Range
+from elastic.core.kv import KeyRange, KeyValue, Operation, Put
 from elastic.core.transactions import Transaction
 from elastic.store.memory_core import MemoryCore
 
@@ -26,28 +26,28 @@ class Shelf:
 
     def delete(self, key: str) -> None:
         """Delete a key."""
-        self._write(DeleteOperation(Range.key(key)))
+        self._write(DeleteOperation(KeyRange.key(key)))
 
     def send(self, transaction: Transaction) -> bool:
         """Send a transaction as an agent does; whether its guards held."""
         return self.core.txn(transaction.compares, transaction.then, transaction.otherwise).done
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> KeyValue | None:
         """One key as it stands there."""
-        found = self.core.list(Range.key(key)).entries
+        found = self.core.list(KeyRange.key(key)).entries
         return found[0] if found else None
 
     @property
-    def view(self) -> View:
+    def view(self) -> StoreView:
         """Everything of the job, as its proposer sees it."""
-        listing = self.core.list(Range(self.keys.generation, self.keys.root[:-1] + "0"))
+        listing = self.core.list(KeyRange(self.keys.generation, self.keys.root[:-1] + "0"))
         entries = {entry.key: entry for entry in listing.entries}
         return self._reader.read(entries, listing.revision, complete=True, follows=None)
 
     @property
-    def contents(self) -> tuple[Entry, ...]:
+    def contents(self) -> tuple[KeyValue, ...]:
         """Every key there is."""
-        return self.core.list(Range.prefix("/")).entries
+        return self.core.list(KeyRange.prefix("/")).entries
 
     def _write(self, operation: Operation) -> int:
         return self.core.txn((), (operation,)).revision

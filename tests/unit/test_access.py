@@ -15,7 +15,7 @@ from launcher.config import readers, store_access
 from launcher.config.config import Config
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
-from launcher.config.readers import Servers
+from launcher.config.readers import StoreEndpoints
 from launcher.config.store_access import PASSWORD, SECRET
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line
 from launcher.local.served_etcd import served
@@ -166,7 +166,7 @@ def test_a_password_is_refused_where_one_server_is_neither_tls_nor_loopback(
     with pytest.raises(ConfigError, match=re.escape(REFUSED.format(named))):
         with_password(tmp_path, server)
     with pytest.raises(ConfigError, match=re.escape(REFUSED.format(named))):
-        store_access.access({"servers": readers.servers(server), "etcd_user": "u"}, {PASSWORD: "pw"})
+        store_access.read_access({"servers": readers.servers(server), "etcd_user": "u"}, {PASSWORD: "pw"})
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_secret_and_tls_are_for_two_kinds_of_etcd(tmp_path: Path) -> None:
     ):
         checked(tmp_path, *flags, **{SECRET: SECRET_TEXT})
     with pytest.raises(ConfigError, match="which speaks no TLS"):
-        store_access.access({"servers": Servers(("127.0.0.1:1",), tls=True)}, {SECRET: SECRET_TEXT})
+        store_access.read_access({"servers": StoreEndpoints(("127.0.0.1:1",), tls=True)}, {SECRET: SECRET_TEXT})
 
 
 def test_a_random_secret_that_nobody_would_see_is_told_with_the_mend(tmp_path: Path) -> None:

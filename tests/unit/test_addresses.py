@@ -19,15 +19,15 @@ from launcher.net.addresses import (
     _route,
     advertised,
     candidates,
-    followed,
     interface,
     interface_among,
+    interface_now,
     is_loopback,
     known_by,
     nic_address,
     only_here,
-    own,
-    same,
+    own_hosts,
+    same_hosts,
 )
 from launcher.net.endpoints import join_host_port, parse_endpoint
 
@@ -170,7 +170,7 @@ def test_a_host_is_only_here_when_all_hosts_that_are_with_it_are() -> None:
 
 
 def test_every_address_of_this_machine_is_its_own() -> None:
-    assert {str(address) for address in addresses.owned()} >= {"127.0.0.1", *candidates()}
+    assert {str(address) for address in addresses.own_addresses()} >= {"127.0.0.1", *candidates()}
 
 
 def test_no_address_is_found_by_looking_a_name_up_backwards() -> None:
@@ -200,21 +200,21 @@ def test_the_kernel_is_asked_for_the_route() -> None:
 
 
 def test_a_host_is_this_machines_by_its_address() -> None:
-    assert own(("203.0.113.77", "127.0.0.1")) == ("127.0.0.1",)
-    assert own(("203.0.113.77", "nowhere.invalid")) == ()
+    assert own_hosts(("203.0.113.77", "127.0.0.1")) == ("127.0.0.1",)
+    assert own_hosts(("203.0.113.77", "nowhere.invalid")) == ()
 
 
 def test_a_name_that_does_not_resolve_yet_is_this_machines_if_it_begins_with_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "ps-0")
-    assert own(("ps-0.ps.invalid", "ps-1.ps.invalid")) == ("ps-0.ps.invalid",)
-    assert own(("ps-0.ps.invalid", "127.0.0.1")) == ("127.0.0.1",)
+    assert own_hosts(("ps-0.ps.invalid", "ps-1.ps.invalid")) == ("ps-0.ps.invalid",)
+    assert own_hosts(("ps-0.ps.invalid", "127.0.0.1")) == ("127.0.0.1",)
 
 
 def test_two_names_are_the_same_host_if_they_share_an_address() -> None:
-    assert same(("localhost", "203.0.113.77", "nowhere.invalid"), "127.0.0.1") == ("localhost",)
-    assert same(("nowhere.invalid",), "nowhere.invalid") == ("nowhere.invalid",)
+    assert same_hosts(("localhost", "203.0.113.77", "nowhere.invalid"), "127.0.0.1") == ("localhost",)
+    assert same_hosts(("nowhere.invalid",), "nowhere.invalid") == ("nowhere.invalid",)
 
 
 # An interface that is named.
@@ -254,14 +254,14 @@ def test_an_interface_that_came_back_under_another_name_is_found_by_its_addresse
     interfaces: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, cards = known_by("eth0"), dict(psutil.net_if_addrs())
-    assert followed("eth0", known) == "eth0"
+    assert interface_now("eth0", known) == "eth0"
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth1": cards["eth0"]})
-    assert followed("eth0", known) == "eth1"
+    assert interface_now("eth0", known) == "eth1"
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["ib0"], "eth1": cards["eth0"]})
-    assert followed("eth0", known) == "eth1", "another card has its name"
+    assert interface_now("eth0", known) == "eth1", "another card has its name"
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": cards["lo"]})
-    assert followed("eth0", known) == "eth0", "nobody has its addresses"
-    assert followed(None, known_by(None)) is None
+    assert interface_now("eth0", known) == "eth0", "nobody has its addresses"
+    assert interface_now(None, known_by(None)) is None
 
 
 def test_an_interface_is_not_taken_for_another_one_on_the_same_card(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,17 +269,17 @@ def test_an_interface_is_not_taken_for_another_one_on_the_same_card(monkeypatch:
     cards = made({"eth0": ("192.168.1.5", "fe80::a%eth0"), "eth0.100": ("10.0.0.5", "fe80::a%eth0.100")})
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
     known = known_by("eth0.100")
-    assert followed("eth0.100", known) == "eth0.100"
+    assert interface_now("eth0.100", known) == "eth0.100"
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["eth0"], "eth2.100": cards["eth0.100"]})
-    assert followed("eth0.100", known) == "eth2.100"
+    assert interface_now("eth0.100", known) == "eth2.100"
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["eth0"]})
-    assert followed("eth0.100", known) == "eth0.100", "what is gone is not the card below"
+    assert interface_now("eth0.100", known) == "eth0.100", "what is gone is not the card below"
 
 
 def test_an_interface_keeps_its_name_where_another_one_has_its_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = made({"lo": ("127.0.0.1", "10.0.0.5"), "eth0": ("10.0.0.5", "10.0.0.6")})
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
-    assert followed("eth0", known_by("eth0")) == "eth0"
+    assert interface_now("eth0", known_by("eth0")) == "eth0"
 
 
 def test_an_interface_with_nothing_but_a_link_local_ipv4_address_is_found_by_that(
@@ -296,7 +296,7 @@ def test_a_second_address_with_a_label_is_one_of_its_interface(monkeypatch: pyte
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
     assert {str(one) for one in known_by(interface("10.0.0.5"))} == {"192.168.1.5", "10.0.0.5"}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0:1": cards["eth0:1"]})
-    assert followed("eth0", known_by("eth0")) == "eth0"
+    assert interface_now("eth0", known_by("eth0")) == "eth0"
 
 
 @pytest.mark.usefixtures("interfaces")

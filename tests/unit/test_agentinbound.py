@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.events import CloseInbound, Dialled, LookUp, Say, Vouched
+from elastic.core.agent.events import CloseInbound, InboundLinksChanged, LogLine, LookUpNode, Vouched
 from elastic.core.agent.inbound_links import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
-from elastic.core.model import Before, Why
+from elastic.core.model import ChangeReason, Predecessor
 from tests.unit.bench import LEASE_TTL_S, Bench, running, spare
 from tests.unit.documents import KEYS
 
@@ -16,7 +16,7 @@ def closed(bench: Bench) -> list[str]:
 
 def looked_up(bench: Bench) -> list[str]:
     """Which keys this agent has read so far."""
-    return [action.node for action in bench.every(LookUp)]
+    return [action.node for action in bench.every(LookUpNode)]
 
 
 # --- links ----------------------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ def looked_up(bench: Bench) -> list[str]:
 
 def test_the_link_of_a_node_that_is_not_registered_is_closed_after_its_key_was_read() -> None:
     bench = running()
-    bench.tell(Dialled(("ghost",)))
+    bench.tell(InboundLinksChanged(("ghost",)))
     bench.at(CHECK_AFTER_S - 0.1)
     assert looked_up(bench) == []
     assert bench.core.wake_at is not None
@@ -36,7 +36,7 @@ def test_the_link_of_a_node_that_is_not_registered_is_closed_after_its_key_was_r
 
 def test_the_link_of_a_member_stays_and_nothing_is_read_for_it() -> None:
     bench = running()
-    bench.tell(Dialled(("a",)))
+    bench.tell(InboundLinksChanged(("a",)))
     for minute in range(1, 5):
         bench.at(minute * CHECK_EVERY_S)
     assert looked_up(bench) == []
@@ -47,17 +47,17 @@ def test_the_link_of_a_member_that_is_not_registered_any_more_stays() -> None:
     bench = running()
     bench.shelf.delete(KEYS.member("a"))
     bench.look()
-    bench.tell(Dialled(("a",)))
+    bench.tell(InboundLinksChanged(("a",)))
     bench.at(CHECK_AFTER_S)
     assert closed(bench) == []
 
 
 def test_the_link_of_a_node_of_the_generation_before_stays() -> None:
     bench = running()
-    bench.world(2, "b", before=Before(1, ("a", "b"), Why.LOSS))
+    bench.world(2, "b", before=Predecessor(1, ("a", "b"), ChangeReason.LOSS))
     bench.shelf.delete(KEYS.member("a"))
     bench.look()
-    bench.tell(Dialled(("a",)))
+    bench.tell(InboundLinksChanged(("a",)))
     bench.at(CHECK_AFTER_S)
     assert closed(bench) == []
 
@@ -65,7 +65,7 @@ def test_the_link_of_a_node_of_the_generation_before_stays() -> None:
 def test_the_link_of_a_spare_stays_and_its_key_is_read_once_a_minute() -> None:
     bench = running()
     bench.others("c")
-    bench.tell(Dialled(("c",)))
+    bench.tell(InboundLinksChanged(("c",)))
     bench.at(CHECK_AFTER_S)
     bench.at(CHECK_EVERY_S)
     assert looked_up(bench) == ["c"]
@@ -78,7 +78,7 @@ def test_the_link_of_a_spare_stays_and_its_key_is_read_once_a_minute() -> None:
 def test_a_proposer_reads_nothing_for_a_node_that_its_list_of_members_has() -> None:
     bench = Bench("a", "1")
     bench.others("b")
-    bench.tell(Dialled(("b",)))
+    bench.tell(InboundLinksChanged(("b",)))
     bench.at(CHECK_AFTER_S)
     assert looked_up(bench) == []
     assert closed(bench) == []
@@ -86,7 +86,7 @@ def test_a_proposer_reads_nothing_for_a_node_that_its_list_of_members_has() -> N
 
 def test_links_stay_while_the_store_does_not_answer_and_are_checked_when_it_does() -> None:
     bench = running()
-    bench.tell(Dialled(("ghost",)))
+    bench.tell(InboundLinksChanged(("ghost",)))
     bench.offline = True
     bench.at(CHECK_AFTER_S)
     bench.at(2 * CHECK_AFTER_S)
@@ -99,26 +99,26 @@ def test_links_stay_while_the_store_does_not_answer_and_are_checked_when_it_does
 
 def test_one_key_is_read_at_a_time() -> None:
     bench = running()
-    bench.tell(Dialled(("ghost1", "ghost2")))
-    asked = bench.core.handle(Dialled(("ghost1", "ghost2", "ghost3")), CHECK_AFTER_S)
-    assert [action for action in asked if isinstance(action, LookUp)] == [LookUp("ghost1")]
+    bench.tell(InboundLinksChanged(("ghost1", "ghost2")))
+    asked = bench.core.handle(InboundLinksChanged(("ghost1", "ghost2", "ghost3")), CHECK_AFTER_S)
+    assert [action for action in asked if isinstance(action, LookUpNode)] == [LookUpNode("ghost1")]
 
 
 def test_of_a_crowd_of_strangers_the_oldest_links_are_closed_at_once_and_none_that_is_confirmed() -> None:
     bench = running()
     bench.others("c")
-    bench.tell(Dialled(("c",)))
+    bench.tell(InboundLinksChanged(("c",)))
     bench.at(CHECK_AFTER_S)
     ghosts = tuple(f"ghost{number}" for number in range(UNCONFIRMED_MAX + 2))
-    bench.tell(Dialled(("c", "a", *ghosts)))
+    bench.tell(InboundLinksChanged(("c", "a", *ghosts)))
     assert closed(bench) == ["ghost0", "ghost1"]
-    (line,) = [action for action in bench.every(Say) if "closed" in action.text]
+    (line,) = [action for action in bench.every(LogLine) if "closed" in action.text]
     assert line.text.startswith("2 links are closed"), "one line, however many links"
 
 
 def test_before_the_store_was_read_nothing_is_closed() -> None:
     bench = Bench(offline=True)
-    bench.tell(Dialled(("a",)))
+    bench.tell(InboundLinksChanged(("a",)))
     bench.at(CHECK_AFTER_S)
     assert looked_up(bench) == []
     assert closed(bench) == []

@@ -5,17 +5,17 @@ from __future__ import annotations
 from elastic.core.agent.events import (
     AskLinks,
     AskVouch,
-    Linked,
     LinksAnswered,
+    LinksChanged,
     LinkTarget,
-    ProvenGone,
+    ProcessProvenDead,
     VouchAsked,
     WatchLinks,
 )
-from elastic.core.agent.links import concerns, vouch_s, watch, yields
+from elastic.core.agent.links import grantable_seconds, may_replace, should_take_over, watch
 from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import Reason
-from elastic.core.model import Ended, Outcome, Why
+from elastic.core.model import ChangeReason, Outcome, OutcomeKind
 from tests.unit.bench import Bench, running, vouched
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
@@ -90,7 +90,7 @@ def test_a_node_whose_death_is_proven_is_watched_no_more_and_one_that_lost_its_k
     bench.shelf.delete(KEYS.member("c"))
     bench.look()
     assert watched(bench) == {"b": target(bench, "b"), "c": kept}
-    bench.tell(ProvenGone("b", gone, "host-b"))
+    bench.tell(ProcessProvenDead("b", gone, "host-b"))
     assert watched(bench) == {"c": kept}
 
 
@@ -116,12 +116,12 @@ def test_nothing_is_asked_while_nothing_is_wrong() -> None:
 
 def test_a_failure_is_asked_about_once_and_then_acted_on() -> None:
     bench = first()
-    failed = Outcome(ended=Ended.FAILED, over=False, host="host-b", exits=(worker_exit(1, consequence=True),))
+    failed = Outcome(ended=OutcomeKind.FAILED, over=False, host="host-b", exits=(worker_exit(1, consequence=True),))
     bench.shelf.put(KEYS.outcome(1, "b"), failed)
     bench.look()
     assert len(bench.every(AskLinks)) == 1
     assert bench.facts.generation is not None
-    assert (bench.facts.generation.g, bench.facts.generation.why) == (2, Why.FAILURE)
+    assert (bench.facts.generation.g, bench.facts.generation.why) == (2, ChangeReason.FAILURE)
 
 
 def test_a_member_whose_key_is_gone_is_asked_and_works_on_if_it_answers() -> None:
@@ -219,14 +219,14 @@ def test_the_first_yields_once_it_is_silent_again_and_again_and_a_refresh_of_thi
     silent(bench, 1.0)
     bench.now = 1.1
     bench.refreshed()
-    assert not yields(bench.facts, "a")
+    assert not should_take_over(bench.facts, "a")
     silent(bench, 1.0 + REFRESH_S)
-    assert not yields(bench.facts, "a")
+    assert not should_take_over(bench.facts, "a")
     bench.now += 0.1
     bench.refreshed()
-    assert yields(bench.facts, "a")
+    assert should_take_over(bench.facts, "a")
     bench.at(1.0 + 3 * REFRESH_S)
-    assert not yields(bench.facts, "a")
+    assert not should_take_over(bench.facts, "a")
 
 
 def test_a_node_that_is_silent_now_and_then_yields_nothing() -> None:
@@ -234,20 +234,20 @@ def test_a_node_that_is_silent_now_and_then_yields_nothing() -> None:
     for at in range(1, 60, 4):
         silent(bench, float(at))
         bench.refreshed()
-        assert not yields(bench.facts, "a")
+        assert not should_take_over(bench.facts, "a")
 
 
 def test_the_next_in_line_proposes_and_grants_while_the_first_does_not_reach_the_store_and_steps_back_after() -> None:
     bench = second()
-    assert vouch_s(bench.facts, "a", 1, bench.now) == 0.0
+    assert grantable_seconds(bench.facts, "a", 1, bench.now) == 0.0
     silent(bench, 1.0, 1.0 + REFRESH_S)
     bench.refreshed()
     assert bench.facts.decision is not None
     assert bench.facts.decision.code is Reason.TRAINING
-    assert vouch_s(bench.facts, "a", 1, bench.now) > 0
+    assert grantable_seconds(bench.facts, "a", 1, bench.now) > 0
     bench.at(1.0 + 3 * REFRESH_S)
     assert bench.facts.decision is None
-    assert vouch_s(bench.facts, "a", 1, bench.now) == 0.0
+    assert grantable_seconds(bench.facts, "a", 1, bench.now) == 0.0
 
 
 def test_who_takes_the_place_of_the_first_keeps_its_link_to_it() -> None:
@@ -263,7 +263,7 @@ def test_a_link_that_comes_up_while_others_are_asked_is_not_taken_for_silent() -
     bench.links("b")
     bench.shelf.delete(KEYS.member("b"))
     asked = [one for one in bench.core.handle(bench.seen(), bench.now) if isinstance(one, AskLinks)]
-    bench.core.handle(Linked(frozenset({"b", "c"})), bench.now)
+    bench.core.handle(LinksChanged(frozenset({"b", "c"})), bench.now)
     bench.core.handle(LinksAnswered(asked[0].number, frozenset({"b"})), bench.now)
     assert bench.facts.memory.linked == {"b", "c"}
 
@@ -273,7 +273,7 @@ def test_a_link_that_is_not_wanted_any_more_says_nothing_of_its_node() -> None:
     bench.links("b", "c")
     bench.facts.following = (False, "b")
     watch(bench.facts)
-    bench.core.handle(Linked(frozenset({"b"})), bench.now)
+    bench.core.handle(LinksChanged(frozenset({"b"})), bench.now)
     assert bench.facts.memory.unheard == frozenset()
 
 
@@ -288,5 +288,5 @@ def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> N
 
 
 def test_that_a_node_asks_for_a_word_concerns_the_others_only_if_it_is_the_first() -> None:
-    assert not concerns(first().facts, "b")
-    assert concerns(second().facts, "a")
+    assert not may_replace(first().facts, "b")
+    assert may_replace(second().facts, "a")

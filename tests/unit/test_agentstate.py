@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from elastic.core.agent.events import (
     CloseSession,
-    Drain,
+    DrainRequested,
+    NodePrepared,
     OpenSession,
-    Prepared,
     ReportFailure,
     ReportVerdict,
-    Send,
+    SendTransaction,
     StartWorkers,
 )
 from elastic.core.agent.state import Phase
-from elastic.core.model import Before, Cause, Ended, Status, Why
+from elastic.core.model import Cause, ChangeReason, FinalStatus, OutcomeKind, Predecessor
 from elastic.core.run_deadline import margin_s
 from tests.unit.bench import Bench, gated, joining, running, spare, stopping
 from tests.unit.documents import KEYS
@@ -22,7 +22,7 @@ from tests.unit.views import worker_exit
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)
 """How long a node may run after a good refresh, by its own lease."""
-BOTH = Before(1, ("a", "b"), Why.LOSS)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.LOSS)
 CAUSE = Cause(g=1, host="host-a", node="a", exits=(worker_exit(),), ranks=(0,), world_size=2)
 
 # --- whole lives --------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_a_node_alone_joins_proposes_runs_completes_the_job_and_leaves() -> None
         "joined the job as a",
         "generation 1: 1 node, world size 1, this is M_id 0 (rank 0): 1 of 1 node is here",
     ]
-    assert [report.verdict.status for report in bench.every(ReportVerdict)] == [Status.COMPLETED]
+    assert [report.verdict.status for report in bench.every(ReportVerdict)] == [FinalStatus.COMPLETED]
     assert bench.exit_code == 0
     assert not bench.registered
 
@@ -54,16 +54,16 @@ def test_a_node_asks_for_its_lease_and_registers_when_it_is_prepared() -> None:
     bench = Bench("a", "1", prepared=False)
     bench.at(2.0)
     assert len(bench.every(OpenSession)) == 1
-    assert bench.every(Send) == []
-    bench.tell(Prepared())
+    assert bench.every(SendTransaction) == []
+    bench.tell(NodePrepared())
     assert bench.phase is Phase.RUNNING
 
 
 def test_a_node_that_is_not_prepared_yet_can_leave() -> None:
     bench = Bench("a", "1", prepared=False)
-    bench.tell(Drain(143, "SIGTERM"))
+    bench.tell(DrainRequested(143, "SIGTERM"))
     assert bench.exit_code == 143
-    assert bench.every(Send) == []
+    assert bench.every(SendTransaction) == []
 
 
 def test_a_node_alone_restarts_its_failing_script_until_no_restart_is_left() -> None:
@@ -75,18 +75,18 @@ def test_a_node_alone_restarts_its_failing_script_until_no_restart_is_left() -> 
             bench.at(bench.core.wake_at)  # The pause after failures without progress.
     assert bench.starts == [1, 2, 3]
     verdict = bench.every(ReportVerdict)[0].verdict
-    assert (verdict.status, verdict.reason) == (Status.FAILED, "no restart is left (--max_restarts 2)")
+    assert (verdict.status, verdict.reason) == (FinalStatus.FAILED, "no restart is left (--max_restarts 2)")
     assert [report.note for report in bench.every(ReportFailure)] == ["restart 1 of 2", "restart 2 of 2"]
     assert bench.exit_code == 1
 
 
 def test_a_member_is_chosen_runs_is_stopped_records_it_and_runs_again() -> None:
     bench = running()
-    bench.world(2, "a b", why=Why.FAILURE, before=BOTH)
+    bench.world(2, "a b", why=ChangeReason.FAILURE, before=BOTH)
     assert bench.stops == [(1, 2.0)]
     bench.gone(step=40)
     assert bench.phase is Phase.GATED
-    assert (bench.outcomes[1].ended, bench.outcomes[1].over, bench.outcomes[1].step) == (Ended.STOPPED, True, 40)
+    assert (bench.outcomes[1].ended, bench.outcomes[1].over, bench.outcomes[1].step) == (OutcomeKind.STOPPED, True, 40)
     bench.go(2)
     assert bench.starts == [1, 2]
 
@@ -139,7 +139,7 @@ def test_the_lease_has_the_time_that_the_jobs_spec_says() -> None:
 
 
 def test_a_node_that_comes_late_reports_the_verdict_and_exits_by_it() -> None:
-    for status, code in ((Status.COMPLETED, 0), (Status.FAILED, 1)):
+    for status, code in ((FinalStatus.COMPLETED, 0), (FinalStatus.FAILED, 1)):
         bench = joining()
         bench.offline = False
         bench.verdict(status)
@@ -198,7 +198,7 @@ def finished(**options: object) -> Bench:
     bench.shelf.put(KEYS.incarnation, "i1")
     bench.shelf.put(KEYS.spec, bench.spec)
     bench.offline = False
-    bench.verdict(Status.FAILED)
+    bench.verdict(FinalStatus.FAILED)
     return bench
 
 
@@ -217,7 +217,7 @@ def test_rerun_waits_for_a_member_that_may_just_be_leaving_and_then_reads_the_ve
     bench.shelf.put(KEYS.spec, bench.spec)
     bench.shelf.put(KEYS.member("a"), bench.facts.me.member, leased=True)
     bench.offline = False
-    bench.verdict(Status.FAILED)
+    bench.verdict(FinalStatus.FAILED)
     assert bench.phase is Phase.JOINING
     bench.at(9.9)
     assert bench.phase is Phase.JOINING
@@ -231,7 +231,7 @@ def test_rerun_begins_as_soon_as_the_last_member_has_left() -> None:
     bench.shelf.put(KEYS.spec, bench.spec)
     bench.shelf.put(KEYS.member("a"), bench.facts.me.member, leased=True)
     bench.offline = False
-    bench.verdict(Status.COMPLETED)
+    bench.verdict(FinalStatus.COMPLETED)
     bench.shelf.delete(KEYS.member("a"))
     bench.at(1)
     assert bench.phase is Phase.RUNNING
@@ -243,7 +243,7 @@ def test_rerun_does_not_replace_a_verdict_that_came_after_this_nodes_start() -> 
     bench.shelf.put(KEYS.spec, bench.spec)
     bench.facts.first_revision = bench.shelf.core.revision
     bench.offline = False
-    bench.verdict(Status.COMPLETED)
+    bench.verdict(FinalStatus.COMPLETED)
     assert bench.exit_code == 0
     assert bench.shelf.view.verdict is not None
 
@@ -302,7 +302,7 @@ def test_the_start_names_the_place_the_go_and_the_store() -> None:
 def test_a_node_that_missed_its_go_says_so_to_the_gate_of_the_next_generation() -> None:
     bench = gated()
     bench.world(2, "a b", before=BOTH)
-    assert (bench.outcomes[1].ended, bench.outcomes[1].over) == (Ended.STOPPED, True)
+    assert (bench.outcomes[1].ended, bench.outcomes[1].over) == (OutcomeKind.STOPPED, True)
     bench.go(2)
     assert bench.starts == [2]
 

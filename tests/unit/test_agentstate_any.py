@@ -8,41 +8,41 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.core.admission import Me
+from elastic.core.admission import NodeIdentity
 from elastic.core.agent.events import (
     Action,
-    Answered,
-    Dialled,
-    Drain,
+    DrainRequested,
     Event,
-    Exit,
-    Exited,
-    Gone,
-    Granted,
-    GrantFailed,
-    Linked,
+    ExitAgent,
+    ExtendRunDeadline,
+    InboundLinksChanged,
+    LeaseGranted,
+    LeaseGrantFailed,
+    LeaseRefreshed,
     LinksAnswered,
-    LookedUp,
-    Older,
-    Prepared,
-    ProvenDead,
-    ProvenGone,
-    Refreshed,
-    RunUntil,
-    Send,
+    LinksChanged,
+    NodeLookedUp,
+    NodePrepared,
+    NodeProvenDead,
+    PeersUnreachable,
+    PredecessorFound,
+    ProcessProvenDead,
+    SendTransaction,
     SessionLost,
     StartWorkers,
     Tick,
-    Unreached,
+    TransactionAnswered,
     ViewChanged,
     VouchAsked,
     Vouched,
+    WorkerExited,
+    WorkersGone,
 )
-from elastic.core.agent.state import Facts, Limits, Phase
+from elastic.core.agent.state import AgentState, Phase, Timeouts
 from elastic.core.agent.table import AgentCore
-from elastic.core.keys import Stored, View
-from elastic.core.membership.decision import Policy
-from elastic.core.model import Before, Np, Spec, Status, Why
+from elastic.core.keys import StoredDocument, StoreView
+from elastic.core.membership.decision import DecisionPolicy
+from elastic.core.model import ChangeReason, FinalStatus, JobSpec, Np, Predecessor
 from elastic.core.transactions import Transaction
 from tests.unit.bench import IN_PHASE, Bench, vouched
 from tests.unit.documents import KEYS, job_views, nodes, texts, views, worker_exits
@@ -62,36 +62,36 @@ events: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.builds(ViewChanged, job_views(), st.integers(0, 5)),
     st.builds(ViewChanged, job_views(), st.integers(0, 5)),
     st.builds(ViewChanged, views(), st.integers(0, 5)),
-    st.builds(Granted, leases, ttls, times),
-    st.builds(Granted, leases, ttls, times),
-    st.just(GrantFailed()),
-    st.builds(Refreshed, leases, ttls, times, st.integers(0, 12)),
+    st.builds(LeaseGranted, leases, ttls, times),
+    st.builds(LeaseGranted, leases, ttls, times),
+    st.just(LeaseGrantFailed()),
+    st.builds(LeaseRefreshed, leases, ttls, times, st.integers(0, 12)),
     st.builds(SessionLost, leases, texts),
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 15)),
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 15)),
-    st.builds(Older, st.integers(0, 12), st.none() | nodes, st.integers(0, 12), st.booleans()),
-    st.builds(Exited, generations_g, worker_exits, st.booleans()),
-    st.builds(Unreached, generations_g, out_of_reach, given_up),
-    st.builds(Gone, generations_g, st.integers(-1, 100)),
-    st.just(Prepared()),
-    st.builds(Drain, st.integers(1, 15), texts),
-    st.builds(Linked, st.frozensets(nodes)),
+    st.builds(PredecessorFound, st.integers(0, 12), st.none() | nodes, st.integers(0, 12), st.booleans()),
+    st.builds(WorkerExited, generations_g, worker_exits, st.booleans()),
+    st.builds(PeersUnreachable, generations_g, out_of_reach, given_up),
+    st.builds(WorkersGone, generations_g, st.integers(-1, 100)),
+    st.just(NodePrepared()),
+    st.builds(DrainRequested, st.integers(1, 15), texts),
+    st.builds(LinksChanged, st.frozensets(nodes)),
     st.builds(LinksAnswered, st.integers(0, 3), st.frozensets(nodes)),
     st.builds(VouchAsked, nodes),
     st.builds(Vouched, nodes, generations_g, times, times),
-    st.builds(Dialled, st.lists(nodes, unique=True).map(tuple)),
-    st.builds(LookedUp, nodes, st.none() | st.booleans()),
-    st.builds(ProvenGone, nodes, st.integers(1, 12), texts),
-    st.builds(ProvenDead, nodes),
+    st.builds(InboundLinksChanged, st.lists(nodes, unique=True).map(tuple)),
+    st.builds(NodeLookedUp, nodes, st.none() | st.booleans()),
+    st.builds(ProcessProvenDead, nodes, st.integers(1, 12), texts),
+    st.builds(NodeProvenDead, nodes),
     st.just(Tick()),
 )
-OWN = Stored(member(), 2, 2, lease=1)
-EMPTY = View(revision=1)
+OWN = StoredDocument(member(), 2, 2, lease=1)
+EMPTY = StoreView(revision=1)
 
 
-def as_registered(view: View) -> View:
+def as_registered(view: StoreView) -> StoreView:
     """The same, but this node stands there and the store is the one that it has joined."""
-    incarnation = Stored("i1", 1, 1)
+    incarnation = StoredDocument("i1", 1, 1)
     return replace(view, members={**view.members, "a": OWN}, incarnation=incarnation, damaged=(), revision=12)
 
 
@@ -99,12 +99,12 @@ steady: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.builds(ViewChanged, job_views().map(as_registered), st.integers(0, 5)),
     st.builds(ViewChanged, job_views().map(as_registered), st.integers(0, 5)),
     st.builds(ViewChanged, job_views().map(as_registered), st.integers(0, 5)),
-    st.builds(Refreshed, st.just(1), st.just(20.0), times, st.sampled_from([0, 2, 2, 2, 5])),
-    st.builds(Exited, st.integers(2, 3), worker_exits, st.booleans()),
-    st.builds(Exited, st.integers(2, 3), st.just(WELL), st.just(True)),
-    st.builds(Unreached, st.integers(2, 3), out_of_reach, given_up),
-    st.builds(Gone, st.integers(2, 3), st.integers(-1, 100)),
-    st.builds(Gone, st.integers(2, 3), st.integers(-1, 100)),
+    st.builds(LeaseRefreshed, st.just(1), st.just(20.0), times, st.sampled_from([0, 2, 2, 2, 5])),
+    st.builds(WorkerExited, st.integers(2, 3), worker_exits, st.booleans()),
+    st.builds(WorkerExited, st.integers(2, 3), st.just(WELL), st.just(True)),
+    st.builds(PeersUnreachable, st.integers(2, 3), out_of_reach, given_up),
+    st.builds(WorkersGone, st.integers(2, 3), st.integers(-1, 100)),
+    st.builds(WorkersGone, st.integers(2, 3), st.integers(-1, 100)),
     st.builds(Vouched, nodes, st.integers(2, 3), times, times),
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 12)),
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 12)),
@@ -122,10 +122,10 @@ class Watched:
     """An agent's core that is told anything, and what it did so far."""
 
     def __init__(self, *, rerun: bool, force: bool, elastic_timeout_s: float | None) -> None:
-        spec = Spec(np=Np(low=1, high=3, first=1), slots=1, settle_s=0.0)
-        me = Me("a", member(), spec, "i", force=force, rerun=rerun)
-        limits = Limits(elastic_timeout_s=elastic_timeout_s)
-        self.core = AgentCore(Facts(me, KEYS, limits, Policy("a"), now=0.0))
+        spec = JobSpec(np=Np(low=1, high=3, first=1), slots=1, settle_s=0.0)
+        me = NodeIdentity("a", member(), spec, "i", force=force, rerun=rerun)
+        limits = Timeouts(elastic_timeout_s=elastic_timeout_s)
+        self.core = AgentCore(AgentState(me, KEYS, limits, DecisionPolicy("a"), now=0.0))
         self.now = 0.0
         self.sent: list[Transaction] = []
         self.told_until = float("-inf")
@@ -135,7 +135,7 @@ class Watched:
         if isinstance(event, tuple):
             which, succeeded, revision = event
             known = self.sent[-1 - which % len(self.sent)] if self.sent else Transaction("go", (), ())
-            event = Answered(known, succeeded, revision)
+            event = TransactionAnswered(known, succeeded, revision)
         facts = self.core.facts
         ended, idle = facts.phase is Phase.ENDED, facts.workers_gone
         actions = self.core.handle(event, self.now)
@@ -143,20 +143,20 @@ class Watched:
         assert self.core.wake_at is None or self.core.wake_at > self.now, "it is not called in the past"
         for action in actions:
             match action:
-                case Send(transaction=transaction):
+                case SendTransaction(transaction=transaction):
                     self.sent.append(transaction)
                 case StartWorkers(generation=generation):
-                    assert idle or isinstance(event, Gone), "two worlds never run on one node"
+                    assert idle or isinstance(event, WorkersGone), "two worlds never run on one node"
                     assert generation.index("a") is not None
                     assert self.now < facts.right.until(), "nothing starts without the right to run"
                     self.told_until = facts.run_until
-                case RunUntil(t=t):
+                case ExtendRunDeadline(t=t):
                     assert t > self.told_until, "a time that was promised to the nursery is not told again"
                     self.told_until = t
-                case Exit():
+                case ExitAgent():
                     assert facts.phase is Phase.ENDED
                     assert idle or facts.workers_gone, "an agent does not leave its workers behind"
-        assert (facts.phase is Phase.ENDED) == (ended or any(isinstance(action, Exit) for action in actions))
+        assert (facts.phase is Phase.ENDED) == (ended or any(isinstance(action, ExitAgent) for action in actions))
         return actions
 
 
@@ -183,7 +183,7 @@ def test_a_registered_agents_core_raises_nothing_whatever_it_is_told(
     then: list[tuple[Event | Unsent, float]],
 ) -> None:
     agent.tell(ViewChanged(EMPTY, 1))
-    agent.tell(Granted(1, 20.0, 0.0))
+    agent.tell(LeaseGranted(1, 20.0, 0.0))
     agent.tell((0, True, 2))
     assert agent.core.phase is Phase.SPARE
     for event, pause_s in [*told, *then]:
@@ -212,7 +212,7 @@ HAPPENINGS: dict[str, Callable[[Bench], object]] = {
     "a worker fails": lambda bench: bench.exit(1),
     "workers are gone": lambda bench: bench.gone(),
     "SIGTERM": lambda bench: bench.drain(),
-    "the job has failed": lambda bench: bench.verdict(Status.FAILED),
+    "the job has failed": lambda bench: bench.verdict(FinalStatus.FAILED),
     "the registration is lost": lambda bench: bench.unregister() if bench.registered else None,
     "the lease ends": lambda bench: bench.expire() if bench.facts.lease is not None else None,
     "the lease is refreshed": lambda bench: bench.refreshed() if bench.facts.lease is not None else None,
@@ -220,7 +220,7 @@ HAPPENINGS: dict[str, Callable[[Bench], object]] = {
     "the store is back": come_back,
     "the one before is gone": lambda bench: lose(bench, "a"),
     "others hear it": lambda bench: bench.tell(vouched(bench.now + 30, bench.facts.workers_g)),
-    "it hears the others": lambda bench: bench.tell(Linked(frozenset("a"))),
+    "it hears the others": lambda bench: bench.tell(LinksChanged(frozenset("a"))),
     "a second": lambda bench: bench.at(bench.now + 1),
     "it is called when it wants": lambda bench: bench.at(max(bench.core.wake_at or 0.0, bench.now)),
 }
@@ -232,13 +232,15 @@ def newest(bench: Bench) -> int:
     return stored.value.g if stored is not None else 0
 
 
-def ran(bench: Bench) -> Before | None:
+def ran(bench: Bench) -> Predecessor | None:
     """The world that last got its go."""
     view = bench.shelf.view
     if view.go is None or view.generation is None:
         return None
     if view.go.value.g == view.generation.value.g:
-        return Before(view.go.value.g, tuple(place.node for place in view.generation.value.members), Why.LOSS)
+        return Predecessor(
+            view.go.value.g, tuple(place.node for place in view.generation.value.members), ChangeReason.LOSS
+        )
     return view.generation.value.before
 
 

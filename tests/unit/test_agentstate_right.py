@@ -5,14 +5,23 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from elastic.core.agent.events import Gone, Prepared, ProvenDead, ProvenGone, Revoke, RunUntil, SessionLost, ViewChanged
-from elastic.core.agent.links import vouch_s
+from elastic.core.agent.events import (
+    ExtendRunDeadline,
+    NodePrepared,
+    NodeProvenDead,
+    ProcessProvenDead,
+    RevokeLease,
+    SessionLost,
+    ViewChanged,
+    WorkersGone,
+)
+from elastic.core.agent.links import grantable_seconds
 from elastic.core.agent.state import Phase
-from elastic.core.keys import Stored, View
-from elastic.core.kv import Put, Range
+from elastic.core.keys import StoredDocument, StoreView
+from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.memory import GONE_MAX
-from elastic.core.model import Before, Ended, MemberState, Status, Why
+from elastic.core.model import ChangeReason, FinalStatus, MemberState, OutcomeKind, Predecessor
 from elastic.core.run_deadline import margin_s
 from launcher.config.readers import np as read_np
 from tests.unit.bench import Bench, gated, running, serving, spare, stopping, vouched
@@ -22,14 +31,14 @@ from tests.unit.shelf import Shelf
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)
 """How long a node may run after a good refresh, by its own lease."""
-BOTH = Before(1, ("a", "b"), Why.LOSS)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.LOSS)
 
 # --- the right to run ---------------------------------------------------------------------------------------------
 
 
 def run_untils(bench: Bench) -> list[float]:
     """What the nursery was told."""
-    return [action.t for action in bench.every(RunUntil)]
+    return [action.t for action in bench.every(ExtendRunDeadline)]
 
 
 def test_the_nursery_is_told_a_later_time_at_each_refresh() -> None:
@@ -58,7 +67,12 @@ def test_whose_lease_ends_while_its_workers_save_registers_again_and_who_drains_
         bench = running()
         if told_to_leave:
             bench.drain()
-        bench.world(2, "a" if told_to_leave else "a b c", why=Why.DRAIN if told_to_leave else Why.GROWTH, before=BOTH)
+        bench.world(
+            2,
+            "a" if told_to_leave else "a b c",
+            why=ChangeReason.DRAIN if told_to_leave else ChangeReason.GROWTH,
+            before=BOTH,
+        )
         assert bench.phase is Phase.STOPPING
         bench.now = 1.0
         bench.expire()
@@ -132,12 +146,12 @@ def proposer(*heard: str) -> Bench:
 
 def test_the_first_of_a_generation_vouches_for_its_members_within_its_own_right() -> None:
     bench = proposer()
-    assert vouch_s(bench.facts, "b", 1, bench.now) == OWN_S
+    assert grantable_seconds(bench.facts, "b", 1, bench.now) == OWN_S
     bench.at(1.0)
-    assert vouch_s(bench.facts, "b", 1, bench.now) == OWN_S - 1.0
-    assert vouch_s(bench.facts, "stranger", 1, bench.now) == 0.0
-    assert vouch_s(bench.facts, "b", 2, bench.now) == 0.0
-    assert vouch_s(bench.facts, "b", 0, bench.now) == 0.0
+    assert grantable_seconds(bench.facts, "b", 1, bench.now) == OWN_S - 1.0
+    assert grantable_seconds(bench.facts, "stranger", 1, bench.now) == 0.0
+    assert grantable_seconds(bench.facts, "b", 2, bench.now) == 0.0
+    assert grantable_seconds(bench.facts, "b", 0, bench.now) == 0.0
 
 
 def test_a_vouch_is_never_longer_than_a_leases_time() -> None:
@@ -145,19 +159,19 @@ def test_a_vouch_is_never_longer_than_a_leases_time() -> None:
     bench.offline = True
     bench.at(3.0)
     assert bench.facts.right.until() == 3.0 + TTL_S
-    assert vouch_s(bench.facts, "b", 1, bench.now) == TTL_S
+    assert grantable_seconds(bench.facts, "b", 1, bench.now) == TTL_S
 
 
 def test_nobody_but_the_first_of_a_running_generation_vouches() -> None:
-    assert vouch_s(running().facts, "a", 1, 0.0) == 0.0
-    assert vouch_s(stopping().facts, "a", 1, 0.0) == 0.0
-    assert vouch_s(spare().facts, "a", 1, 0.0) == 0.0
+    assert grantable_seconds(running().facts, "a", 1, 0.0) == 0.0
+    assert grantable_seconds(stopping().facts, "a", 1, 0.0) == 0.0
+    assert grantable_seconds(spare().facts, "a", 1, 0.0) == 0.0
 
 
 def test_a_proposer_whose_workers_are_being_stopped_vouches_for_nobody() -> None:
     bench = proposer("b", "c")
     bench.exit(1)
-    assert vouch_s(bench.facts, "b", 1, bench.now) == 0.0
+    assert grantable_seconds(bench.facts, "b", 1, bench.now) == 0.0
 
 
 def test_the_first_holds_its_right_beyond_its_lease_while_it_hears_every_member() -> None:
@@ -222,7 +236,7 @@ def test_a_node_without_an_np_of_its_own_brings_that_of_a_job_without_a_maximum_
     bench.shelf.put(KEYS.incarnation, "i1")
     bench.shelf.put(KEYS.spec, msgspec.structs.replace(bench.spec, np=read_np(of_the_job)))
     bench.others("a")
-    bench.tell(Prepared())
+    bench.tell(NodePrepared())
     assert bench.registered
     assert any("--np is 1+ there, 1 here" in line for line in bench.lines) == (np_given and of_the_job == "1+")
     bench.shelf = Shelf(KEYS)
@@ -285,8 +299,8 @@ def test_the_next_in_line_takes_over_when_the_one_before_it_is_gone() -> None:
 def test_the_next_in_line_takes_over_when_the_one_before_it_is_proven_gone() -> None:
     bench = running()
     a = bench.shelf.view.members["a"]
-    bench.tell(ProvenGone("a", a.create_revision, "host-a"))
-    assert bench.every(Revoke) == [Revoke(a.lease)]
+    bench.tell(ProcessProvenDead("a", a.create_revision, "host-a"))
+    assert bench.every(RevokeLease) == [RevokeLease(a.lease)]
     assert bench.shelf.view.generation is not None
     assert bench.shelf.view.generation.value.g == 2
 
@@ -295,13 +309,13 @@ def test_a_host_that_spoke_again_after_its_proof_of_death_is_not_believed_dead_a
     bench = proposer()
     old = bench.shelf.view.members["b"].create_revision
     bench.now = 1.0
-    bench.tell(ProvenGone("b", old, "host-b"))
+    bench.tell(ProcessProvenDead("b", old, "host-b"))
     assert bench.facts.generation is not None
     assert bench.facts.generation.index("b") is None
     bench.others("b")
     assert bench.facts.memory.distrusted == {"host-b"}
     new = bench.shelf.view.members["b"].create_revision
-    bench.tell(ProvenGone("b", new, "host-b"))
+    bench.tell(ProcessProvenDead("b", new, "host-b"))
     assert ("b", new) not in bench.facts.memory.gone
 
 
@@ -309,7 +323,7 @@ def test_a_false_proof_is_known_as_false_also_when_the_revoked_key_was_seen_to_b
     bench = proposer()
     old = bench.shelf.view.members["b"].create_revision
     bench.now = 1.0
-    bench.tell(ProvenGone("b", old, "host-b"))
+    bench.tell(ProcessProvenDead("b", old, "host-b"))
     bench.look()
     assert "b" not in bench.facts.view.members
     bench.at(2.0)
@@ -321,13 +335,13 @@ def test_a_false_proof_is_known_as_false_also_when_the_revoked_key_was_seen_to_b
 def test_of_proofs_whose_keys_are_gone_only_the_newest_are_kept() -> None:
     bench = proposer()
     for number in range(2 * GONE_MAX):
-        bench.tell(ProvenGone(f"old-{number}", number + 1, "host"))
+        bench.tell(ProcessProvenDead(f"old-{number}", number + 1, "host"))
     assert bench.facts.memory.gone == {(f"old-{at}", at + 1) for at in range(GONE_MAX, 2 * GONE_MAX)}
 
 
 def test_a_member_that_is_seen_dead_on_this_very_machine_is_lost_at_once() -> None:
     bench = proposer()
-    bench.tell(ProvenDead("b"))
+    bench.tell(NodeProvenDead("b"))
     assert bench.facts.generation is not None
     assert [place.node for place in bench.facts.generation.members] == ["a", "c"]
 
@@ -351,10 +365,10 @@ def test_a_proposer_that_waits_asks_to_be_called_when_the_window_ends() -> None:
     assert decision is not None
     assert decision.code is Reason.TRAINING
     bench.exit(1)
-    bench.tell(Gone(1))
+    bench.tell(WorkersGone(1))
     assert bench.starts == [1, 2]
     bench.exit(1)
-    bench.tell(Gone(2))
+    bench.tell(WorkersGone(2))
     decision = bench.facts.decision
     assert decision is not None
     assert decision.code is Reason.BACKOFF
@@ -365,7 +379,7 @@ def test_a_proposer_that_waits_asks_to_be_called_when_the_window_ends() -> None:
 
 def test_a_leaving_proposer_proposes_nothing_more() -> None:
     bench = proposer()
-    bench.verdict(Status.FAILED)
+    bench.verdict(FinalStatus.FAILED)
     bench.offline = True
     bench.gone()
     assert bench.facts.decision is None
@@ -373,7 +387,7 @@ def test_a_leaving_proposer_proposes_nothing_more() -> None:
 
 def test_a_node_that_works_on_is_not_refused_for_a_document_that_may_be_put_right() -> None:
     bench = running()
-    stood = bench.shelf.core.list(Range.key(KEYS.incarnation)).entries[0].value
+    stood = bench.shelf.core.list(KeyRange.key(KEYS.incarnation)).entries[0].value
     bench.tell(vouched(1000.0))
     bench.shelf.core.txn((), (Put(KEYS.incarnation, b"\xff"),))
     bench.look()
@@ -392,7 +406,7 @@ def test_a_refresh_while_nothing_is_due_only_prolongs_the_right() -> None:
     decided, asked = bench.facts.decided, len(bench.asked)
     bench.now = 0.5
     bench.refreshed()
-    assert [type(action) for action in bench.asked[asked:]] == [RunUntil]
+    assert [type(action) for action in bench.asked[asked:]] == [ExtendRunDeadline]
     assert (bench.facts.decided, bench.core.wake_at) == (decided, bench.facts.wake_at)
     assert bench.core.wake_at is not None
 
@@ -400,7 +414,7 @@ def test_a_refresh_while_nothing_is_due_only_prolongs_the_right() -> None:
 def test_whose_lease_ends_while_its_workers_save_does_not_register_in_a_job_that_has_ended() -> None:
     bench = serving()
     bench.roster(1, "a b", leaving=True)
-    bench.verdict(Status.FAILED)
+    bench.verdict(FinalStatus.FAILED)
     bench.expire()
     bench.look()
     assert (bench.phase, bench.registered, bench.facts.lease) == (Phase.STOPPING, False, None)
@@ -416,7 +430,7 @@ def test_nobody_says_how_its_workers_ended_in_a_store_whose_incarnation_is_gone(
     assert bench.outcomes == {}
     bench.shelf.core.txn((), (Put(KEYS.incarnation, stood.value),))
     bench.look()
-    assert bench.outcomes[1].ended is Ended.OK
+    assert bench.outcomes[1].ended is OutcomeKind.OK
 
 
 def test_a_store_without_spec_and_incarnation_in_which_a_generation_stands_is_no_empty_one() -> None:
@@ -432,6 +446,6 @@ def test_a_key_that_is_gone_from_another_store_is_missed_although_that_one_has_f
     bench = running()
     assert bench.facts.registered_at_revision > 1
     bench.offline = True
-    other = View(revision=1, incarnation=Stored("i2", 1, 1), spec=Stored(bench.spec, 1, 1))
+    other = StoreView(revision=1, incarnation=StoredDocument("i2", 1, 1), spec=StoredDocument(bench.spec, 1, 1))
     bench.tell(ViewChanged(other, 99))
     assert bench.facts.registered_at_revision == 0

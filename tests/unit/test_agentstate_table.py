@@ -11,23 +11,23 @@ import pytest
 
 from elastic.core.agent import table
 from elastic.core.agent.events import (
-    Answered,
-    Drain,
+    DrainRequested,
     Event,
-    Exited,
-    Gone,
-    Hung,
-    Linked,
-    Listens,
-    Older,
-    Refreshed,
+    LeaseRefreshed,
+    LinksChanged,
+    PeersUnreachable,
+    PredecessorFound,
     SessionLost,
     Tick,
-    Unreached,
+    TransactionAnswered,
+    WorkerExited,
+    WorkersGone,
+    WorkersHung,
+    WorkersListen,
 )
 from elastic.core.agent.state import Phase
 from elastic.core.agent.table import ROWS, TABLE
-from elastic.core.model import Before, Outcome, Status, Why
+from elastic.core.model import ChangeReason, FinalStatus, Outcome, Predecessor
 from elastic.core.transactions import Transaction
 from tests.unit.bench import (
     IN_PHASE,
@@ -46,14 +46,14 @@ from tests.unit.bench import (
 from tests.unit.documents import KEYS
 from tests.unit.views import worker_exit
 
-BOTH = Before(1, ("a", "b"), Why.LOSS)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.LOSS)
 
 
 def hurried() -> Bench:
     """While it stops its workers for a drain, somebody is lost."""
     bench = running()
-    bench.world(2, "a", why=Why.DRAIN, before=BOTH)
-    return look_after(bench, lambda told: told.world(3, "a", why=Why.LOSS, before=BOTH))
+    bench.world(2, "a", why=ChangeReason.DRAIN, before=BOTH)
+    return look_after(bench, lambda told: told.world(3, "a", why=ChangeReason.LOSS, before=BOTH))
 
 
 # --- the table as it stands ---------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def look_after(bench: Bench, change: Callable[[Bench], Any]) -> Bench:
     return bench
 
 
-def late_for(status: Status) -> Bench:
+def late_for(status: FinalStatus) -> Bench:
     """The job has ended before this node comes."""
     bench = joining()
     bench.offline = False
@@ -150,20 +150,20 @@ def unheard() -> Bench:
 def asked_to_leave() -> Bench:
     """Its workers are being stopped for a planned change."""
     bench = running()
-    bench.world(2, "a b", why=Why.GROWTH, before=Before(1, ("a", "b"), Why.GROWTH))
+    bench.world(2, "a b", why=ChangeReason.GROWTH, before=Predecessor(1, ("a", "b"), ChangeReason.GROWTH))
     return bench
 
 
 def out_of_time_while_they_save() -> Bench:
     """The machine of a member goes before its workers have saved."""
     bench = asked_to_leave()
-    bench.tell(Drain(4, "its machine goes", 7.0))
+    bench.tell(DrainRequested(4, "its machine goes", 7.0))
     bench.at(4.0)
     return bench
 
 
 SITUATIONS: dict[str, Callable[[], Bench]] = {
-    "joining: the job has ended": lambda: late_for(Status.COMPLETED),
+    "joining: the job has ended": lambda: late_for(FinalStatus.COMPLETED),
     "joining: refused": refused,
     "joining: drain": lambda: look_after(joining(), Bench.drain),
     "joining: gave up": lambda: look_after(joining(elastic_timeout_s=10.0), lambda bench: bench.at(10.0)),
@@ -185,7 +185,7 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     "running: ok": done,
     "running: only servers left": lambda: look_after(serving(), lambda bench: bench.exit(0)),
     "running: superseded": stopping,
-    "running: verdict": lambda: look_after(running(), lambda bench: bench.verdict(Status.FAILED)),
+    "running: verdict": lambda: look_after(running(), lambda bench: bench.verdict(FinalStatus.FAILED)),
     "running: killed": lambda: look_after(running(), Bench.gone),
     "running: drain unheard": unheard,
     "stopping: out of time": out_of_time_while_they_save,
@@ -219,19 +219,19 @@ def test_each_phase_is_reached_by_events_alone(phase: Phase) -> None:
 
 
 STRANGE: dict[str, Event] = {
-    "an exit of an older generation": Exited(0, worker_exit(), own=True),
-    "an exit of a newer generation": Exited(9, worker_exit(), own=True),
-    "workers of a newer generation that hang": Hung(9, (worker_exit(),)),
-    "workers of a newer generation that listen": Listens(9),
-    "workers of a newer generation that wait for nodes out of reach": Unreached(9, ("c",), (worker_exit(),)),
-    "the end of a newer generation's workers": Gone(9, step=1000),
-    "a refresh of another lease": Refreshed(999, 1000.0, 1e6, 1),
+    "an exit of an older generation": WorkerExited(0, worker_exit(), own=True),
+    "an exit of a newer generation": WorkerExited(9, worker_exit(), own=True),
+    "workers of a newer generation that hang": WorkersHung(9, (worker_exit(),)),
+    "workers of a newer generation that listen": WorkersListen(9),
+    "workers of a newer generation that wait for nodes out of reach": PeersUnreachable(9, ("c",), (worker_exit(),)),
+    "the end of a newer generation's workers": WorkersGone(9, step=1000),
+    "a refresh of another lease": LeaseRefreshed(999, 1000.0, 1e6, 1),
     "the loss of another lease": SessionLost(999, "TTL 0"),
     "a vouch for another generation": vouched(1e6, 9),
-    "an answer to a question that was not asked": Older(998, "z", 997),
-    "the answer to a transaction of nobody": Answered(Transaction("go", (), ()), True),
+    "an answer to a question that was not asked": PredecessorFound(998, "z", 997),
+    "the answer to a transaction of nobody": TransactionAnswered(Transaction("go", (), ()), True),
     "a call at no time in particular": Tick(),
-    "the same that is heard": Linked(frozenset()),
+    "the same that is heard": LinksChanged(frozenset()),
 }
 
 
@@ -267,7 +267,7 @@ def test_a_late_vouch_for_workers_that_are_gone_or_going_starts_nothing(phase: P
 
 def test_an_exit_that_our_own_signal_caused_is_no_failure() -> None:
     bench = stopping()
-    bench.tell(Exited(1, worker_exit(code=-15), own=False))
+    bench.tell(WorkerExited(1, worker_exit(code=-15), own=False))
     bench.gone()
     assert bench.outcomes[1] == Outcome(ended=bench.outcomes[1].ended, over=True, host="host-b")
     assert bench.outcomes[1].ended == "stopped"
@@ -276,7 +276,7 @@ def test_an_exit_that_our_own_signal_caused_is_no_failure() -> None:
 def test_the_end_of_the_workers_that_is_told_twice_is_recorded_once() -> None:
     bench = done()
     recorded = bench.shelf.view.outcomes[1, "b"]
-    bench.tell(Gone(1, step=70), Exited(1, worker_exit(), own=True))
+    bench.tell(WorkersGone(1, step=70), WorkerExited(1, worker_exit(), own=True))
     assert bench.shelf.view.outcomes[1, "b"] == recorded
 
 
@@ -284,12 +284,12 @@ def test_the_first_drain_counts() -> None:
     bench = running()
     bench.drain()
     bench.now = 1.0
-    bench.tell(Drain(130, "SIGINT"))
+    bench.tell(DrainRequested(130, "SIGINT"))
     assert bench.facts.drain is not None
     assert (bench.facts.drain.at, bench.facts.drain.exit_code) == (0.0, 143)
 
 
-@pytest.mark.parametrize("event", [*STRANGE.values(), Drain(143, "SIGTERM")])
+@pytest.mark.parametrize("event", [*STRANGE.values(), DrainRequested(143, "SIGTERM")])
 def test_after_the_end_nothing_is_asked_any_more(event: Event) -> None:
     bench = ended()
     bench.asked.clear()

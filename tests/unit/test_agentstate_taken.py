@@ -9,12 +9,12 @@ import pytest
 from elastic.core.agent.events import StopWorkers, ViewChanged
 from elastic.core.agent.state import Phase
 from elastic.core.kv import Put
-from elastic.core.model import Before, Why
+from elastic.core.model import ChangeReason, Predecessor
 from tests.unit.bench import Bench, done, running, serving
 from tests.unit.documents import KEYS
 
 JUNK = b"\xff{"
-BOTH = Before(1, ("a", "b"), Why.SHRINK)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.SHRINK)
 
 
 def junk(bench: Bench, key: str) -> None:
@@ -114,7 +114,7 @@ def test_who_begins_to_propose_once_more_forgets_since_when_others_were_away() -
 def test_whose_workers_save_while_the_others_go_on_stops_them_and_is_no_newcomer_until_they_are_gone() -> None:
     """They cannot meet the others any more; and a world with this node would wait for them."""
     bench = running()
-    bench.world(2, "a", why=Why.SHRINK, before=BOTH)
+    bench.world(2, "a", why=ChangeReason.SHRINK, before=BOTH)
     bench.unregister()
     assert bench.registered
     assert [stop.planned for stop in bench.every(StopWorkers)] == [True]

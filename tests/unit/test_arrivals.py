@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from elastic.core.agent.events import Event, Gone, Tick
-from launcher.agent.event_queue import Arrivals
+from elastic.core.agent.events import Event, Tick, WorkersGone
+from launcher.agent.event_queue import EventQueue
 
 
 def test_each_event_has_the_moment_in_which_it_came_and_not_that_in_which_it_is_taken() -> None:
     async def main() -> None:
         now = [1.0]
-        queue = Arrivals(lambda: now[0])
-        given: tuple[Event, ...] = (Tick(), Gone(1), Tick())
+        queue = EventQueue(lambda: now[0])
+        given: tuple[Event, ...] = (Tick(), WorkersGone(1), Tick())
         for event in given:
             now[0] += 1
             queue.put_nowait(event)

@@ -15,18 +15,18 @@ from launcher.wire.inspect import (
     PIECE_BYTES,
     QUESTION_MAX,
     STACKS_BYTES,
-    Log,
+    InspectQuestion,
+    InspectRefusal,
+    InspectWelcome,
     LogEnd,
     LogPiece,
+    LogQuestion,
     LogStart,
-    Now,
-    Question,
-    Refusal,
-    Shown,
-    Snapshot,
-    Stacks,
+    NodeSnapshot,
+    StacksQuestion,
     StackText,
-    WorkerNow,
+    StatusQuestion,
+    WorkerSnapshot,
     WorkerState,
 )
 from launcher.wire.links import Greeting, LinkError
@@ -37,8 +37,8 @@ LISTENER = Greeting("j1", "h-0001", NONCE)
 METRICS = {f"a metric with a long name {number:038d}": 1 / 3 for number in range(16)}
 
 
-def worker(index: int) -> WorkerNow:
-    return WorkerNow(
+def worker(index: int) -> WorkerSnapshot:
+    return WorkerSnapshot(
         role=Role.WORKER,
         index=index,
         local_rank=index,
@@ -51,8 +51,8 @@ def worker(index: int) -> WorkerNow:
     )
 
 
-def snapshot(workers: int) -> Snapshot:
-    return Snapshot(
+def snapshot(workers: int) -> NodeSnapshot:
+    return NodeSnapshot(
         job_id="j1",
         node="h-0001",
         host="h",
@@ -74,13 +74,13 @@ def snapshot(workers: int) -> Snapshot:
 
 
 def test_an_asker_and_an_agent_that_know_the_secret_believe_each_other() -> None:
-    said = inspect.look(SECRET, LISTENER, OTHER)
+    said = inspect.inspect_hello(SECRET, LISTENER, OTHER)
     assert inspect.proves(SECRET, LISTENER, said)
-    assert inspect.answers(SECRET, LISTENER, said, inspect.shown(SECRET, LISTENER, said))
+    assert inspect.answers(SECRET, LISTENER, said, inspect.inspect_welcome(SECRET, LISTENER, said))
 
 
 def test_another_secret_another_greeting_and_another_nonce_prove_nothing() -> None:
-    said = inspect.look(SECRET, LISTENER, OTHER)
+    said = inspect.inspect_hello(SECRET, LISTENER, OTHER)
     assert not inspect.proves("another", LISTENER, said)
     assert not inspect.proves(SECRET, Greeting("j1", "h-0001", OTHER), said)
     assert not inspect.proves(SECRET, Greeting("j1", "h-0002", NONCE), said)
@@ -88,15 +88,15 @@ def test_another_secret_another_greeting_and_another_nonce_prove_nothing() -> No
 
 
 def test_an_asker_cannot_pass_for_an_agent_nor_an_agent_open_a_window_with_its_proof() -> None:
-    look = inspect.look(SECRET, LISTENER, OTHER)
+    look = inspect.inspect_hello(SECRET, LISTENER, OTHER)
     assert not links.proves(SECRET, LISTENER, links.Prove("w-0001", look.nonce, look.mac))
     proof = links.prove(SECRET, LISTENER, "w-0001", OTHER)
-    assert not inspect.proves(SECRET, LISTENER, links.Look(proof.nonce, proof.mac))
+    assert not inspect.proves(SECRET, LISTENER, links.InspectHello(proof.nonce, proof.mac))
 
 
 def test_the_proof_of_an_asker_that_is_sent_back_to_it_proves_nothing() -> None:
-    said = inspect.look(SECRET, LISTENER, OTHER)
-    assert not inspect.answers(SECRET, LISTENER, said, Shown(said.mac))
+    said = inspect.inspect_hello(SECRET, LISTENER, OTHER)
+    assert not inspect.answers(SECRET, LISTENER, said, InspectWelcome(said.mac))
 
 
 # Lines
@@ -104,9 +104,13 @@ def test_the_proof_of_an_asker_that_is_sent_back_to_it_proves_nothing() -> None:
 
 @pytest.mark.parametrize(
     "question",
-    [Now(), Log(Role.WORKER, 10**9, LINES_MAX, True, 2**53, 2**53, 2**53), Stacks(Role.SERVER, 0)],
+    [
+        StatusQuestion(),
+        LogQuestion(Role.WORKER, 10**9, LINES_MAX, True, 2**53, 2**53, 2**53),
+        StacksQuestion(Role.SERVER, 0),
+    ],
 )
-def test_a_question_is_one_short_line_and_is_read_back(question: Question) -> None:
+def test_a_question_is_one_short_line_and_is_read_back(question: InspectQuestion) -> None:
     line = inspect.question_line(question)
     assert line.count(b"\n") == 1
     assert len(line) <= QUESTION_MAX
@@ -147,10 +151,10 @@ def test_bytes_of_a_log_come_as_they_are(data: bytes) -> None:
         LogEnd(2**53, 2**53, over=True),
         LogStart("/" + "x" * 4096),
         StackText("x" * STACKS_BYTES, "y" * 100),
-        Refusal("z" * 2000),
+        InspectRefusal("z" * 2000),
     ],
 )
-def test_the_longest_answers_find_room_in_a_line(answer: inspect.Answer) -> None:
+def test_the_longest_answers_find_room_in_a_line(answer: inspect.InspectAnswer) -> None:
     assert len(inspect.answer_line(answer)) <= ANSWER_MAX
 
 
@@ -164,7 +168,7 @@ def test_of_a_snapshot_that_is_too_long_what_finds_room_is_told_and_the_rest_is_
     line = inspect.answer_line(snapshot(workers))
     found = inspect.read_answer(line.removesuffix(b"\n"))
     assert len(line) <= ANSWER_MAX
-    assert isinstance(found, Snapshot)
+    assert isinstance(found, NodeSnapshot)
     assert found.workers
     assert len(found.workers) + found.more == workers
     assert [one.index for one in found.workers] == list(range(len(found.workers)))

@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader
 
 import elastic
 from elastic.errors import ConfigError
-from elastic.train.data.batch import Batch
+from elastic.train.data.batch import GlobalBatch
 
 
-def bound(world: int, rank: int = 0, **values: Any) -> tuple[Batch, elastic.ElasticSampler]:
+def bound(world: int, rank: int = 0, **values: Any) -> tuple[GlobalBatch, elastic.ElasticSampler]:
     """A batch with a sampler of 24 samples."""
     batch = elastic.batch(**values)
     return batch, elastic.ElasticSampler(24, shuffle=False, batch=batch, rank=rank, world=world)
@@ -169,7 +169,7 @@ class TestLearningRates:
         ids=["step", "exponential", "cosine", "one cycle", "chained", "sequential"],
     )
     def test_over_world_changes_the_rate_is_the_schedules_times_the_factor_of_the_world(self, make: Any) -> None:
-        def process(world: int) -> tuple[Batch, elastic.ElasticSampler, torch.optim.Optimizer, LRScheduler]:
+        def process(world: int) -> tuple[GlobalBatch, elastic.ElasticSampler, torch.optim.Optimizer, LRScheduler]:
             optimizer = sgd()
             return *bound(world, per_rank=8, lr="linear", lr_base=8), optimizer, make(optimizer)
 

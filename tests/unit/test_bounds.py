@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.core.keys import decode, encode
-from elastic.core.model import Generation, Go, Member, Np, Spec
+from elastic.core.model import Generation, Go, JobSpec, Member, Np
 from elastic.errors import DocumentError
 from tests.unit.documents import KEYS
 
@@ -22,7 +22,7 @@ def test_the_documents_that_are_changed_below_are_good() -> None:
     assert decode(KEYS, KEYS.member("a"), MEMBER) == Member(host="h", slots=1, masters=(1,), ports=(2,))
     assert isinstance(decode(KEYS, KEYS.generation, GENERATION), Generation)
     assert isinstance(decode(KEYS, KEYS.go, GO), Go)
-    assert decode(KEYS, KEYS.spec, SPEC) == Spec(np=Np(1, 2, 1), slots=1)
+    assert decode(KEYS, KEYS.spec, SPEC) == JobSpec(np=Np(1, 2, 1), slots=1)
 
 
 @pytest.mark.parametrize(

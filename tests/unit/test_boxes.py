@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import TensorsMissing
-from elastic.train.comm.chunks import Box, Transfer, overlap, plan, split, without
+from elastic.train.comm.chunks import Box, Transfer, overlap, plan_transfers, split, subtract
 
 Cell = tuple[int, ...]
 
@@ -82,7 +82,7 @@ class TestBoxes:
         for box, other in product(all_boxes(shape), repeat=2):
             part = overlap(box, other)
             if part is not None:
-                parts = [part, *without(box, part)]
+                parts = [part, *subtract(box, part)]
                 assert sum(one.numel for one in parts) == box.numel
                 assert set().union(*map(cells, parts)) == cells(box)
 
@@ -111,7 +111,7 @@ class TestPlans:
         self, world: tuple[list[dict[str, list[Box]]], list[dict[str, Box]]]
     ) -> None:
         offers, needs = world
-        transfers = plan(offers, needs)
+        transfers = plan_transfers(offers, needs)
         for transfer in transfers:
             held = set().union(*map(cells, offers[transfer.source][transfer.key]))
             assert cells(transfer.box) <= held
@@ -127,7 +127,7 @@ class TestPlans:
         parts = [Box((top, left), (high, wide)) for top, high in rows for left, wide in columns]
         for held in (parts, parts[::-1]):
             for need in all_boxes((4, 3)):
-                transfers = plan([{"w": [part]} for part in held] + [{}], [{}] * 4 + [{"w": need}])
+                transfers = plan_transfers([{"w": [part]} for part in held] + [{}], [{}] * 4 + [{"w": need}])
                 assert sum(one.box.numel for one in transfers) == need.numel
                 assert set().union(*(cells(one.box) for one in transfers)) == cells(need)
                 assert all(cells(one.box) <= cells(held[one.source]) for one in transfers)
@@ -138,14 +138,14 @@ class TestPlans:
     ) -> None:
         offers, needs = world
         again = [dict(reversed(offer.items())) for offer in offers], [dict(reversed(need.items())) for need in needs]
-        assert plan(*again) == plan(offers, needs)
+        assert plan_transfers(*again) == plan_transfers(offers, needs)
 
     @given(worlds())
     def test_a_rank_is_sent_nothing_that_it_has(
         self, world: tuple[list[dict[str, list[Box]]], list[dict[str, Box]]]
     ) -> None:
         offers, needs = world
-        for transfer in plan(offers, needs):
+        for transfer in plan_transfers(offers, needs):
             if transfer.source != transfer.target:
                 for box in offers[transfer.target].get(transfer.key, []):
                     assert overlap(box, transfer.box) is None
@@ -153,15 +153,15 @@ class TestPlans:
     def test_the_load_is_spread_over_those_who_hold_a_replicated_tensor(self) -> None:
         whole = Box.whole((8,))
         offers = [{key: [whole] for key in "abcd"}] * 2 + [{}]
-        transfers = plan(offers, [{}, {}, dict.fromkeys("abcd", whole)])
+        transfers = plan_transfers(offers, [{}, {}, dict.fromkeys("abcd", whole)])
         assert [t.source for t in transfers] == [0, 1, 0, 1]
 
     def test_a_tensor_without_dimensions_is_sent_and_an_empty_one_is_not(self) -> None:
         scalar, empty = Box((), ()), Box((0, 0), (0, 3))
         offers: list[dict[str, list[Box]]] = [{"scalar": [scalar]}, {}]
-        assert plan(offers, [{}, {"scalar": scalar, "empty": empty}]) == [Transfer(0, 1, "scalar", scalar)]
+        assert plan_transfers(offers, [{}, {"scalar": scalar, "empty": empty}]) == [Transfer(0, 1, "scalar", scalar)]
 
     def test_a_part_that_nobody_has_is_named_with_the_rank_that_needs_it(self) -> None:
         offers = [{"w": [Box((0, 0), (2, 4))]}, {"w": [Box((3, 0), (1, 4))]}]
         with pytest.raises(TensorsMissing, match=r"no rank holds w\[2:3, 0:4\], which rank 1 needs"):
-            plan(offers, [{}, {"w": Box.whole((4, 4))}])
+            plan_transfers(offers, [{}, {"w": Box.whole((4, 4))}])

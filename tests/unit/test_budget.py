@@ -8,8 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.keys import Stored
-from elastic.core.model import ANY_RANK, Before, Budget, Ended, FailedToo, Np, Outcome, Role, Spec, Why, WorkerExit
+from elastic.core.keys import StoredDocument
+from elastic.core.model import (
+    ANY_RANK,
+    Budget,
+    ChangeReason,
+    JobSpec,
+    Np,
+    OtherFailure,
+    Outcome,
+    OutcomeKind,
+    Predecessor,
+    Role,
+    WorkerExit,
+)
 from elastic.core.restart_policy import (
     BACKOFF_MAX_S,
     CRASH_LOOP_MAX,
@@ -18,26 +30,29 @@ from elastic.core.restart_policy import (
     PROGRESS_RUN_S,
     RETRY,
     Judgement,
-    cause_of,
     judge,
+    root_cause_of,
 )
 from tests.unit.views import worker_exit
 
-SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3, fatal_exit_codes=(42, -6))
+SPEC = JobSpec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3, fatal_exit_codes=(42, -6))
 
 
 def failed(*exits: WorkerExit, host: str = "h", **others: Any) -> Outcome:
     """Workers failed."""
-    return Outcome(ended=Ended.FAILED, over=True, host=host, exits=exits, **others)
+    return Outcome(ended=OutcomeKind.FAILED, over=True, host=host, exits=exits, **others)
 
 
 def stopped(**others: Any) -> Outcome:
     """Workers were stopped."""
-    return Outcome(ended=Ended.STOPPED, over=True, host="h", **others)
+    return Outcome(ended=OutcomeKind.STOPPED, over=True, host="h", **others)
 
 
 def judged(
-    *outcomes: Outcome | None, budget: Budget | None = None, why: Why = Why.FAILURE, healthy: bool = False
+    *outcomes: Outcome | None,
+    budget: Budget | None = None,
+    why: ChangeReason = ChangeReason.FAILURE,
+    healthy: bool = False,
 ) -> Judgement:
     """Judge generation 4 of nodes a, b, …, which recorded these outcomes in this order (None: it was lost).
 
@@ -45,12 +60,12 @@ def judged(
     """
     names = "abcdefgh"[: len(outcomes)]
     stored = {
-        name: Stored(outcome, 10 + number, 10 + number)
+        name: StoredDocument(outcome, 10 + number, 10 + number)
         for number, (name, outcome) in enumerate(zip(names, outcomes, strict=True))
         if outcome is not None
     }
     lost = frozenset(name for name in names if name not in stored)
-    found = judge(Before(4, tuple(names), why), stored, lost, budget or Budget(), SPEC, healthy=healthy)
+    found = judge(Predecessor(4, tuple(names), why), stored, lost, budget or Budget(), SPEC, healthy=healthy)
     kept = msgspec.structs.replace(found.budget, hosts=())
     return replace(found, budget=kept, suspects=(), without=Budget())
 
@@ -77,7 +92,7 @@ def test_the_budget_is_exhausted_by_one_failure_more_than_max_restarts() -> None
 
 def test_a_worker_that_sees_no_hope_in_a_restart_fails_the_job_at_once_also_beside_a_loss() -> None:
     hopeless = failed(worker_exit(hopeless="there is no step 11"))
-    for result in (judged(stopped(), hopeless), judged(hopeless, None), judged(hopeless, why=Why.GROWTH)):
+    for result in (judged(stopped(), hopeless), judged(hopeless, None), judged(hopeless, why=ChangeReason.GROWTH)):
         assert result.fatal == "no restart would mend this: there is no step 11"
         assert result.cause is not None
 
@@ -110,25 +125,25 @@ def test_progress_does_not_make_a_failure_free() -> None:
 
 
 def test_a_loss_alone_costs_nothing_and_has_no_cause() -> None:
-    result = judged(stopped(), None, budget=Budget(charged=3), why=Why.LOSS)
+    result = judged(stopped(), None, budget=Budget(charged=3), why=ChangeReason.LOSS)
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
 
 
 def test_a_failure_that_was_the_echo_of_a_loss_is_free_and_not_the_cause() -> None:
-    result = judged(failed(worker_exit(consequence=True)), None, budget=Budget(charged=3), why=Why.LOSS)
+    result = judged(failed(worker_exit(consequence=True)), None, budget=Budget(charged=3), why=ChangeReason.LOSS)
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
     assert result.note == "not charged: b was lost"
 
 
 def test_a_failure_beside_a_loss_is_free_but_shown() -> None:
-    result = judged(failed(worker_exit(1, 7)), None, budget=Budget(charged=3), why=Why.FAILURE)
+    result = judged(failed(worker_exit(1, 7)), None, budget=Budget(charged=3), why=ChangeReason.FAILURE)
     assert (result.budget.charged, result.fatal) == (3, "")
     assert result.cause is not None
     assert result.cause.first.code == 7
 
 
-@pytest.mark.parametrize("why", [Why.FAILURE, Why.STOPPED])
-def test_a_failure_that_was_the_echo_of_a_forced_stop_is_free(why: Why) -> None:
+@pytest.mark.parametrize("why", [ChangeReason.FAILURE, ChangeReason.STOPPED])
+def test_a_failure_that_was_the_echo_of_a_forced_stop_is_free(why: ChangeReason) -> None:
     result = judged(failed(worker_exit(consequence=True)), stopped(forced=True), budget=Budget(charged=3), why=why)
     assert (result.budget.charged, result.fatal) == (3, "")
     assert result.note == "not charged: b had to stop its workers"
@@ -138,15 +153,15 @@ def test_a_failure_of_its_own_beside_a_forced_stop_is_charged() -> None:
     assert judged(failed(worker_exit()), stopped(forced=True)).budget.charged == 1
 
 
-@pytest.mark.parametrize("why", [why for why in Why if why is not Why.FAILURE])
-def test_a_broken_peer_while_workers_were_being_stopped_for_another_reason_is_free(why: Why) -> None:
+@pytest.mark.parametrize("why", [why for why in ChangeReason if why is not ChangeReason.FAILURE])
+def test_a_broken_peer_while_workers_were_being_stopped_for_another_reason_is_free(why: ChangeReason) -> None:
     result = judged(failed(worker_exit(consequence=True)), stopped(), budget=Budget(charged=3), why=why)
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
     assert result.note == "not charged: the workers were being stopped"
 
 
-@pytest.mark.parametrize("why", [Why.DRAIN, Why.GROWTH, Why.SHRINK, Why.STOPPED])
-def test_a_planned_change_without_a_failure_costs_nothing(why: Why) -> None:
+@pytest.mark.parametrize("why", [ChangeReason.DRAIN, ChangeReason.GROWTH, ChangeReason.SHRINK, ChangeReason.STOPPED])
+def test_a_planned_change_without_a_failure_costs_nothing(why: ChangeReason) -> None:
     result = judged(stopped(step=5), stopped(step=6), budget=Budget(charged=3, fruitless=2, step=5), why=why)
     assert result == Judgement(Budget(charged=3, fruitless=0, step=6))
 
@@ -159,8 +174,8 @@ def test_a_world_in_which_everybody_blames_a_peer_is_charged_when_nobody_was_los
 
 
 def test_everybody_ok_but_not_completed_costs_nothing() -> None:
-    ok = Outcome(ended=Ended.OK, over=True, host="h")
-    assert judged(ok, stopped(), why=Why.STOPPED) == Judgement(Budget())
+    ok = Outcome(ended=OutcomeKind.OK, over=True, host="h")
+    assert judged(ok, stopped(), why=ChangeReason.STOPPED) == Judgement(Budget())
 
 
 # --- exit codes with a meaning ------------------------------------------------------------------------------------
@@ -174,11 +189,11 @@ def test_a_fatal_exit_code_fails_the_job_although_restarts_are_left(code: int) -
 
 
 def test_a_fatal_exit_code_fails_the_job_although_a_member_was_lost() -> None:
-    assert judged(failed(worker_exit(1, 42)), None, why=Why.LOSS).fatal
+    assert judged(failed(worker_exit(1, 42)), None, why=ChangeReason.LOSS).fatal
 
 
 def test_a_fatal_exit_code_of_a_worker_that_only_lost_its_peer_is_not_fatal() -> None:
-    assert not judged(failed(worker_exit(1, 42, consequence=True)), None, why=Why.LOSS).fatal
+    assert not judged(failed(worker_exit(1, 42, consequence=True)), None, why=ChangeReason.LOSS).fatal
 
 
 def test_101_asks_for_a_restart_that_is_free_after_progress() -> None:
@@ -274,7 +289,7 @@ def test_progress_of_any_node_counts() -> None:
 
 def test_after_a_healthy_hour_the_budget_is_full_again() -> None:
     assert judged(failed(worker_exit()), budget=Budget(charged=3), healthy=True).note == "restart 1 of 3"
-    assert judged(stopped(), budget=Budget(charged=3), why=Why.DRAIN, healthy=True).budget.charged == 0
+    assert judged(stopped(), budget=Budget(charged=3), why=ChangeReason.DRAIN, healthy=True).budget.charged == 0
 
 
 # --- the cause ----------------------------------------------------------------------------------------------------
@@ -309,7 +324,7 @@ def test_the_cause_says_where_the_logs_of_failures_on_other_nodes_are() -> None:
     ).cause
     assert cause is not None
     assert cause.exits == (worker_exit(1),)
-    assert cause.others == (FailedToo(5, "h2", "exit code 1", "/log/workerlog.5"),)
+    assert cause.others == (OtherFailure(5, "h2", "exit code 1", "/log/workerlog.5"),)
 
 
 def test_a_worker_that_had_raised_before_it_was_stopped_is_named_and_costs_nothing() -> None:
@@ -328,7 +343,7 @@ def test_a_worker_that_had_raised_before_it_was_stopped_goes_before_the_echo_tha
 
 def test_what_a_worker_raised_after_a_planned_change_was_announced_is_not_its_failure() -> None:
     """A script may answer our SIGTERM with an exception."""
-    result = judged(failed(worker_exit(0)), stopped(also=(worker_exit(3, -15),)), why=Why.DRAIN)
+    result = judged(failed(worker_exit(0)), stopped(also=(worker_exit(3, -15),)), why=ChangeReason.DRAIN)
     assert result.cause is not None
     assert result.cause.ranks == (0,)
     assert judged(stopped(also=(worker_exit(3, -15),))).cause is None
@@ -348,9 +363,9 @@ def test_a_worker_of_which_only_the_node_is_known_is_no_rank() -> None:
 
 
 def test_thousands_of_failures_make_a_short_cause() -> None:
-    before = Before(1, tuple(f"n{number}" for number in range(1000)), Why.FAILURE)
-    outcomes = {node: Stored(failed(worker_exit(rank)), 1, 1) for rank, node in enumerate(before.nodes)}
-    cause = cause_of(before, outcomes, SPEC)
+    before = Predecessor(1, tuple(f"n{number}" for number in range(1000)), ChangeReason.FAILURE)
+    outcomes = {node: StoredDocument(failed(worker_exit(rank)), 1, 1) for rank, node in enumerate(before.nodes)}
+    cause = root_cause_of(before, outcomes, SPEC)
     assert cause is not None
     assert (len(cause.others), len(cause.ranks)) == (OTHERS_MAX, 1000)
 

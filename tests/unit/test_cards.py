@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.config.devices import Card, check_named, installed, read_list, spare_cards, visible_cards
+from launcher.config.devices import Gpu, check_named, installed_gpus, read_list, unused_gpus, visible_gpus
 
 A, B, C = "GPU-5d5ba0d6-d33d-2b2c", "GPU-5d77e2ab-0000-1111", "GPU-c0ffee00-2222-3333"
 MIG = "MIG-c6d4f1ef-42e4-5de3"
@@ -20,7 +20,7 @@ GPU 1: NVIDIA A100 (odd) name (UUID: {B})
 GPU 2: NVIDIA A100-SXM4-40GB (UUID: {C})
 GPU 3: Orin (nvgpu)
 """
-HERE = (Card("0", A), Card("1", B, (MIG, OTHER_MIG)), Card("2", C), Card("3", ""))
+HERE = (Gpu("0", A), Gpu("1", B, (MIG, OTHER_MIG)), Gpu("2", C), Gpu("3", ""))
 
 
 def smi(folder: Path, text: str, code: int = 0) -> dict[str, str]:
@@ -50,15 +50,17 @@ def test_cards_and_their_mig_parts_are_read_from_the_list() -> None:
 
 
 def test_nvidia_smi_is_asked_for_the_cards(tmp_path: Path) -> None:
-    assert installed(smi(tmp_path, LISTED)).cards == HERE
+    assert installed_gpus(smi(tmp_path, LISTED)).cards == HERE
 
 
 def test_why_there_is_no_card_is_told(tmp_path: Path) -> None:
-    assert installed({"PATH": str(tmp_path)}).trouble == "nvidia-smi: No such file or directory"
-    broken = installed(smi(tmp_path, "NVIDIA-SMI has failed because it couldn't\ncommunicate with the driver.\n", 9))
+    assert installed_gpus({"PATH": str(tmp_path)}).trouble == "nvidia-smi: No such file or directory"
+    broken = installed_gpus(
+        smi(tmp_path, "NVIDIA-SMI has failed because it couldn't\ncommunicate with the driver.\n", 9)
+    )
     assert broken.cards == ()
     assert broken.trouble == "nvidia-smi: NVIDIA-SMI has failed because it couldn't communicate with the driver."
-    assert installed(smi(tmp_path, "")).trouble == "nvidia-smi lists no card"
+    assert installed_gpus(smi(tmp_path, "")).trouble == "nvidia-smi lists no card"
 
 
 # What may be named
@@ -115,6 +117,6 @@ def test_where_every_card_is_hidden_none_may_be_named() -> None:
 
 def test_spare_cards_are_the_visible_ones_that_nobody_uses(tmp_path: Path) -> None:
     environ = smi(tmp_path, LISTED)
-    assert visible_cards(environ) == ("0", "1", "2", "3")
-    assert spare_cards(["2", A], environ) == ("1", "3")
-    assert spare_cards(["2"], {**environ, "CUDA_VISIBLE_DEVICES": f"{C},{B}"}) == (B,)
+    assert visible_gpus(environ) == ("0", "1", "2", "3")
+    assert unused_gpus(["2", A], environ) == ("1", "3")
+    assert unused_gpus(["2"], {**environ, "CUDA_VISIBLE_DEVICES": f"{C},{B}"}) == (B,)

@@ -126,7 +126,7 @@ class TestRoundTrip:
         class Raced(Checkpoints):
             saves: ClassVar[list[int]] = [20]
 
-            def read(self, candidate: reading.Candidate, *, map_location: Any = "cpu") -> dict[str, Any]:
+            def read(self, candidate: reading.CheckpointCandidate, *, map_location: Any = "cpu") -> dict[str, Any]:
                 if self.saves:
                     Checkpoints(tmp_path, keep=1).save(self.saves.pop(), value=candidate.step)
                 return super().read(candidate, map_location=map_location)
@@ -201,8 +201,8 @@ class TestDamage:
         there = folder / manifest.name(20, 0)
         torch.save({"w": Path("x")}, there / "model.pt")
         content = (there / "model.pt").read_bytes()
-        meta = msgspec.json.decode((there / manifest.META).read_bytes(), type=manifest.Meta)
-        part = manifest.Part(len(content), crc32=f"{zlib.crc32(content):08x}")
+        meta = msgspec.json.decode((there / manifest.META).read_bytes(), type=manifest.CheckpointMeta)
+        part = manifest.PartFile(len(content), crc32=f"{zlib.crc32(content):08x}")
         (there / manifest.META).write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, parts={"model": part})))
         with pytest.raises(CheckpointError, match=r"model\.pt holds more than .* is not loaded for safety") as raised:
             Checkpoints(folder).load()
@@ -423,7 +423,7 @@ class TestFenced:
     def test_plain_python_ignores_strays_too(self, folder: Path) -> None:
         Checkpoints(folder, generation=7, mark="abc/7").save(10, value=7)
         Checkpoints(folder, generation=6, mark="").save(20, value=0)
-        stray = manifest.Meta(step=90, generation=6, mark="abc/6", parts={}, at=0.0)
+        stray = manifest.CheckpointMeta(step=90, generation=6, mark="abc/6", parts={}, at=0.0)
         (folder / manifest.name(90, 6)).mkdir()
         (folder / manifest.name(90, 6) / manifest.META).write_bytes(msgspec.json.encode(stray))
         loaded = Checkpoints(folder).load()

@@ -14,7 +14,7 @@ import gc, os, signal, sys
 from pathlib import Path
 import torch
 from elastic.train.checkpoint import Checkpoints, collective_save, fence  # Loaded before the first fork.
-from elastic.train.checkpoint.async_saver import Saver
+from elastic.train.checkpoint.async_saver import AsyncSaver
 
 torch.set_num_threads(1)
 gc.freeze()  # Else the collector of each child touches, and so copies, all that was imported.
@@ -39,7 +39,7 @@ def save(step):
     if way == "plain":
         checkpoints().save(step, model=weights)
         return
-    saver = Saver(checkpoints())
+    saver = AsyncSaver(checkpoints())
     saver.start(step, *([{"model": weights}] if way == "background" else [{"step": step}, {"model": weights}]))
     saver.wait()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from elastic.train.checkpoint import Checkpoints, fence
-from elastic.train.checkpoint.async_saver import Saver
+from elastic.train.checkpoint.async_saver import AsyncSaver
 from elastic.train.restore.rollback import RECORD, rollback
 
 What = int | frozenset[str]
@@ -61,7 +61,7 @@ def save(folder: Path, way: str, mark: str = "") -> None:
     if way == "plain":
         checkpoints.save(5, model=weights, values={"step": 5})
         return
-    saver = Saver(checkpoints)
+    saver = AsyncSaver(checkpoints)
     saver.start(5, *([{"model": weights}] if way == "background" else [{"values": {"step": 5}}, {"model": weights}]))
     saver.wait()
 

@@ -11,19 +11,19 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.dedup import WAITING_BYTES_MAX, WAITING_LINES_MAX, Collapse, Shown
+from launcher.logs.dedup import WAITING_BYTES_MAX, WAITING_LINES_MAX, LineDeduplicator, MergedLine
 
 WINDOW_S = 0.3
 
 
-def collapse(*ranks: int) -> Collapse[int]:
-    made: Collapse[int] = Collapse(WINDOW_S)
+def collapse(*ranks: int) -> LineDeduplicator[int]:
+    made: LineDeduplicator[int] = LineDeduplicator(WINDOW_S)
     for rank in ranks:
         made.join(rank)
     return made
 
 
-def shown(lines: list[Shown[int]]) -> list[tuple[list[int], bytes]]:
+def shown(lines: list[MergedLine[int]]) -> list[tuple[list[int], bytes]]:
     return [(sorted(line.who), line.text) for line in lines]
 
 
@@ -124,7 +124,7 @@ def test_each_line_of_each_one_comes_out_once_in_its_order_and_within_the_window
     said: defaultdict[int, list[tuple[bytes, float]]] = defaultdict(list)
     heard: defaultdict[int, list[tuple[bytes, float]]] = defaultdict(list)
 
-    def hear(out: list[Shown[int]], now: float) -> None:
+    def hear(out: list[MergedLine[int]], now: float) -> None:
         for line in out:
             assert line.who
             for who in line.who:

@@ -8,62 +8,72 @@ from typing import Literal
 import msgspec
 
 from elastic.train.comm.chunks import Box
-from elastic.train.memory.slot import Content, Head, Leaf
-from elastic.train.memory.step_agreement import Agreed, Cut, Held, Holding, Nothing, agree, holding
+from elastic.train.memory.slot import SlotContent, SlotHead, TensorLeaf
+from elastic.train.memory.step_agreement import (
+    AgreedStep,
+    NoCommonStep,
+    RankStates,
+    ShardRegion,
+    StoredState,
+    agree,
+    holding,
+)
 
 WORLD = 3
 Kind = Literal["node", "rank", "copy"]
 
 
-def head(step: int, rank: int, g: int = 1, *, count: int = 2, sharded: bool = False, whose: str = "a") -> Head:
+def head(step: int, rank: int, g: int = 1, *, count: int = 2, sharded: bool = False, whose: str = "a") -> SlotHead:
     mark = f"{whose}/{g}"
-    return Head(
+    return SlotHead(
         mark=mark, step=step, count=count, rank=rank, world=WORLD, local_world=1, replicated=True, sharded=sharded
     )
 
 
-def node(rank: int, *steps: int, g: int = 1, count: int = 2, whose: str = "a") -> Holding:
+def node(rank: int, *steps: int, g: int = 1, count: int = 2, whose: str = "a") -> RankStates:
     """A node that holds the replicated parts and its rank's own ones of these steps."""
     heads = [head(step, rank, g, count=count, whose=whose) for step in steps]
     kinds: tuple[Kind, Kind] = ("node", "rank")
-    return Holding(tuple(Held(kind, one) for one in heads for kind in kinds))
+    return RankStates(tuple(StoredState(kind, one) for one in heads for kind in kinds))
 
 
-def shards(rank: int, own: Sequence[int], copies: Sequence[int] = ()) -> Holding:
+def shards(rank: int, own: Sequence[int], copies: Sequence[int] = ()) -> RankStates:
     """A node with these steps of its own shard, and of its predecessor's: a third of a tensor of 6 rows each."""
     before = (rank - 1) % WORLD
-    cuts = tuple({"model/w": Cut((6, 2), Box((2 * who, 0), (2, 2)))} for who in (rank, before))
-    held = [Held("node", head(step, rank, sharded=True)) for step in own]
-    held += [Held("rank", head(step, rank, sharded=True), 0) for step in own]
-    held += [Held("copy", head(step, before, sharded=True), 1) for step in copies]
-    return Holding(tuple(held), cuts)
+    cuts = tuple({"model/w": ShardRegion((6, 2), Box((2 * who, 0), (2, 2)))} for who in (rank, before))
+    held = [StoredState("node", head(step, rank, sharded=True)) for step in own]
+    held += [StoredState("rank", head(step, rank, sharded=True), 0) for step in own]
+    held += [StoredState("copy", head(step, before, sharded=True), 1) for step in copies]
+    return RankStates(tuple(held), cuts)
 
 
-def step_of(found: Agreed | Nothing) -> int | None:
-    return found.step if isinstance(found, Agreed) else None
+def step_of(found: AgreedStep | NoCommonStep) -> int | None:
+    return found.step if isinstance(found, AgreedStep) else None
 
 
 class TestReplicated:
     def test_a_first_start_has_nothing_to_restore(self) -> None:
-        assert agree([Holding(), Holding()], "a") == Nothing("no node holds anything of this job in its memory")
+        assert agree([RankStates(), RankStates()], "a") == NoCommonStep(
+            "no node holds anything of this job in its memory"
+        )
 
     def test_a_survivor_that_is_a_step_ahead_goes_back_to_the_step_that_all_have(self) -> None:
         found = agree([node(0, 4, 5), node(1, 3, 4)], "a")
-        assert found == Agreed(4, "a/1", "step 4 of generation 1 is the newest that all have")
+        assert found == AgreedStep(4, "a/1", "step 4 of generation 1 is the newest that all have")
 
     def test_a_newcomer_does_not_hold_the_others_back(self) -> None:
-        assert step_of(agree([node(0, 4, 5), Holding(), node(1, 4, 5)], "a")) == 5
+        assert step_of(agree([node(0, 4, 5), RankStates(), node(1, 4, 5)], "a")) == 5
 
     def test_a_node_that_was_killed_in_the_middle_of_a_copy_has_the_step_before(self) -> None:
         assert step_of(agree([node(0, 4, 5), node(1, 4)], "a")) == 4
 
     def test_a_node_that_holds_an_old_generation_only_counts_as_a_newcomer(self) -> None:
         found = agree([node(0, 90, 91, g=1), node(1, 7, 8, g=2), node(2, 7, 8, g=2)], "a")
-        assert found == Agreed(8, "a/2", "step 8 of generation 2 is the newest that all have")
+        assert found == AgreedStep(8, "a/2", "step 8 of generation 2 is the newest that all have")
 
     def test_without_a_common_step_the_newest_whole_one_is_taken(self) -> None:
         found = agree([node(0, 4, 5), node(1, 50, 51)], "a")
-        assert found == Agreed(51, "a/1", "step 51 of generation 1 is the newest that is whole")
+        assert found == AgreedStep(51, "a/1", "step 51 of generation 1 is the newest that is whole")
 
     def test_another_incarnation_does_not_count(self) -> None:
         assert step_of(agree([node(0, 4, 5, whose="b")], "a")) is None
@@ -73,12 +83,14 @@ class TestReplicated:
         assert step_of(agree([node(0, 4, 5, g=4)], "a", since=4)) == 5
 
     def test_own_parts_without_the_replicated_ones_are_no_step(self) -> None:
-        alone = Holding((Held("rank", head(5, 1)),))
-        assert agree([alone], "a") == Nothing("step 5 of generation 1 is not whole: no node holds its replicated parts")
+        alone = RankStates((StoredState("rank", head(5, 1)),))
+        assert agree([alone], "a") == NoCommonStep(
+            "step 5 of generation 1 is not whole: no node holds its replicated parts"
+        )
 
     def test_a_mark_that_is_none_is_left_out(self) -> None:
-        odd = Head(mark="a/x", step=1, count=1, rank=0, world=1, local_world=1, replicated=False, sharded=False)
-        assert step_of(agree([Holding((Held("node", odd),))], "a")) is None
+        odd = SlotHead(mark="a/x", step=1, count=1, rank=0, world=1, local_world=1, replicated=False, sharded=False)
+        assert step_of(agree([RankStates((StoredState("node", odd),))], "a")) is None
 
 
 class TestSharded:
@@ -89,8 +101,8 @@ class TestSharded:
         assert step_of(agree([shards(0, [4, 5], [4]), shards(1, [4, 5], [4, 5])], "a")) == 4
 
     def test_two_neighbours_lost_at_once_are_too_many_for_one_copy(self) -> None:
-        found = agree([shards(0, [4, 5], [4, 5]), Holding()], "a")
-        assert found == Nothing(
+        found = agree([shards(0, [4, 5], [4, 5]), RankStates()], "a")
+        assert found == NoCommonStep(
             "step 5 of generation 1 is not whole: the shards of rank 1 are lost: no rank holds model/w[2:4, 0:2]"
         )
 
@@ -99,23 +111,23 @@ class TestSharded:
 
     def test_a_copy_that_did_not_arrive_costs_no_step_while_its_owner_is_there(self) -> None:
         found = agree([shards(0, [4, 5], [4]), shards(1, [4, 5], [4, 5]), shards(2, [4, 5], [4, 5])], "a")
-        assert found == Agreed(5, "a/1", "step 5 of generation 1 is the newest that all have")
+        assert found == AgreedStep(5, "a/1", "step 5 of generation 1 is the newest that all have")
 
     def test_without_any_shard_a_step_is_not_whole(self) -> None:
-        replicated = Holding((Held("node", head(5, 0, sharded=True)),))
-        assert agree([replicated], "a") == Nothing(
+        replicated = RankStates((StoredState("node", head(5, 0, sharded=True)),))
+        assert agree([replicated], "a") == NoCommonStep(
             "step 5 of generation 1 is not whole: no rank holds anything of its sharded parts"
         )
 
     def test_a_node_whose_worker_was_killed_before_its_shards_were_written_counts_as_lost(self) -> None:
-        torn = Holding((Held("node", head(5, 1, sharded=True)),))
+        torn = RankStates((StoredState("node", head(5, 1, sharded=True)),))
         found = agree([shards(0, [5]), torn], "a")
-        assert isinstance(found, Nothing)
+        assert isinstance(found, NoCommonStep)
         assert "the shards of rank 1, 2 are lost: no rank holds model/w[2:6, 0:2]" in found.why
 
     def test_a_state_that_has_sharded_parts_alone_needs_no_replicated_ones(self) -> None:
         own = msgspec.structs.replace(head(5, 0, sharded=True), replicated=False)
-        alone = Holding((Held("rank", own, 0),), ({"model/w": Cut((6, 2), Box((0, 0), (6, 2)))},))
+        alone = RankStates((StoredState("rank", own, 0),), ({"model/w": ShardRegion((6, 2), Box((0, 0), (6, 2)))},))
         assert step_of(agree([alone], "a")) == 5
 
     def test_all_nodes_together_need_no_copies(self) -> None:
@@ -124,39 +136,41 @@ class TestSharded:
 
 class TestGenerations:
     def test_a_generation_lost_in_its_first_commit_leaves_the_step_that_it_began_with(self) -> None:
-        torn = Holding((Held("rank", head(6, 0, 2, count=1)), *node(0, 5, g=1).held))
-        assert agree([torn, node(1, 5, g=1)], "a") == Agreed(
+        torn = RankStates((StoredState("rank", head(6, 0, 2, count=1)), *node(0, 5, g=1).held))
+        assert agree([torn, node(1, 5, g=1)], "a") == AgreedStep(
             5, "a/1", "step 5 of generation 1 is the newest that all have"
         )
 
     def test_a_generation_that_got_further_does_not_fall_back_to_the_one_before(self) -> None:
-        torn = Holding((Held("rank", head(100, 0, 2, count=2)), *node(0, 5, g=1).held))
+        torn = RankStates((StoredState("rank", head(100, 0, 2, count=2)), *node(0, 5, g=1).held))
         assert step_of(agree([torn, node(1, 5, g=1)], "a")) is None
 
     def test_that_one_rank_got_further_is_enough(self) -> None:
-        first = Holding((Held("rank", head(6, 0, 2, count=1)), *node(0, 5, g=1).held))
-        second = Holding((Held("rank", head(7, 1, 2, count=2)), *node(1, 5, g=1).held))
+        first = RankStates((StoredState("rank", head(6, 0, 2, count=1)), *node(0, 5, g=1).held))
+        second = RankStates((StoredState("rank", head(7, 1, 2, count=2)), *node(1, 5, g=1).held))
         assert step_of(agree([first, second], "a")) is None
 
     def test_where_nothing_is_whole_the_newest_generation_is_spoken_of(self) -> None:
-        torn = Holding((Held("rank", head(6, 0, 2, count=1)), Held("rank", head(5, 0, 1))))
-        assert agree([torn], "a") == Nothing("step 6 of generation 2 is not whole: no node holds its replicated parts")
+        torn = RankStates((StoredState("rank", head(6, 0, 2, count=1)), StoredState("rank", head(5, 0, 1))))
+        assert agree([torn], "a") == NoCommonStep(
+            "step 6 of generation 2 is not whole: no node holds its replicated parts"
+        )
 
 
 class TestWhatARankSays:
-    LEAF = Leaf("model/w", "float32", (6, 2), Box((2, 0), (2, 2)), 0)
-    PLAIN = Leaf("", "float32", (3,), Box((0,), (3,)), 64)
+    LEAF = TensorLeaf("model/w", "float32", (6, 2), Box((2, 0), (2, 2)), 0)
+    PLAIN = TensorLeaf("", "float32", (3,), Box((0,), (3,)), 64)
 
-    def content(self, *leaves: Leaf, sharded: bool = True) -> Content:
-        return Content(head(5, 1, sharded=sharded), leaves, (), b"")
+    def content(self, *leaves: TensorLeaf, sharded: bool = True) -> SlotContent:
+        return SlotContent(head(5, 1, sharded=sharded), leaves, (), b"")
 
     def test_only_sharded_tensors_are_named_and_states_with_the_same_ones_share_them(self) -> None:
         own, other = self.content(self.PLAIN, self.LEAF), self.content(self.LEAF)
         third = self.content(msgspec.structs.replace(self.LEAF, box=Box((4, 0), (2, 2))))
         said = holding([("node", self.content(self.PLAIN)), ("rank", own), ("rank", other), ("copy", third)])
         assert said.cuts == (
-            {"model/w": Cut((6, 2), Box((2, 0), (2, 2)))},
-            {"model/w": Cut((6, 2), Box((4, 0), (2, 2)))},
+            {"model/w": ShardRegion((6, 2), Box((2, 0), (2, 2)))},
+            {"model/w": ShardRegion((6, 2), Box((4, 0), (2, 2)))},
         )
         assert [(one.kind, one.cuts) for one in said.held] == [("node", -1), ("rank", 0), ("rank", 0), ("copy", 1)]
         assert {one.head for one in said.held} == {own.head}
@@ -167,7 +181,7 @@ class TestWhatARankSays:
         assert [(one.kind, one.head, one.cuts) for one in said.held] == [("rank", head(5, 1), -1)]
 
     def test_trees_with_the_same_leaves_have_the_same_sum_however_long_the_rest_is(self) -> None:
-        short, long = self.content(self.PLAIN), Content(head(5, 1, sharded=True), (self.PLAIN,), (), b"rest")
+        short, long = self.content(self.PLAIN), SlotContent(head(5, 1, sharded=True), (self.PLAIN,), (), b"rest")
         one, same, other = holding([("node", short), ("node", long), ("node", self.content())]).held
         assert one.sum == same.sum != other.sum
         assert same.size == one.size + 4

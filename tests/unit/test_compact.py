@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from elastic.core.generation_codec import MARK, read, write
 from elastic.core.keys import decode
-from elastic.core.membership.situation import lean
-from elastic.core.model import Before, Generation, Place, Role, Seat, Why, contradiction
+from elastic.core.membership.situation import strip_unused_ports
+from elastic.core.model import ChangeReason, Generation, GenerationMember, Predecessor, Role, Task, contradiction
 from elastic.errors import DocumentError
 from tests.unit.documents import KEYS, budgets, causes, generations_g, hosts, texts
 
@@ -45,16 +45,16 @@ def world(kind: str, slots: int, *, scattered: bool = False) -> Generation:
     for n, host in enumerate(hosts_of(kind)):
         first = 30_000 + 37 * n % 20_000
         held = tuple(first + (101 * at if scattered else at) for at in range(slots))
-        places.append(Place(f"{host}-{n * 2654435761 % 2**24:06x}", host, (7000, 7001, 7002), held))
+        places.append(GenerationMember(f"{host}-{n * 2654435761 % 2**24:06x}", host, (7000, 7001, 7002), held))
     return Generation(
         g=7,
         run=1,
         tag=f"{places[0].node}/123456/12",
-        why=Why.LOSS,
+        why=ChangeReason.LOSS,
         reason=f"{places[1].node} was lost (its process is gone)",
-        members=lean(places),
+        members=strip_unused_ports(places),
         slots=slots,
-        before=Before(6, tuple(place.node for place in places), Why.FIRST),
+        before=Predecessor(6, tuple(place.node for place in places), ChangeReason.FIRST),
     )
 
 
@@ -82,13 +82,17 @@ def test_the_world_before_costs_next_to_nothing_whoever_was_lost(kind: str) -> N
 
 def test_a_document_can_be_read_by_people() -> None:
     places = (
-        Place("gpu-1.cluster-3f2a6q", "gpu-1.cluster", (7000,), (8001, 8002, 8003)),
-        Place("gpu-2.cluster-9b01dv", "gpu-2.cluster", (), (8001, 8003, 8004)),
-        Place("other-77aam2", "other", (), (9, 7, 5)),
-        Place("odd", "10.0.0.1", (), (1, 2, 3)),
+        GenerationMember("gpu-1.cluster-3f2a6q", "gpu-1.cluster", (7000,), (8001, 8002, 8003)),
+        GenerationMember("gpu-2.cluster-9b01dv", "gpu-2.cluster", (), (8001, 8003, 8004)),
+        GenerationMember("other-77aam2", "other", (), (9, 7, 5)),
+        GenerationMember("odd", "10.0.0.1", (), (1, 2, 3)),
     )
-    before = Before(4, ("gpu-1.cluster-3f2a6q", "gone-1234", "gpu-2.cluster-9b01dv", "other-77aam2"), Why.FIRST)
-    generation = Generation(g=5, run=1, tag="t", why=Why.LOSS, reason="r", members=places, slots=3, before=before)
+    before = Predecessor(
+        4, ("gpu-1.cluster-3f2a6q", "gone-1234", "gpu-2.cluster-9b01dv", "other-77aam2"), ChangeReason.FIRST
+    )
+    generation = Generation(
+        g=5, run=1, tag="t", why=ChangeReason.LOSS, reason="r", members=places, slots=3, before=before
+    )
     document = json.loads(write(generation))
     assert document["members"] == ["gpu-1.cluster-3f2a6q", "gpu-2.cluster-9b01dv", "other-77aam2", ["odd", "10.0.0.1"]]
     assert document["ports"] == [8001, -2, 8001, 8003, -1, 9, 7, 5, 1, -2]
@@ -99,9 +103,9 @@ def test_a_document_can_be_read_by_people() -> None:
 
 
 def test_a_domain_is_written_once() -> None:
-    places = tuple(Place(f"n{n}.example.org-00000{n}", f"n{n}.example.org", (), (1,)) for n in range(9))
-    stranger = Place("m.elsewhere-000000", "m.elsewhere", (), (1,))
-    generation = Generation(g=1, run=1, tag="", why=Why.FIRST, reason="", members=(*places, stranger), slots=1)
+    places = tuple(GenerationMember(f"n{n}.example.org-00000{n}", f"n{n}.example.org", (), (1,)) for n in range(9))
+    stranger = GenerationMember("m.elsewhere-000000", "m.elsewhere", (), (1,))
+    generation = Generation(g=1, run=1, tag="", why=ChangeReason.FIRST, reason="", members=(*places, stranger), slots=1)
     document = json.loads(write(generation))
     assert document["domain"] == ".example.org"
     assert document["members"][0] == "n0-000000"
@@ -123,16 +127,16 @@ amounts = st.one_of(st.just(0), st.integers(0, 2**31))
 
 
 @st.composite
-def places(draw: st.DrawFn, slots: int, *, roster: bool) -> Place:
+def places(draw: st.DrawFn, slots: int, *, roster: bool) -> GenerationMember:
     node = draw(nodes)
     host = node[:-MARK] if node[:-MARK].isascii() and node[:-MARK].isalnum() and draw(st.booleans()) else draw(hosts)
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[Task, ...] = ()
     if roster:
-        seats = tuple(draw(st.lists(st.builds(Seat, st.sampled_from(Role), st.integers(0, 12)), max_size=4)))
+        seats = tuple(draw(st.lists(st.builds(Task, st.sampled_from(Role), st.integers(0, 12)), max_size=4)))
     count = len(seats) or slots
     held = tuple(draw(st.lists(ports, min_size=count, max_size=count)))
     masters = tuple(draw(st.lists(ports, max_size=3)))
-    return Place(node, host, masters, held, seats, draw(amounts), draw(st.booleans()))
+    return GenerationMember(node, host, masters, held, seats, draw(amounts), draw(st.booleans()))
 
 
 @st.composite
@@ -142,13 +146,17 @@ def generations(draw: st.DrawFn) -> Generation:
     members = tuple(draw(st.lists(places(slots, roster=roster), max_size=5)))
     named = st.lists(st.one_of(nodes, st.sampled_from([place.node for place in members] or ["x"])), max_size=6)
     befores = st.builds(
-        Before, generations_g, named.map(tuple), st.sampled_from(Why), st.lists(amounts, max_size=3).map(tuple)
+        Predecessor,
+        generations_g,
+        named.map(tuple),
+        st.sampled_from(ChangeReason),
+        st.lists(amounts, max_size=3).map(tuple),
     )
     return Generation(
         g=draw(generations_g),
         run=draw(generations_g),
         tag=draw(texts),
-        why=draw(st.sampled_from(Why)),
+        why=draw(st.sampled_from(ChangeReason)),
         reason=draw(texts),
         members=members,
         slots=slots,

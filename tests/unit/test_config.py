@@ -485,7 +485,7 @@ def test_the_examples_of_the_help_can_be_read() -> None:
     examples = re.findall(r"^  elastic-launch (.*)$", commandline.help_text(), re.MULTILINE)
     assert len(examples) >= 4
     for example in examples:
-        assert commandline.cut(shlex.split(example)).script == "train.py"
+        assert commandline.split_argv(shlex.split(example)).script == "train.py"
 
 
 def test_the_defaults_of_the_table_are_those_of_the_config() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher.config.config import Config, worker_argv
-from launcher.config.devices import share, visible_cards
+from launcher.config.devices import share_gpus, visible_gpus
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
 
@@ -172,23 +172,23 @@ def test_local_nodes_share_the_cards(script: Path) -> None:
     [("", ()), ("-1", ()), ("0", ("0",)), ("1,0", ("1", "0")), ("0,-1,2", ("0",)), ("GPU-a,MIG-b", ("GPU-a", "MIG-b"))],
 )
 def test_cards_are_those_that_cuda_would_show(text: str, cards: tuple[str, ...]) -> None:
-    assert visible_cards({"CUDA_VISIBLE_DEVICES": text}) == cards
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": text}) == cards
 
 
 def test_cards_are_counted_by_nvidia_smi_when_none_are_named(tmp_path: Path) -> None:
-    assert visible_cards({"PATH": str(tmp_path)}) == ()
+    assert visible_gpus({"PATH": str(tmp_path)}) == ()
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA X (UUID: GPU-1)'\necho '  MIG 1g'\necho 'GPU 1: NVIDIA X'\n")
     program.chmod(0o755)
-    assert visible_cards({"PATH": str(tmp_path)}) == ("0", "1")
+    assert visible_gpus({"PATH": str(tmp_path)}) == ("0", "1")
     program.write_text("#!/bin/sh\necho 'no driver'\nexit 9\n")
-    assert visible_cards({"PATH": str(tmp_path)}) == ()
+    assert visible_gpus({"PATH": str(tmp_path)}) == ()
 
 
 def test_cards_are_shared_out_without_overlap() -> None:
-    assert share(("3", "1", "2"), 3, 1) == (("3",), ("1",), ("2",))
-    assert share(("0", "1", "2", "3", "4"), 2, 2) == (("0", "1"), ("2", "3"))
-    assert share(("0",), 2, 1) is None
+    assert share_gpus(("3", "1", "2"), 3, 1) == (("3",), ("1",), ("2",))
+    assert share_gpus(("0", "1", "2", "3", "4"), 2, 2) == (("0", "1"), ("2", "3"))
+    assert share_gpus(("0",), 2, 1) is None
 
 
 # The checkpoint to start from

@@ -8,10 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.host_exclusion import COOLDOWN_MAX_S, HOSTS_MAX, KEEP_OUT_AFTER, blame, budget_of, clock_time, length
-from elastic.core.keys import Stored
-from elastic.core.membership.decision import Form, Memory, Open, Reason, Wait
-from elastic.core.model import Before, Budget, Cooldown, Ended, Mode, Np, Outcome, Spec, Why
+from elastic.core.host_exclusion import (
+    HOSTS_MAX,
+    KEEP_OUT_AFTER,
+    QUARANTINE_MAX_S,
+    blame,
+    budget_of,
+    clock_time,
+    duration_in_words,
+)
+from elastic.core.keys import StoredDocument
+from elastic.core.membership.decision import DecisionMemory, FormGeneration, OpenGate, Reason, WaitDecision
+from elastic.core.model import Budget, ChangeReason, JobMode, JobSpec, Np, Outcome, OutcomeKind, Predecessor, Quarantine
 from elastic.core.restart_policy import judge
 from tests.unit.views import Job, nodes_of, worker_exit
 
@@ -26,7 +34,7 @@ class Story(Job):
         self.now = 0.0
         self.run(nodes)
 
-    def fail(self, failing: str, *, step: int = -1, **how: Any) -> Form | Open | None:
+    def fail(self, failing: str, *, step: int = -1, **how: Any) -> FormGeneration | OpenGate | None:
         """Workers of these nodes fail by themselves, the others are stopped; what the gate says, None for a verdict."""
         members = [place.node for place in self.generation.members]
         self.now += 1
@@ -47,20 +55,20 @@ class Story(Job):
         self.form(self.now, Reason.FAILED)
         self.form(self.now, Reason.KEPT_OUT, Reason.BACKOFF)
 
-    def gate(self) -> Form | Open | None:
+    def gate(self) -> FormGeneration | OpenGate | None:
         """Let the gate decide, after its pause, and write it; after a host was left out, open that gate, too."""
         decision = self.decide(self.now)
-        if isinstance(decision, Wait):
+        if isinstance(decision, WaitDecision):
             assert decision.code is Reason.BACKOFF
             assert decision.until is not None
             self.now = decision.until
             decision = self.decide(self.now)
         self.write(decision)
-        if isinstance(decision, Form):
+        if isinstance(decision, FormGeneration):
             assert decision.code is Reason.KEPT_OUT
             self.open(self.now)
             return decision
-        return decision if isinstance(decision, Open) else None
+        return decision if isinstance(decision, OpenGate) else None
 
     @property
     def charged(self) -> int:
@@ -72,12 +80,12 @@ class Story(Job):
         return next((one.left_s for one in budget_of(self.view).hosts if one.host == host), 0.0)
 
 
-def kept_out(job: Story, failing: str = "b") -> Form:
+def kept_out(job: Story, failing: str = "b") -> FormGeneration:
     """`failing` fails so often that it is kept out."""
     for _ in range(KEEP_OUT_AFTER - 1):
-        assert isinstance(job.fail(failing), Open)
+        assert isinstance(job.fail(failing), OpenGate)
     form = job.fail(failing)
-    assert isinstance(form, Form)
+    assert isinstance(form, FormGeneration)
     return form
 
 
@@ -87,7 +95,7 @@ def kept_out(job: Story, failing: str = "b") -> Form:
 def test_a_host_whose_workers_alone_fail_twice_in_a_row_without_progress_is_kept_out() -> None:
     form = kept_out(Story())
     assert nodes_of(form) == ["a", "c"]
-    assert form.generation.why is Why.KEPT_OUT
+    assert form.generation.why is ChangeReason.KEPT_OUT
     assert form.reason == "host-b is kept out for 60 s: its workers failed 2 times in a row (exit code 1)"
 
 
@@ -101,15 +109,15 @@ def test_also_for_failures_of_the_machine_and_then_with_their_name() -> None:
     job = Story()
     job.fail("b", infra="address in use")
     form = job.fail("b", infra="address in use")
-    assert isinstance(form, Form)
+    assert isinstance(form, FormGeneration)
     assert form.reason.endswith("its workers failed 2 times in a row (address in use)")
 
 
 def test_progress_between_two_failures_begins_a_new_row() -> None:
     job = Story()
-    assert isinstance(job.fail("b", step=5), Open)
-    assert isinstance(job.fail("b", step=9), Open)
-    assert isinstance(job.fail("b", step=9), Form), "no step since the last failure"
+    assert isinstance(job.fail("b", step=5), OpenGate)
+    assert isinstance(job.fail("b", step=9), OpenGate)
+    assert isinstance(job.fail("b", step=9), FormGeneration), "no step since the last failure"
 
 
 def test_the_echo_of_another_failure_and_a_wish_for_a_restart_blame_no_host() -> None:
@@ -146,11 +154,11 @@ def test_every_node_of_a_machine_is_left_out_with_it() -> None:
     job.join("b1 b2", host="machine")
     job.form(0, Reason.FORMED)
     for now in (1, 2):
-        job.ended("b1", Ended.FAILED, exits=(worker_exit(2),), host="machine")
+        job.ended("b1", OutcomeKind.FAILED, exits=(worker_exit(2),), host="machine")
         job.stopped("a c b2")
         job.form(now, Reason.FAILED)
         job.write(decision := job.decide(now))
-        assert isinstance(decision, Open if now == 1 else Form)
+        assert isinstance(decision, OpenGate if now == 1 else FormGeneration)
     assert nodes_of(decision) == ["a", "c"]  # type: ignore[arg-type]
 
 
@@ -161,7 +169,7 @@ def test_every_node_of_a_machine_is_left_out_with_it() -> None:
 def test_nobody_is_kept_out_where_the_job_could_not_run_without_it(nodes: str, np: str) -> None:
     job = Story(nodes, np=np)
     for _ in range(3):
-        assert isinstance(job.fail("a"), Open)
+        assert isinstance(job.fail("a"), OpenGate)
     assert job.fail("a") is None, "no restart is left"
 
 
@@ -170,7 +178,7 @@ def test_a_host_that_fails_alone_gives_way_to_a_spare_and_is_cleared_when_that_o
     job.join("spare")
     assert nodes_of(kept_out(job, "a")) == ["spare"]
     assert job.charged == 0
-    assert isinstance(job.fail("spare"), Open)
+    assert isinstance(job.fail("spare"), OpenGate)
     assert job.left_s("host-a") == 0.0
     assert job.charged == 3
 
@@ -178,7 +186,7 @@ def test_a_host_that_fails_alone_gives_way_to_a_spare_and_is_cleared_when_that_o
 def test_a_failure_of_all_hosts_is_the_scripts_fault() -> None:
     job = Story()
     for _ in range(3):
-        assert isinstance(job.fail("a b c"), Open)
+        assert isinstance(job.fail("a b c"), OpenGate)
     assert job.fail("a b c") is None
 
 
@@ -187,7 +195,7 @@ def test_a_failure_that_moves_to_another_host_is_the_scripts_fault_and_costs_wha
     job = Story()
     kept_out(job, "a")
     assert (job.charged, job.left_s("host-a")) == (0, COOLDOWN_S)
-    assert isinstance(job.fail("b"), Open)
+    assert isinstance(job.fail("b"), OpenGate)
     assert (job.charged, job.left_s("host-a")) == (3, 0.0)
     assert job.fail("b") is None, "the fourth failure ends the job, as it would have without this"
 
@@ -196,23 +204,28 @@ def test_one_of_three_hosts_can_be_blamed_in_a_row() -> None:
     job = Story("a b c d e f", np="1:6", restarts_max=9)
     kept_out(job, "b")
     assert nodes_of(kept_out(job, "c")) == ["a", "d", "e", "f"]
-    assert isinstance(job.fail("d"), Open)
+    assert isinstance(job.fail("d"), OpenGate)
     assert (job.left_s("host-b"), job.left_s("host-c"), job.charged) == (0.0, 0.0, 5)
 
 
 def test_nobody_is_with_a_cooldown_of_0() -> None:
     job = Story(host_cooldown_s=0.0)
     for _ in range(3):
-        assert isinstance(job.fail("b"), Open)
+        assert isinstance(job.fail("b"), OpenGate)
     assert budget_of(job.view).hosts == ()
     assert job.fail("b") is None
 
 
 def test_a_parameter_server_job_keeps_no_host_out() -> None:
-    ends = [Outcome(ended=Ended.FAILED, over=True, host="h", exits=(worker_exit(),))]
-    spec = Spec(np=Np(1, 3, 1), slots=1, mode=Mode.PS)
-    stored = {"a": Stored(ends[0], 1, 1)}
-    assert judge(Before(1, ("a",), Why.FAILURE), stored, frozenset(), Budget(), spec, healthy=False).budget.hosts == ()
+    ends = [Outcome(ended=OutcomeKind.FAILED, over=True, host="h", exits=(worker_exit(),))]
+    spec = JobSpec(np=Np(1, 3, 1), slots=1, mode=JobMode.PS)
+    stored = {"a": StoredDocument(ends[0], 1, 1)}
+    assert (
+        judge(
+            Predecessor(1, ("a",), ChangeReason.FAILURE), stored, frozenset(), Budget(), spec, healthy=False
+        ).budget.hosts
+        == ()
+    )
 
 
 # --- for how long -------------------------------------------------------------------------------------------------
@@ -246,10 +259,10 @@ def test_each_further_time_one_failure_is_enough_and_it_lasts_twice_as_long() ->
     for _ in range(6):
         come_back(job)
         form = job.fail("b", step=int(job.now))
-        assert isinstance(form, Form), "one failure is enough"
+        assert isinstance(form, FormGeneration), "one failure is enough"
         lengths.append(job.left_s("host-b"))
-    assert lengths == [120, 240, 480, 960, COOLDOWN_MAX_S, COOLDOWN_MAX_S]
-    assert isinstance(form, Form)
+    assert lengths == [120, 240, 480, 960, QUARANTINE_MAX_S, QUARANTINE_MAX_S]
+    assert isinstance(form, FormGeneration)
     assert form.reason == "host-b is kept out for 30 min: its workers failed again (exit code 1)"
     assert job.charged == 0
 
@@ -274,7 +287,7 @@ def test_a_new_proposer_goes_on_with_what_the_documents_say_is_left() -> None:
     job.form(job.now + 20, Reason.LOST)
     job.open(job.now + 20)
     assert job.left_s("host-b") == COOLDOWN_S - 20
-    job.memory = Memory()  # Another agent, which has just come and has another clock.
+    job.memory = DecisionMemory()  # Another agent, which has just come and has another clock.
     assert job.wait(1000, Reason.TRAINING).until == 1000 + COOLDOWN_S - 20
 
 
@@ -322,7 +335,7 @@ def test_the_budget_does_not_pay_for_failures_of_a_host_that_is_kept_out() -> No
 
 def test_a_host_is_kept_out_before_the_budget_ends_the_job() -> None:
     job = Story(restarts_max=1)
-    assert isinstance(kept_out(job), Form)
+    assert isinstance(kept_out(job), FormGeneration)
 
 
 def test_without_any_restart_the_first_failure_still_ends_the_job() -> None:
@@ -333,9 +346,10 @@ def test_without_any_restart_the_first_failure_still_ends_the_job() -> None:
 
 
 def test_only_so_many_hosts_are_remembered_and_those_of_the_row_first() -> None:
-    old = tuple(Cooldown(f"old-{number}", times=1) for number in range(HOSTS_MAX))
+    old = tuple(Quarantine(f"old-{number}", times=1) for number in range(HOSTS_MAX))
     ends = [
-        Outcome(ended=Ended.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),)) for number in range(40)
+        Outcome(ended=OutcomeKind.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),))
+        for number in range(40)
     ]
     found = blame(old, ends, pays=True)
     assert len(found.hosts) == HOSTS_MAX
@@ -344,12 +358,18 @@ def test_only_so_many_hosts_are_remembered_and_those_of_the_row_first() -> None:
 
 
 def test_a_host_without_a_readable_name_is_not_blamed() -> None:
-    ends = [Outcome(ended=Ended.FAILED, over=True, host=host, exits=(worker_exit(),)) for host in ("", "x" * 300)]
+    ends = [Outcome(ended=OutcomeKind.FAILED, over=True, host=host, exits=(worker_exit(),)) for host in ("", "x" * 300)]
     assert blame((), ends, pays=True).hosts == ()
 
 
 def test_times_are_told_in_words() -> None:
-    assert [length(seconds) for seconds in (0.2, 60, 119, 120, 1800)] == ["1 s", "60 s", "119 s", "2 min", "30 min"]
+    assert [duration_in_words(seconds) for seconds in (0.2, 60, 119, 120, 1800)] == [
+        "1 s",
+        "60 s",
+        "119 s",
+        "2 min",
+        "30 min",
+    ]
     assert clock_time(86_400 * 20_000 + 45_296.7) == "12:34:56"
 
 
@@ -391,7 +411,7 @@ def test_failures_that_are_owed_after_all_end_a_job_without_restarts_also_with_o
     story.fail("a", step=5)
     story.fail("c", step=5)
     kept_out = story.fail("c", step=5)
-    assert isinstance(kept_out, Form)
+    assert isinstance(kept_out, FormGeneration)
     assert story.charged == 1
     assert story.fail("d", step=5, infra="address in use") is None
     assert story.view.verdict is not None

@@ -11,7 +11,7 @@ from elastic.core.agent.state import Phase
 from elastic.core.keys import decode
 from elastic.core.kv import Put
 from elastic.core.membership.decision import Reason
-from elastic.core.model import SCHEMA, Before, Status, Why
+from elastic.core.model import SCHEMA, ChangeReason, FinalStatus, Predecessor
 from elastic.errors import DocumentError
 from tests.unit import test_joining as joins
 from tests.unit.bench import Bench, joining, running, spare
@@ -42,7 +42,7 @@ def test_a_rerun_does_not_read_the_verdict_that_it_replaced() -> None:
     bench.shelf.put(KEYS.incarnation, "i1")
     bench.shelf.put(KEYS.spec, bench.spec)
     bench.offline = False
-    bench.verdict(Status.FAILED)
+    bench.verdict(FinalStatus.FAILED)
     assert bench.phase is Phase.RUNNING
 
 
@@ -57,7 +57,7 @@ def test_another_store_does_not_make_the_agent_send_without_pause() -> None:
 def test_a_member_that_drained_records_its_outcome_although_its_lease_is_lost() -> None:
     bench = running()
     bench.drain()
-    bench.world(2, "a", why=Why.DRAIN, before=Before(1, ("a", "b"), Why.DRAIN))
+    bench.world(2, "a", why=ChangeReason.DRAIN, before=Predecessor(1, ("a", "b"), ChangeReason.DRAIN))
     bench.expire()
     bench.gone()
     assert 1 in bench.outcomes

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.history.training_curve import NAMES_MAX, POINTS_MAX, Course, Point, add, merge, read, write
+from launcher.history.training_curve import NAMES_MAX, POINTS_MAX, CurvePoint, TrainingCurve, add, merge, read, write
 
 
-def trained(count: int, every_s: float = 1.0, *, g: int = 1, began: float = 0.0) -> Course:
+def trained(count: int, every_s: float = 1.0, *, g: int = 1, began: float = 0.0) -> TrainingCurve:
     """A course of steps from 1 on."""
-    course = Course()
+    course = TrainingCurve()
     for number in range(count):
-        course = add(course, Point(number + 1, began + number * every_s, g, 1 / (number + 1)), {})
+        course = add(course, CurvePoint(number + 1, began + number * every_s, g, 1 / (number + 1)), {})
     return course
 
 
-def steps(course: Course) -> list[int]:
+def steps(course: TrainingCurve) -> list[int]:
     return [point.step for point in course.points]
 
 
@@ -46,30 +46,30 @@ def test_a_long_course_keeps_few_points_that_are_evenly_spread_from_its_first_to
 def test_a_course_goes_on_after_the_wall_clock_was_set_back() -> None:
     course = trained(4, began=1000.0)
     for number in range(4):
-        course = add(course, Point(5 + number, 100.0 + number, 1), {})
+        course = add(course, CurvePoint(5 + number, 100.0 + number, 1), {})
     assert steps(course) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert [point.rate for point in course.points[4:]] == [None, 1.0, 1.0, 1.0]
 
 
 def test_each_generation_begins_with_a_point_of_its_own() -> None:
     course = trained(3)
-    course = add(course, Point(2, 2.1, 2), {})
+    course = add(course, CurvePoint(2, 2.1, 2), {})
     assert [(point.g, point.step) for point in course.points] == [(1, 1), (1, 2), (1, 3), (2, 2)]
     assert course.points[-1].rate is None, "it went back"
 
 
 def test_the_first_few_metrics_that_are_reported_are_kept_under_their_names() -> None:
-    course = add(Course(), Point(1, 0.0, 1, 0.5), {"loss": 0.5, "accuracy": 0.25})
-    course = add(course, Point(2, 5.0, 1, 0.4), {"lr": 0.1, **{f"m{number}": 1.0 for number in range(9)}})
+    course = add(TrainingCurve(), CurvePoint(1, 0.0, 1, 0.5), {"loss": 0.5, "accuracy": 0.25})
+    course = add(course, CurvePoint(2, 5.0, 1, 0.4), {"lr": 0.1, **{f"m{number}": 1.0 for number in range(9)}})
     assert course.names == ("accuracy", "lr", "m0", "m1")
     assert len(course.names) == NAMES_MAX
     assert [point.metrics for point in course.points] == [(0.25,), (None, 0.1, 1.0, 1.0)]
 
 
 def test_two_writers_know_together_what_each_of_them_knows() -> None:
-    one = add(Course(), Point(5, 10.0, 1), {"a": 1.0})
-    other = add(add(one, Point(6, 12.0, 1), {"a": 2.0}), Point(6, 30.0, 2), {"a": 3.0, "b": 4.0})
-    third = add(Course(), Point(7, 20.0, 1), {"c": 9.0})
+    one = add(TrainingCurve(), CurvePoint(5, 10.0, 1), {"a": 1.0})
+    other = add(add(one, CurvePoint(6, 12.0, 1), {"a": 2.0}), CurvePoint(6, 30.0, 2), {"a": 3.0, "b": 4.0})
+    third = add(TrainingCurve(), CurvePoint(7, 20.0, 1), {"c": 9.0})
     both = merge(other, third)
     assert [(point.g, point.step) for point in both.points] == [(1, 5), (1, 6), (1, 7), (2, 6)]
     assert both.names == ("a", "b", "c")
@@ -78,10 +78,10 @@ def test_two_writers_know_together_what_each_of_them_knows() -> None:
 
 
 def test_a_document_reads_back_and_rubbish_is_none() -> None:
-    course = add(Course(), Point(5, 10.0, 1, math.nan), {"a": 1.0})
+    course = add(TrainingCurve(), CurvePoint(5, 10.0, 1, math.nan), {"a": 1.0})
     found = read(write(course))
     assert found is not None
-    assert found.points == (Point(5, 10.0, 1, None, None, (1.0,)),)
+    assert found.points == (CurvePoint(5, 10.0, 1, None, None, (1.0,)),)
     for rubbish in (b"", b"\xff", b"[]", b'{"spacing_s":0}', b'{"points":[[1,1e300,1]]}', b"[" * 5000):
         assert read(rubbish) is None
 
@@ -91,9 +91,9 @@ def test_a_document_reads_back_and_rubbish_is_none() -> None:
     st.dictionaries(st.text(max_size=80), st.none() | st.floats(), max_size=8),
 )
 def test_it_keeps_its_bound_whatever_comes(points: list[tuple[int, float, int]], metrics: dict[str, float]) -> None:
-    course = Course()
+    course = TrainingCurve()
     for step, at, g in points:
-        course = add(course, Point(step, at, g), metrics)
+        course = add(course, CurvePoint(step, at, g), metrics)
     assert len(course.points) <= POINTS_MAX
     assert read(write(course)) is not None
     assert not points or course.points[-1].step == points[-1][0]

@@ -11,12 +11,12 @@ import pytest
 
 from elastic.channel.client import Progress
 from elastic.core.keys import encode
-from elastic.core.kv import Delete, Put, Range
+from elastic.core.kv import Delete, KeyRange, Put
 from elastic.errors import OutcomeUnknown, StoreUnavailable
-from launcher.agent.curve_publisher import CourseWriter
+from launcher.agent.curve_publisher import CurvePublisher
 from launcher.history import training_curve
-from launcher.history.training_curve import Course, Point
-from launcher.workers.reports.messages import Heard, WorkerTalk
+from launcher.history.training_curve import CurvePoint, TrainingCurve
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 from tests.unit.documents import KEYS
 from tests.unit.onejob import OneJob
 
@@ -38,8 +38,8 @@ class Job(OneJob):
         return node
 
     @property
-    def stored(self) -> Course | None:
-        entries = self.core.list(Range.key(KEYS.course)).entries
+    def stored(self) -> TrainingCurve | None:
+        entries = self.core.list(KeyRange.key(KEYS.course)).entries
         return training_curve.read(entries[0].value) if entries else None
 
     @property
@@ -53,8 +53,8 @@ class Node:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.talk = WorkerTalk(job.folder / "talk", job.narrator)
-        self.writer = CourseWriter(
+        self.talk = WorkerChannel(job.folder / "talk", job.narrator)
+        self.writer = CurvePublisher(
             job.store, KEYS, self.talk, job.narrator, clock=lambda: job.now - job.back, steady=lambda: job.now
         )
 
@@ -65,7 +65,7 @@ class Node:
     def report(self, *steps: int, rank: int = 0, every_s: float = 1.0, **metrics: float | None) -> None:
         for step in steps:
             for follower in self.talk.followers:
-                follower(Heard(rank, rank), Progress(step, 2, metrics))
+                follower(WorkerReport(rank, rank), Progress(step, 2, metrics))
             self.job.now += every_s
 
     def run(self, body: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -100,7 +100,7 @@ def test_what_rank_0_reports_is_written_once_with_its_newest_step(job: Job) -> N
     node.run()
     assert job.steps == [(1, 1), (1, 2), (1, 3), (1, 4)]
     assert job.stored is not None
-    assert (job.stored.names, job.stored.points[-1]) == (("lr",), Point(4, 1003.0, 1, 0.25, 1.0, (0.1,)))
+    assert (job.stored.names, job.stored.points[-1]) == (("lr",), CurvePoint(4, 1003.0, 1, 0.25, 1.0, (0.1,)))
     assert job.core.revision == before + 1
 
 
@@ -163,7 +163,7 @@ def test_the_end_of_a_generation_is_written_while_the_agent_goes_on(job: Job, mo
 
 
 def test_a_write_that_another_node_came_before_has_what_both_know(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = training_curve.write(Course(points=(Point(7, 900.0, 1),)))
+    other = training_curve.write(TrainingCurve(points=(CurvePoint(7, 900.0, 1),)))
     txn, others = job.store.txn, [other]
 
     async def overtaken(*arguments: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_document_that_cannot_be_read_is_replaced(job: Job) -> None:
 
 def test_a_store_that_came_back_empty_or_was_told_to_forget_the_job_gets_nothing(job: Job) -> None:
     node = job.node()
-    job.core.txn((), (Delete(Range.key(KEYS.incarnation)),))
+    job.core.txn((), (Delete(KeyRange.key(KEYS.incarnation)),))
     node.report(1)
     node.run()
     assert job.stored is None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.events import Drain, StopWorkers
+from elastic.core.agent.events import DrainRequested, StopWorkers
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.core.decide import Reason
-from elastic.core.model import Before, Ended, MemberState, Why
+from elastic.core.model import ChangeReason, MemberState, OutcomeKind, Predecessor
 from tests.unit.bench import Bench, done, joining, running, spare
 from tests.unit.views import Job, nodes_of
 
-BOTH = Before(1, ("a", "b"), Why.DRAIN)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.DRAIN)
 WHY = "AWS takes this machine back at 12:03:44 UTC"
 
 
-def notice(in_s: float) -> Drain:
+def notice(in_s: float) -> DrainRequested:
     """The machine of this node goes at this time of the bench's clock."""
-    return Drain(4, WHY, in_s)
+    return DrainRequested(4, WHY, in_s)
 
 
 def stops(bench: Bench) -> list[tuple[float, bool]]:
@@ -43,21 +43,21 @@ def test_the_sentence_of_a_drain_names_each_reason_once_and_not_too_many() -> No
 def test_the_workers_of_a_drained_node_get_no_more_time_than_its_deadline_leaves() -> None:
     bench = running()
     bench.tell(notice(10.0))
-    bench.world(2, "a", why=Why.DRAIN, before=BOTH)
+    bench.world(2, "a", why=ChangeReason.DRAIN, before=BOTH)
     assert stops(bench) == [(7.0, True)]
 
 
 def test_a_deadline_that_is_far_leaves_the_workers_their_grace() -> None:
     bench = running()
     bench.tell(notice(120.0))
-    bench.world(2, "a", why=Why.DRAIN, before=BOTH)
+    bench.world(2, "a", why=ChangeReason.DRAIN, before=BOTH)
     assert stops(bench) == [(15.0, True)]
 
 
 def test_workers_that_still_save_are_ended_3_s_before_the_deadline_and_the_node_leaves_with_4() -> None:
     bench = running()
     bench.tell(notice(30.0))
-    bench.world(2, "a", why=Why.DRAIN, before=BOTH)
+    bench.world(2, "a", why=ChangeReason.DRAIN, before=BOTH)
     for second in range(1, 27):
         bench.now = float(second)
         bench.refreshed()
@@ -68,7 +68,7 @@ def test_workers_that_still_save_are_ended_3_s_before_the_deadline_and_the_node_
     assert len(stops(bench)) == 2
     bench.gone(step=9)
     outcome = bench.outcomes[1]
-    assert (outcome.ended, outcome.over, outcome.forced, outcome.step) == (Ended.STOPPED, True, True, 9)
+    assert (outcome.ended, outcome.over, outcome.forced, outcome.step) == (OutcomeKind.STOPPED, True, True, 9)
     assert bench.exit_code == 4
     assert bench.lines[-1] == f"left ({WHY}); the job stays open"
 
@@ -86,7 +86,7 @@ def test_a_node_wakes_in_time_for_its_deadline() -> None:
 def test_workers_that_end_in_time_are_not_ended_again() -> None:
     bench = running()
     bench.tell(notice(10.0))
-    bench.world(2, "a", why=Why.DRAIN, before=BOTH)
+    bench.world(2, "a", why=ChangeReason.DRAIN, before=BOTH)
     bench.gone(step=3)
     assert bench.exit_code == 4
     assert stops(bench) == [(7.0, True)]
@@ -112,7 +112,7 @@ def test_a_notice_after_sigterm_shortens_the_time_and_keeps_the_exit_code() -> N
     bench.drain()
     bench.tell(notice(10.0))
     bench.tell(notice(20.0))
-    bench.world(2, "a", why=Why.DRAIN, before=BOTH)
+    bench.world(2, "a", why=ChangeReason.DRAIN, before=BOTH)
     assert stops(bench) == [(7.0, True)]
     bench.gone()
     assert bench.exit_code == 143
@@ -122,7 +122,7 @@ def test_sigterm_after_a_notice_changes_nothing() -> None:
     bench = running()
     bench.tell(notice(10.0))
     bench.drain()
-    bench.world(2, "a", why=Why.DRAIN, before=BOTH)
+    bench.world(2, "a", why=ChangeReason.DRAIN, before=BOTH)
     assert stops(bench) == [(7.0, True)]
     bench.gone()
     assert bench.exit_code == 4
@@ -136,5 +136,5 @@ def test_who_ends_its_workers_before_all_have_saved_hurries_the_others() -> None
     job.stopped("c", forced=True)
     form = job.form(11, Reason.GATE_STOPPED)
     assert nodes_of(form) == ["a", "b"]
-    assert (form.generation.why, form.reason) == (Why.STOPPED, "c had to end its workers before all had saved")
+    assert (form.generation.why, form.reason) == (ChangeReason.STOPPED, "c had to end its workers before all had saved")
     job.wait(12, Reason.STOPPING)

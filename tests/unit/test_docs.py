@@ -24,13 +24,13 @@ from elastic.core.ps import cluster_spec, revision
 from elastic.errors import ElasticError
 from launcher.config import argv
 from launcher.config import env_reference as variables
-from launcher.config.env_reference import Variables
+from launcher.config.env_reference import DocumentedVariables
 from launcher.config.flags import BY_NAME, by_group
 from launcher.job import job
 from launcher.metrics.catalog import METRICS
 from launcher.system.private_env import SECRETS
 from launcher.workers import spec
-from launcher.workers.environment import Told, worker_environment
+from launcher.workers.environment import LaunchContext, worker_environment
 from launcher.workers.ps_environment import ps_environment
 from tests.bench import against, picture
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
@@ -41,7 +41,13 @@ DOCS = ROOT / "docs"
 REWRITE = os.environ.get("REWRITE_DOCS") == "1"
 MADE = re.compile(r"(<!-- made: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-DECIDED = {"Wait": "wait", "Form": "next generation", "form": "next generation", "Open": "go", "Conclude": "verdict"}
+DECIDED = {
+    "WaitDecision": "wait",
+    "FormGeneration": "next generation",
+    "form": "next generation",
+    "OpenGate": "go",
+    "ConcludeJob": "verdict",
+}
 """The calls in `DECIDE` that make a decision, and what each is."""
 DECIDE = (decide, gate, next_generation, situation, revision, cluster_spec, operator_stop)
 
@@ -110,7 +116,7 @@ def flags() -> str:
     )
 
 
-def variables_table(rows: Sequence[Variables]) -> str:
+def variables_table(rows: Sequence[DocumentedVariables]) -> str:
     return table(("variable", "value"), ((", ".join(map(code, row.names)), plain(row.meaning)) for row in rows))
 
 
@@ -217,9 +223,9 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
-def everything_told(base: dict[str, str], world: model.Generation) -> Told:
+def everything_told(base: dict[str, str], world: model.Generation) -> LaunchContext:
     """What a process is told when everything was asked for."""
-    return Told(
+    return LaunchContext(
         base=base,
         generation=world,
         master="h:7000",
@@ -241,8 +247,8 @@ def everything_told(base: dict[str, str], world: model.Generation) -> Told:
 
 
 def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
-    place = model.Place("h-1", "h", (7000,), (8000, 8001))
-    world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=2)
+    place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001))
+    world = model.Generation(g=1, run=1, tag="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=2)
     told = everything_told({"http_proxy": "http://p:1"}, world)
     made = worker_environment(told, m_id=0, local_rank=0, error_file="x", cards=("3", "2"), no_card=True)
     added = re.findall(r'environment\["(\w+)"\]', Path(spec.__file__).read_text())
@@ -257,9 +263,9 @@ def test_what_is_kept_from_a_worker_is_named_and_nothing_else() -> None:
 
 
 def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other() -> None:
-    seats = tuple(model.Seat(role, 0) for role in (model.Role.SERVER, model.Role.HETER, model.Role.WORKER))
-    place = model.Place("h-1", "h", (7000,), (8000, 8001, 8002), seats)
-    world = model.Generation(g=1, run=1, tag="", why=model.Why.FIRST, reason="", members=(place,), slots=1)
+    seats = tuple(model.Task(role, 0) for role in (model.Role.SERVER, model.Role.HETER, model.Role.WORKER))
+    place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001, 8002), seats)
+    world = model.Generation(g=1, run=1, tag="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=1)
     made = {
         seat.role: ps_environment(
             everything_told({}, world), place=place, seat_index=number, roster_file="r", error_file="x"
@@ -327,6 +333,6 @@ def test_every_command_line_for_people_from_paddle_can_be_read() -> None:
     assert len(commands) >= len(lines) - 1, "one row says: the same"
     for words in commands:
         rest = words[3:] if words[0] == "python" else words[1:]
-        assert argv.cut(rest).script == "train.py", words
+        assert argv.split_argv(rest).script == "train.py", words
     same = section("from-paddle-launch.md", "The same flags")
     assert {name.removeprefix("--") for name in quoted(same) if name.startswith("--")} <= BY_NAME.keys()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from elastic.core.kv import Status
+from elastic.core.kv import EndpointStatus
 from launcher.doctor.etcd import latency_check, server_checks
 from launcher.doctor.job import reach_check, standing_checks, versions_check
-from launcher.system.checks import Level
-from launcher.wire.reachability import Answer, Unreached
+from launcher.system.checks import CheckLevel
+from launcher.wire.reachability import ProbeAnswer, UnreachedMember
 from tests.unit.views import Job
 
 # etcd
@@ -14,30 +14,30 @@ from tests.unit.views import Job
 
 def test_a_slow_etcd_is_told_and_a_quick_one_is_fine() -> None:
     assert latency_check([0.3, 0.002, 0.001]).text == "answers in 2.0 ms (the slowest of 3 in 300.0 ms)"
-    assert latency_check([0.3, 0.002, 0.001]).level is Level.OK
-    assert latency_check([0.3, 0.2, 0.1]).level is Level.WARN
+    assert latency_check([0.3, 0.002, 0.001]).level is CheckLevel.OK
+    assert latency_check([0.3, 0.2, 0.1]).level is CheckLevel.WARN
 
 
 def test_servers_that_do_not_answer_are_named() -> None:
-    (check,) = server_checks([Status("a:1", "3.5.23", 7, True)], ["a:1", "b:2"])
-    assert check.level is Level.WARN
+    (check,) = server_checks([EndpointStatus("a:1", "3.5.23", 7, True)], ["a:1", "b:2"])
+    assert check.level is CheckLevel.WARN
     assert check.text == "1 of 2 answer (a:1: 3.5.23, leads), not b:2"
 
 
 def test_an_etcd_that_is_too_old_fails_and_one_with_known_losses_warns() -> None:
     found = {
-        version: server_checks([Status("a:1", version, 7, True)], ["a:1"])[0].level
+        version: server_checks([EndpointStatus("a:1", version, 7, True)], ["a:1"])[0].level
         for version in ("3.3.27", "3.4.23", "3.5.1", "3.5.23", "3.6.4", "3.6.5", "3.7.0", "3.5.0-alpha")
     }
     assert found == {
-        "3.3.27": Level.FAIL,
-        "3.4.23": Level.OK,
-        "3.5.1": Level.WARN,
-        "3.5.23": Level.OK,
-        "3.6.4": Level.WARN,
-        "3.6.5": Level.OK,
-        "3.7.0": Level.OK,
-        "3.5.0-alpha": Level.WARN,
+        "3.3.27": CheckLevel.FAIL,
+        "3.4.23": CheckLevel.OK,
+        "3.5.1": CheckLevel.WARN,
+        "3.5.23": CheckLevel.OK,
+        "3.6.4": CheckLevel.WARN,
+        "3.6.5": CheckLevel.OK,
+        "3.7.0": CheckLevel.OK,
+        "3.5.0-alpha": CheckLevel.WARN,
     }
 
 
@@ -47,21 +47,21 @@ def test_an_etcd_that_is_too_old_fails_and_one_with_known_losses_warns() -> None
 def test_members_with_the_same_versions_are_fine() -> None:
     same = {"torch": "2.13.0", "script": "aa"}
     check = versions_check({"a": same, "b": same})
-    assert (check.level, check.text) == (Level.OK, "the same on every member (torch 2.13.0, script aa)")
+    assert (check.level, check.text) == (CheckLevel.OK, "the same on every member (torch 2.13.0, script aa)")
 
 
 def test_a_version_that_differs_is_named_with_every_value_and_who_has_it() -> None:
     check = versions_check({"a": {"torch": "2.13.0"}, "b": {"torch": "2.12.0"}, "c": {"torch": "2.13.0"}})
-    assert (check.level, check.text) == (Level.FAIL, "torch differs between members")
+    assert (check.level, check.text) == (CheckLevel.FAIL, "torch differs between members")
     assert check.details == ("torch: 2.12.0 on b; 2.13.0 on a, c",)
     assert check.mend == "install the same torch on every node"
 
 
 def test_another_script_or_patch_level_warns_and_a_worse_difference_of_the_same_name_counts_more() -> None:
-    assert versions_check({"a": {"script": "x"}, "b": {"script": "y"}}).level is Level.WARN
+    assert versions_check({"a": {"script": "x"}, "b": {"script": "y"}}).level is CheckLevel.WARN
     members = {"a": {"torch": "2.12.0"}, "b": {"torch": "2.13.0"}, "c": {"torch": "2.13.1"}, "d": {}}
-    assert versions_check(members).level is Level.FAIL
-    assert versions_check({"a": {"torch": "2.12.0"}, "b": {}, "c": {"torch": "2.13.0"}}).level is Level.FAIL
+    assert versions_check(members).level is CheckLevel.FAIL
+    assert versions_check({"a": {"torch": "2.12.0"}, "b": {}, "c": {"torch": "2.13.0"}}).level is CheckLevel.FAIL
 
 
 def test_of_many_members_four_are_named_for_each_value() -> None:
@@ -74,38 +74,41 @@ def test_of_many_members_four_are_named_for_each_value() -> None:
 
 
 def test_members_that_reach_each_other_are_one_line() -> None:
-    check = reach_check(["a", "b"], {"a": Answer(1), "b": Answer(1)})
-    assert (check.level, check.text) == (Level.OK, "every member reaches every other (2 members)")
-    assert reach_check(["a"], {"a": Answer(0)}).text == "there is one member"
+    check = reach_check(["a", "b"], {"a": ProbeAnswer(1), "b": ProbeAnswer(1)})
+    assert (check.level, check.text) == (CheckLevel.OK, "every member reaches every other (2 members)")
+    assert reach_check(["a"], {"a": ProbeAnswer(0)}).text == "there is one member"
 
 
 def test_a_way_that_is_closed_is_named_with_the_reason_and_the_way_back() -> None:
-    answers = {"a": Answer(1, (Unreached("b", "no answer"),)), "b": Answer(2), "c": Answer(2)}
+    answers = {"a": ProbeAnswer(1, (UnreachedMember("b", "no answer"),)), "b": ProbeAnswer(2), "c": ProbeAnswer(2)}
     check = reach_check(["a", "b", "c"], answers)
-    assert (check.level, check.text) == (Level.FAIL, "1 way is closed between 3 members")
+    assert (check.level, check.text) == (CheckLevel.FAIL, "1 way is closed between 3 members")
     assert check.details == ("a does not reach b: no answer (the way back is open)",)
 
 
 def test_two_members_that_cannot_reach_each_other_are_two_lines() -> None:
-    answers = {"a": Answer(0, (Unreached("b", "refused"),)), "b": Answer(0, (Unreached("a", "no way"),))}
+    answers = {
+        "a": ProbeAnswer(0, (UnreachedMember("b", "refused"),)),
+        "b": ProbeAnswer(0, (UnreachedMember("a", "no way"),)),
+    }
     check = reach_check(["a", "b"], answers)
     assert check.text == "2 ways are closed between 2 members"
     assert check.details == ("a does not reach b: refused (nor back)", "b does not reach a: no way (nor back)")
 
 
 def test_a_member_that_does_not_answer_is_named_and_is_the_likely_cause_of_what_others_say() -> None:
-    check = reach_check(["a", "b"], {"a": Answer(1)})
-    assert check.level is Level.WARN
+    check = reach_check(["a", "b"], {"a": ProbeAnswer(1)})
+    assert check.level is CheckLevel.WARN
     assert check.details == ("b did not answer: its agent stands still, or came just now",)
-    check = reach_check(["a", "b"], {"a": Answer(0, (Unreached("b", "no answer"),))})
-    assert check.level is Level.FAIL
+    check = reach_check(["a", "b"], {"a": ProbeAnswer(0, (UnreachedMember("b", "no answer"),))})
+    assert check.level is CheckLevel.FAIL
     assert check.details[0] == "a does not reach b: no answer (it did not answer the doctor, either)"
     assert check.mend == "look whether the agents that did not answer stand still"
 
 
 def test_ways_that_nobody_had_time_for_are_counted() -> None:
-    check = reach_check(["a", "b"], {"a": Answer(1), "b": Answer(0, (), 1)})
-    assert check.level is Level.WARN
+    check = reach_check(["a", "b"], {"a": ProbeAnswer(1), "b": ProbeAnswer(0, (), 1)})
+    assert check.level is CheckLevel.WARN
     assert check.details == ("1 way was not tried for lack of time",)
 
 
@@ -117,7 +120,7 @@ def test_a_job_that_waits_says_for_how_many_and_for_whom() -> None:
     job.join("a")
     stands, missing = standing_checks(job.view, "j1")
     assert stands.text == "j1: 1 node is registered; 1 of 3 nodes is here; waiting for host-b, host-c"
-    assert (missing.level, missing.text) == (Level.WARN, "1 of 3 nodes is here; waiting for host-b, host-c")
+    assert (missing.level, missing.text) == (CheckLevel.WARN, "1 of 3 nodes is here; waiting for host-b, host-c")
     assert (missing.details, missing.mend) == ((), "start elastic-launch there")
 
 
@@ -125,7 +128,7 @@ def test_a_job_that_is_complete_misses_nobody() -> None:
     job = Job("2")
     job.join("a b")
     _, missing = standing_checks(job.view, "j1")
-    assert (missing.level, missing.text) == (Level.OK, "nobody")
+    assert (missing.level, missing.text) == (CheckLevel.OK, "nobody")
 
 
 def test_a_job_without_a_node_says_that_nobody_works_on_it() -> None:

@@ -11,16 +11,16 @@ import pytest
 from launcher.doctor import machine
 from launcher.doctor.machine import (
     DEAD,
-    Asked,
+    MachineQuestion,
     network_checks,
     port_check,
     python_check,
     shared_memory_check,
     variable_checks,
 )
-from launcher.doctor.torch_import import Torch, import_failure, judged
+from launcher.doctor.torch_import import TorchReport, import_failure, torch_check
 from launcher.net import ports
-from launcher.system.checks import DETAILS_MAX, Check, Level, fail, lines, ok, warn
+from launcher.system.checks import DETAILS_MAX, Check, CheckLevel, fail, lines, ok, warn
 from launcher.system.folder_checks import CHECKPOINTS, LOG, folder_check
 
 GB = 10**9
@@ -55,7 +55,7 @@ def test_colours_are_on_the_level_alone() -> None:
 
 def test_an_old_python_fails_with_the_one_that_is_needed() -> None:
     assert python_check((3, 10), "3.10.2") == fail("python", "3.10.2 is too old", "use Python 3.11 or newer")
-    assert python_check((3, 12), "3.12.0").level is Level.OK
+    assert python_check((3, 12), "3.12.0").level is CheckLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_old_python_fails_with_the_one_that_is_needed() -> None:
 def test_a_failing_import_shows_the_linkers_error_and_the_mend_that_fits_it(error: str, mend: str) -> None:
     complaint = f'Traceback (most recent call last):\n  File "x", line 1, in <module>\n    import torch\n{error}\n'
     check = import_failure(1, complaint)
-    assert (check.level, check.name, check.text) == (Level.FAIL, "torch", f"import torch fails: {error}")
+    assert (check.level, check.name, check.text) == (CheckLevel.FAIL, "torch", f"import torch fails: {error}")
     assert mend in check.mend
 
 
@@ -86,16 +86,16 @@ def test_an_import_that_dies_of_a_signal_names_it() -> None:
 
 
 def test_torch_that_cannot_use_the_cards_is_told_with_the_reason() -> None:
-    blind = Torch(torch="2.13.0+cpu", cuda="", cards=0, gloo=True, nccl="")
-    assert levels(judged(blind, 0)) == [("ok", "torch"), ("ok", "backends")]
-    checks = judged(blind, 8)
+    blind = TorchReport(torch="2.13.0+cpu", cuda="", cards=0, gloo=True, nccl="")
+    assert levels(torch_check(blind, 0)) == [("ok", "torch"), ("ok", "backends")]
+    checks = torch_check(blind, 8)
     assert levels(checks) == [("ok", "torch"), ("warn", "torch's cards"), ("warn", "backends")]
     assert "built for CUDA" in checks[1].mend
-    old = Torch(torch="2.13.0+cu128", cuda="12.8", cards=0, gloo=True, nccl="2.27.5")
-    assert "driver" in judged(old, 8)[1].mend
-    assert judged(old, 8)[2].text == "gloo, NCCL 2.27.5"
-    without = Torch(torch="2.13.0", cuda="", cards=0, gloo=False, nccl="")
-    assert judged(without, 0)[-1].level is Level.FAIL
+    old = TorchReport(torch="2.13.0+cu128", cuda="12.8", cards=0, gloo=True, nccl="2.27.5")
+    assert "driver" in torch_check(old, 8)[1].mend
+    assert torch_check(old, 8)[2].text == "gloo, NCCL 2.27.5"
+    without = TorchReport(torch="2.13.0", cuda="", cards=0, gloo=False, nccl="")
+    assert torch_check(without, 0)[-1].level is CheckLevel.FAIL
 
 
 # Variables
@@ -104,7 +104,7 @@ def test_torch_that_cannot_use_the_cards_is_told_with_the_reason() -> None:
 @pytest.mark.parametrize("name", DEAD)
 def test_a_variable_without_effect_is_told_with_what_to_do_instead(name: str) -> None:
     (check,) = variable_checks({name: "1"}, ["eth0"])
-    assert (check.level, check.text) == (Level.WARN, f"{name} is set and has no effect")
+    assert (check.level, check.text) == (CheckLevel.WARN, f"{name} is set and has no effect")
     assert check.mend == DEAD[name]
 
 
@@ -133,7 +133,7 @@ def test_paddles_three_variables_are_among_them() -> None:
 )
 def test_an_interface_that_is_named_and_not_there_fails(variable: str, value: str, fits: bool) -> None:
     (check,) = variable_checks({variable: value}, ["lo", "eth0", "eth1"])
-    assert (check.level is Level.OK) is fits
+    assert (check.level is CheckLevel.OK) is fits
     if not fits:
         assert f"{variable} is {value}" in check.text
         assert "lo, eth0, eth1" in check.mend
@@ -143,21 +143,21 @@ def test_an_interface_that_is_named_and_not_there_fails(variable: str, value: st
 
 
 def test_a_name_that_is_not_known_here_is_told() -> None:
-    check = next(network_checks(Asked(host="no-such-host.invalid"), {}))
-    assert (check.level, check.text) == (Level.WARN, "the name no-such-host.invalid is not known here")
+    check = next(network_checks(MachineQuestion(host="no-such-host.invalid"), {}))
+    assert (check.level, check.text) == (CheckLevel.WARN, "the name no-such-host.invalid is not known here")
 
 
 def test_an_address_that_others_do_not_reach_fails_with_those_that_they_may() -> None:
-    (check,) = network_checks(Asked(servers=("203.0.113.77:2379",), host="127.0.0.1"), {})
-    assert check.level is Level.FAIL
+    (check,) = network_checks(MachineQuestion(servers=("203.0.113.77:2379",), host="127.0.0.1"), {})
+    assert check.level is CheckLevel.FAIL
     assert "--host 127.0.0.1 reaches only this machine" in check.text
 
 
 def test_a_container_on_dockers_bridge_is_told_with_the_mends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "in_container", lambda: True)
-    address, container = network_checks(Asked(servers=("203.0.113.77:2379",), host="172.17.0.9"), {})
+    address, container = network_checks(MachineQuestion(servers=("203.0.113.77:2379",), host="172.17.0.9"), {})
     assert address.text.startswith("this node is 172.17.0.9")
-    assert (container.level, container.name) == (Level.WARN, "container")
+    assert (container.level, container.name) == (CheckLevel.WARN, "container")
     assert "--network host" in container.text
 
 
@@ -169,7 +169,7 @@ def test_ports_of_the_range_that_are_taken_are_named() -> None:
         taken.bind(("127.0.0.1", 0))
         (first,) = held.ports
         check = port_check((first, first))
-        assert check.level is Level.FAIL
+        assert check.level is CheckLevel.FAIL
         assert f"0 of 1 of {first}:{first} are free" in check.text
         assert "widen --port_range" in check.mend
 
@@ -178,11 +178,11 @@ def test_a_range_with_some_taken_ports_warns_and_one_without_is_fine(monkeypatch
     monkeypatch.setattr(machine, "_free", lambda port: port > 35007)
     check = port_check((35000, 35020))
     assert (check.level, check.text) == (
-        Level.WARN,
+        CheckLevel.WARN,
         "13 of 21 of 35000:35020 are free; taken: 35000, 35001, 35002, 35003, 35004 …",
     )
-    assert port_check((36000, 36010)).level is Level.OK
-    assert port_check(None).level is Level.OK
+    assert port_check((36000, 36010)).level is CheckLevel.OK
+    assert port_check(None).level is CheckLevel.OK
 
 
 # Folders and memory
@@ -191,15 +191,15 @@ def test_a_range_with_some_taken_ports_warns_and_one_without_is_fine(monkeypatch
 def test_a_folder_that_can_be_written_is_fine_and_nothing_is_made(tmp_path: Path) -> None:
     room = lambda folder: (100 * GB, 0, 50 * GB)  # noqa: E731
     check = folder_check(LOG, tmp_path / "a" / "b", room)
-    assert (check.level, check.text) == (Level.OK, f"{tmp_path}/a/b can be made, 50.0 GB free of 100.0 GB")
+    assert (check.level, check.text) == (CheckLevel.OK, f"{tmp_path}/a/b can be made, 50.0 GB free of 100.0 GB")
     assert folder_check(LOG, tmp_path, room).text.startswith(f"{tmp_path} is writable")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("total", "free", "level"), [
-    (100 * GB, 4 * GB, Level.WARN), (10 * GB, GB - 1, Level.WARN), (10 * GB, GB, Level.OK)
+    (100 * GB, 4 * GB, CheckLevel.WARN), (10 * GB, GB - 1, CheckLevel.WARN), (10 * GB, GB, CheckLevel.OK)
 ])  # fmt: skip
-def test_a_disk_below_1_gb_or_5_percent_is_told(tmp_path: Path, total: int, free: int, level: Level) -> None:
+def test_a_disk_below_1_gb_or_5_percent_is_told(tmp_path: Path, total: int, free: int, level: CheckLevel) -> None:
     check = folder_check(LOG, tmp_path, lambda folder: (total, total - free, free))
     assert check.level is level
 
@@ -207,10 +207,10 @@ def test_a_disk_below_1_gb_or_5_percent_is_told(tmp_path: Path, total: int, free
 def test_a_folder_that_is_a_file_or_on_a_full_disk_fails_with_the_flag(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     check = folder_check(CHECKPOINTS, tmp_path / "file" / "x")
-    assert check.level is Level.FAIL
+    assert check.level is CheckLevel.FAIL
     assert "file is a file" in check.text
     assert "--checkpoint_dir" in check.mend
-    assert folder_check(LOG, Path("/proc/x")).level is Level.FAIL
+    assert folder_check(LOG, Path("/proc/x")).level is CheckLevel.FAIL
 
     def full(folder: Path) -> tuple[int, int, int]:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -220,8 +220,8 @@ def test_a_folder_that_is_a_file_or_on_a_full_disk_fails_with_the_flag(tmp_path:
 
 def test_dockers_own_64_mb_of_shared_memory_are_told_with_the_flags_that_give_more() -> None:
     check = shared_memory_check(Path("/dev/shm"), lambda folder: (64 << 20, 0, 64 << 20))
-    assert (check.level, check.text) == (Level.WARN, "/dev/shm has 64 MB free of 64 MB")
+    assert (check.level, check.text) == (CheckLevel.WARN, "/dev/shm has 64 MB free of 64 MB")
     assert "--shm-size" in check.mend
     assert "--ipc host" in check.mend
-    assert shared_memory_check(Path("/dev/shm"), lambda folder: (GB, 0, GB)).level is Level.OK
+    assert shared_memory_check(Path("/dev/shm"), lambda folder: (GB, 0, GB)).level is CheckLevel.OK
     assert "there is no" in shared_memory_check(Path("/no/such")).text

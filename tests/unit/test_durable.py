@@ -24,7 +24,7 @@ from elastic.train.checkpoint import atomic_files
 def test_an_error_of_the_disk_is_said_with_its_place_and_its_mend(number: int, words: str) -> None:
     with (
         pytest.raises(CheckpointError, match=r"^saving step 5 in /folder on \S+ failed: ") as raised,
-        atomic_files.explained("saving step 5", Path("/folder"), "--log_dir"),
+        atomic_files.as_checkpoint_error("saving step 5", Path("/folder"), "--log_dir"),
     ):
         raise OSError(number, os.strerror(number))
     assert words in str(raised.value)

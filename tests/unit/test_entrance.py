@@ -12,11 +12,11 @@ KEY, OTHER = protocol.key_of("a secret"), protocol.key_of("another")
 
 
 def test_both_sides_prove_that_they_know_the_secret_and_say_nothing_of_it() -> None:
-    assert protocol.read_greeting(protocol.greeting(PORTER)) == PORTER
+    assert protocol.read_greeting(protocol.proxy_greeting(PORTER)) == PORTER
     proof = protocol.proof(KEY, PORTER, GUEST)
     assert protocol.read_proof(KEY, PORTER, proof) == GUEST
     assert protocol.is_welcome(KEY, PORTER, GUEST, protocol.welcome(KEY, PORTER, GUEST))
-    assert all(len(line) <= protocol.LINE_MAX for line in (protocol.greeting(PORTER), proof))
+    assert all(len(line) <= protocol.LINE_MAX for line in (protocol.proxy_greeting(PORTER), proof))
 
 
 def test_a_proof_with_another_secret_of_another_time_or_sent_back_proves_nothing() -> None:
@@ -37,7 +37,7 @@ def test_whatever_else_is_said_is_nothing(line: bytes) -> None:
 
 
 def test_a_porter_is_known_by_its_first_bytes_whatever_its_version() -> None:
-    assert protocol.is_porter(b"elastic-e")
-    assert protocol.is_porter(b"elastic-entrance 7 what may come\n")
-    assert not protocol.is_porter(b"")
-    assert not protocol.is_porter(b"\0\0\x06\4\0\0\0\0\0")
+    assert protocol.is_auth_proxy(b"elastic-e")
+    assert protocol.is_auth_proxy(b"elastic-entrance 7 what may come\n")
+    assert not protocol.is_auth_proxy(b"")
+    assert not protocol.is_auth_proxy(b"\0\0\x06\4\0\0\0\0\0")

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import elastic
-from elastic.environment import Environ, read
+from elastic.environment import ProcessEnvironment, read
 from elastic.errors import ConfigError
 from tests.unit.test_psenvironment import DOCUMENTED, HETEROGENEOUS, environment
 
@@ -231,7 +231,7 @@ def test_env_reads_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatc
     for name, text in PS1.items():
         monkeypatch.setenv(name, text)
     found = elastic.env()
-    assert isinstance(found, Environ)
+    assert isinstance(found, ProcessEnvironment)
     assert (found.role, found.index) == ("server", 1)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from elastic.core.model import Generation, Place, Why
+from elastic.core.model import ChangeReason, Generation, GenerationMember
 from launcher.system.private_env import OURS, SECRETS
-from launcher.workers.environment import LIST_BYTES_MAX, Told, worker_environment
+from launcher.workers.environment import LIST_BYTES_MAX, LaunchContext, worker_environment
 
 
 def generation(nodes: int = 2, slots: int = 2, host: str = "10.0.0.{}") -> Generation:
@@ -18,11 +18,11 @@ def generation(nodes: int = 2, slots: int = 2, host: str = "10.0.0.{}") -> Gener
         g=7,
         run=1,
         tag="t",
-        why=Why.FIRST,
+        why=ChangeReason.FIRST,
         reason="2 of 2 nodes are here",
         slots=slots,
         members=tuple(
-            Place(
+            GenerationMember(
                 node=f"n{m_id}",
                 host=host.format(m_id),
                 masters=(5000,),
@@ -47,7 +47,7 @@ def environment(
     servers: tuple[str, ...] = (),
     **asked: Any,
 ) -> dict[str, str]:
-    told = Told(
+    told = LaunchContext(
         base=base or {},
         generation=world,
         master=master,

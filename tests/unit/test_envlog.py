@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elastic.core.model import Role
-from launcher.logs.environment_dump import looks_secret, name_of, text, write
+from launcher.logs.environment_dump import environment_file_name, environment_text, looks_secret, write
 
 
 @pytest.mark.parametrize(
@@ -21,34 +21,38 @@ from launcher.logs.environment_dump import looks_secret, name_of, text, write
 )
 def test_a_name_that_looks_like_a_secret_is_left_out(name: str) -> None:
     assert looks_secret(name)
-    assert text({name: "x", "A": "1"}) == "A=1\n"
+    assert environment_text({name: "x", "A": "1"}) == "A=1\n"
 
 
 @pytest.mark.parametrize(
     "name", ["PATH", "PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "RANK", "PADDLE_TRAINER_ID", "MONKEYPOX", "PASSENGERS"]
 )
 def test_a_name_that_only_sounds_like_one_is_kept(name: str) -> None:
-    assert text({name: "x"}) == f"{name}=x\n"
+    assert environment_text({name: "x"}) == f"{name}=x\n"
 
 
 def test_a_password_in_an_address_is_masked() -> None:
-    assert text({"HTTP_PROXY": "http://me:pw@proxy:3128/", "DB": "x://u:p@h,x://v:q@i", "MAIL": "me@host"}) == (
-        "DB=x://***@h,x://***@i\nHTTP_PROXY=http://***@proxy:3128/\nMAIL=me@host\n"
-    )
+    assert environment_text(
+        {"HTTP_PROXY": "http://me:pw@proxy:3128/", "DB": "x://u:p@h,x://v:q@i", "MAIL": "me@host"}
+    ) == ("DB=x://***@h,x://***@i\nHTTP_PROXY=http://***@proxy:3128/\nMAIL=me@host\n")
 
 
 def test_each_variable_is_one_line_whatever_it_holds() -> None:
-    assert text({"B": "1\n2\r", "A": ""}) == "A=\nB=1\\n2\\r\n"
+    assert environment_text({"B": "1\n2\r", "A": ""}) == "A=\nB=1\\n2\\r\n"
 
 
 def test_it_is_written_whole_for_its_owner_only(tmp_path: Path) -> None:
     for value in ("one", "\udcff"):
-        write(tmp_path, name_of(Role.WORKER, 3), text({"A": value}).encode(errors="surrogateescape"))
+        write(
+            tmp_path,
+            environment_file_name(Role.WORKER, 3),
+            environment_text({"A": value}).encode(errors="surrogateescape"),
+        )
     (path,) = tmp_path.iterdir()
     assert path.name == "envlog.3"
     assert path.read_bytes() == b"A=\xff\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    write(tmp_path, name_of(Role.SERVER, 3), b"A=x\n")
+    write(tmp_path, environment_file_name(Role.SERVER, 3), b"A=x\n")
     assert (tmp_path / "envlog.server.3").read_text() == "A=x\n"
     with pytest.raises(OSError, match="No such file"):
         write(tmp_path / "none", "envlog.3", b"")

@@ -21,7 +21,7 @@ def test_what_torch_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise ValueError("the data\nis not there")
     except ValueError as error:
         ErrorHandler().record_exception(error)
-    found = error_file.lines(path)
+    found = error_file.traceback_lines(path)
     assert found[0] == "Traceback (most recent call last):"
     assert found[-2:] == ("ValueError: the data", "is not there")
 
@@ -60,9 +60,9 @@ def test_a_file_that_is_not_there_or_huge_or_no_file_is_nothing(tmp_path: Path) 
     os.mkfifo(pipe)
     (tmp_path / "good").write_bytes(good)
     link.symlink_to(tmp_path / "good")
-    assert error_file.lines(tmp_path / "good") == ("x",)
+    assert error_file.traceback_lines(tmp_path / "good") == ("x",)
     for path in (tmp_path / "missing", huge, folder, pipe, link):
-        assert error_file.lines(path) == ()
+        assert error_file.traceback_lines(path) == ()
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
@@ -80,4 +80,4 @@ def test_a_disk_that_refuses_to_close_what_was_read_changes_nothing(
     error.write_text('{"message": "words"}')
     progress.write_text("7")
     monkeypatch.setattr(os, "close", closing.refuses(str(tmp_path)))
-    assert (error_file.lines(error), progress_file.step(progress)) == (("words",), 7)
+    assert (error_file.traceback_lines(error), progress_file.read_step(progress)) == (("words",), 7)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from elastic.core.agent.events import Action, Event, Exited, SessionLost, StopWorkers
+from elastic.core.agent.events import Action, Event, SessionLost, StopWorkers, WorkerExited
 from elastic.core.model import Cause
 from launcher.logs import shared_file
-from launcher.logs.event_log import FILE, EventLog
+from launcher.logs.event_log import FILE, JsonEventLog
 from tests.unit.bench import Bench, running
 from tests.unit.views import worker_exit
 
@@ -20,8 +20,8 @@ def read(folder: Path, name: str = "events.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-def log_in(folder: Path, node: str) -> EventLog:
-    return EventLog(shared_file.SharedLog(folder / FILE).append, "j1", node)
+def log_in(folder: Path, node: str) -> JsonEventLog:
+    return JsonEventLog(shared_file.SharedLog(folder / FILE).append, "j1", node)
 
 
 def observed(folder: Path, bench: Bench, event: Event, *actions: Action) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def test_a_generation_and_its_go_are_written_once(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_worker_says_how_and_whether_we_stopped_it(tmp_path: Path) -> None:
-    (line,) = observed(tmp_path, running(), Exited(1, worker_exit(2, -9), own=False))
+    (line,) = observed(tmp_path, running(), WorkerExited(1, worker_exit(2, -9), own=False))
     assert (line["what"], line["rank"], line["role"], line["code"], line["stopped"]) == (
         *("worker ended", 2, "worker", -9),
         True,

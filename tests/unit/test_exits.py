@@ -8,14 +8,14 @@ import pytest
 
 from elastic.core.partition import SPLIT
 from launcher.workers.exits import (
-    consequence,
     describe,
-    hanging,
-    infra,
-    raised,
+    hung_exit,
+    machine_fault,
+    raised_exception,
+    shows_lost_peer,
     stopped_while_ending,
-    unformed,
-    unreached,
+    unformed_exit,
+    unreached_exit,
     worker_exit,
 )
 
@@ -80,20 +80,20 @@ class TestDescribe:
         assert describe(-11, asked=True) == "saved and left as it was asked to, segmentation fault (SIGSEGV)"
 
     def test_a_worker_that_hangs_is_told_of_with_its_limit_its_last_step_and_its_stacks(self) -> None:
-        shown = hanging(1, "workerlog.1", ["  File t.py"], 1800.0, 41, shown=True)
+        shown = hung_exit(1, "workerlog.1", ["  File t.py"], 1800.0, 41, shown=True)
         assert shown.words == "no progress for 1800 s (--hang_timeout) after step 41; its stacks are in its log"
         assert (shown.code, shown.tail, shown.consequence, shown.infra) == (-15, ("  File t.py",), False, "")
         words = "no progress for 0.5 s (--hang_timeout) after step 0; it did not show its stacks"
-        assert hanging(1, "", [], 0.5, 0, shown=False).words == words
+        assert hung_exit(1, "", [], 0.5, 0, shown=False).words == words
         words = "no progress for 0.5 s (--hang_timeout) after step 0; its process is stopped, by SIGSTOP or a debugger"
-        assert hanging(1, "", [], 0.5, 0, shown=False, frozen=True).words == words
+        assert hung_exit(1, "", [], 0.5, 0, shown=False, frozen=True).words == words
 
     def test_workers_that_wait_for_machines_out_of_reach_and_for_a_group_are_told_of_with_their_limits(self) -> None:
-        apart = unreached(0, "workerlog.0", ["started"], 30.0, ["b-1f2e", "c-77aa"])
+        apart = unreached_exit(0, "workerlog.0", ["started"], 30.0, ["b-1f2e", "c-77aa"])
         said = "it waited for longer than 30 s (--reach_timeout), and b-1f2e, c-77aa cannot be reached from here"
         assert apart.words == said
         assert (apart.code, apart.tail, apart.consequence, apart.infra) == (-15, ("started",), False, SPLIT)
-        late = unformed(1, "workerlog.1", [], 300.0)
+        late = unformed_exit(1, "workerlog.1", [], 300.0)
         assert late.words.startswith(
             "all workers had met, and 300 s later (10 times --reach_timeout) their process group"
         )
@@ -103,8 +103,8 @@ class TestDescribe:
 class TestSigns:
     @pytest.mark.parametrize("line", LOST)
     def test_a_lost_peer_is_seen(self, line: str) -> None:
-        assert consequence(["Traceback (most recent call last):", line])
-        assert infra([line]) == ""
+        assert shows_lost_peer(["Traceback (most recent call last):", line])
+        assert machine_fault([line]) == ""
 
     @pytest.mark.parametrize(
         "line",
@@ -118,12 +118,12 @@ class TestSigns:
         ],
     )
     def test_the_scripts_own_errors_and_warnings_are_no_lost_peer(self, line: str) -> None:
-        assert not consequence([line])
+        assert not shows_lost_peer([line])
 
     def test_an_address_in_use_is_the_machines_fault(self) -> None:
-        assert infra([IN_USE]) == "address in use"
-        assert infra(["OSError: [Errno 98] Address already in use"]) == "address in use"
-        assert infra(["ValueError: 98"]) == ""
+        assert machine_fault([IN_USE]) == "address in use"
+        assert machine_fault(["OSError: [Errno 98] Address already in use"]) == "address in use"
+        assert machine_fault(["ValueError: 98"]) == ""
 
     @pytest.mark.parametrize(
         ("line", "what"),
@@ -135,22 +135,22 @@ class TestSigns:
         ],
     )
     def test_so_is_a_disk_that_is_full_and_a_card_that_is_gone(self, line: str, what: str) -> None:
-        assert infra(["Traceback (most recent call last):", line]) == what
+        assert machine_fault(["Traceback (most recent call last):", line]) == what
 
     @pytest.mark.parametrize(
         "words", ["cannot start ./train: No such file or directory", "could not start ./train: Text file busy"]
     )
     def test_so_is_a_program_that_is_not_started_if_that_is_the_last_word(self, words: str) -> None:
         line = f"elastic-launch: {words}"
-        assert infra([line]) == words
-        assert infra([line, "ValueError: no"]) == ""
+        assert machine_fault([line]) == words
+        assert machine_fault([line, "ValueError: no"]) == ""
 
     def test_an_error_that_was_overcome_long_ago_is_no_sign(self) -> None:
-        assert not consequence([LOST[0], *("step" for _ in range(60)), "ValueError: no"])
+        assert not shows_lost_peer([LOST[0], *("step" for _ in range(60)), "ValueError: no"])
 
     def test_frames_after_the_error_do_not_hide_it(self) -> None:
         frames = [f"frame #{i}: c10d::Something() + 0x{i} (0x7f in /lib/libtorch_cpu.so)" for i in range(80)]
-        assert consequence([LOST[10], *frames])
+        assert shows_lost_peer([LOST[10], *frames])
         found = worker_exit(3, -6, "log/workerlog.3", [LOST[10], *frames])
         assert found.tail == (LOST[10],)
         assert (found.words, found.consequence, found.infra) == ("aborted (SIGABRT)", True, "")
@@ -207,9 +207,14 @@ TRACE = (
 
 class TestAWorkerThatHadFailedBeforeItWasStopped:
     def test_a_log_that_ends_with_a_traceback_shows_it(self) -> None:
-        assert raised(TRACE) == "OSError"
-        assert raised(["step 7", *TRACE, WARNING, "terminate called without an active exception"]) == "OSError"
-        assert raised(["Traceback (most recent call last):", '  File "a"', "my.module.Problem"]) == "my.module.Problem"
+        assert raised_exception(TRACE) == "OSError"
+        assert (
+            raised_exception(["step 7", *TRACE, WARNING, "terminate called without an active exception"]) == "OSError"
+        )
+        assert (
+            raised_exception(["Traceback (most recent call last):", '  File "a"', "my.module.Problem"])
+            == "my.module.Problem"
+        )
 
     @pytest.mark.parametrize(
         "lines",
@@ -223,12 +228,13 @@ class TestAWorkerThatHadFailedBeforeItWasStopped:
         ],
     )
     def test_any_other_end_does_not(self, lines: tuple[str, ...]) -> None:
-        assert raised(lines) == ""
+        assert raised_exception(lines) == ""
 
     def test_an_error_inside_a_data_loaders_process_counts(self) -> None:
         inside = "OSError: Caught OSError in DataLoader worker process 0."
         assert (
-            raised([TRACE[0], TRACE[1], inside, "Original Traceback (most recent call last):", *TRACE[1:]]) == "OSError"
+            raised_exception([TRACE[0], TRACE[1], inside, "Original Traceback (most recent call last):", *TRACE[1:]])
+            == "OSError"
         )
 
     def test_what_is_recorded_of_it_says_both(self) -> None:

@@ -17,13 +17,13 @@ from elastic.train.checkpoint import atomic_files, fence, manifest
 def land(folder: Path, step: int, generation: int, mark: str) -> str:
     """Put a checkpoint there as a save's last step does, whoever owns the folder."""
     staged = atomic_files.staging(folder, ".saving-")
-    meta = manifest.Meta(step=step, generation=generation, mark=mark, parts={}, at=0.0)
+    meta = manifest.CheckpointMeta(step=step, generation=generation, mark=mark, parts={}, at=0.0)
     atomic_files.write(staged / manifest.META, msgspec.json.encode(meta))
     assert atomic_files.publish(staged, folder / manifest.name(step, generation))
     return manifest.name(step, generation)
 
 
-def standing(folder: Path) -> fence.Claim:
+def standing(folder: Path) -> fence.FenceClaim:
     claim = fence.current(folder)
     assert claim is not None
     return claim
@@ -81,7 +81,7 @@ def test_an_agent_that_wakes_up_after_a_newer_claim_cannot_take_the_folder_back(
 def test_a_claim_frozen_just_before_its_rename_loses_to_the_newer_one(tmp_path: Path) -> None:
     fence.claim(tmp_path, "abc/6")
     staged = atomic_files.staging(tmp_path / "fence", ".claim-")
-    atomic_files.write(staged / fence.CLAIM, msgspec.json.encode(fence.Claim("abc/7", (), ("abc",))))
+    atomic_files.write(staged / fence.CLAIM, msgspec.json.encode(fence.FenceClaim("abc/7", (), ("abc",))))
     fence.claim(tmp_path, "abc/8")
     assert not atomic_files.publish(staged, tmp_path / "fence" / "0000000002")
     fence.check(tmp_path, "abc/8")
@@ -91,7 +91,7 @@ def test_a_claim_that_lands_on_a_pruned_number_does_not_count(tmp_path: Path) ->
     for g in range(1, 20):
         fence.claim(tmp_path, f"abc/{g}")
     staged = atomic_files.staging(tmp_path / "fence", ".claim-")
-    atomic_files.write(staged / fence.CLAIM, msgspec.json.encode(fence.Claim("abc/2", (), ("abc",))))
+    atomic_files.write(staged / fence.CLAIM, msgspec.json.encode(fence.FenceClaim("abc/2", (), ("abc",))))
     assert atomic_files.publish(staged, tmp_path / "fence" / "0000000002")
     fence.check(tmp_path, "abc/19")
 

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from elastic.core.keys import Document, JobKeys, encode
-from elastic.core.kv import Put, Range
-from elastic.core.model import Generation, Go, Member, Np, Place, Spec, Status, Verdict, Why
+from elastic.core.kv import KeyRange, Put
+from elastic.core.model import ChangeReason, FinalStatus, Generation, GenerationMember, Go, JobSpec, Member, Np, Verdict
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.ctl import forget
-from launcher.history.events import Event, What, remember
+from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.job import listing
-from launcher.job.job import Job, NoSuchJob
+from launcher.job.job import NamedJob, NoSuchJob
 from launcher.job.listing import jobs
 
-SPEC = Spec(np=Np(low=1, high=2, first=2), slots=1)
+SPEC = JobSpec(np=Np(low=1, high=2, first=2), slots=1)
 MEMBER = Member(host="h", slots=1, masters=(7000,), ports=(8000,))
-PLACES = (Place("a", "h", (7000,), (8000,)), Place("b", "h", (7000,), (8000,)))
-WORLD = Generation(g=3, run=1, tag="t", why=Why.LOSS, reason="c was lost", members=PLACES, slots=1)
+PLACES = (GenerationMember("a", "h", (7000,), (8000,)), GenerationMember("b", "h", (7000,), (8000,)))
+WORLD = Generation(g=3, run=1, tag="t", why=ChangeReason.LOSS, reason="c was lost", members=PLACES, slots=1)
 GO = Go(g=3, tag="t", master="h:7000", budget=WORLD.budget)
-VERDICT = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=3, tag="t", at=5.0)
+VERDICT = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=3, tag="t", at=5.0)
 
 
 class Stored:
@@ -35,7 +35,7 @@ class Stored:
         self.core = MemoryCore()
         self.store = MemoryStore(self.core, time.monotonic)
 
-    def put(self, job_id: str, *names: str, nodes: tuple[str, ...] = ()) -> Job:
+    def put(self, job_id: str, *names: str, nodes: tuple[str, ...] = ()) -> NamedJob:
         """A job that has these documents, and registered nodes."""
         keys = JobKeys(job_id, "/p")
         all_documents: dict[str, Document] = {
@@ -48,13 +48,13 @@ class Stored:
         self.core.txn((), [Put(keys.root + name, encode(all_documents[name])) for name in names])
         for node in nodes:
             self.core.txn((), (Put(keys.member(node), encode(MEMBER)),))
-        return Job(job_id, keys, self.store, ("h:1",))
+        return NamedJob(job_id, keys, self.store, ("h:1",))
 
     def event(self, job_id: str, at: float) -> None:
-        self.core.txn((), remember(JobKeys(job_id, "/p"), Event(at=at, node="a", what=What.GO, g=3), []))
+        self.core.txn((), remember(JobKeys(job_id, "/p"), HistoryEvent(at=at, node="a", what=EventKind.GO, g=3), []))
 
     def left(self) -> list[str]:
-        return [entry.key for entry in self.core.list(Range.prefix("/")).entries]
+        return [entry.key for entry in self.core.list(KeyRange.prefix("/")).entries]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def stored() -> Stored:
     return Stored()
 
 
-def forgotten(job: Job) -> int:
+def forgotten(job: NamedJob) -> int:
     assert forget.COMMAND.run is not None
     return asyncio.run(awaited_code(forget.COMMAND.run(job, argparse.Namespace(yes=True))))
 
@@ -90,7 +90,7 @@ def test_an_ended_job_is_deleted_whole_and_one_whose_name_begins_the_same_is_not
 def test_a_job_with_members_stays_and_they_are_named(stored: Stored) -> None:
     job = stored.put("j1", "incarnation", "verdict", nodes=("a", "b"))
     before = stored.left()
-    with pytest.raises(forget.Lives, match=r"2 members \(a, b\).* stop it first: elastic-ctl stop"):
+    with pytest.raises(forget.JobActive, match=r"2 members \(a, b\).* stop it first: elastic-ctl stop"):
         forgotten(job)
     assert stored.left() == before
 
@@ -104,7 +104,7 @@ def test_a_node_that_joins_in_that_moment_keeps_its_job(stored: Stored, monkeypa
         return await txn(*arguments)
 
     monkeypatch.setattr(stored.store, "txn", overtaken)
-    with pytest.raises(forget.Lives, match="1 member "):
+    with pytest.raises(forget.JobActive, match="1 member "):
         forgotten(job)
     assert job.keys.spec in stored.left()
 
@@ -116,7 +116,7 @@ def test_a_job_of_which_something_cannot_be_read_is_forgotten_if_no_key_of_a_mem
     job = stored.put("j1", "incarnation", "spec", "generation", "go", "verdict")
     stored.core.txn((), (Put(job.keys.root + name, b"{bad"),))
     if name.startswith("members/"):
-        with pytest.raises(forget.Lives, match=r"1 member \(a/b\)"):
+        with pytest.raises(forget.JobActive, match=r"1 member \(a/b\)"):
             forgotten(job)
     else:
         assert forgotten(job) == 0
@@ -154,7 +154,7 @@ def test_each_job_is_a_line_with_its_state_in_words(stored: Stored) -> None:
     runs = found["runs"]
     assert (runs.nodes, runs.of, runs.generation, runs.world_size, runs.np) == (3, 2, 3, 2, "2")
     assert (runs.last_event_at, runs.verdict, runs.reason) == (9.5, None, "c was lost")
-    assert (found["ended"].verdict, found["ended"].reason) == (Status.FAILED, "no restart is left")
+    assert (found["ended"].verdict, found["ended"].reason) == (FinalStatus.FAILED, "no restart is left")
 
 
 def test_what_is_no_job_is_no_line_and_damaged_documents_are_said(stored: Stored) -> None:

@@ -11,22 +11,22 @@ import msgspec
 import pytest
 
 from elastic.core.keys import encode
-from elastic.core.kv import Delete, Put, Range
-from elastic.core.model import SCHEMA, Leave, Status
+from elastic.core.kv import Delete, KeyRange, Put
+from elastic.core.model import SCHEMA, DrainOrder, FinalStatus
 from elastic.errors import StoreUnavailable
 from launcher.config.readers import np
 from launcher.ctl.stop import COMMAND as STOP
 from launcher.history import events
-from launcher.history.events import What
+from launcher.history.events import EventKind
 from launcher.job import stop as stop_module
 from launcher.job.drain import drain
-from launcher.job.job import Job
+from launcher.job.job import NamedJob
 from launcher.job.scale import scale
 from launcher.job.stop import stop
-from launcher.job.submit import CannotOrder
+from launcher.job.submit import OrderRejected
 from tests.unit.test_forget import MEMBER, SPEC, Stored, awaited_code
 
-ORDERS: dict[str, Callable[[Job], Awaitable[object]]] = {
+ORDERS: dict[str, Callable[[NamedJob], Awaitable[object]]] = {
     "scale": lambda job: scale(job, np("3")),
     "drain": lambda job: drain(job, ["a"], None),
     "stop": lambda job: stop(job, "why", at_once=False),
@@ -34,7 +34,7 @@ ORDERS: dict[str, Callable[[Job], Awaitable[object]]] = {
 }
 
 
-def given(job: Job, order: str) -> object:
+def given(job: NamedJob, order: str) -> object:
     async def awaited() -> object:
         return await ORDERS[order](job)
 
@@ -47,7 +47,7 @@ def stored() -> Stored:
 
 
 @pytest.fixture
-def job(stored: Stored) -> Job:
+def job(stored: Stored) -> NamedJob:
     """A job that runs on `a b`."""
     return stored.put("j1", "incarnation", "spec", "generation", "go", nodes=("a", "b"))
 
@@ -57,12 +57,12 @@ def job(stored: Stored) -> Job:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("readable", [True, False])
-def test_a_job_of_another_version_is_told_nothing(stored: Stored, job: Job, order: str, readable: bool) -> None:
+def test_a_job_of_another_version_is_told_nothing(stored: Stored, job: NamedJob, order: str, readable: bool) -> None:
     old = msgspec.json.encode(msgspec.structs.replace(SPEC, schema=SCHEMA - 1))
     stored.core.txn((), (Put(job.keys.spec, old if readable else old.replace(b'"slots":1', b'"slots":"1"')),))
     before = stored.left()
     words = f"job j1 runs schema {SCHEMA - 1}, this elastic-ctl has {SCHEMA}; use its version"
-    with pytest.raises(CannotOrder, match=words):
+    with pytest.raises(OrderRejected, match=words):
         given(job, order)
     assert stored.left() == before
 
@@ -80,28 +80,30 @@ def test_of_a_job_that_has_ended_it_is_said_how_whatever_its_version(stored: Sto
 
 @pytest.mark.parametrize("name", ["spec", "incarnation", "generation", "go", "verdict"])
 def test_a_job_of_which_something_cannot_be_read_is_stopped_at_once_and_not_with_a_save(
-    stored: Stored, job: Job, name: str
+    stored: Stored, job: NamedJob, name: str
 ) -> None:
     key = job.keys.root + name
     stored.core.txn((), (Put(key, b"{bad"),))
-    with pytest.raises(CannotOrder, match=f"j1: {key} cannot be read, .* end the job at once: elastic-ctl stop --now"):
+    with pytest.raises(
+        OrderRejected, match=f"j1: {key} cannot be read, .* end the job at once: elastic-ctl stop --now"
+    ):
         given(job, "stop")
     given(job, "stop --now")
     verdict = asyncio.run(job.view()).verdict
     assert verdict is not None
-    assert (verdict.value.status, verdict.value.run) == (Status.STOPPED, 1)
+    assert (verdict.value.status, verdict.value.run) == (FinalStatus.STOPPED, 1)
 
 
-def test_a_job_whose_spec_is_gone_is_stopped_at_once_and_not_with_a_save(stored: Stored, job: Job) -> None:
-    stored.core.txn((), (Delete(Range.key(job.keys.spec)),))
-    with pytest.raises(CannotOrder, match=f"j1: {job.keys.spec} is not there, .* elastic-ctl stop --now"):
+def test_a_job_whose_spec_is_gone_is_stopped_at_once_and_not_with_a_save(stored: Stored, job: NamedJob) -> None:
+    stored.core.txn((), (Delete(KeyRange.key(job.keys.spec)),))
+    with pytest.raises(OrderRejected, match=f"j1: {job.keys.spec} is not there, .* elastic-ctl stop --now"):
         given(job, "stop")
     given(job, "stop --now")
     assert job.keys.verdict in stored.left()
 
 
 def test_a_job_that_never_began_is_not_stopped(stored: Stored) -> None:
-    with pytest.raises(CannotOrder, match="j1 has never begun"):
+    with pytest.raises(OrderRejected, match="j1 has never begun"):
         given(stored.put("j1", "incarnation"), "stop --now")
 
 
@@ -110,14 +112,14 @@ def test_where_nothing_can_be_read_any_more_a_stop_is_waited_for_to_its_end(
     stored: Stored, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     job = stored.put("j1", "incarnation")
-    stored.core.txn((), (Put(job.keys.root + name, b"{bad"), Delete(Range.key(job.keys.generation))))
+    stored.core.txn((), (Put(job.keys.root + name, b"{bad"), Delete(KeyRange.key(job.keys.generation))))
     assert STOP.run is not None
     assert asyncio.run(awaited_code(STOP.run(job, argparse.Namespace(now=True, no_wait=False)))) == 0
     assert "Job j1 was stopped" in capsys.readouterr().out
 
 
 def test_nodes_are_told_to_leave_and_np_is_changed_where_the_incarnation_cannot_be_read(
-    stored: Stored, job: Job
+    stored: Stored, job: NamedJob
 ) -> None:
     stored.core.txn((), (Put(job.keys.incarnation, b"{bad"),))
     given(job, "drain")
@@ -133,29 +135,29 @@ def test_nodes_are_told_to_leave_and_np_is_changed_where_the_incarnation_cannot_
 
 @pytest.mark.parametrize("before", [0, events.KEPT])
 def test_a_verdict_that_an_operator_writes_stands_in_the_history_after_the_order(
-    stored: Stored, job: Job, before: int
+    stored: Stored, job: NamedJob, before: int
 ) -> None:
     for number in range(before):
         stored.event(job.job_id, float(number))
     given(job, "stop --now")
-    listing = stored.core.list(Range.prefix(job.keys.events))
+    listing = stored.core.list(KeyRange.prefix(job.keys.events))
     order, verdict = events.read(job.keys, listing.entries)[-2:]
-    assert (order.what, order.g, order.text) == (What.ORDER, 3, "why")
-    assert (verdict.what, verdict.g, verdict.run, verdict.node) == (What.VERDICT, 3, 1, order.node)
-    assert (verdict.status, verdict.reason, verdict.text) == (Status.STOPPED, "why", "stopped: why")
+    assert (order.what, order.g, order.text) == (EventKind.ORDER, 3, "why")
+    assert (verdict.what, verdict.g, verdict.run, verdict.node) == (EventKind.VERDICT, 3, 1, order.node)
+    assert (verdict.status, verdict.reason, verdict.text) == (FinalStatus.STOPPED, "why", "stopped: why")
     assert len(listing.entries) <= events.KEPT
 
 
-def test_an_order_to_save_and_to_end_is_no_verdict_yet(stored: Stored, job: Job) -> None:
+def test_an_order_to_save_and_to_end_is_no_verdict_yet(stored: Stored, job: NamedJob) -> None:
     given(job, "stop")
-    (event,) = events.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)
-    assert event.what is What.ORDER
+    (event,) = events.read(job.keys, stored.core.list(KeyRange.prefix(job.keys.events)).entries)
+    assert event.what is EventKind.ORDER
 
 
 # Many nodes at once
 
 
-def leaves(job: Job) -> dict[str, int]:
+def leaves(job: NamedJob) -> dict[str, int]:
     """Who is told to leave, and in which revision that was written."""
     return {node: one.mod_revision for node, one in asyncio.run(job.view()).leaves.items()}
 
@@ -168,7 +170,7 @@ def test_a_host_with_many_nodes_is_drained_in_as_few_changes_as_a_transaction_al
     job = stored.put("j1", "incarnation", "spec", "generation", "go", nodes=tuple(nodes))
     for number in range(events.KEPT):
         stored.event("j1", float(number))
-    old = encode(Leave(reason="x", within_s=9.0))
+    old = encode(DrainOrder(reason="x", within_s=9.0))
     for name in [*(f"gone{number}" for number in range(200)), "n000"]:
         stored.core.txn((), (Put(job.keys.leave(name), old),))
     line, told = asyncio.run(drain(job, ["h"], None))
@@ -178,17 +180,17 @@ def test_a_host_with_many_nodes_is_drained_in_as_few_changes_as_a_transaction_al
     assert sorted(found) == sorted(nodes)
     assert len(set(found.values())) == changes
     assert len(leaves(job)) < count + 200
-    texts = [event.text for event in events.read(job.keys, stored.core.list(Range.prefix(job.keys.events)).entries)]
+    texts = [event.text for event in events.read(job.keys, stored.core.list(KeyRange.prefix(job.keys.events)).entries)]
     assert " ".join(text.removeprefix("elastic-ctl drain ") for text in texts[-changes:]) == " ".join(nodes)
 
 
 def test_a_node_that_left_meanwhile_is_not_told_and_the_others_are(
-    stored: Stored, job: Job, monkeypatch: pytest.MonkeyPatch
+    stored: Stored, job: NamedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     txn = stored.store.txn
 
     async def overtaken(*arguments: Any) -> Any:
-        stored.core.txn((), (Delete(Range.key(job.keys.member("a"))),))
+        stored.core.txn((), (Delete(KeyRange.key(job.keys.member("a"))),))
         return await txn(*arguments)
 
     monkeypatch.setattr(stored.store, "txn", overtaken)
@@ -200,7 +202,7 @@ def test_a_node_that_left_meanwhile_is_not_told_and_the_others_are(
 
 
 @pytest.fixture
-def empty(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> Job:
+def empty(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> NamedJob:
     """A job that no node is registered in; leases are short."""
     monkeypatch.setattr(stop_module, "RETURN_SPARE_S", 0.05)
     job = stored.put("j1", "incarnation", "generation", "go")
@@ -208,11 +210,11 @@ def empty(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> Job:
     return job
 
 
-def stopped(job: Job, tell: Callable[[str], object]) -> str:
+def stopped(job: NamedJob, tell: Callable[[str], object]) -> str:
     return asyncio.run(stop(job, "why", at_once=False, tell=tell))[0]
 
 
-def test_it_ends_when_none_has_come_back_for_a_lease(stored: Stored, empty: Job) -> None:
+def test_it_ends_when_none_has_come_back_for_a_lease(stored: Stored, empty: NamedJob) -> None:
     told: list[str] = []
     before: list[list[str]] = []
 
@@ -227,7 +229,9 @@ def test_it_ends_when_none_has_come_back_for_a_lease(stored: Stored, empty: Job)
     assert empty.keys.verdict in stored.left()
 
 
-def test_a_node_that_comes_back_meanwhile_saves(stored: Stored, empty: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_comes_back_meanwhile_saves(
+    stored: Stored, empty: NamedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stop_module, "RETURN_SPARE_S", 60.0)
     back = Put(empty.keys.member("a"), encode(MEMBER))
     assert stopped(empty, lambda _: stored.core.txn((), (back,))) == "j1: 1 node will save, stop their workers and end"
@@ -235,7 +239,7 @@ def test_a_node_that_comes_back_meanwhile_saves(stored: Stored, empty: Job, monk
 
 
 def test_a_node_that_comes_back_in_the_last_moment_saves(
-    stored: Stored, empty: Job, monkeypatch: pytest.MonkeyPatch
+    stored: Stored, empty: NamedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     txn = stored.store.txn
     back = Put(empty.keys.member("a"), encode(MEMBER))
@@ -251,7 +255,7 @@ def test_a_node_that_comes_back_in_the_last_moment_saves(
 
 
 def test_time_in_which_etcd_does_not_answer_does_not_count(
-    stored: Stored, empty: Job, monkeypatch: pytest.MonkeyPatch
+    stored: Stored, empty: NamedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listing = stored.store.list
     back = Put(empty.keys.member("a"), encode(MEMBER))
@@ -259,7 +263,7 @@ def test_time_in_which_etcd_does_not_answer_does_not_count(
 
     async def away(*arguments: Any, **how: Any) -> Any:
         nonlocal asked
-        if arguments[0] == Range.key(empty.keys.spec):
+        if arguments[0] == KeyRange.key(empty.keys.spec):
             asked += 1
             if asked == 5:
                 stored.core.txn((), (back,))
@@ -271,14 +275,14 @@ def test_time_in_which_etcd_does_not_answer_does_not_count(
     assert asked == 5
 
 
-def test_it_is_ended_at_once_where_that_is_ordered(stored: Stored, empty: Job) -> None:
+def test_it_is_ended_at_once_where_that_is_ordered(stored: Stored, empty: NamedJob) -> None:
     assert asyncio.run(stop(empty, "why", at_once=True))[0] == "j1 is stopped"
     assert empty.keys.verdict in stored.left()
 
 
-def test_a_key_of_a_member_that_cannot_be_read_is_named(stored: Stored, empty: Job) -> None:
+def test_a_key_of_a_member_that_cannot_be_read_is_named(stored: Stored, empty: NamedJob) -> None:
     key = empty.keys.member("a")
     stored.core.txn((), (Put(key, b"{bad"),))
-    with pytest.raises(CannotOrder, match=f"{key} cannot be read, .* elastic-ctl stop --now"):
+    with pytest.raises(OrderRejected, match=f"{key} cannot be read, .* elastic-ctl stop --now"):
         stopped(empty, lambda _: None)
     assert empty.keys.verdict not in stored.left()

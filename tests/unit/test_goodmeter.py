@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.history.goodput import GoodputMeter, Pause, goodput
+from launcher.history.goodput import GoodputMeter, PauseInterval, goodput
 
 
 def meter_with_steps(*steps: tuple[int, float], began: float = 0.0) -> GoodputMeter:
@@ -40,7 +40,7 @@ def test_a_pause_is_counted_from_the_last_step_and_to_the_next() -> None:
     meter.stopped(6.0)
     meter.stepped(0, 3, 8.0)
     assert meter.sums(10.0).goodput == pytest.approx(0.6)
-    assert meter.sums(10.0).goodput == goodput(0.0, 10.0, [Pause(4.0, 8.0)])
+    assert meter.sums(10.0).goodput == goodput(0.0, 10.0, [PauseInterval(4.0, 8.0)])
 
 
 def test_what_follows_the_last_step_of_workers_that_end_well_is_their_work() -> None:
@@ -57,7 +57,7 @@ def test_steps_that_are_made_again_are_not_productive() -> None:
     sums = meter.sums(22.0)
     assert (sums.productive_s, sums.again_s) == (15.0, 5.0)
     assert (meter.steps, meter.steps_again) == (1 + 10 + 1 + 10, 1 + 5)
-    assert sums.goodput == goodput(0.0, 22.0, [Pause(10.0, 12.0, again_s=5.0)])
+    assert sums.goodput == goodput(0.0, 22.0, [PauseInterval(10.0, 12.0, again_s=5.0)])
 
 
 def test_a_script_that_counts_the_steps_of_each_epoch_makes_none_again() -> None:
@@ -142,15 +142,15 @@ def test_no_sum_ever_falls_and_the_goodput_is_a_share_whatever_happens(told: lis
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=8))
 def test_it_is_the_goodput_of_the_definition(lives: list[tuple[int, int, int]]) -> None:
     """Each life: a pause, so many steps of one second, and a silence before somebody notices."""
-    meter, now, step, pauses, paused_since = GoodputMeter(0.0), 0.0, 0, list[Pause](), 0.0
+    meter, now, step, pauses, paused_since = GoodputMeter(0.0), 0.0, 0, list[PauseInterval](), 0.0
     for pause, steps, silence in lives:
         now += pause
-        pauses.append(Pause(paused_since, now))
+        pauses.append(PauseInterval(paused_since, now))
         for _ in range(steps):
             meter.stepped(0, step, now)
             step, paused_since = step + 1, now
             now += 1.0
         meter.stopped(now + silence - 1.0)
         now += silence
-    pauses.append(Pause(paused_since, now))
+    pauses.append(PauseInterval(paused_since, now))
     assert meter.sums(now).goodput == pytest.approx(goodput(0.0, now, pauses))

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from elastic.core.keys import Stored
+from elastic.core.keys import StoredDocument
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.situation import RETURN_S
-from elastic.core.model import Halt, Status, Why
+from elastic.core.model import ChangeReason, FinalStatus, StopOrder
 from tests.unit.views import Job, nodes_of
 
 REASON = "elastic-ctl stop by me@desk"
@@ -18,7 +18,7 @@ REASON = "elastic-ctl stop by me@desk"
 def halt(job: Job, run: int = 1) -> None:
     """An operator stops this run."""
     job.revision += 1
-    stored = Stored(Halt(run=run, reason=REASON), job.revision, job.revision)
+    stored = StoredDocument(StopOrder(run=run, reason=REASON), job.revision, job.revision)
     job.view = replace(job.view, revision=job.revision, halt=stored)
 
 
@@ -31,8 +31,8 @@ def halted(nodes: str = "a b", np: str = "1:3") -> Job:
     return job
 
 
-def ends_as(job: Job, now: float, status: Status = Status.STOPPED) -> None:
-    decision = job.conclude(now, Reason.HALTED if status is Status.STOPPED else Reason.COMPLETED)
+def ends_as(job: Job, now: float, status: FinalStatus = FinalStatus.STOPPED) -> None:
+    decision = job.conclude(now, Reason.HALTED if status is FinalStatus.STOPPED else Reason.COMPLETED)
     assert (decision.verdict.status, decision.verdict.run) == (status, 1)
 
 
@@ -41,7 +41,12 @@ def test_workers_that_run_are_asked_to_save_by_an_empty_world() -> None:
     job.run("a b")
     halt(job)
     formed = job.form(10, Reason.HALTED)
-    assert (nodes_of(formed), formed.generation.why, formed.reason, formed.planned) == ([], Why.STOP, REASON, True)
+    assert (nodes_of(formed), formed.generation.why, formed.reason, formed.planned) == (
+        [],
+        ChangeReason.STOP,
+        REASON,
+        True,
+    )
     assert formed.generation.before is not None
     assert formed.generation.before.nodes == ("a", "b")
 
@@ -115,7 +120,7 @@ def test_who_lost_its_lease_while_it_saves_is_waited_for_as_long_as_it_may_come_
 def test_a_job_whose_workers_all_ended_well_has_completed() -> None:
     job = halted()
     job.ok("a b")
-    ends_as(job, 11, Status.COMPLETED)
+    ends_as(job, 11, FinalStatus.COMPLETED)
 
 
 def test_where_some_ended_well_the_others_may_end_so_too() -> None:
@@ -127,7 +132,7 @@ def test_where_some_ended_well_the_others_may_end_so_too() -> None:
     assert (formed.planned, formed.unfinished) == (False, ("a",))
     job.wait(11, Reason.STOPPING)
     job.ok("a")
-    ends_as(job, 12, Status.COMPLETED)
+    ends_as(job, 12, FinalStatus.COMPLETED)
 
 
 def test_a_world_that_waits_at_the_gate_starts_no_more() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from launcher.health.hang_detector import HangClock
+from launcher.health.hang_detector import HangDetector
 
 
-def reported(*steps: tuple[int, int, float], limit_s: float = 10.0) -> HangClock:
-    clock = HangClock(limit_s)
+def reported(*steps: tuple[int, int, float], limit_s: float = 10.0) -> HangDetector:
+    clock = HangDetector(limit_s)
     for local_rank, step, at in steps:
         clock.reported(local_rank, step, at)
     return clock
 
 
 def test_before_the_first_report_nobody_is_late() -> None:
-    clock = HangClock(10.0)
+    clock = HangDetector(10.0)
     assert clock.due_at is None
     assert clock.late(1e9) == []
 

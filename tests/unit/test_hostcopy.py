@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elastic.errors import CheckpointError
-from elastic.train.statedict.host_copy import HostCopy, refuse_sharded
+from elastic.train.statedict.host_copy import HostCopy, require_replicated
 
 
 def test_a_copy_has_the_values_of_the_moment_and_keeps_them() -> None:
@@ -120,6 +120,6 @@ def test_a_sharded_tensor_in_a_replicated_part_is_refused() -> None:
     try:
         piece = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)), [Shard(0)])
         with pytest.raises(CheckpointError, match=r"part 'model' holds sharded tensors .* save it as a sharded part"):
-            refuse_sharded("model", {"w": [piece]})
+            require_replicated("model", {"w": [piece]})
     finally:
         end()

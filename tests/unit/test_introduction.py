@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.agent import startup_notes
-from launcher.agent.startup_notes import introduce
+from launcher.agent.startup_notes import log_startup_notes
 from launcher.config.parse import parse
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from launcher.net.container import bridge_hint, in_container
 from launcher.net.interfaces import network_line
 from launcher.system import node_lock
@@ -99,7 +99,7 @@ def test_there_is_no_hint_where_nothing_is_wrong(host: str, servers: tuple[str, 
     assert bridge_hint(host, servers, inside=inside) == ""
 
 
-class Told(Narrator):
+class Told(AgentLog):
     """Keeps what is said, with how loud it is."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ def told(
     flags = ["--checkpoint_dir", folder] if folder else []
     config = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", *flags, "train.py"], {})
     narrator = Told()
-    introduce(narrator, config, host, environ)
+    log_startup_notes(narrator, config, host, environ)
     return [
         (how, re.split(" names a proxy| is an address of docker|, and no|; name", text)[0])
         for how, text in narrator.said

@@ -8,26 +8,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.admission import SPEC_FLAGS, JoinPlan, Me, join
+from elastic.core.admission import SPEC_FLAGS, AdmissionPlan, NodeIdentity, join
 from elastic.core.keys import encode
 from elastic.core.kv import Put
-from elastic.core.model import SCHEMA, Mode, Roles, Spec, Status, Verdict
+from elastic.core.model import SCHEMA, FinalStatus, JobMode, JobSpec, PsLayout, Verdict
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member
 
-STORED = Spec(np=read_np("1:4"), slots=2)
-VERDICT = Verdict(status=Status.COMPLETED, reason="every worker ended", run=1, g=4, tag="t", at=1.0)
+STORED = JobSpec(np=read_np("1:4"), slots=2)
+VERDICT = Verdict(status=FinalStatus.COMPLETED, reason="every worker ended", run=1, g=4, tag="t", at=1.0)
 
 
-def me(*, force: bool = False, rerun: bool = False, allow_mismatch: bool = False, **spec: Any) -> Me:
+def me(*, force: bool = False, rerun: bool = False, allow_mismatch: bool = False, **spec: Any) -> NodeIdentity:
     """A node whose command line gives the job's settings, but for these."""
-    mine: Spec = msgspec.structs.replace(STORED, **spec)
-    return Me("d", member(slots=mine.slots), mine, "i9", force=force, rerun=rerun, allow_mismatch=allow_mismatch)
+    mine: JobSpec = msgspec.structs.replace(STORED, **spec)
+    return NodeIdentity(
+        "d", member(slots=mine.slots), mine, "i9", force=force, rerun=rerun, allow_mismatch=allow_mismatch
+    )
 
 
-def a_job(*members: str, spec: Spec = STORED) -> Shelf:
+def a_job(*members: str, spec: JobSpec = STORED) -> Shelf:
     """A job with this spec and these members."""
     shelf = Shelf(KEYS)
     shelf.put(KEYS.incarnation, "i1")
@@ -37,13 +39,15 @@ def a_job(*members: str, spec: Spec = STORED) -> Shelf:
     return shelf
 
 
-def plan(shelf: Shelf, node: Me, somebody_lives: bool | None, *, again: bool = False, fresh: bool = False) -> JoinPlan:
+def plan(
+    shelf: Shelf, node: NodeIdentity, somebody_lives: bool | None, *, again: bool = False, fresh: bool = False
+) -> AdmissionPlan:
     """What the node does, given what it sees."""
     lease = shelf.core.grant(5.0, 0.0).id
     return join(KEYS, shelf.view, node, "i9-1", lease, somebody_lives, again=again, fresh=fresh)
 
 
-def joined(shelf: Shelf, decided: JoinPlan) -> Spec:
+def joined(shelf: Shelf, decided: AdmissionPlan) -> JobSpec:
     """The plan is carried out; the spec that stands there then."""
     assert decided.refusal == ""
     assert decided.transaction is not None
@@ -53,7 +57,7 @@ def joined(shelf: Shelf, decided: JoinPlan) -> Spec:
     return shelf.view.spec.value
 
 
-def kept(shelf: Shelf, decided: JoinPlan) -> bool:
+def kept(shelf: Shelf, decided: AdmissionPlan) -> bool:
     """The plan is carried out, and does not touch the spec."""
     before = shelf.entry(KEYS.spec)
     joined(shelf, decided)
@@ -104,7 +108,7 @@ def test_the_run_number_is_the_jobs_and_no_setting_of_a_node() -> None:
 
 def test_with_other_settings_it_must_be_known_first_whether_anybody_lives() -> None:
     shelf = a_job()
-    assert plan(shelf, me(np=read_np("2")), None) == JoinPlan()
+    assert plan(shelf, me(np=read_np("2")), None) == AdmissionPlan()
 
 
 def test_when_nobody_lives_the_node_writes_its_own_settings_and_says_what_changed() -> None:
@@ -141,9 +145,9 @@ OTHERS: dict[str, Any] = {
     "lease_ttl_s": 9.0,
     "store_outage_limit_s": 9.0,
     "fatal_exit_codes": (9,),
-    "mode": Mode.PS,
+    "mode": JobMode.PS,
     "ips": ("h", "i"),
-    "roles": Roles(servers=("h:1",)),
+    "roles": PsLayout(servers=("h:1",)),
 }
 
 
@@ -156,7 +160,7 @@ def test_every_setting_of_the_job_that_a_node_brings_is_compared_written_and_nam
 
 
 def test_every_setting_has_its_flag() -> None:
-    assert set(SPEC_FLAGS) | {"run", "schema", "versions"} == set(Spec.__struct_fields__)
+    assert set(SPEC_FLAGS) | {"run", "schema", "versions"} == set(JobSpec.__struct_fields__)
 
 
 # --- other settings, somebody alive -------------------------------------------------------------------------------
@@ -221,14 +225,14 @@ def test_a_node_with_another_number_of_cards_is_refused_with_both_numbers(force:
 
 
 def test_a_node_of_another_mode_is_told_so_and_not_that_its_cards_are_too_few() -> None:
-    decided = plan(a_job("a"), me(slots=1, mode=Mode.PS), True)
+    decided = plan(a_job("a"), me(slots=1, mode=JobMode.PS), True)
     assert decided.refusal == "job j1 runs with --run_mode collective, this node has ps; use the same everywhere"
 
 
 def test_a_node_of_elastic_launch_is_told_that_the_job_is_torchruns_and_the_other_way_round() -> None:
     words = "use one of them on every node, or another job id"
-    torchruns = a_job("a", spec=msgspec.structs.replace(STORED, mode=Mode.TORCHRUN))
-    ours, theirs = plan(a_job("a"), me(mode=Mode.TORCHRUN), True), plan(torchruns, me(), True)
+    torchruns = a_job("a", spec=msgspec.structs.replace(STORED, mode=JobMode.TORCHRUN))
+    ours, theirs = plan(a_job("a"), me(mode=JobMode.TORCHRUN), True), plan(torchruns, me(), True)
     assert ours.refusal == f"job j1 runs under elastic-launch, and this node under torchrun; {words}"
     assert theirs.refusal == f"job j1 runs under torchrun, and this node under elastic-launch; {words}"
 
@@ -305,7 +309,7 @@ def test_other_versions_are_no_setting_that_a_node_follows() -> None:
 @pytest.mark.parametrize("there", [{}, {**VERSIONS, "torch": "1.0"}])
 def test_when_nobody_lives_the_jobs_versions_become_this_nodes_without_a_word(there: dict[str, str]) -> None:
     shelf = a_job(spec=msgspec.structs.replace(STORED, versions=there))
-    assert plan(shelf, me(versions=VERSIONS), None) == JoinPlan()
+    assert plan(shelf, me(versions=VERSIONS), None) == AdmissionPlan()
     decided = plan(shelf, me(versions=VERSIONS), False)
     assert (decided.lines, decided.warnings) == ((), ())
     assert joined(shelf, decided).versions == VERSIONS
@@ -401,7 +405,7 @@ def ended() -> Shelf:
 
 @pytest.mark.parametrize("somebody_lives", [None, True])
 def test_another_run_does_not_begin_before_it_is_known_that_nobody_lives(somebody_lives: bool | None) -> None:
-    assert plan(ended(), me(rerun=True), somebody_lives, again=True) == JoinPlan()
+    assert plan(ended(), me(rerun=True), somebody_lives, again=True) == AdmissionPlan()
 
 
 def test_when_nobody_lives_another_run_begins_with_this_nodes_settings() -> None:
@@ -438,7 +442,7 @@ def test_a_new_node_waits_for_a_stranger_of_its_own_name_to_leave() -> None:
 def test_a_node_that_sees_the_spec_before_the_incarnation_waits_for_it() -> None:
     view = replace(a_job("a").view, incarnation=None)
     decided = join(KEYS, view, me(), "i9", 99, True)
-    assert decided == JoinPlan()
+    assert decided == AdmissionPlan()
 
 
 # --- a list of hosts ----------------------------------------------------------------------------------------------

@@ -11,17 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.core.keys import DOCUMENT_BYTES_MAX, Document, JobKeys, Stored, ViewReader, decode, encode
-from elastic.core.kv import Entry, Range
-from elastic.core.model import Ended, Generation, Member, Np, Outcome, Place, Saved, Spec, Why
+from elastic.core.keys import DOCUMENT_BYTES_MAX, Document, JobKeys, StoredDocument, ViewReader, decode, encode
+from elastic.core.kv import KeyRange, KeyValue
+from elastic.core.model import (
+    ChangeReason,
+    Generation,
+    GenerationMember,
+    JobSpec,
+    Member,
+    Np,
+    Outcome,
+    OutcomeKind,
+    SavedCheckpoint,
+)
 from elastic.errors import DocumentError
 from tests.unit.documents import KEYS, keyed
 from tests.unit.views import member
 
-SPEC = Spec(np=Np(low=1, high=2, first=2), slots=1)
+SPEC = JobSpec(np=Np(low=1, high=2, first=2), slots=1)
 KIND_OF_KEY: dict[str, type] = {
     KEYS.incarnation: str,
-    KEYS.spec: Spec,
+    KEYS.spec: JobSpec,
     KEYS.member("a"): Member,
     KEYS.generation: Generation,
     KEYS.outcome(1, "a"): Outcome,
@@ -64,7 +74,7 @@ def all_keys(keys: JobKeys) -> list[str]:
     return [*documents, keys.member("a"), keys.member("b"), keys.outcome(0, "a"), keys.outcome(9_999_999_999, "b")]
 
 
-def within(ranges: Iterable[Range], key: str) -> bool:
+def within(ranges: Iterable[KeyRange], key: str) -> bool:
     """Tell whether the key is in one of the ranges."""
     return any(key in span for span in ranges)
 
@@ -227,27 +237,29 @@ def test_fields_with_a_default_may_be_missing() -> None:
 
 def test_a_generation_of_1000_nodes_fits_into_one_document() -> None:
     places = tuple(
-        Place(f"a-long-name-{number:04d}.example-1a2b", f"10.0.{number // 256}.{number % 256}", (7,) * 3, (8,) * 8)
+        GenerationMember(
+            f"a-long-name-{number:04d}.example-1a2b", f"10.0.{number // 256}.{number % 256}", (7,) * 3, (8,) * 8
+        )
         for number in range(1000)
     )
-    generation = Generation(g=1, run=1, tag="", why=Why.FIRST, reason="", members=places, slots=8)
+    generation = Generation(g=1, run=1, tag="", why=ChangeReason.FIRST, reason="", members=places, slots=8)
     assert len(encode(generation)) < DOCUMENT_BYTES_MAX / 10
 
 
 # --- the view -----------------------------------------------------------------------------------------------------
 
 
-def entry(key: str, value: bytes, revision: int = 5, lease: int = 0) -> Entry:
+def entry(key: str, value: bytes, revision: int = 5, lease: int = 0) -> KeyValue:
     """A key as the store gives it."""
-    return Entry(key, value, revision - 1, revision, lease)
+    return KeyValue(key, value, revision - 1, revision, lease)
 
 
-def entries(*given: Entry) -> dict[str, Entry]:
+def entries(*given: KeyValue) -> dict[str, KeyValue]:
     """Entries by key, as the mirror holds them."""
     return {each.key: each for each in given}
 
 
-OK = Outcome(ended=Ended.OK, over=True, host="h")
+OK = Outcome(ended=OutcomeKind.OK, over=True, host="h")
 
 
 def test_a_view_has_every_document_with_its_revisions_and_lease() -> None:
@@ -263,10 +275,10 @@ def test_a_view_has_every_document_with_its_revisions_and_lease() -> None:
         follows=None,
     )
     assert view.revision == 9
-    assert view.incarnation == Stored("abc", 1, 2)
-    assert view.spec == Stored(SPEC, 2, 3)
-    assert view.members == {"a": Stored(member(), 3, 4, 77)}
-    assert view.outcomes == {(12, "a"): Stored(OK, 4, 5)}
+    assert view.incarnation == StoredDocument("abc", 1, 2)
+    assert view.spec == StoredDocument(SPEC, 2, 3)
+    assert view.members == {"a": StoredDocument(member(), 3, 4, 77)}
+    assert view.outcomes == {(12, "a"): StoredDocument(OK, 4, 5)}
     assert (view.generation, view.go, view.verdict, view.damaged, view.unreadable) == (None, None, None, (), ())
     assert view.complete
 
@@ -299,9 +311,9 @@ def test_damaged_documents_are_left_out_and_named_and_those_that_the_job_stands_
 
 
 def test_the_newest_checkpoint_is_no_document_that_the_job_stands_on() -> None:
-    saved = Saved(step=500, host="a", folder="/data", run=1, g=2)
+    saved = SavedCheckpoint(step=500, host="a", folder="/data", run=1, g=2)
     good = ViewReader(KEYS).read(entries(entry(KEYS.saved, encode(saved), 4)), 9, complete=True, follows=None)
-    assert good.saved == Stored(saved, 3, 4)
+    assert good.saved == StoredDocument(saved, 3, 4)
     bad = ViewReader(KEYS).read(entries(entry(KEYS.saved, b'{"step":-3}')), 9, complete=True, follows=None)
     assert (bad.saved, bad.damaged, bad.unreadable) == (None, (KEYS.saved,), ())
 
@@ -311,7 +323,7 @@ def test_a_document_that_was_put_right_is_read_again_and_one_that_is_gone_is_for
     damaged = reader.read(entries(entry(KEYS.spec, b"junk", 5)), 5, complete=True, follows=None)
     assert damaged.damaged == (KEYS.spec,)
     mended = reader.read(entries(entry(KEYS.spec, encode(SPEC), 6)), 6, complete=True, follows=None)
-    assert mended.spec == Stored(SPEC, 5, 6)
+    assert mended.spec == StoredDocument(SPEC, 5, 6)
     assert mended.damaged == ()
     assert reader.read({}, 7, complete=True, follows=None).spec is None
 
@@ -323,7 +335,7 @@ def test_only_what_changed_is_decoded_again() -> None:
     other = msgspec.structs.replace(SPEC, slots=2)
     second = reader.read(entries(unchanged, entry(KEYS.spec, encode(other), 6)), 6, complete=True, follows=None)
     assert second.members["a"] is first.members["a"]
-    assert second.spec == Stored(other, 5, 6)
+    assert second.spec == StoredDocument(other, 5, 6)
 
 
 def test_a_document_that_was_only_refreshed_by_its_owner_has_its_new_revision() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.recent_starts import LastLogs, Place, Stamp
+from launcher.logs.recent_starts import LogPosition, RecentStarts, Stamp
 from launcher.logs.tail_buffer import KEPT_BYTES
-from launcher.logs.worker_log import StartLog
-from launcher.logs.writer_protocol import AnyOrder
+from launcher.logs.worker_log import WorkerStartLog
+from launcher.logs.writer_protocol import AnyLogOrder
 
 NAME = "workerlog.3"
 
@@ -25,21 +25,21 @@ class Nowhere:
     def next_start(self) -> int:
         return 1
 
-    def put(self, order: AnyOrder, of: str, data: bytes = b"") -> bool:
+    def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
         return True
 
     def when_room(self, go_on: Callable[[], None]) -> None:
         go_on()
 
 
-def start(logs: LastLogs, stamp: Stamp = (1, 0), name: str = NAME) -> StartLog:
+def start(logs: RecentStarts, stamp: Stamp = (1, 0), name: str = NAME) -> WorkerStartLog:
     header = f"==== gen {stamp[0]} ===="
-    log = StartLog(Nowhere(), Path(name), header)
+    log = WorkerStartLog(Nowhere(), Path(name), header)
     logs.begin(f"/log/{name}", name, stamp, header, log)
     return log
 
 
-def read(logs: LastLogs, place: Place | None) -> tuple[bytes, int, Place]:
+def read(logs: RecentStarts, place: LogPosition | None) -> tuple[bytes, int, LogPosition]:
     """All that there is from a place on, how much was missing, and the place behind it."""
     assert place is not None
     found, missing = b"", 0
@@ -51,14 +51,14 @@ def read(logs: LastLogs, place: Place | None) -> tuple[bytes, int, Place]:
 
 
 def test_a_start_is_its_header_and_what_it_wrote() -> None:
-    logs = LastLogs()
+    logs = RecentStarts()
     start(logs).write(b"one\ntwo\n")
-    assert read(logs, logs.begins(NAME, (0, 0), 100)) == (b"==== gen 1 ====\none\ntwo\n", 0, Place((1, 0), 24))
+    assert read(logs, logs.begins(NAME, (0, 0), 100)) == (b"==== gen 1 ====\none\ntwo\n", 0, LogPosition((1, 0), 24))
     assert logs.path(NAME) == "/log/workerlog.3"
 
 
 def test_the_last_lines_are_counted_from_the_end_over_two_starts_and_an_unfinished_one_counts() -> None:
-    logs = LastLogs()
+    logs = RecentStarts()
     first = start(logs)
     first.write(b"one\ntwo\n")
     start(logs, (2, 0)).write(b"three\nfo")
@@ -72,7 +72,7 @@ def test_the_last_lines_are_counted_from_the_end_over_two_starts_and_an_unfinish
 
 
 def test_who_has_had_a_start_gets_those_after_it() -> None:
-    logs = LastLogs()
+    logs = RecentStarts()
     start(logs).write(b"one\n")
     assert logs.begins(NAME, (1, 0), 100) is None
     start(logs, (1, 7)).write(b"two\n")
@@ -80,7 +80,7 @@ def test_who_has_had_a_start_gets_those_after_it() -> None:
 
 
 def test_a_log_that_grows_is_read_on_from_the_place_and_into_the_next_start() -> None:
-    logs = LastLogs()
+    logs = RecentStarts()
     log = start(logs)
     _, _, place = read(logs, logs.begins(NAME, (0, 0), 100))
     log.write(b"one\n")
@@ -93,7 +93,7 @@ def test_a_log_that_grows_is_read_on_from_the_place_and_into_the_next_start() ->
 
 
 def test_a_start_is_over_when_its_log_is_closed() -> None:
-    logs = LastLogs()
+    logs = RecentStarts()
     assert logs.over(NAME, (0, 0)) is None
     log = start(logs)
     assert logs.over(NAME, (0, 0)) is None
@@ -103,7 +103,7 @@ def test_a_start_is_over_when_its_log_is_closed() -> None:
 
 
 def test_what_is_not_remembered_any_more_is_counted() -> None:
-    logs = LastLogs()
+    logs = RecentStarts()
     log = start(logs)
     _, _, place = read(logs, logs.begins(NAME, (0, 0), 100))
     log.write(b"x" * (3 * KEPT_BYTES))
@@ -115,7 +115,7 @@ def test_what_is_not_remembered_any_more_is_counted() -> None:
 
 
 def test_two_starts_of_a_node_are_remembered_whatever_ranks_it_had() -> None:
-    logs = LastLogs()
+    logs = RecentStarts()
     for g in range(1, 5):
         start(logs, (g, 0))
     assert read(logs, logs.begins(NAME, (0, 0), 100))[0] == b"==== gen 3 ====\n==== gen 4 ====\n"
@@ -130,7 +130,7 @@ def test_two_starts_of_a_node_are_remembered_whatever_ranks_it_had() -> None:
 
 @given(st.lists(st.lists(st.binary(max_size=40), max_size=6), min_size=1, max_size=2), st.integers(0, 30))
 def test_the_last_lines_are_those_of_all_that_was_written(starts: list[list[bytes]], lines: int) -> None:
-    logs, written = LastLogs(), []
+    logs, written = RecentStarts(), []
     for g, pieces in enumerate(starts, 1):
         log = start(logs, (g, 0))
         text = b"==== gen %d ====\n" % g + b"".join(pieces)

@@ -152,7 +152,7 @@ def test_without_a_script_there_is_nothing_to_start_again(file: str | None, argv
 
 
 def test_a_mistake_is_said_once_in_one_line_and_ends_the_script_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ScriptMistake) as told, relaunch.mistakes_told(), relaunch.mistakes_told():
+    with pytest.raises(ScriptMistake) as told, relaunch.reporting_config_errors(), relaunch.reporting_config_errors():
         raise ConfigError("nodes is\nempty")
     assert isinstance(told.value, ConfigError)
     assert isinstance(told.value, SystemExit)

@@ -14,7 +14,7 @@ from elastic.errors import CheckpointDamaged
 from elastic.train.checkpoint import Checkpoints, manifest
 
 
-def put(folder: Path, meta: dict[str, Any]) -> manifest.Entry:
+def put(folder: Path, meta: dict[str, Any]) -> manifest.CheckpointEntry:
     """Write one checkpoint of step 5 with that meta.json."""
     there = folder / manifest.name(5, 2)
     there.mkdir()

@@ -6,28 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.net.lines import LINE_MAX, Lines, LineTooLong
+from launcher.net.lines import LINE_MAX, LineSplitter, LineTooLong
 from launcher.wire import links
-from launcher.wire.links import Bye, Granted, Greeting, LinkError, Message, Ping, Pong, Prove, Proven, Vouch
+from launcher.wire.links import Bye, Greeting, LinkError, LinkMessage, Ping, Pong, Prove, Proven, Vouch, VouchGranted
 
 A, B = "a" * 32, "b" * 32
 LISTENER = Greeting("j1", "n-1", A)
 SECRET = "s"
 MAC = "0" * 64
 
-EACH: tuple[Message, ...] = (
+EACH: tuple[LinkMessage, ...] = (
     Prove("n-2", B, MAC),
     Proven(MAC),
     Ping(1),
     Pong(2**53),
     Vouch(1, 2),
-    Granted(1, 2, 3.5),
+    VouchGranted(1, 2, 3.5),
     Bye(),
 )
 
 
 @pytest.mark.parametrize("message", EACH, ids=lambda message: type(message).__name__)
-def test_each_message_is_one_line_that_reads_back(message: Message) -> None:
+def test_each_message_is_one_line_that_reads_back(message: LinkMessage) -> None:
     line = links.encode(message)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -156,7 +156,7 @@ def test_names_that_touch_are_not_mixed_up() -> None:
 @given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line), max_size=20), st.integers(1, 50))
 def test_lines_come_out_as_they_went_in_however_they_are_cut(lines: list[bytes], size: int) -> None:
     stream = b"".join(line + b"\n" for line in lines)
-    cutter = Lines()
+    cutter = LineSplitter()
     found = [line for at in range(0, len(stream), size) for line in cutter.feed(stream[at : at + size])]
     assert found == lines
 
@@ -164,11 +164,11 @@ def test_lines_come_out_as_they_went_in_however_they_are_cut(lines: list[bytes],
 @pytest.mark.parametrize("data", [b"x" * LINE_MAX, b"a\n" + b"x" * LINE_MAX + b"\n"])
 def test_a_line_that_is_too_long_ends_it(data: bytes) -> None:
     with pytest.raises(LineTooLong):
-        Lines().feed(data)
+        LineSplitter().feed(data)
 
 
 def test_a_line_that_never_ends_is_not_kept() -> None:
-    cutter = Lines()
+    cutter = LineSplitter()
     for _ in range(LINE_MAX - 1):
         assert cutter.feed(b"x") == []
     with pytest.raises(LineTooLong):

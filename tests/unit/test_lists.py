@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.model import Generation, Place, Role, Seat, Why
+from elastic.core.model import ChangeReason, Generation, GenerationMember, Role, Task
 from launcher.logs.console import Console
-from launcher.logs.logger import Narrator
-from launcher.logs.writer import Directly
-from launcher.workers.endpoint_files import Lists
+from launcher.logs.logger import AgentLog
+from launcher.logs.writer import SyncSink
+from launcher.workers.endpoint_files import EndpointFiles
 
 
 def test_a_roster_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path) -> None:
-    place = Place("n", "127.0.0.1", (7000,), (8000,), (Seat(Role.SERVER, 0),))
-    generation = Generation(g=1, run=1, tag="", why=Why.FIRST, reason="", members=(place,), slots=4)
+    place = GenerationMember("n", "127.0.0.1", (7000,), (8000,), (Task(Role.SERVER, 0),))
+    generation = Generation(g=1, run=1, tag="", why=ChangeReason.FIRST, reason="", members=(place,), slots=4)
     log, private = tmp_path / "log", tmp_path / "private"
     log.mkdir()
     private.mkdir()
     reading, writing = os.pipe()
     console = Console(writing)
-    sink = Directly(lambda text, quietly: pytest.fail(text))
-    lists = Lists(log, private, sink, Narrator("n", console))
+    sink = SyncSink(lambda text, quietly: pytest.fail(text))
+    lists = EndpointFiles(log, private, sink, AgentLog("n", console))
     lists.write(generation)
     assert b'"servers":["127.0.0.1:8000"]' in lists.roster_file.read_bytes()
     shutil.rmtree(private)

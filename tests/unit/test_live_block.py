@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from launcher.config.argv import cut
+from launcher.config.argv import split_argv
 from launcher.config.config import Config
 from launcher.config.parse import build
-from launcher.terminal.content import Block, block
+from launcher.terminal.content import BlockContent, block_content
 from launcher.terminal.render import NARROW, lines
 from launcher.terminal.tty import may_draw
-from launcher.workers.reports.step_rate import Steps
+from launcher.workers.reports.step_rate import StepRate
 from tests.unit.bench import running
 
-BLOCK = Block(
+BLOCK = BlockContent(
     "j1", "generation 2 · 3 of 4 nodes · world 3", "training", "step 293 of 690", 293 / 690, "18.9 steps/s · 0:21 left"
 )
 TERMINAL = {"TERM": "xterm-256color"}
 
 
-def texts(block: Block, width: int = 100) -> list[str]:
+def texts(block: BlockContent, width: int = 100) -> list[str]:
     return [re.sub(r"\x1b\[[0-9;]*m", "", line.decode()) for line in lines(block, width)]
 
 
@@ -36,7 +36,7 @@ def test_it_has_the_job_its_world_what_goes_on_and_a_bar() -> None:
 
 
 def test_the_world_is_counted_against_the_maximum_if_there_is_one() -> None:
-    assert [block(running(np=np).facts, Steps(30.0), said="").world for np in ("1:3", "2:2", "1+")] == [
+    assert [block_content(running(np=np).facts, StepRate(30.0), said="").world for np in ("1:3", "2:2", "1+")] == [
         "generation 1 · 2 of 3 nodes · world 2",
         "generation 1 · 2 of 2 nodes · world 2",
         "generation 1 · 2 nodes · world 2",
@@ -44,19 +44,19 @@ def test_the_world_is_counted_against_the_maximum_if_there_is_one() -> None:
 
 
 def test_without_a_total_there_is_no_bar_and_without_steps_no_line_of_them() -> None:
-    assert texts(Block("j1", "w", "s", "step 3", None, "1.0 steps/s"))[-1] == "step 3  1.0 steps/s"
-    assert len(texts(Block("j1", "", "joining"))) == 3
+    assert texts(BlockContent("j1", "w", "s", "step 3", None, "1.0 steps/s"))[-1] == "step 3  1.0 steps/s"
+    assert len(texts(BlockContent("j1", "", "joining"))) == 3
 
 
 @given(st.text(max_size=120), st.text(max_size=120), st.integers(1, 140))
 def test_no_line_is_wider_than_the_terminal_whatever_it_says(world: str, rest: str, width: int) -> None:
-    found = texts(Block("j1", world, rest, "step 1", 0.5, rest), width)
+    found = texts(BlockContent("j1", world, rest, "step 1", 0.5, rest), width)
     assert bool(found) == (width > NARROW)
     assert all(cell_len(line) < width for line in found)
 
 
 def config(*flags: str) -> Config:
-    return build(cut([*flags, "train.py"]), {})
+    return build(split_argv([*flags, "train.py"]), {})
 
 
 def test_it_is_there_unless_something_says_that_it_should_not() -> None:

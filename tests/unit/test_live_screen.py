@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.terminal.screen import Screen
+from launcher.terminal.screen import TerminalScreen
 
 COLUMNS, ROWS = 40, 12
 BLOCK = (b"------", b"job j1", b"step 3 of 9")
@@ -38,7 +38,7 @@ def terminal() -> Terminal:
 
 
 def test_the_block_stands_below_the_text_and_the_cursor_at_its_end(terminal: Terminal) -> None:
-    screen = Screen()
+    screen = TerminalScreen()
     terminal.feed(screen.text(b"one\ntwo"))
     terminal.feed(screen.draw(BLOCK))
     assert terminal.lines == ["one", "two", "------", "job j1", "step 3 of 9"]
@@ -50,7 +50,7 @@ def test_the_block_stands_below_the_text_and_the_cursor_at_its_end(terminal: Ter
 
 
 def test_a_bar_that_is_drawn_over_stays_one_line(terminal: Terminal) -> None:
-    screen = Screen()
+    screen = TerminalScreen()
     for share in range(0, 101, 5):
         terminal.feed(screen.text(f"\r{share:3}%".encode()))
         terminal.feed(screen.draw(BLOCK))
@@ -59,7 +59,7 @@ def test_a_bar_that_is_drawn_over_stays_one_line(terminal: Terminal) -> None:
 
 def test_two_bars_of_which_one_is_below_the_other_stay_two_lines(terminal: Terminal) -> None:
     """As tqdm draws a bar at position 1: a line down, the bar, and up again."""
-    screen = Screen()
+    screen = TerminalScreen()
     for share in range(0, 101, 5):
         for data in (f"\repochs {share}%".encode(), f"\n\rbatches {share}%\x1b[A".encode()):
             terminal.feed(screen.text(data))
@@ -68,7 +68,7 @@ def test_two_bars_of_which_one_is_below_the_other_stay_two_lines(terminal: Termi
 
 
 def test_another_block_takes_the_place_of_the_one_before_also_if_it_is_shorter_or_longer(terminal: Terminal) -> None:
-    screen = Screen()
+    screen = TerminalScreen()
     for block in (BLOCK, BLOCK[:1], (*BLOCK, b"more"), (b"x" * 39, b"y", b"z", b"w"), BLOCK):
         terminal.feed(screen.draw(block))
         assert terminal.lines == ["", *(line.decode() for line in block)]
@@ -79,14 +79,14 @@ def test_another_block_takes_the_place_of_the_one_before_also_if_it_is_shorter_o
 
 @pytest.mark.parametrize("part", [b"\x1b", b"\x1b[", b"\x1b[3", b"\x1b]0;ti", "ä".encode()[:1], "😀".encode()[:3]])
 def test_nothing_is_drawn_within_a_sign_or_an_order_of_the_text(terminal: Terminal, part: bytes) -> None:
-    screen = Screen()
+    screen = TerminalScreen()
     terminal.feed(screen.draw(BLOCK) + screen.text(b"one" + part))
     assert screen.inside
     assert screen.draw(BLOCK) == b""
 
 
 def test_what_was_never_written_is_forgotten(terminal: Terminal) -> None:
-    screen = Screen()
+    screen = TerminalScreen()
     screen.draw(BLOCK)
     screen.forget()
     terminal.feed(screen.text(b"text\n") + screen.draw(BLOCK))
@@ -95,7 +95,7 @@ def test_what_was_never_written_is_forgotten(terminal: Terminal) -> None:
 
 def test_a_move_of_any_length_is_followed_as_a_terminal_does() -> None:
     for digits, below in ((b"", 1), (b"0", 1), (b"3", 3), (b"0003", 3), (b"9" * 4400, 20), (b"0" * 4400, 1)):
-        screen = Screen()
+        screen = TerminalScreen()
         screen.text(b"\x1b[" + digits + b"A")
         assert (b"\x1b[%dB" % (below + 1)) in screen.draw(BLOCK), digits[:5]
 
@@ -111,7 +111,7 @@ SCRAPS = st.sampled_from(
     )
 )
 def test_no_bytes_break_the_screen_and_all_of_them_are_written(story: list[tuple[bytes, int]]) -> None:
-    screen = Screen()
+    screen = TerminalScreen()
     for data, size in story:
         assert screen.text(data).endswith(data)
         screen.draw(BLOCK[:size])
@@ -128,7 +128,7 @@ PIECES = st.sampled_from(
 def test_whatever_the_text_is_it_stands_there_as_it_would_without_a_block(
     story: list[tuple[bytes, int, bool]],
 ) -> None:
-    screen, plain, shown = Screen(), Terminal(), Terminal()
+    screen, plain, shown = TerminalScreen(), Terminal(), Terminal()
     for data, size, again in story:
         plain.feed(data)
         shown.feed(screen.text(data))

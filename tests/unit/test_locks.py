@@ -81,7 +81,7 @@ def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_process_keeps_to_the_folder_that_it_chose_first(tmp_path: Path) -> None:
-    first, second = (node_lock.Place(str(tmp_path), name) for name in ("first", "second"))
+    first, second = (node_lock.LockLocation(str(tmp_path), name) for name in ("first", "second"))
     first.path.touch()
     assert node_lock._choose((first, second)).path == second.path
     first.path.unlink()
@@ -91,19 +91,22 @@ def test_a_process_keeps_to_the_folder_that_it_chose_first(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("unfit", "why"),
     [
-        (node_lock.Place("/proc/nowhere", "locks"), "/proc/nowhere/locks cannot be made (No such file or directory)"),
-        (node_lock.Place("/proc/self", "fd"), "/proc/self/fd cannot be used (No such file or directory)"),
-        (node_lock.Place("/tmp", "locks", private=True), "/tmp is not a folder that only you can write"),
         (
-            node_lock.Place("/nowhere", "locks", private=True),
+            node_lock.LockLocation("/proc/nowhere", "locks"),
+            "/proc/nowhere/locks cannot be made (No such file or directory)",
+        ),
+        (node_lock.LockLocation("/proc/self", "fd"), "/proc/self/fd cannot be used (No such file or directory)"),
+        (node_lock.LockLocation("/tmp", "locks", private=True), "/tmp is not a folder that only you can write"),
+        (
+            node_lock.LockLocation("/nowhere", "locks", private=True),
             "/nowhere/locks cannot be used (No such file or directory)",
         ),
     ],
 )
 def test_the_first_place_that_can_have_locks_is_chosen_and_why_no_other(
-    tmp_path: Path, unfit: node_lock.Place, why: str
+    tmp_path: Path, unfit: node_lock.LockLocation, why: str
 ) -> None:
-    usual = node_lock.Place(str(tmp_path), "locks")
+    usual = node_lock.LockLocation(str(tmp_path), "locks")
     assert node_lock._choose((usual, unfit)) == (usual.path, "")
     assert node_lock._choose((unfit, usual)) == (usual.path, f"{why}; the locks of nodes are in {usual.path}")
     with pytest.raises(ConfigError) as caught:
@@ -113,7 +116,7 @@ def test_the_first_place_that_can_have_locks_is_chosen_and_why_no_other(
 
 def test_the_runtime_folder_of_a_login_is_a_place_only_if_it_is_a_whole_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1")
-    assert node_lock.Place("/run/user/1", "elastic-launch", private=True) in node_lock.places()
+    assert node_lock.LockLocation("/run/user/1", "elastic-launch", private=True) in node_lock.places()
     for name in ("", "user"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", name)
         assert [place.base for place in node_lock.places()][1] == "/dev/shm"

@@ -10,7 +10,7 @@ import pytest
 from elastic.errors import ConfigError
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
-from launcher.config.store_access import NOBODY, PASSWORD, SECRET, Login, login
+from launcher.config.store_access import NOBODY, PASSWORD, SECRET, Credentials, read_credentials
 
 LINE = ("--elastic_server", "127.0.0.1:2379", "--job_id", "j")
 LONG = "a secret of many characters"
@@ -25,26 +25,26 @@ def own_file(folder: Path, text: str, mode: int = 0o600) -> Path:
 
 def test_the_password_comes_from_the_file_or_else_from_the_variable(tmp_path: Path) -> None:
     file = own_file(tmp_path, "from the file\n")
-    assert login("u", str(file), {PASSWORD: "other"}) == Login("u", "from the file", file=str(file))
-    assert login("u", "", {PASSWORD: "other"}) == Login("u", "other")
-    assert login("", "", {PASSWORD: "other"}) == NOBODY
+    assert read_credentials("u", str(file), {PASSWORD: "other"}) == Credentials("u", "from the file", file=str(file))
+    assert read_credentials("u", "", {PASSWORD: "other"}) == Credentials("u", "other")
+    assert read_credentials("", "", {PASSWORD: "other"}) == NOBODY
 
 
 def test_the_secret_comes_from_the_file_or_else_from_the_variable(tmp_path: Path) -> None:
     file = own_file(tmp_path, f"{LONG}\r\n")
-    assert login("", "", {SECRET: "of the variable"}, str(file)) == Login(secret=LONG)
-    assert login("", "", {SECRET: LONG}) == Login(secret=LONG)
+    assert read_credentials("", "", {SECRET: "of the variable"}, str(file)) == Credentials(secret=LONG)
+    assert read_credentials("", "", {SECRET: LONG}) == Credentials(secret=LONG)
 
 
 def test_a_line_end_and_a_mark_of_the_encoding_do_not_count_wherever_they_stand(tmp_path: Path) -> None:
     file = tmp_path / "password"
     for data in (b"pw", b"pw\n", b"pw\r\n", b"\xef\xbb\xbfpw\r\n"):
         file.write_bytes(data)
-        assert login("u", str(file), {}).password == "pw"
-    assert login("u", "", {PASSWORD: "pw\n"}).password == "pw", "as variables are that were made of files"
-    assert login("", "", {SECRET: f"{LONG}\n"}).secret == LONG
+        assert read_credentials("u", str(file), {}).password == "pw"
+    assert read_credentials("u", "", {PASSWORD: "pw\n"}).password == "pw", "as variables are that were made of files"
+    assert read_credentials("", "", {SECRET: f"{LONG}\n"}).secret == LONG
     with pytest.raises(ConfigError, match="has no password"):
-        login("u", "", {PASSWORD: "\n"})
+        read_credentials("u", "", {PASSWORD: "\n"})
 
 
 def test_a_pipe_is_read_once_and_one_that_nobody_writes_into_is_told(
@@ -54,60 +54,60 @@ def test_a_pipe_is_read_once_and_one_that_nobody_writes_into_is_told(
     os.mkfifo(pipe, 0o600)
     monkeypatch.setattr("launcher.config.store_access.PIPE_LIMIT_S", 0.0)
     with pytest.raises(ConfigError, match=r"--etcd_password_file .* is a pipe or a device, and nothing has come from"):
-        login("u", str(pipe), {})
+        read_credentials("u", str(pipe), {})
     with open(os.open(pipe, os.O_RDWR), "r+b", buffering=0) as both:  # It never ends.
         both.write(b"pw\n")
         with pytest.raises(ConfigError, match="nothing has come"):
-            login("u", str(pipe), {})
+            read_credentials("u", str(pipe), {})
     reader, writer = os.pipe()
     os.write(writer, b"pw\n")
     os.close(writer)
-    who = login("u", f"/dev/fd/{reader}", {})
+    who = read_credentials("u", f"/dev/fd/{reader}", {})
     assert who.password == "pw", "as bash's <(command)"
     assert who.again() == ""
     os.close(reader)
 
 
 def test_no_text_about_a_login_has_the_password_or_the_secret() -> None:
-    assert "pw-1" not in repr(Login("u", "pw-1"))
-    assert "pw-1" not in repr(Login(secret="pw-1"))
+    assert "pw-1" not in repr(Credentials("u", "pw-1"))
+    assert "pw-1" not in repr(Credentials(secret="pw-1"))
 
 
 def test_a_file_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
     for mode, who in ((0o644, "every user of this machine"), (0o640, "its group")):
         file = own_file(tmp_path, f"{LONG}\n", mode)
         line = f"{file} can be read by {who}; chmod 600 {file}"
-        assert login("u", str(file), {}).warnings == (f"--etcd_password_file {line}",)
-        assert login("", "", {}, str(file)).warnings == (f"--job_secret_file {line}",)
-    assert login("u", str(own_file(tmp_path, "x")), {}).warnings == ()
+        assert read_credentials("u", str(file), {}).warnings == (f"--etcd_password_file {line}",)
+        assert read_credentials("", "", {}, str(file)).warnings == (f"--job_secret_file {line}",)
+    assert read_credentials("u", str(own_file(tmp_path, "x")), {}).warnings == ()
 
 
 def test_a_password_that_was_changed_in_its_file_is_known_again(tmp_path: Path) -> None:
     file = own_file(tmp_path, "old\n")
-    who = login("u", str(file), {})
+    who = read_credentials("u", str(file), {})
     file.write_text("new\n")
     assert who.again() == "new"
     file.write_text("")
     assert who.again() == "", "it is being written"
     file.unlink()
     assert who.again() == ""
-    assert Login("u", "of a variable").again() == ""
+    assert Credentials("u", "of a variable").again() == ""
 
 
 def test_a_user_without_a_password_and_a_password_without_a_user_are_told_with_the_mend(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--etcd_user u has no password: add --etcd_password_file FILE, or set ELAS"):
-        login("u", "", {})
+        read_credentials("u", "", {})
     with pytest.raises(ConfigError, match="but whose"):
-        login("", str(own_file(tmp_path, "x")), {})
+        read_credentials("", str(own_file(tmp_path, "x")), {})
 
 
 def test_a_user_beside_a_secret_and_a_secret_that_is_soon_guessed_are_told_with_the_mend(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{SECRET} and --etcd_user contradict each other: .*; leave one out"):
-        login("u", "", {PASSWORD: "x", SECRET: LONG})
+        read_credentials("u", "", {PASSWORD: "x", SECRET: LONG})
     with pytest.raises(
         ConfigError, match=f"{SECRET} is shorter than 12 characters; make one with: openssl rand -hex 16"
     ):
-        login("", "", {SECRET: "short"})
+        read_credentials("", "", {SECRET: "short"})
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"two\nlines", b"\xff", b"x" * 5000])
@@ -115,16 +115,16 @@ def test_a_file_that_holds_no_password_is_told(tmp_path: Path, text: bytes) -> N
     file = tmp_path / "password"
     file.write_bytes(text)
     with pytest.raises(ConfigError, match=r"--etcd_password_file .* holds no password"):
-        login("u", str(file), {})
+        read_credentials("u", str(file), {})
     with pytest.raises(ConfigError, match=r"--job_secret_file .* holds no secret"):
-        login("", "", {}, str(file))
+        read_credentials("", "", {}, str(file))
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        login("u", str(tmp_path / "none"), {})
+        read_credentials("u", str(tmp_path / "none"), {})
     with pytest.raises(ConfigError, match=r"--job_secret_file .* cannot be read: Is a directory"):
-        login("", "", {}, str(tmp_path))
+        read_credentials("", "", {}, str(tmp_path))
 
 
 def test_the_command_line_names_user_and_file_and_refuses_a_password(tmp_path: Path) -> None:

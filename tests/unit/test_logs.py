@@ -13,9 +13,9 @@ from launcher.logs import shared_file
 from launcher.logs.console import Console
 from launcher.logs.logger import (
     ENDPOINTS_KEPT,
-    STORY,
-    Level,
-    Narrator,
+    LAUNCHER_LOG,
+    AgentLog,
+    Verbosity,
     check_log_dir,
     closing_line,
     header_line,
@@ -24,10 +24,10 @@ from launcher.logs.logger import (
 )
 from launcher.logs.rotating_file import WorkerLog, append_line
 from launcher.logs.shared_file import SharedLog
-from launcher.logs.writer import Writer
-from launcher.logs.writer_protocol import Append, path_bytes
+from launcher.logs.writer import LogWriter
+from launcher.logs.writer_protocol import AppendShared, path_bytes
 from launcher.net.endpoints import join_host_port as endpoint
-from launcher.text.sanitize import Ending, clean, tail
+from launcher.text.sanitize import OutputTail, sanitize_line, tail_lines
 
 
 class TestTheFrameOfAStart:
@@ -105,30 +105,32 @@ class TestEndpoints:
 
 class TestTail:
     def test_it_is_the_end_of_a_start_without_our_frame(self) -> None:
-        said = Ending("".join(f"line {i}\n" for i in range(30)).encode() + b"==== rank 0 gen 1 ended: exit 1 ====\n")
-        assert tail(said, lines=3) == ("line 27", "line 28", "line 29")
-        assert len(tail(said)) == 20
-        assert tail(said, lines=100)[0] == "line 0"
+        said = OutputTail(
+            "".join(f"line {i}\n" for i in range(30)).encode() + b"==== rank 0 gen 1 ended: exit 1 ====\n"
+        )
+        assert tail_lines(said, lines=3) == ("line 27", "line 28", "line 29")
+        assert len(tail_lines(said)) == 20
+        assert tail_lines(said, lines=100)[0] == "line 0"
 
     def test_a_part_of_a_line_is_left_out_unless_there_is_nothing_else(self) -> None:
-        assert tail(Ending(b"rt\ntwo\n", cut=True)) == ("two",)
-        assert tail(Ending(b"rt\n\n", cut=True)) == ("rt",)
-        assert tail(Ending(b"rt\ntwo\n")) == ("rt", "two")
+        assert tail_lines(OutputTail(b"rt\ntwo\n", cut=True)) == ("two",)
+        assert tail_lines(OutputTail(b"rt\n\n", cut=True)) == ("rt",)
+        assert tail_lines(OutputTail(b"rt\ntwo\n")) == ("rt", "two")
 
     def test_a_long_line_is_cut(self) -> None:
         for end in (b"", b"\n", b"\n==== rank 0 gen 1 ended: exit 1 ====\n"):
-            (line,) = tail(Ending(b"x" * 500_000 + end, cut=True))
+            (line,) = tail_lines(OutputTail(b"x" * 500_000 + end, cut=True))
             assert len(line) == 500
 
     def test_what_is_no_text_is_made_readable(self) -> None:
-        said = Ending(b"\x1b[31mred\x1b[0m\n 10%\r 50%\r100%\r\n\xff\x00a\x07\tb\n\x1b]0;title\x07ok\r\n\n")
-        assert tail(said) == ("red", "100%", "\ufffda  b", "ok")
+        said = OutputTail(b"\x1b[31mred\x1b[0m\n 10%\r 50%\r100%\r\n\xff\x00a\x07\tb\n\x1b]0;title\x07ok\r\n\n")
+        assert tail_lines(said) == ("red", "100%", "\ufffda  b", "ok")
 
     def test_who_said_nothing_has_no_tail(self) -> None:
-        assert tail(Ending()) == ()
+        assert tail_lines(OutputTail()) == ()
 
     def test_directions_and_private_signs_are_taken_out(self) -> None:
-        assert clean("a\u202eb\u00a0c\ue000") == "ab c"
+        assert sanitize_line("a\u202eb\u00a0c\ue000") == "ab c"
 
 
 class TestTheFolder:
@@ -150,13 +152,13 @@ class TestTheFolder:
 class TestTheNarrator:
     def test_each_level_shows_its_lines_and_the_file_has_all(self, tmp_path: Path) -> None:
         shown = {}
-        for level in Level:
+        for level in Verbosity:
             path = tmp_path / f"console.{level.name}"
             fd = os.open(path, os.O_WRONLY | os.O_CREAT)
             console = Console(fd)
             os.close(fd)
-            narrator = Narrator("h-1", console, level=level)
-            narrator.keep(SharedLog(tmp_path / STORY).append)
+            narrator = AgentLog("h-1", console, level=level)
+            narrator.keep(SharedLog(tmp_path / LAUNCHER_LOG).append)
             narrator.warn("w\nx\x1b[31m")
             narrator.say("s")
             narrator.detail("d")
@@ -166,9 +168,9 @@ class TestTheNarrator:
             shown[level] = path.read_text().splitlines()
         warned, said, detailed = (f"[elastic-launch h-1] {text}" for text in ("w x", "s", "d"))
         assert shown == {
-            Level.QUIET: [warned, "r"],
-            Level.NORMAL: [warned, said, "r"],
-            Level.VERBOSE: [warned, said, detailed, "r"],
+            Verbosity.QUIET: [warned, "r"],
+            Verbosity.NORMAL: [warned, said, "r"],
+            Verbosity.VERBOSE: [warned, said, detailed, "r"],
         }
         kept = (tmp_path / "launcher.log").read_text().splitlines()
         assert [line.split(" ", 1)[1] for line in kept] == ["h-1 w x", "h-1 s", "h-1 d", "h-1 r"] * 3
@@ -180,18 +182,18 @@ class TestTheNarrator:
         console = Console(fd)
         os.close(fd)
         console.write(b"50%\r")
-        Narrator("h-1", console).say("lost a node")
+        AgentLog("h-1", console).say("lost a node")
         console.close()
         assert path.read_bytes() == b"50%\r\n[elastic-launch h-1] lost a node\n"
 
     def test_its_file_has_a_bound_and_the_newest_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shared_file, "BYTES_MAX", 2000)
-        writer = Writer(lambda text, quietly: pytest.fail(text))
-        path = path_bytes(tmp_path / STORY)
+        writer = LogWriter(lambda text, quietly: pytest.fail(text))
+        path = path_bytes(tmp_path / LAUNCHER_LOG)
         with open(os.devnull, "w") as null:
             console = Console(null.fileno())
-        narrator = Narrator("h-1", console, level=Level.QUIET)
-        narrator.keep(lambda line: writer.do(Append(path, line)))
+        narrator = AgentLog("h-1", console, level=Verbosity.QUIET)
+        narrator.keep(lambda line: writer.do(AppendShared(path, line)))
         for number in range(200):
             narrator.say(f"line {number}")
         console.close()
@@ -203,8 +205,8 @@ class TestTheNarrator:
 
     def test_a_file_that_cannot_be_written_is_complained_of_once(self, tmp_path: Path) -> None:
         told: list[str] = []
-        writer = Writer(lambda text, quietly: told.append(text))
+        writer = LogWriter(lambda text, quietly: told.append(text))
         for _ in range(3):
-            writer.do(Append(path_bytes(tmp_path / "none" / STORY), b"line\n"))
+            writer.do(AppendShared(path_bytes(tmp_path / "none" / LAUNCHER_LOG), b"line\n"))
         why = "cannot be written (No such file or directory); it is not complete"
         assert told == [f"{tmp_path}/none/launcher.log {why}"]

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.core.decide import decide
-from elastic.core.keys import View
-from elastic.core.membership.decision import Conclude, Form, Memory, Open, Wait
-from elastic.core.model import Ended, MemberState, Status
+from elastic.core.keys import StoreView
+from elastic.core.membership.decision import ConcludeJob, DecisionMemory, FormGeneration, OpenGate, WaitDecision
+from elastic.core.model import FinalStatus, MemberState, OutcomeKind
 from tests.unit.documents import job_views, memories, times, views
 from tests.unit.views import POLICY, Job
 
@@ -18,13 +18,15 @@ ACTS_MAX = 4
 
 @settings(max_examples=40, deadline=None)
 @given(views(complete=True), memories, times)
-def test_decide_raises_nothing_on_any_documents(view: View, memory: Memory, now: float) -> None:
+def test_decide_raises_nothing_on_any_documents(view: StoreView, memory: DecisionMemory, now: float) -> None:
     assert decide(view, memory, POLICY, now)[0].reason
 
 
 @settings(max_examples=150, deadline=None)
-@given(job_views(complete=True), st.just(Memory()) | memories, st.integers(0, 300).map(float))
-def test_decide_raises_nothing_on_documents_that_contradict_each_other(view: View, memory: Memory, now: float) -> None:
+@given(job_views(complete=True), st.just(DecisionMemory()) | memories, st.integers(0, 300).map(float))
+def test_decide_raises_nothing_on_documents_that_contradict_each_other(
+    view: StoreView, memory: DecisionMemory, now: float
+) -> None:
     first, after = decide(view, memory, POLICY, now)
     assert (first, after) == decide(view, memory, POLICY, now)
     assert decide(view, after, POLICY, now + 200.0)[0].reason
@@ -94,22 +96,22 @@ class Story:
         for _ in range(ACTS_MAX):
             decision = self.job.decide(self.now)
             match decision:
-                case Wait(until=until):
+                case WaitDecision(until=until):
                     assert until is None or until > self.now, decision
                     return
-                case Form():
+                case FormGeneration():
                     self.check_order(decision)
                     self.job.write(decision)
-                case Open():
+                case OpenGate():
                     self.check_gate(decision)
                     self.job.write(decision)
                     self.went[decision.go.g] = [place.node for place in self.job.generation.members]
-                case Conclude():
+                case ConcludeJob():
                     self.check_end(decision)
                     self.job.write(decision)
         raise AssertionError(f"no rest: {decision}")
 
-    def check_order(self, form: Form) -> None:
+    def check_order(self, form: FormGeneration) -> None:
         """Survivors keep their order, newcomers are appended by age, and all of them are there and stay.
 
         A survivor is left out only if it is known to be gone, its host is in quarantine, or there is no room.
@@ -135,7 +137,7 @@ class Story:
             assert not any((job.generation.g, node) in job.view.outcomes for node in before)
         assert not any((job.generation.g, node) in job.view.outcomes for node in form.lost)
 
-    def check_gate(self, opened: Open) -> None:
+    def check_gate(self, opened: OpenGate) -> None:
         """Nobody who may still run an older world is alive, and the go is for the newest generation."""
         job, generation = self.job, self.job.generation
         assert opened.go.g == generation.g
@@ -145,10 +147,10 @@ class Story:
             assert node not in job.view.members or self.over(node)
             assert node in job.view.members or node in opened.absent
 
-    def check_end(self, end: Conclude) -> None:
+    def check_end(self, end: ConcludeJob) -> None:
         """Completed is ok of every member of one generation; failed has a cause."""
-        if end.verdict.status is Status.FAILED:
+        if end.verdict.status is FinalStatus.FAILED:
             assert end.verdict.cause is not None
             return
         outcomes = [self.job.view.outcomes[end.verdict.g, node].value for node in self.went[end.verdict.g]]
-        assert all(outcome.ended is Ended.OK for outcome in outcomes)
+        assert all(outcome.ended is OutcomeKind.OK for outcome in outcomes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.membership.decision import Memory, Reason
-from elastic.core.model import Before, Budget, Status, Why
+from elastic.core.membership.decision import DecisionMemory, Reason
+from elastic.core.model import Budget, ChangeReason, FinalStatus, Predecessor
 from elastic.core.run_deadline import CLOCK_ERROR
 from tests.unit.views import KILL_S, Job, nodes_of
 
@@ -148,7 +148,7 @@ def test_the_wait_follows_the_limits_of_the_spec() -> None:
 def test_a_proposer_that_takes_over_counts_the_wait_from_what_it_saw_itself() -> None:
     job = lost_all()
     job.wait(100, Reason.UNPROVEN)
-    job.memory = Memory()
+    job.memory = DecisionMemory()
     assert job.wait(110, Reason.UNPROVEN).until == pytest.approx(110 + UNPROVEN_S)
 
 
@@ -209,7 +209,7 @@ def test_a_member_that_is_lost_before_the_start_is_replaced_at_once() -> None:
     form = job.form(11, Reason.GATE_LOST)
     assert nodes_of(form) == ["a"]
     assert form.reason == "c was lost (its lease ended) before the start"
-    assert form.generation.before == Before(1, ("a", "b", "c"), Why.LOSS, (), True)
+    assert form.generation.before == Predecessor(1, ("a", "b", "c"), ChangeReason.LOSS, (), True)
 
 
 def test_a_leaving_member_that_is_lost_while_the_others_save_ends_the_planned_stop() -> None:
@@ -222,7 +222,10 @@ def test_a_leaving_member_that_is_lost_while_the_others_save_ends_the_planned_st
     form = job.form(11, Reason.GATE_LOST)
     assert nodes_of(form) == ["a", "b"]
     assert form.reason == "c was lost (its lease ended) while workers were being stopped"
-    assert (form.generation.why, form.generation.before) == (Why.LOSS, Before(1, ("a", "b", "c"), Why.DRAIN, (), True))
+    assert (form.generation.why, form.generation.before) == (
+        ChangeReason.LOSS,
+        Predecessor(1, ("a", "b", "c"), ChangeReason.DRAIN, (), True),
+    )
     job.wait(12, Reason.STOPPING)
 
 
@@ -236,11 +239,11 @@ def test_who_comes_while_the_others_save_leaves_the_stop_a_planned_one() -> None
     job.join("d")
     job.decide(101)
     generation = job.form(102, Reason.GATE_JOINED).generation
-    assert (generation.why, generation.planned) == (Why.JOINED, True)
+    assert (generation.why, generation.planned) == (ChangeReason.JOINED, True)
     job.write(job.decide(102))
     job.vanish("a")
     generation = job.form(103, Reason.GATE_LOST).generation
-    assert (generation.why, generation.planned) == (Why.LOSS, False)
+    assert (generation.why, generation.planned) == (ChangeReason.LOSS, False)
 
 
 def test_who_leaves_or_dies_without_old_workers_while_the_others_save_leaves_the_stop_a_planned_one() -> None:
@@ -252,7 +255,11 @@ def test_who_leaves_or_dies_without_old_workers_while_the_others_save_leaves_the
     job.stopped("b")
     job.vanish("b")
     left = job.form(101, Reason.GATE_LEFT)
-    assert (left.generation.why, left.generation.planned, left.reason) == (Why.LEFT, True, "b left before the start")
+    assert (left.generation.why, left.generation.planned, left.reason) == (
+        ChangeReason.LEFT,
+        True,
+        "b left before the start",
+    )
     assert nodes_of(left) == ["a", "c", "d"]
     job.vanish("d")
     died = job.form(102, Reason.GATE_LEFT)
@@ -278,8 +285,8 @@ def test_a_worker_that_fails_while_the_others_save_ends_the_planned_stop() -> No
     form = job.form(11, Reason.GATE_FAILED)
     assert nodes_of(form) == ["a", "b"]
     assert (form.generation.why, form.generation.before) == (
-        Why.FAILURE,
-        Before(1, ("a", "b", "c"), Why.DRAIN, (), True),
+        ChangeReason.FAILURE,
+        Predecessor(1, ("a", "b", "c"), ChangeReason.DRAIN, (), True),
     )
     job.wait(12, Reason.STOPPING)
 
@@ -333,7 +340,7 @@ def test_newcomers_while_the_gate_is_closed_are_collected_for_300_ms_and_taken_i
     form = job.form(11.5, Reason.GATE_JOINED)
     assert nodes_of(form) == ["a", "d", "e"]
     assert form.reason == "d, e join"
-    assert form.generation.why is Why.JOINED
+    assert form.generation.why is ChangeReason.JOINED
 
 
 def test_no_more_newcomers_than_wanted_are_taken_in_before_the_start() -> None:
@@ -353,7 +360,7 @@ def test_the_world_before_stays_the_one_that_ran_however_often_the_members_chang
     job.wait(12, Reason.STOPPING)
     generation = job.form(13, Reason.GATE_JOINED).generation
     assert generation.g == 4
-    assert generation.before == Before(1, ("a", "b", "c"), Why.LOSS, (), True)
+    assert generation.before == Predecessor(1, ("a", "b", "c"), ChangeReason.LOSS, (), True)
 
 
 def test_when_everybody_left_before_the_start_those_who_are_there_form_again() -> None:
@@ -487,7 +494,7 @@ def test_without_a_restart_left_the_job_fails_and_the_verdict_has_the_cause() ->
     job.failed("a", code=7)
     job.form(10, Reason.FAILED)
     verdict = job.conclude(11, Reason.EXHAUSTED).verdict
-    assert verdict.status is Status.FAILED
+    assert verdict.status is FinalStatus.FAILED
     assert verdict.reason == "no restart is left (--max_restarts 0)"
     assert verdict.cause is not None
     assert verdict.cause.first.code == 7

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from elastic.core.decide import remember
-from elastic.core.membership.decision import Memory, Reason
-from elastic.core.model import Before, Budget, Ended, Member, Outcome, Status, Why
+from elastic.core.membership.decision import DecisionMemory, Reason
+from elastic.core.model import Budget, ChangeReason, FinalStatus, Member, Outcome, OutcomeKind, Predecessor
 from tests.unit.views import Job, nodes_of
 
 # --- the end of the job -------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def test_only_ok_of_every_member_completes_the_job() -> None:
     assert job.wait(1, Reason.FINISHING).reason == "2 of 3 nodes done; waiting for the others"
     job.ok("b")
     verdict = job.conclude(2, Reason.COMPLETED).verdict
-    assert verdict.status is Status.COMPLETED
+    assert verdict.status is FinalStatus.COMPLETED
     assert verdict.reason == "every worker of generation 1 ended with exit code 0"
     assert verdict.cause is None
 
@@ -125,7 +125,7 @@ def test_a_lost_member_is_acted_on_at_once_although_no_worker_failed_and_nobody_
     form = job.form(10, Reason.LOST)
     assert nodes_of(form) == ["a", "c"]
     assert form.reason == "b was lost (its lease ended)"
-    assert form.generation.why is Why.LOSS
+    assert form.generation.why is ChangeReason.LOSS
     assert form.lost == ("b",)
     assert not form.planned
 
@@ -163,7 +163,7 @@ def test_a_loss_goes_before_a_failure_so_that_an_echo_is_not_blamed() -> None:
     job.run("a b c")
     job.failed("a", consequence=True)
     job.vanish("b")
-    assert job.form(1, Reason.LOST).generation.why is Why.LOSS
+    assert job.form(1, Reason.LOST).generation.why is ChangeReason.LOSS
 
 
 def test_a_loss_during_a_drain_aborts_the_plan() -> None:
@@ -346,9 +346,9 @@ def test_when_nobody_of_the_world_is_left_those_who_are_there_form_after_a_settl
     assert job.wait(11, Reason.SETTLING).until == 14
     form = job.form(14, Reason.REFORMED)
     assert nodes_of(form) == ["c", "d"]
-    assert form.generation.why is Why.REFORMED
+    assert form.generation.why is ChangeReason.REFORMED
     assert form.reason == "a, b left, nobody of this world remains"
-    assert form.generation.before == Before(1, ("a", "b"), Why.REFORMED, (), True)
+    assert form.generation.before == Predecessor(1, ("a", "b"), ChangeReason.REFORMED, (), True)
 
 
 def test_a_job_whose_world_is_gone_forms_at_once_at_max() -> None:
@@ -369,7 +369,7 @@ def test_the_first_word_of_a_failure_is_acted_on_before_all_workers_of_that_node
     form = job.form(1, Reason.FAILED)
     assert nodes_of(form) == ["a", "b"]
     assert form.reason == "rank=[0] failed on host host-b, see workerlog.0"
-    assert form.generation.why is Why.FAILURE
+    assert form.generation.why is ChangeReason.FAILURE
     assert not form.planned
 
 
@@ -401,7 +401,7 @@ def test_a_member_that_had_to_stop_its_workers_stops_the_world() -> None:
     form = job.form(1, Reason.STOPPED)
     assert nodes_of(form) == ["a", "b"]
     assert form.reason == "b stopped its workers"
-    assert form.generation.why is Why.STOPPED
+    assert form.generation.why is ChangeReason.STOPPED
 
 
 def test_after_a_failure_newcomers_are_taken_at_once() -> None:
@@ -425,7 +425,7 @@ def test_drains_are_collected_for_300_ms_and_cost_one_restart() -> None:
     form = job.form(10.3, Reason.DRAINED)
     assert nodes_of(form) == ["a", "d"]
     assert form.reason == "b, c drain: SIGTERM"
-    assert form.generation.why is Why.DRAIN
+    assert form.generation.why is ChangeReason.DRAIN
     assert form.planned
 
 
@@ -484,7 +484,7 @@ def test_fewer_nodes_wanted_drops_the_last_ranks() -> None:
     form = job.form(10, Reason.SHRUNK)
     assert nodes_of(form) == ["a", "b"]
     assert form.reason == "4 nodes run, 2 are wanted"
-    assert form.generation.why is Why.SHRINK
+    assert form.generation.why is ChangeReason.SHRINK
     assert form.planned
 
 
@@ -500,7 +500,7 @@ def test_a_running_job_trains_on_while_newcomers_settle_and_restarts_once_for_al
     form = job.form(15, Reason.GROWN)
     assert nodes_of(form) == ["a", "b", "c", "d"]
     assert form.reason == "c, d join"
-    assert form.generation.why is Why.GROWTH
+    assert form.generation.why is ChangeReason.GROWTH
     assert form.planned
 
 
@@ -584,7 +584,7 @@ def test_a_proposer_that_takes_over_does_not_grow_right_after_a_growth() -> None
     job.form(10, Reason.GROWN, Reason.GROW_SETTLING)
     job.stopped("a b")
     job.open(14)
-    job.memory = Memory()
+    job.memory = DecisionMemory()
     job.wait(15, Reason.TRAINING)
     job.join("d")
     assert job.wait(16, Reason.GROW_LATER).until == 75
@@ -617,7 +617,7 @@ def test_unplanned_goes_before_planned() -> None:
     job.join("c")
     job.drain("a")
     job.failed("b")
-    assert job.form(10, Reason.FAILED).generation.why is Why.FAILURE
+    assert job.form(10, Reason.FAILED).generation.why is ChangeReason.FAILURE
 
 
 # --- what the next generation carries -----------------------------------------------------------------------------
@@ -631,7 +631,7 @@ def test_the_next_generation_names_the_one_before_it_and_carries_its_budget() ->
     job.vanish("b")
     generation = job.form(10, Reason.LOST).generation
     assert generation.g == 2
-    assert generation.before == Before(1, ("a", "b"), Why.LOSS, (), True)
+    assert generation.before == Predecessor(1, ("a", "b"), ChangeReason.LOSS, (), True)
     assert generation.budget == spent
 
 
@@ -648,7 +648,7 @@ def test_a_member_that_registered_again_goes_on_with_its_newest_ports() -> None:
 def test_every_agent_remembers_when_the_job_last_grew() -> None:
     job = Job("1:3")
     job.run("a b")
-    memory = remember(job.view, Memory(), "a", 100)
+    memory = remember(job.view, DecisionMemory(), "a", 100)
     assert memory.grown_at is None
     job.join("c")
     job.form(10, Reason.GROWN)
@@ -658,6 +658,6 @@ def test_every_agent_remembers_when_the_job_last_grew() -> None:
 def test_an_outcome_without_any_exit_is_still_a_failure() -> None:
     job = Job("2")
     job.run("a b")
-    job.ended("b", Ended.FAILED)
-    assert job.view.outcomes[1, "b"].value == Outcome(ended=Ended.FAILED, over=True, host="host-b")
+    job.ended("b", OutcomeKind.FAILED)
+    assert job.view.outcomes[1, "b"].value == Outcome(ended=OutcomeKind.FAILED, over=True, host="host-b")
     assert job.form(1, Reason.FAILED).reason == "a worker failed on b"

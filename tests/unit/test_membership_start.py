@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from elastic.core.decide import decide
-from elastic.core.membership.decision import Memory, Reason, Wait
+from elastic.core.membership.decision import DecisionMemory, Reason, WaitDecision
 from elastic.core.membership.situation import LINK_PATIENCE_S
-from elastic.core.model import Budget, Status, Why
+from elastic.core.model import Budget, ChangeReason, FinalStatus
 from tests.unit.views import POLICY, Job, nodes_of
 
 # --- before anything can be formed --------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_np_n_starts_at_once_when_n_nodes_are_there() -> None:
     job.join("c")
     form = job.form(0.1, Reason.FORMED)
     assert nodes_of(form) == ["a", "b", "c"]
-    assert form.generation.why is Why.FIRST
+    assert form.generation.why is ChangeReason.FIRST
     assert form.reason == "3 of 3 nodes are here"
 
 
@@ -324,7 +324,7 @@ def test_a_spare_that_was_there_before_this_agent_began_to_propose_replaces_the_
     job = Job("2")
     job.run("a b")
     job.join("c", link=9000)
-    job.memory = Memory()
+    job.memory = DecisionMemory()
     job.vanish("a")
     assert nodes_of(job.form(10, Reason.LOST)) == ["b", "c"]
 
@@ -401,7 +401,7 @@ def test_a_new_run_starts_like_the_first_with_a_higher_generation_and_a_full_bud
     job.join("d")
     form = job.form(0, Reason.FORMED)
     assert (form.generation.g, form.generation.run) == (2, 2)
-    assert (form.generation.why, form.generation.before, form.generation.budget) == (Why.FIRST, None, Budget())
+    assert (form.generation.why, form.generation.before, form.generation.budget) == (ChangeReason.FIRST, None, Budget())
     assert form.go is not None
 
 
@@ -417,9 +417,9 @@ def test_the_same_input_gives_the_same_answer() -> None:
 def test_deciding_changes_neither_the_view_nor_the_memory_it_is_given() -> None:
     job = Job("1:3")
     job.join("a b")
-    view, memory = replace(job.view, members=dict(job.view.members)), Memory()
+    view, memory = replace(job.view, members=dict(job.view.members)), DecisionMemory()
     decide(view, memory, POLICY, 5.0)
-    assert (view, memory) == (job.view, Memory())
+    assert (view, memory) == (job.view, DecisionMemory())
 
 
 def test_asking_again_at_the_time_a_wait_names_brings_the_job_forward() -> None:
@@ -427,7 +427,7 @@ def test_asking_again_at_the_time_a_wait_names_brings_the_job_forward() -> None:
     job.join("a")
     wait = job.wait(0, Reason.SETTLING)
     assert wait.until is not None
-    assert not isinstance(decide(job.view, job.memory, POLICY, wait.until)[0], Wait)
+    assert not isinstance(decide(job.view, job.memory, POLICY, wait.until)[0], WaitDecision)
 
 
 @pytest.mark.parametrize("np", ["1", "1:1", "1:4"])
@@ -438,5 +438,5 @@ def test_a_whole_job_of_one_node_goes_from_registration_to_its_verdict(np: str) 
     assert job.wait(4, Reason.TRAINING).reason == "training with 1 node"
     job.ok("a")
     verdict = job.conclude(100, Reason.COMPLETED).verdict
-    assert (verdict.status, verdict.g, verdict.run) == (Status.COMPLETED, 1, 1)
+    assert (verdict.status, verdict.g, verdict.run) == (FinalStatus.COMPLETED, 1, 1)
     job.wait(101, Reason.ENDED)

@@ -12,10 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.train.comm.chunks import Box
-from elastic.train.memory.slot import ALIGNED_BYTES, DATA_AT, Content, Head, Layout, Leaf, NoRoom, Slot, Spec, Table
+from elastic.train.memory.slot import (
+    ALIGNED_BYTES,
+    DATA_AT,
+    LeafSpec,
+    LeafTable,
+    Slot,
+    SlotContent,
+    SlotHead,
+    SlotLayout,
+    SlotMemoryShort,
+    TensorLeaf,
+)
 
 SIZE = DATA_AT + 8192
-HEAD = Head(mark="a/1", step=5, count=1, rank=2, world=4, local_world=2, replicated=True, sharded=True)
+HEAD = SlotHead(mark="a/1", step=5, count=1, rank=2, world=4, local_world=2, replicated=True, sharded=True)
 TENSORS = [
     torch.arange(6, dtype=torch.float64).view(2, 3),
     torch.tensor(True),
@@ -44,16 +55,16 @@ def memory() -> Iterator[Memory]:
     os.close(made.fd)
 
 
-def layout() -> Layout:
-    specs = [Spec("", tensor.dtype, tuple(tensor.shape)) for tensor in TENSORS[:-1]]
-    return Layout([*specs, Spec("model/w", torch.int64, (8, 3), Box((4, 0), (4, 3)))])
+def layout() -> SlotLayout:
+    specs = [LeafSpec("", tensor.dtype, tuple(tensor.shape)) for tensor in TENSORS[:-1]]
+    return SlotLayout([*specs, LeafSpec("model/w", torch.int64, (8, 3), Box((4, 0), (4, 3)))])
 
 
 def write(slot: Slot) -> None:
     slot.write(layout(), HEAD, b"the rest", TENSORS)
 
 
-def same(content: Content | None) -> bool:
+def same(content: SlotContent | None) -> bool:
     return (
         content is not None
         and content.head == HEAD
@@ -82,7 +93,7 @@ def test_a_slot_that_is_being_written_holds_nothing(memory: Memory) -> None:
 
 def test_the_same_slot_takes_another_state(memory: Memory) -> None:
     slot = memory.slot()
-    slot.write(Layout([Spec("", torch.int64, (3,))]), HEAD, b"", [torch.arange(3)])
+    slot.write(SlotLayout([LeafSpec("", torch.int64, (3,))]), HEAD, b"", [torch.arange(3)])
     write(slot)
     assert same(memory.slot().read())
 
@@ -160,41 +171,41 @@ def test_all_pages_of_a_slot_are_there_before_the_first_byte_is_written(memory: 
 def test_memory_that_the_machine_does_not_give_is_said_before_a_byte_is_written(memory: Memory) -> None:
     slot = memory.slot()
     os.ftruncate(memory.fd, DATA_AT)  # The pages behind it cannot be given any more.
-    with pytest.raises(NoRoom, match=r"this machine gives no memory of 0\.0 GB \("):
+    with pytest.raises(SlotMemoryShort, match=r"this machine gives no memory of 0\.0 GB \("):
         slot.clear()
 
 
 class TestATableThatIsOdd:
     """Its checksum is right, so whoever wrote it was another version, or meant harm."""
 
-    def read(self, memory: Memory, leaf: Leaf, data_size: int = 512) -> Content | None:
+    def read(self, memory: Memory, leaf: TensorLeaf, data_size: int = 512) -> SlotContent | None:
         """What is read where the table has this leaf, and the data 512 bytes."""
-        made = Layout([Spec("", torch.uint8, (512,))])
-        made.encoded = msgspec.json.encode(Table((leaf,), data_size))
+        made = SlotLayout([LeafSpec("", torch.uint8, (512,))])
+        made.encoded = msgspec.json.encode(LeafTable((leaf,), data_size))
         slot = memory.slot()
         slot.write(made, HEAD, b"", [torch.zeros(512, dtype=torch.uint8)])
         return slot.read()
 
     def test_one_that_is_right_is_read(self, memory: Memory) -> None:
-        assert self.read(memory, Leaf("", "int64", (32, 2), Box((0, 0), (32, 2)), 0)) is not None
-        assert self.read(memory, Leaf("w", "int64", (99, 2), Box((67, 0), (32, 1)), 256)) is not None
+        assert self.read(memory, TensorLeaf("", "int64", (32, 2), Box((0, 0), (32, 2)), 0)) is not None
+        assert self.read(memory, TensorLeaf("w", "int64", (99, 2), Box((67, 0), (32, 1)), 256)) is not None
 
     @pytest.mark.parametrize(
         "leaf",
         [
-            Leaf("", "nothing", (8,), Box((0,), (8,)), 0),
-            Leaf("", "save", (8,), Box((0,), (8,)), 0),
-            Leaf("", "int64", (8,), Box((1,), (8,)), 0),
-            Leaf("", "int64", (8,), Box((0, 0), (8, 1)), 0),
-            Leaf("", "int64", (8,), Box((0,), (8,)), -ALIGNED_BYTES),
-            Leaf("", "int64", (8,), Box((0,), (8,)), 8),
-            Leaf("", "int64", (65,), Box((0,), (65,)), 0),
-            Leaf("", "int64", (33,), Box((0,), (33,)), 256),
+            TensorLeaf("", "nothing", (8,), Box((0,), (8,)), 0),
+            TensorLeaf("", "save", (8,), Box((0,), (8,)), 0),
+            TensorLeaf("", "int64", (8,), Box((1,), (8,)), 0),
+            TensorLeaf("", "int64", (8,), Box((0, 0), (8, 1)), 0),
+            TensorLeaf("", "int64", (8,), Box((0,), (8,)), -ALIGNED_BYTES),
+            TensorLeaf("", "int64", (8,), Box((0,), (8,)), 8),
+            TensorLeaf("", "int64", (65,), Box((0,), (65,)), 0),
+            TensorLeaf("", "int64", (33,), Box((0,), (33,)), 256),
         ],
         ids=["no type", "not a type", "outside", "dimensions", "before", "unaligned", "larger", "behind"],
     )
-    def test_a_leaf_that_cannot_be_makes_the_whole_slot_nothing(self, memory: Memory, leaf: Leaf) -> None:
+    def test_a_leaf_that_cannot_be_makes_the_whole_slot_nothing(self, memory: Memory, leaf: TensorLeaf) -> None:
         assert self.read(memory, leaf) is None
 
     def test_so_does_a_size_of_the_data_that_is_not_the_headers(self, memory: Memory) -> None:
-        assert self.read(memory, Leaf("", "int64", (8,), Box((0,), (8,)), 0), data_size=448) is None
+        assert self.read(memory, TensorLeaf("", "int64", (8,), Box((0,), (8,)), 0), data_size=448) is None

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from elastic.channel.client import WorkerEnd
-from elastic.train.memory.double_buffer import Pair
-from elastic.train.memory.slot import DATA_AT, Head, Layout, Spec
-from elastic.train.memory.step_agreement import Agreed
+from elastic.channel.client import ChannelClient
+from elastic.train.memory.double_buffer import DoubleBuffer
+from elastic.train.memory.slot import DATA_AT, LeafSpec, SlotHead, SlotLayout
+from elastic.train.memory.step_agreement import AgreedStep
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.statedict.sharded import Template
 from tests.unit.kept import Kept, keeping
@@ -28,7 +28,7 @@ def kept() -> Iterator[Kept]:
 def tier(kept: Kept | None, g: int | None, rank: int = 0, ranks: int = 1) -> MemoryTier:
     """One rank's part in a generation whose `ranks` are all on this node."""
     return MemoryTier(
-        cast("WorkerEnd | None", kept),
+        cast("ChannelClient | None", kept),
         rank=rank,
         local_rank=rank,
         world_size=ranks,
@@ -51,11 +51,11 @@ def held(mine: MemoryTier) -> list[tuple[str, int, str, int]]:
     return sorted((one.kind, one.head.rank, one.head.mark, one.head.step) for one in mine.held().held)
 
 
-def agree(mine: MemoryTier, since: int = 0) -> Agreed | None:
+def agree(mine: MemoryTier, since: int = 0) -> AgreedStep | None:
     return mine.choose([mine.held()], since=since)
 
 
-def fetch(mine: MemoryTier, agreed: Agreed, templates: Mapping[str, Template]) -> Any:
+def fetch(mine: MemoryTier, agreed: AgreedStep, templates: Mapping[str, Template]) -> Any:
     return mine.fetch(agreed, [mine.held(sharded=bool(templates))], templates)
 
 
@@ -70,7 +70,7 @@ class TestTheWayBack:
             commit(before, step)
         mine = tier(kept, 2)
         agreed = agree(mine)
-        assert agreed == Agreed(3, "a/1", "step 3 of generation 1 is the newest that all have")
+        assert agreed == AgreedStep(3, "a/1", "step 3 of generation 1 is the newest that all have")
         replicated, own, sharded = fetch(mine, agreed, {})
         assert torch.equal(replicated["model"]["w"], torch.full((10,), 3.0))
         assert replicated["values"] == {"step": 3}
@@ -83,7 +83,7 @@ class TestTheWayBack:
         for step, size in ((1, 10), (2, 5), (3, 5), (4, 20_000)):
             commit(before, step, size)
             mine = tier(kept, 2)
-            replicated, _, _ = fetch(mine, Agreed(step, "a/1", ""), {})
+            replicated, _, _ = fetch(mine, AgreedStep(step, "a/1", ""), {})
             assert torch.equal(replicated["model"]["w"], torch.full((size,), float(step)))
 
     def test_values_that_grow_beyond_what_a_slot_has_to_spare_come_back(self, kept: Kept) -> None:
@@ -91,7 +91,7 @@ class TestTheWayBack:
         for step, length in enumerate((10, 10, 50_000, 100_000, 200_000, 400_000), 1):
             text = "x" * length
             mine.commit(step, {"values": {"text": text}}, {"rng": torch.ones(1)}, {})
-            replicated, _, _ = fetch(tier(kept, 2), Agreed(step, "a/1", ""), {})
+            replicated, _, _ = fetch(tier(kept, 2), AgreedStep(step, "a/1", ""), {})
             assert replicated["values"] == {"text": text}
 
     def test_sharded_parts_fill_the_tensors_of_the_template_and_give_back_their_values(self, kept: Kept) -> None:
@@ -124,9 +124,11 @@ class TestTheWayBack:
 
     def test_copies_of_other_nodes_are_offered_also_where_no_worker_of_this_one_has_committed(self, kept: Kept) -> None:
         for name, rank in (("copy1.0", 10), ("copy2.0", 20), ("copy1.1", 11)):
-            layout = Layout([Spec("", torch.int64, (3,))])
-            pair = Pair(kept, name)
-            head = Head(mark="a/1", step=5, count=1, rank=rank, world=30, local_world=2, replicated=True, sharded=True)
+            layout = SlotLayout([LeafSpec("", torch.int64, (3,))])
+            pair = DoubleBuffer(kept, name)
+            head = SlotHead(
+                mark="a/1", step=5, count=1, rank=rank, world=30, local_world=2, replicated=True, sharded=True
+            )
             pair.make_room(layout.table.data_size, 1000).write(layout, head, b"", [torch.arange(3)])
         assert [one[:2] for one in held(tier(kept, 2))] == [("copy", 10), ("copy", 11), ("copy", 20)]
 
@@ -137,7 +139,7 @@ class TestAnEarlierWorld:
         for step in (1, 2, 3):
             commit(before, step)
         mine = tier(kept, 2)
-        fetch(mine, Agreed(2, "a/1", ""), {})  # Another node had no step 3.
+        fetch(mine, AgreedStep(2, "a/1", ""), {})  # Another node had no step 3.
         commit(mine, 3)
         assert held(tier(kept, 3)) == [
             ("node", 0, "a/1", 2),

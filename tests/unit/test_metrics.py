@@ -10,30 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.core.agent.events import Action, Event
-from elastic.core.agent.state import Facts, Phase
-from elastic.core.model import Before, Why
+from elastic.core.agent.state import AgentState, Phase
+from elastic.core.model import ChangeReason, Predecessor
 from elastic.errors import ConfigError
 from launcher.config.parse import parse
 from launcher.config.readers import np as read_np
-from launcher.history.recovery import Mark, Recovery
+from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.local.commands import node_argv, node_environments
 from launcher.metrics import health
-from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, Kind
-from launcher.metrics.collector import Asides, Notes, WorkerState
-from launcher.metrics.exposition import FRESH_S, MetricsPage, Reading
+from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, MetricKind
+from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
+from launcher.metrics.exposition import FRESH_S, MetricsPage, MetricsReading
 from tests.scraped import OPENMETRICS, families, samples
 from tests.unit.bench import Bench, running
 from tests.unit.documents import KEYS
 from tests.unit.test_agentstate_any import HAPPENINGS
 
-QUIET = Asides(dict.fromkeys(WorkerState, 0), 0, 0)
+QUIET = ExternalReadings(dict.fromkeys(WorkerActivity, 0), 0, 0)
 RECOVERY = Recovery(
-    why=Why.LOSS,
+    why=ChangeReason.LOSS,
     text="a was lost",
     before=1,
     g=2,
     began=10.0,
-    phases=((Mark.NOTICED, 0.004), (Mark.STOPPED, 0.3), (Mark.STEPPED, 1.2)),
+    phases=((PhaseEnd.NOTICED, 0.004), (PhaseEnd.STOPPED, 0.3), (PhaseEnd.STEPPED, 1.2)),
 )
 
 
@@ -41,11 +41,11 @@ class Watched:
     """An agent on its bench whose metrics are noted, with its page."""
 
     def __init__(self, spare: bool = False) -> None:
-        self.notes = Notes(-1.0)
+        self.notes = MetricsCollector(-1.0)
         self.agent = Bench("c", watch=self.watch, after="a b") if spare else running(watch=self.watch)
         self.asides = QUIET
 
-    def watch(self, facts: Facts, event: Event, actions: list[Action]) -> None:
+    def watch(self, facts: AgentState, event: Event, actions: list[Action]) -> None:
         self.notes.observe(facts, event, actions, arrived=facts.now)
 
     def page(self) -> dict[str, float]:
@@ -59,7 +59,7 @@ class Watched:
 
     def _page(self) -> MetricsPage:
         found = self.notes.samples(self.agent.facts, self.asides, self.agent.now)
-        reading = Reading(tuple(found), tuple(self.notes.distributions()))
+        reading = MetricsReading(tuple(found), tuple(self.notes.distributions()))
         return MetricsPage("j1", lambda: reading)
 
 
@@ -76,7 +76,13 @@ def known_in_full() -> Watched:
     watched.notes.stepped(0, 8, {"loss": 0.25}, 2.0)
     watched.notes.recovered(RECOVERY)
     first = Recovery(
-        why=Why.FIRST, text="", before=0, g=1, began=-1.0, phases=((Mark.JOINED, 0.5), (Mark.STEPPED, 1.5)), start=True
+        why=ChangeReason.FIRST,
+        text="",
+        before=0,
+        g=1,
+        began=-1.0,
+        phases=((PhaseEnd.JOINED, 0.5), (PhaseEnd.STEPPED, 1.5)),
+        start=True,
     )
     watched.notes.recovered(first)
     watched.agent.now = 2.5
@@ -92,7 +98,7 @@ def test_the_page_has_every_row_of_the_table_with_its_type_help_and_labels_and_n
     for row in METRICS:
         family = found[row.family]
         assert (family.type, family.documentation) == (row.kind, row.help)
-        ours = {JOB, *row.labels, *({"le"} if row.kind is Kind.HISTOGRAM else ())}
+        ours = {JOB, *row.labels, *({"le"} if row.kind is MetricKind.HISTOGRAM else ())}
         labels = {name for sample in family.samples for name in sample.labels}
         assert labels == ours
 
@@ -106,7 +112,7 @@ def test_the_page_in_text_has_the_same_samples_as_openmetrics() -> None:
 
 @pytest.mark.parametrize("version", ["foo", "", "1.", "9" * 4000, "1.0.1", "-1", "1.0.0;version=x"])
 def test_who_asks_for_a_version_that_there_is_not_gets_text_and_no_page_of_its_own(version: str) -> None:
-    page = MetricsPage("j1", lambda: Reading((), ()))
+    page = MetricsPage("j1", lambda: MetricsReading((), ()))
     text = page.page("", 0.0)
     for kind in ("application/openmetrics-text", "text/plain"):
         assert page.page(f"{kind};version={version}", 0.0) is text
@@ -118,13 +124,13 @@ def test_prometheus_own_header_gets_openmetrics() -> None:
         "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
         "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,*/*;q=0.2"
     )
-    page = MetricsPage("j1", lambda: Reading((), ())).page(accept, 0.0)
+    page = MetricsPage("j1", lambda: MetricsReading((), ())).page(accept, 0.0)
     assert page.content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert page.body.endswith(b"# EOF\n")
 
 
 def test_a_page_for_an_agent_that_has_not_reached_etcd_has_what_is_counted() -> None:
-    reading = Reading(tuple(Notes(0.0).samples(None, QUIET, 5.0)), ())
+    reading = MetricsReading(tuple(MetricsCollector(0.0).samples(None, QUIET, 5.0)), ())
     text = MetricsPage("j1", lambda: reading).page("", 0.0).body.decode()
     found = samples(text, job_id="j1")
     assert found["elastic_launch_clock_seconds_total"] == 5.0
@@ -134,9 +140,9 @@ def test_a_page_for_an_agent_that_has_not_reached_etcd_has_what_is_counted() -> 
 def test_who_asks_again_at_once_gets_the_same_page() -> None:
     asked: list[float] = []
 
-    def read() -> Reading:
+    def read() -> MetricsReading:
         asked.append(0.0)
-        return Reading((), ())
+        return MetricsReading((), ())
 
     page = MetricsPage("j1", read)
     first = page.page("", 1.0)
@@ -148,8 +154,8 @@ def test_who_asks_again_at_once_gets_the_same_page() -> None:
 
 def test_names_follow_the_conventions_of_prometheus() -> None:
     for row in METRICS:
-        assert row.full.endswith("_total") == (row.kind is Kind.COUNTER)
-        assert row.full.endswith("_info") == (row.kind is Kind.INFO)
+        assert row.full.endswith("_total") == (row.kind is MetricKind.COUNTER)
+        assert row.full.endswith("_info") == (row.kind is MetricKind.INFO)
         assert not row.full.endswith(("_count", "_sum", "_bucket", "_milliseconds", "_ms"))
         assert list(row.buckets) == sorted(row.buckets)
         assert "le" not in row.labels
@@ -181,7 +187,7 @@ def test_a_job_without_a_maximum_has_no_gauge_of_it() -> None:
 
 def test_a_generation_counts_as_a_restart_of_its_cause_once(watched: Watched) -> None:
     assert watched.page()["elastic_launch_restarts_total{loss}"] == 0, "it is there before it happens"
-    watched.agent.world(2, "b", why=Why.LOSS, before=Before(1, ("a", "b"), Why.FIRST))
+    watched.agent.world(2, "b", why=ChangeReason.LOSS, before=Predecessor(1, ("a", "b"), ChangeReason.FIRST))
     watched.agent.look()
     page = watched.page()
     assert page["elastic_launch_restarts_total{loss}"] == 1
@@ -230,7 +236,13 @@ def test_what_a_script_that_reports_nothing_did_counts_when_its_recovery_is_told
     watched: Watched,
 ) -> None:
     back = Recovery(
-        why=Why.FIRST, text="", before=0, g=1, began=-1.0, phases=((Mark.JOINED, 0.5), (Mark.SPAWNED, 0.5)), start=True
+        why=ChangeReason.FIRST,
+        text="",
+        before=0,
+        g=1,
+        began=-1.0,
+        phases=((PhaseEnd.JOINED, 0.5), (PhaseEnd.SPAWNED, 0.5)),
+        start=True,
     )
     watched.agent.now = 40.0
     watched.agent.exits(1)
@@ -253,7 +265,7 @@ def test_workers_that_save_before_they_leave_go_on_being_productive() -> None:
     watched = Watched()
     watched.notes.stepped(0, 1, {}, 1.0)
     watched.agent.now = 2.0
-    watched.agent.world(2, "a b c", why=Why.GROWTH, before=Before(1, ("a", "b"), Why.FIRST))
+    watched.agent.world(2, "a b c", why=ChangeReason.GROWTH, before=Predecessor(1, ("a", "b"), ChangeReason.FIRST))
     assert watched.agent.phase is Phase.STOPPING
     watched.notes.stepped(0, 2, {}, 3.0)
     watched.agent.now = 4.0
@@ -264,7 +276,7 @@ def test_workers_that_save_before_they_leave_go_on_being_productive() -> None:
 def test_a_spare_does_not_count_its_time() -> None:
     watched = Watched(spare=True)
     watched.agent.now = 1.0
-    watched.agent.world(1, "a b", why=Why.FIRST)
+    watched.agent.world(1, "a b", why=ChangeReason.FIRST)
     watched.agent.look()
     assert health.ready(watched.agent.facts, running=0, reason="").yes
     watched.agent.now = 90.0
@@ -287,7 +299,7 @@ def test_recoveries_are_in_the_histograms_and_a_first_start_is_not(watched: Watc
 
 
 def test_a_length_that_is_a_bound_is_in_its_bucket(watched: Watched) -> None:
-    watched.notes.recovered(Recovery(Why.LOSS, "", 1, 2, 0.0, ((Mark.STEPPED, 5.0),)))
+    watched.notes.recovered(Recovery(ChangeReason.LOSS, "", 1, 2, 0.0, ((PhaseEnd.STEPPED, 5.0),)))
     assert watched.page()["elastic_launch_recovery_seconds_bucket{5.0}"] == 1
 
 
@@ -309,7 +321,7 @@ def test_whatever_happens_to_an_agent_its_page_is_made_and_no_counter_falls(told
         if steps:
             watched.notes.stepped(0, seconds, {"loss": None}, watched.agent.now)
         found = list(watched.notes.samples(watched.agent.facts, QUIET, watched.agent.now))
-        now = {(name, labels): value for name, value, labels in found if BY_NAME[name].kind is Kind.COUNTER}
+        now = {(name, labels): value for name, value, labels in found if BY_NAME[name].kind is MetricKind.COUNTER}
         assert len({(name, labels) for name, _, labels in found}) == len(found)
         assert all(now[key] >= count for key, count in before.items())
         before = now
@@ -336,7 +348,7 @@ def test_a_node_that_is_not_ready_says_what_it_waits_for(watched: Watched) -> No
     assert health.ready(None, running=0, reason=held) == (False, held)
     waits = Bench("a", "2")
     assert health.ready(waits.facts, running=0, reason="").words == "1 of 2 nodes is here; waiting for 1 more"
-    watched.agent.world(2, "b", why=Why.LOSS, before=Before(1, ("a", "b"), Why.FIRST))
+    watched.agent.world(2, "b", why=ChangeReason.LOSS, before=Predecessor(1, ("a", "b"), ChangeReason.FIRST))
     found = health.ready(watched.agent.facts, running=1, reason="")
     assert found == (False, "this node stops its workers: because of loss")
 

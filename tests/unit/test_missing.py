@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.job.absent_nodes import missing, words
+from launcher.job.absent_nodes import absent_nodes, words
 from tests.unit.views import Job
 
 
@@ -10,7 +10,7 @@ def test_hosts_of_ips_that_have_not_come_are_left_to_the_proposers_sentence() ->
     job = Job("3", ips=("host-c", "host-a", "host-b"))
     job.join("a")
     assert job.decide(0.0).reason == "1 of 3 nodes is here; waiting for host-c, host-b"
-    assert missing(job.view) == ()
+    assert absent_nodes(job.view) == ()
 
 
 def test_nodes_that_are_there_and_do_not_count_are_named_with_the_reason() -> None:
@@ -18,7 +18,7 @@ def test_nodes_that_are_there_and_do_not_count_are_named_with_the_reason() -> No
     job.join("a b")
     job.join("c", slots=2)
     job.drain("b")
-    assert missing(job.view, {"a": "refused", "c": "refused"}) == (
+    assert absent_nodes(job.view, {"a": "refused", "c": "refused"}) == (
         "a is registered but cannot be reached from here: refused",
         "b does not count: it leaves (SIGTERM)",
         "c does not count: it brings 2 cards, the job uses 4",
@@ -28,14 +28,14 @@ def test_nodes_that_are_there_and_do_not_count_are_named_with_the_reason() -> No
 def test_where_nobody_is_known_by_name_nothing_is_added() -> None:
     job = Job("3")
     job.join("a")
-    assert missing(job.view) == ()
+    assert absent_nodes(job.view) == ()
     assert words(()) == ""
 
 
 def test_a_sentence_names_five_and_counts_the_rest() -> None:
     job = Job("9", slots=4)
     job.join(" ".join(f"n{number}" for number in range(9)), slots=2)
-    said = words(missing(job.view))
+    said = words(absent_nodes(job.view))
     assert said.startswith("; n0 does not count: it brings 2 cards, the job uses 4; n1 does not")
     assert said.endswith("; and 4 more")
     assert said.count("does not count") == 5

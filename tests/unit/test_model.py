@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from elastic.core import model
-from elastic.core.model import NP_UNLIMITED, SCHEMA, Budget, Generation, Np, Place, Spec, Why
+from elastic.core.model import NP_UNLIMITED, SCHEMA, Budget, ChangeReason, Generation, GenerationMember, JobSpec, Np
 from launcher.config.readers import np as read_np
 
 
@@ -31,7 +31,7 @@ def test_n_awaits_n_and_then_runs_anything_a_range_awaits_min_and_n_n_runs_n_onl
 
 
 def test_a_spec_has_the_defaults_of_the_design() -> None:
-    spec = Spec(np=read_np("2"), slots=1)
+    spec = JobSpec(np=read_np("2"), slots=1)
     assert (spec.run, spec.schema) == (1, SCHEMA)
     assert (spec.settle_s, spec.grow_every_s, spec.restarts_max) == (3.0, None, 3)
     assert (spec.lease_ttl_s, spec.store_outage_limit_s, spec.fatal_exit_codes) == (5.0, 120.0, ())
@@ -42,8 +42,8 @@ def test_a_budget_begins_unused_and_without_any_step() -> None:
 
 
 def test_the_m_id_of_a_node_is_its_place_in_the_generation_and_the_world_has_m_times_n_workers() -> None:
-    places = tuple(Place(node, "h", (7000,), (8000, 8001)) for node in "cab")
-    generation = Generation(g=1, run=1, tag="", why=Why.FIRST, reason="", members=places, slots=2)
+    places = tuple(GenerationMember(node, "h", (7000,), (8000, 8001)) for node in "cab")
+    generation = Generation(g=1, run=1, tag="", why=ChangeReason.FIRST, reason="", members=places, slots=2)
     assert [generation.index(node) for node in "cabx"] == [0, 1, 2, None]
     assert generation.world_size == 6
 
@@ -57,7 +57,7 @@ def _change(value: object, name: str) -> None:
     [
         lambda: _change(Np(low=1, high=1, first=1), "low"),
         lambda: _change(Budget(), "charged"),
-        lambda: _change(Place("a", "h", (1,), (1,)), "node"),
+        lambda: _change(GenerationMember("a", "h", (1,), (1,)), "node"),
     ],
 )
 def test_a_word_cannot_be_changed(change: Callable[[], None]) -> None:
@@ -67,5 +67,5 @@ def test_a_word_cannot_be_changed(change: Callable[[], None]) -> None:
 
 def test_every_document_is_frozen() -> None:
     structs = [each for each in vars(model).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]
-    assert {Spec, Generation, model.Member, model.Go, model.Outcome, model.Verdict} <= set(structs)
+    assert {JobSpec, Generation, model.Member, model.Go, model.Outcome, model.Verdict} <= set(structs)
     assert all(each.__struct_config__.frozen for each in structs)

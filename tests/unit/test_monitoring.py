@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from elastic.core.agent.state import Phase
-from elastic.core.model import Why
-from launcher.metrics.catalog import JOB, METRICS, PREFIX, PROCESS, Kind
-from launcher.metrics.collector import WorkerState
+from elastic.core.model import ChangeReason
+from launcher.metrics.catalog import JOB, METRICS, PREFIX, PROCESS, MetricKind
+from launcher.metrics.collector import WorkerActivity
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "elastic-launch.json"
@@ -26,7 +26,7 @@ SCRAPE = ROOT / "deploy" / "prometheus" / "scrape.yaml"
 
 OF_PROMETHEUS = {"instance", "job"}
 """Labels that Prometheus itself adds to every sample."""
-VALUES = {"state": {*Phase, *WorkerState}, "why": {*Why}}
+VALUES = {"state": {*Phase, *WorkerActivity}, "why": {*ChangeReason}}
 
 
 def known() -> dict[str, set[str]]:
@@ -34,7 +34,7 @@ def known() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {name: set[str]() for name in PROCESS}
     for row in METRICS:
         labels = {JOB, *row.labels}
-        if row.kind is Kind.HISTOGRAM:
+        if row.kind is MetricKind.HISTOGRAM:
             found |= {f"{row.full}_bucket": {*labels, "le"}, f"{row.full}_sum": labels, f"{row.full}_count": labels}
         else:
             found[row.full] = labels
@@ -172,7 +172,7 @@ def test_alerts_have_names_of_their_own_and_are_explained_on_the_page() -> None:
 def test_a_job_that_hangs_before_its_first_step_is_alerted_whatever_its_workers_do_meanwhile() -> None:
     (rule,) = (rule for rule in rules() if rule["alert"] == "ElasticLaunchNoFirstStep")
     (states, unless) = Asked(rule["expr"]).chosen
-    assert {*states[1]["state"].split("|")} == {WorkerState.STARTING, WorkerState.JOINING, WorkerState.FORMED}
+    assert {*states[1]["state"].split("|")} == {WorkerActivity.STARTING, WorkerActivity.JOINING, WorkerActivity.FORMED}
     assert "unless on (job_id)" in rule["expr"]
     assert unless[0] == "elastic_launch_last_step_age_seconds"
 

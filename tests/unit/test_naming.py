@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from elastic.core.model import ANY_RANK, Role, WorkerExit
-from elastic.core.text import failed_words, listed, log_name, process_name
+from elastic.core.text import failed_processes_text, listed, log_name, process_name
 from launcher.logs.logger import closing_line, process_log, worker_log
 from tests.unit.views import worker_exit
 
@@ -25,30 +25,33 @@ def test_ranks_are_listed_without_blanks_and_thousands_are_cut() -> None:
 
 def test_failed_ranks_are_named_with_the_log_of_the_first() -> None:
     exits = [worker_exit(4), worker_exit(2)]
-    assert failed_words(exits, "h") == "rank=[2,4] failed on host h, see workerlog.4"
+    assert failed_processes_text(exits, "h") == "rank=[2,4] failed on host h, see workerlog.4"
 
 
 def test_an_echo_is_not_named_beside_a_failure() -> None:
     exits = [worker_exit(0, consequence=True), worker_exit(4)]
-    assert failed_words(exits, "h") == "rank=[4] failed on host h, see workerlog.4"
+    assert failed_processes_text(exits, "h") == "rank=[4] failed on host h, see workerlog.4"
 
 
 def test_an_echo_alone_is_called_what_it_is() -> None:
-    assert failed_words([worker_exit(0, consequence=True)], "h") == "rank=[0] lost a peer on host h, see workerlog.0"
+    assert (
+        failed_processes_text([worker_exit(0, consequence=True)], "h")
+        == "rank=[0] lost a peer on host h, see workerlog.0"
+    )
 
 
 def test_where_nobody_knows_the_log_the_words_that_stand_for_it_say_where_to_look() -> None:
     exits = [WorkerExit(rank=0, code=1, words="x", log="torchrun's own output", consequence=True)]
-    assert failed_words(exits, "h") == "rank=[0] failed or lost a peer on host h, see torchrun's own output"
+    assert failed_processes_text(exits, "h") == "rank=[0] failed or lost a peer on host h, see torchrun's own output"
 
 
 def test_no_rank_is_named_where_nobody_knows_which_worker_it_was() -> None:
     exits = [WorkerExit(rank=ANY_RANK, code=1, words="x", log="torchrun's own output", consequence=True)]
-    assert failed_words(exits, "h") == "a worker failed or lost a peer on host h, see torchrun's own output"
+    assert failed_processes_text(exits, "h") == "a worker failed or lost a peer on host h, see torchrun's own output"
     assert process_name(Role.WORKER, ANY_RANK) == "a worker"
 
 
 def test_servers_and_workers_are_told_apart() -> None:
     exits = [worker_exit(1, role=Role.SERVER), worker_exit(1)]
-    assert failed_words(exits, "h") == "server=[1] and rank=[1] failed on host h, see serverlog.1"
-    assert failed_words([], "h") == "a worker failed on host h"
+    assert failed_processes_text(exits, "h") == "server=[1] and rank=[1] failed on host h, see serverlog.1"
+    assert failed_processes_text([], "h") == "a worker failed on host h"

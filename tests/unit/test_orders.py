@@ -8,16 +8,16 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from elastic.core.keys import JobKeys, Stored, decode, encode
+from elastic.core.keys import JobKeys, StoredDocument, decode, encode
 from elastic.core.kv import Put
-from elastic.core.model import Leave, Mode, Roles, Spec
+from elastic.core.model import DrainOrder, JobMode, JobSpec, PsLayout
 from elastic.core.transactions import Transaction
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.config.readers import np
-from launcher.history.events import Event, What, remember
+from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.job import orders
-from launcher.job.job import Job as Ordered
+from launcher.job.job import NamedJob as Ordered
 from launcher.job.scale import scale
 from launcher.workers.reports.stacks import stacks_in
 from tests.unit.views import Job
@@ -26,19 +26,19 @@ KEYS = JobKeys("j1")
 NOW = 1000.0
 
 
-def job_with(order: Leave | None = None, of: str = "b") -> Job:
+def job_with(order: DrainOrder | None = None, of: str = "b") -> Job:
     """A job that runs on `a b`; one of them was told to leave before."""
     job = Job("2")
     job.run("a b")
     if order is not None:
-        job.view = replace(job.view, leaves={of: Stored(order, 9, 9)})
+        job.view = replace(job.view, leaves={of: StoredDocument(order, 9, 9)})
     return job
 
 
-def order_of(transaction: Transaction, node: str = "b") -> Leave:
+def order_of(transaction: Transaction, node: str = "b") -> DrainOrder:
     (put,) = [one for one in transaction.then if isinstance(one, Put)]
     leave = decode(KEYS, KEYS.leave(node), put.value)
-    assert isinstance(leave, Leave)
+    assert isinstance(leave, DrainOrder)
     return leave
 
 
@@ -47,22 +47,22 @@ def order_of(transaction: Transaction, node: str = "b") -> Leave:
     [
         (None, None, None),
         (None, 8.0, 8.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 20), None, 60.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 20), 8.0, 8.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 20), 600.0, 60.0),
-        (Leave(reason="x", within_s=60.0, at=NOW - 3600), None, 60.0),
-        (Leave(reason="x", within_s=60.0, at=NOW + 3600), None, 60.0),
-        (Leave(reason="x", at=NOW - 20), 8.0, 8.0),
+        (DrainOrder(reason="x", within_s=60.0, at=NOW - 20), None, 60.0),
+        (DrainOrder(reason="x", within_s=60.0, at=NOW - 20), 8.0, 8.0),
+        (DrainOrder(reason="x", within_s=60.0, at=NOW - 20), 600.0, 60.0),
+        (DrainOrder(reason="x", within_s=60.0, at=NOW - 3600), None, 60.0),
+        (DrainOrder(reason="x", within_s=60.0, at=NOW + 3600), None, 60.0),
+        (DrainOrder(reason="x", at=NOW - 20), 8.0, 8.0),
     ],
 )
 def test_the_shorter_of_two_deadlines_holds_whatever_the_clocks_of_those_who_gave_them(
-    before: Leave | None, said: float | None, left: float | None
+    before: DrainOrder | None, said: float | None, left: float | None
 ) -> None:
-    assert order_of(orders.leave(KEYS, job_with(before).view, ["b"], "y", said, NOW)).within_s == left
+    assert order_of(orders.order_drain(KEYS, job_with(before).view, ["b"], "y", said, NOW)).within_s == left
 
 
 def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
-    transaction = orders.leave(KEYS, job_with(Leave(reason="x"), of="gone").view, ["b"], "y", None, NOW)
+    transaction = orders.order_drain(KEYS, job_with(DrainOrder(reason="x"), of="gone").view, ["b"], "y", None, NOW)
     assert [one.range.start for one in transaction.then if not isinstance(one, Put)] == [KEYS.leave("gone")]
 
 
@@ -71,15 +71,19 @@ def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
     [
         ({"ips": ("a", "b")}, "3", "the job's --ips names 2; use 2 at most"),
         ({"ips": ("a", "b")}, "2", ""),
-        ({"mode": Mode.PS, "roles": Roles(server_num=1, worker_num=1)}, "2", "seats of this parameter-server job"),
-        ({"mode": Mode.PS, "roles": Roles(server_num=1, worker_num=1, apart=True)}, "2", ""),
-        ({"mode": Mode.TORCHRUN}, "2", ""),
+        (
+            {"mode": JobMode.PS, "roles": PsLayout(server_num=1, worker_num=1)},
+            "2",
+            "seats of this parameter-server job",
+        ),
+        ({"mode": JobMode.PS, "roles": PsLayout(server_num=1, worker_num=1, apart=True)}, "2", ""),
+        ({"mode": JobMode.TORCHRUN}, "2", ""),
     ],
 )
 def test_an_np_that_the_job_cannot_have_is_refused_with_the_mend(
     spec: dict[str, object], wanted: str, words: str
 ) -> None:
-    unfit = orders.unfit(msgspec.structs.replace(Spec(np=np("2"), slots=1), **spec), np(wanted))
+    unfit = orders.why_np_impossible(msgspec.structs.replace(JobSpec(np=np("2"), slots=1), **spec), np(wanted))
     assert (words in unfit) if words else unfit == ""
 
 
@@ -87,7 +91,7 @@ def in_words(job: Job, wanted: str) -> str:
     """What follows where the job gets that np."""
     core = MemoryCore()
     documents = (("spec", job.spec), ("generation", job.view.generation), ("go", job.view.go))
-    found = {name: one.value if isinstance(one, Stored) else one for name, one in documents if one is not None}
+    found = {name: one.value if isinstance(one, StoredDocument) else one for name, one in documents if one is not None}
     core.txn((), [Put(KEYS.root + name, encode(document)) for name, document in found.items()])
     core.txn((), [Put(KEYS.member(node), encode(one.value)) for node, one in job.view.members.items()])
     said = asyncio.run(scale(Ordered("j1", KEYS, MemoryStore(core, lambda: NOW), ("h:1",)), np(wanted)))
@@ -108,7 +112,7 @@ def test_a_job_that_has_no_world_holds_where_more_are_wanted_than_there_are() ->
 
 
 def test_an_event_of_a_time_after_which_no_key_has_room_moves_no_others() -> None:
-    event = Event(at=NOW, node="n", what=What.ORDER, g=1)
+    event = HistoryEvent(at=NOW, node="n", what=EventKind.ORDER, g=1)
     (put,) = remember(KEYS, event, [f"{KEYS.events}99999999999999-x"])
     assert isinstance(put, Put)
     assert put.key == f"{KEYS.events}00000001000000-n"

@@ -77,5 +77,5 @@ def test_messages_name_the_variable_and_not_a_flag_that_nobody_gave() -> None:
 
 def test_one_line_says_that_they_are_used() -> None:
     config = parse(["t.py"], CLOUD)
-    line = paddlecloud.line(config.ips, config.host)
+    line = paddlecloud.used_notice(config.ips, config.host)
     assert line.startswith("PaddleCloud's variables are used: PADDLE_TRAINERS gives --ips 10.0.0.2,10.0.0.1")

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic.core.model import Status, Verdict
-from launcher.history.job_report import tell
-from launcher.history.training_curve import Course, Point
-from launcher.job.overview import Picture
+from elastic.core.model import FinalStatus, Verdict
+from launcher.history.job_report import build_report
+from launcher.history.training_curve import CurvePoint, TrainingCurve
+from launcher.job.overview import JobOverview
 from launcher.job.status import JobStatus, describe
-from launcher.web.api import shown
+from launcher.web.api import log_as_shown
 from launcher.web.html import document, embedded
-from launcher.web.page_data import fresh, newest_point, sections
+from launcher.web.page_data import newest_point, sections, with_live_points
 from launcher.wire.inspect import WorkerState
 from tests.unit.test_picturewords import window, worker
 from tests.unit.test_status import generation, view
@@ -31,11 +31,11 @@ def status(*nodes: str, verdict: Verdict | None = None) -> JobStatus:
     return replace(found, verdict=verdict)
 
 
-def picture(*steps: int, verdict: Verdict | None = None, loss: float | None = 0.5) -> Picture:
+def picture(*steps: int, verdict: Verdict | None = None, loss: float | None = 0.5) -> JobOverview:
     workers = [
         replace(worker(0, WorkerState.STEPPING, step=step), step_age_s=1.0, metrics={"loss": loss}) for step in steps
     ]
-    return Picture(
+    return JobOverview(
         status=status("a-1", verdict=verdict),
         windows={"a-1": window(*workers)} if steps else {},
         unasked={},
@@ -43,9 +43,11 @@ def picture(*steps: int, verdict: Verdict | None = None, loss: float | None = 0.
     )
 
 
-def told(found: Picture, *events: Any, points: Course = POINTS, verdict: Verdict | None = None) -> dict[str, Any]:
+def told(
+    found: JobOverview, *events: Any, points: TrainingCurve = POINTS, verdict: Verdict | None = None
+) -> dict[str, Any]:
     everything = events or (*FIRST, *LOST)
-    story = tell(everything, points, now=NOW, verdict=verdict)
+    story = build_report(everything, points, now=NOW, verdict=verdict)
     plain = dict(sections(found, story, points, everything, NOW))
     again: dict[str, Any] = json.loads(embedded(plain))
     return again
@@ -60,8 +62,8 @@ def test_the_newest_words_of_rank_0_come_before_what_is_stored() -> None:
     assert told(picture())["head"]["step"] == 400
 
 
-def losses(*points: tuple[float | None, int]) -> Course:
-    return Course(points=tuple(Point(step, 50.0 + step, g, loss) for step, (loss, g) in enumerate(points)))
+def losses(*points: tuple[float | None, int]) -> TrainingCurve:
+    return TrainingCurve(points=tuple(CurvePoint(step, 50.0 + step, g, loss) for step, (loss, g) in enumerate(points)))
 
 
 @pytest.mark.parametrize("loss", [None, 0.0])
@@ -80,18 +82,18 @@ def test_the_newest_loss_that_is_stored_may_be_one_that_is_not_finite_and_withou
     [((*FIRST, *LOST), "training"), ((*FIRST, *LOST[:2]), "recovering"), (FIRST[:2], "starting")],
 )
 def test_a_job_with_a_go_trains_when_its_first_step_is_made(events: tuple[Any, ...], state: str) -> None:
-    points = POINTS if len(events) == 6 else Course()
+    points = POINTS if len(events) == 6 else TrainingCurve()
     assert told(picture(), *events, points=points)["head"]["state"] == state
 
 
 def test_a_job_whose_steps_are_old_is_paused() -> None:
-    story = tell((*FIRST, *LOST), POINTS, now=1000.0)
+    story = build_report((*FIRST, *LOST), POINTS, now=1000.0)
     found = sections(picture(), story, POINTS, (), 1000.0)
     assert found["head"]["state"] == "paused"
 
 
 def test_the_verdict_is_the_state_and_the_sentence() -> None:
-    verdict = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=2, tag="t", at=90.0)
+    verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, tag="t", at=90.0)
     head = told(picture(verdict=verdict), *FIRST, *LOST, ended(2, 90.0), verdict=verdict)["head"]
     assert (head["state"], head["sentence"], head["until"]) == ("failed", "Failed: no restart is left", 90.0)
 
@@ -129,7 +131,7 @@ def test_a_node_that_came_back_has_not_left() -> None:
 
 
 def test_an_empty_history_is_a_page_too() -> None:
-    story = tell((), None, now=NOW)
+    story = build_report((), None, now=NOW)
     found = sections(picture(), story, None, (), NOW)
     assert (found["generations"], found["course"]["points"], found["failure"]) == ([], [], None)
 
@@ -139,17 +141,17 @@ def test_an_empty_history_is_a_page_too() -> None:
 
 def test_what_was_seen_since_the_course_was_written_is_added_and_nothing_twice() -> None:
     seen = course((400, 49.5, 1), (385, 52.0, 2), (500, 60.0, 2))
-    found = fresh(POINTS, seen)
+    found = with_live_points(POINTS, seen)
     assert found is not None
     assert [point.step for point in found.points] == [100, 400, 390, 500]
-    assert fresh(None, seen) == seen
-    assert fresh(None, Course()) is None
+    assert with_live_points(None, seen) == seen
+    assert with_live_points(None, TrainingCurve()) is None
 
 
 def test_the_newest_point_is_when_it_was_made_and_none_without_steps() -> None:
     found = newest_point(picture(7))
     assert found is not None
-    assert found[0] == Point(7, NOW - 1.0, 1, 0.5)
+    assert found[0] == CurvePoint(7, NOW - 1.0, 1, 0.5)
     assert newest_point(picture()) is None
 
 
@@ -159,7 +161,7 @@ def test_the_newest_point_is_when_it_was_made_and_none_without_steps() -> None:
 def test_a_log_is_shown_as_a_terminal_shows_it_in_the_end() -> None:
     bar = b"".join(b"\r%d%%|###   | %d/200" % (step // 2, step) for step in range(201))
     data = b"\x1b[31mred\x1b[0m\n" + bar + b"\n\ttabs \xff\r\n"
-    assert shown(data) == "red\n100%|###   | 200/200\n    tabs \ufffd\n"
+    assert log_as_shown(data) == "red\n100%|###   | 200/200\n    tabs \ufffd\n"
 
 
 # The document

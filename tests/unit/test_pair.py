@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from elastic.train.memory.double_buffer import Pair
-from elastic.train.memory.slot import DATA_AT, Head, Layout, NoRoom, Spec
+from elastic.train.memory.double_buffer import DoubleBuffer
+from elastic.train.memory.slot import DATA_AT, LeafSpec, SlotHead, SlotLayout, SlotMemoryShort
 from tests.unit.kept import Kept, keeping
 
 LIMIT = 1 << 20
@@ -21,24 +21,26 @@ def kept() -> Iterator[Kept]:
         yield made
 
 
-def write(pair: Pair, step: int, size: int = 10, *, g: int | str = 1, keep: tuple[str, int] | None = None) -> None:
+def write(
+    pair: DoubleBuffer, step: int, size: int = 10, *, g: int | str = 1, keep: tuple[str, int] | None = None
+) -> None:
     tensor = torch.full((size,), step)
-    layout = Layout([Spec("", tensor.dtype, (size,))])
+    layout = SlotLayout([LeafSpec("", tensor.dtype, (size,))])
     slot = pair.make_room(layout.table.data_size, 1000, keep)
-    head = Head(mark=f"a/{g}", step=step, count=1, rank=0, world=1, local_world=1, replicated=True, sharded=False)
+    head = SlotHead(mark=f"a/{g}", step=step, count=1, rank=0, world=1, local_world=1, replicated=True, sharded=False)
     slot.write(layout, head, b"", [tensor])
     pair.wrote(slot, head.mark, step)
 
 
 def steps(kept: Kept) -> list[int]:
     """What a new process finds; each state is checked against its step."""
-    found = Pair(kept, "node").look()
+    found = DoubleBuffer(kept, "node").look()
     assert all(bool((one.tensors[0] == one.head.step).all()) for one in found)
     return sorted(one.head.step for one in found)
 
 
 def test_the_newest_two_states_are_held(kept: Kept) -> None:
-    pair = Pair(kept, "node")
+    pair = DoubleBuffer(kept, "node")
     for step in (1, 2, 3, 4, 5):
         write(pair, step)
         assert steps(kept) == [step - 1, step] if step > 1 else [step]
@@ -49,8 +51,8 @@ def test_the_states_of_an_older_generation_go_first_also_where_their_steps_are_h
     kept: Kept, before: int | str
 ) -> None:
     for step in (8, 9):
-        write(Pair(kept, "node"), step, g=before)
-    pair = Pair(kept, "node")
+        write(DoubleBuffer(kept, "node"), step, g=before)
+    pair = DoubleBuffer(kept, "node")
     write(pair, 3, g=10)
     assert steps(kept) == [3, 9]
     write(pair, 4, g=10)
@@ -58,7 +60,7 @@ def test_the_states_of_an_older_generation_go_first_also_where_their_steps_are_h
 
 
 def test_while_a_state_is_written_the_one_before_is_there(kept: Kept) -> None:
-    pair = Pair(kept, "node")
+    pair = DoubleBuffer(kept, "node")
     for step in (1, 2):
         write(pair, step)
     pair.make_room(80, 1000)
@@ -66,7 +68,7 @@ def test_while_a_state_is_written_the_one_before_is_there(kept: Kept) -> None:
 
 
 def test_a_state_that_grows_gets_more_memory_and_the_one_before_stays(kept: Kept) -> None:
-    pair = Pair(kept, "node")
+    pair = DoubleBuffer(kept, "node")
     for step in (1, 2):
         write(pair, step)
     before = kept.segments.total_bytes
@@ -76,18 +78,18 @@ def test_a_state_that_grows_gets_more_memory_and_the_one_before_stays(kept: Kept
 
 
 def test_memory_that_is_refused_leaves_the_states_before(kept: Kept) -> None:
-    pair = Pair(kept, "node")
+    pair = DoubleBuffer(kept, "node")
     for step in (1, 2):
         write(pair, step)
-    with pytest.raises(NoRoom, match="--memory_limit"):
+    with pytest.raises(SlotMemoryShort, match="--memory_limit"):
         write(pair, 3, size=LIMIT)
     assert steps(kept) == [1, 2]
 
 
 def test_the_first_commit_of_a_generation_spares_the_state_that_it_began_with(kept: Kept) -> None:
     for step in (1, 2):
-        write(Pair(kept, "node"), step)
-    restored = Pair(kept, "node")  # Its generation went back to step 1, because another node had no step 2.
+        write(DoubleBuffer(kept, "node"), step)
+    restored = DoubleBuffer(kept, "node")  # Its generation went back to step 1, because another node had no step 2.
     write(restored, 2, g=2, keep=("a/1", 1))
     assert steps(kept) == [1, 2]
     write(restored, 3, g=2)
@@ -96,8 +98,8 @@ def test_the_first_commit_of_a_generation_spares_the_state_that_it_began_with(ke
 
 def test_a_first_commit_that_fails_is_followed_by_one_in_the_same_slot(kept: Kept) -> None:
     for step in (1, 2, 3):
-        write(Pair(kept, "node"), step)
-    restored = Pair(kept, "node")
+        write(DoubleBuffer(kept, "node"), step)
+    restored = DoubleBuffer(kept, "node")
     restored.make_room(80, 1000, ("a/1", 2))
     assert steps(kept) == [2]
     restored.make_room(80, 1000)
@@ -105,16 +107,16 @@ def test_a_first_commit_that_fails_is_followed_by_one_in_the_same_slot(kept: Kep
 
 
 def test_a_new_slot_has_room_for_a_table_of_twice_the_length(kept: Kept) -> None:
-    assert Pair(kept, "node").make_room(200_000, 100_000).fits(200_000, 200_000)
+    assert DoubleBuffer(kept, "node").make_room(200_000, 100_000).fits(200_000, 200_000)
 
 
 def test_where_nothing_was_written_nothing_is_kept_of_what_is_dropped(kept: Kept) -> None:
-    Pair(kept, "node").drop()
+    DoubleBuffer(kept, "node").drop()
     assert kept.segments.names == ()
 
 
 def test_what_is_dropped_keeps_a_page_for_each_slot(kept: Kept) -> None:
-    pair = Pair(kept, "node")
+    pair = DoubleBuffer(kept, "node")
     for step in (1, 2):
         write(pair, step)
     pair.drop()
@@ -126,12 +128,12 @@ def test_what_is_dropped_keeps_a_page_for_each_slot(kept: Kept) -> None:
 
 def test_there_is_memory_under_a_name_once_something_was_written_also_when_that_was_dropped(kept: Kept) -> None:
     def there() -> bool:
-        pair = Pair(kept, "node")
+        pair = DoubleBuffer(kept, "node")
         pair.look()
         return pair.there
 
     assert not there()
-    pair = Pair(kept, "node")
+    pair = DoubleBuffer(kept, "node")
     write(pair, 1)
     assert there()
     pair.drop()
@@ -146,10 +148,10 @@ class Odd:
 
 
 def test_memory_that_cannot_be_mapped_holds_nothing_and_is_no_room() -> None:
-    pair = Pair(Odd(), "node")
+    pair = DoubleBuffer(Odd(), "node")
     assert pair.look() == []
     assert not pair.there
-    with pytest.raises(NoRoom):
+    with pytest.raises(SlotMemoryShort):
         pair.make_room(80, 1000)
 
 
@@ -167,7 +169,7 @@ class Counting(Kept):
 
 def test_once_both_slots_are_large_enough_the_agent_is_asked_for_nothing_more() -> None:
     kept = Counting()
-    pair = Pair(kept, "node")
+    pair = DoubleBuffer(kept, "node")
     for step in (1, 2):
         write(pair, step)
     asked = list(kept.sizes)
@@ -182,11 +184,11 @@ def test_no_descriptor_is_left_open(kept: Kept) -> None:
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    pair = Pair(kept, "node")
+    pair = DoubleBuffer(kept, "node")
     for step in (1, 2):
         write(pair, step)
     before = count()
     pair.look()
-    Pair(Odd(), "node").look()
+    DoubleBuffer(Odd(), "node").look()
     pair.drop()
     assert count() == before

@@ -35,8 +35,8 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def carried(things: Mapping[str, Any], others: Mapping[str, Any]) -> None:
     """Take the state of `things`, write and read it as a checkpoint does, and put it into `others`."""
     taken = {name: part.take() for name, part in parts.make(things).items()}
-    rest, tensors = tree.take_apart(taken)
-    back = tree.put_together(tree.unpack(tree.pack(rest)), [tensor.clone() for tensor in tensors])
+    rest, tensors = tree.split_tensors(taken)
+    back = tree.merge_tensors(tree.unpack(tree.pack(rest)), [tensor.clone() for tensor in tensors])
     for name, part in parts.make(others).items():
         part.put(back[name])
 
@@ -134,11 +134,11 @@ class TestWhatIsRefused:
     def test_a_module_without_values_is_refused_with_the_mend(self) -> None:
         (lazy,) = parts.make({"net": torch.nn.Sequential(torch.nn.LazyLinear(1))}).values()
         with pytest.raises(ConfigError, match=r"0\.weight of net is lazy .* call net with a batch once"):
-            parts.refuse_empty("net", lazy)
+            parts.require_values("net", lazy)
         (meta,) = parts.make({"net": torch.nn.Linear(1, 1, device="meta")}).values()
         with pytest.raises(ConfigError, match=r"weight of net is on the meta device .* net\.to_empty"):
-            parts.refuse_empty("net", meta)
-        parts.refuse_empty("net", parts.make({"net": network()})["net"])
+            parts.require_values("net", meta)
+        parts.require_values("net", parts.make({"net": network()})["net"])
 
     def test_a_tensor_that_cannot_be_a_value_is_refused_with_the_mend(self) -> None:
         with pytest.raises(ConfigError, match="best is a tensor that is on the meta device"):

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.ctl.phase_bar import STYLES, WIDTH, bar, widths
-from launcher.history.recovery import Mark
+from launcher.history.recovery import PhaseEnd
 
 
 def test_every_phase_has_a_colour() -> None:
-    assert set(STYLES) == set(Mark)
+    assert set(STYLES) == set(PhaseEnd)
 
 
 def test_a_bar_is_as_long_as_it_may_be_and_names_what_can_be_seen() -> None:

@@ -7,13 +7,13 @@ import pytest
 from elastic.core.model import MemberState, Role
 from launcher.job.render import COLUMNS, cells, foot_lines, length, rows, speed
 from launcher.job.status import NodeState, NodeStatus, describe
-from launcher.wire.inspect import Snapshot, WorkerNow, WorkerState
+from launcher.wire.inspect import NodeSnapshot, WorkerSnapshot, WorkerState
 from tests.unit.test_status import generation, member, view
 
 
-def worker(index: int, state: WorkerState, *, step: int | None = None, rate: float | None = None) -> WorkerNow:
+def worker(index: int, state: WorkerState, *, step: int | None = None, rate: float | None = None) -> WorkerSnapshot:
     detail = "downloading" if state is WorkerState.PREPARING else ""
-    return WorkerNow(
+    return WorkerSnapshot(
         role=Role.WORKER,
         index=index,
         local_rank=0,
@@ -27,8 +27,8 @@ def worker(index: int, state: WorkerState, *, step: int | None = None, rate: flo
     )
 
 
-def window(*workers: WorkerNow, state: str = "running") -> Snapshot:
-    return Snapshot(
+def window(*workers: WorkerSnapshot, state: str = "running") -> NodeSnapshot:
+    return NodeSnapshot(
         job_id="j",
         node="a-1",
         host="a",

@@ -8,18 +8,27 @@ from typing import Any, cast
 import pytest
 import torch
 
-from elastic.channel.client import METRICS_MAX, Preparing, Progress, Ready, Said, WorkerEnd, encode, said
-from elastic.train.report import INTERVAL_S, NAME_MAX, Reporter, one_number
+from elastic.channel.client import (
+    METRICS_MAX,
+    ChannelClient,
+    PreparationOver,
+    Preparing,
+    Progress,
+    WorkerMessage,
+    encode,
+    said,
+)
+from elastic.train.report import INTERVAL_S, NAME_MAX, ProgressChannel, one_number
 
 
 class End:
     """What an agent would hear; it takes nothing while it is `deaf`."""
 
     def __init__(self) -> None:
-        self.heard: list[Said] = []
+        self.heard: list[WorkerMessage] = []
         self.deaf = False
 
-    def send(self, message: Said) -> bool:
+    def send(self, message: WorkerMessage) -> bool:
         if not self.deaf:
             self.heard.append(said.decode(encode(message)))
         return not self.deaf
@@ -32,11 +41,11 @@ class Script:
         self.end = End()
         self.now = 0.0
         self.connected = 0
-        self.reporter = Reporter(self.connect, lambda: self.now)
+        self.reporter = ProgressChannel(self.connect, lambda: self.now)
 
-    def connect(self) -> WorkerEnd:
+    def connect(self) -> ChannelClient:
         self.connected += 1
-        return cast(WorkerEnd, self.end)
+        return cast(ChannelClient, self.end)
 
     def report(self, step: Any = None, loss: Any = None, **metrics: Any) -> None:
         self.reporter.report(step, loss, metrics)
@@ -171,7 +180,7 @@ def test_without_an_agent_nobody_is_asked_a_second_time() -> None:
     def connect() -> None:
         asked.append(1)
 
-    reporter = Reporter(connect, lambda: 0.0)
+    reporter = ProgressChannel(connect, lambda: 0.0)
     Watched.looked = 0
     for step in range(5):
         reporter.report(step, Watched(), {})
@@ -190,7 +199,7 @@ def test_preparing_is_ended_by_ready_or_by_the_first_report_and_only_once(script
     script.report(1)
     script.report(2)
     kinds = [type(message) for message in script.end.heard]
-    assert kinds == [Preparing, Ready, Preparing, Ready, Progress, Progress]
+    assert kinds == [Preparing, PreparationOver, Preparing, PreparationOver, Progress, Progress]
     assert script.connected == 1
 
 

@@ -7,53 +7,53 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from elastic.core.keys import View
-from elastic.core.kv import OPERATIONS_MAX, Entry
-from elastic.core.membership.decision import Conclude, Form, Open, Reason
+from elastic.core.keys import StoreView
+from elastic.core.kv import OPERATIONS_MAX, KeyValue
+from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason
 from elastic.core.model import (
-    Before,
     Budget,
-    Ended,
+    ChangeReason,
+    FinalStatus,
     Generation,
+    GenerationMember,
     Go,
+    JobSpec,
     Member,
     MemberState,
     Np,
     Outcome,
-    Place,
-    Saved,
-    Spec,
-    Status,
+    OutcomeKind,
+    Predecessor,
+    SavedCheckpoint,
     Verdict,
-    Why,
 )
 from elastic.core.transactions import (
     ARRIVED_REVISIONS_MAX,
     Transaction,
-    leave,
+    deregister,
     propose,
-    record,
+    record_outcome,
     register,
     registered_before,
     run_again,
-    say,
-    unless_others_went,
+    unless_superseded,
+    update_member,
 )
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member, worker_exit
 
-SPEC = Spec(np=Np(low=1, high=3, first=2), slots=1)
-VERDICT = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=4, tag="t", at=1.0)
-OK = Outcome(ended=Ended.OK, over=True, host="h")
-FIRST_WORD = Outcome(ended=Ended.FAILED, over=False, host="h", exits=(worker_exit(),))
-LAST_WORD = Outcome(ended=Ended.FAILED, over=True, host="h", exits=(worker_exit(), worker_exit(1)))
+SPEC = JobSpec(np=Np(low=1, high=3, first=2), slots=1)
+VERDICT = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=4, tag="t", at=1.0)
+OK = Outcome(ended=OutcomeKind.OK, over=True, host="h")
+FIRST_WORD = Outcome(ended=OutcomeKind.FAILED, over=False, host="h", exits=(worker_exit(),))
+LAST_WORD = Outcome(ended=OutcomeKind.FAILED, over=True, host="h", exits=(worker_exit(), worker_exit(1)))
 
 
-def generation(g: int, nodes: str, before: Before | None = None) -> Generation:
+def generation(g: int, nodes: str, before: Predecessor | None = None) -> Generation:
     """A generation of these nodes."""
-    places = tuple(Place(node, "h", (7000,), (8000,)) for node in nodes.split())
-    return Generation(g=g, run=1, tag="", why=Why.LOSS, reason="", members=places, slots=1, before=before)
+    places = tuple(GenerationMember(node, "h", (7000,), (8000,)) for node in nodes.split())
+    return Generation(g=g, run=1, tag="", why=ChangeReason.LOSS, reason="", members=places, slots=1, before=before)
 
 
 def go(g: int) -> Go:
@@ -70,7 +70,7 @@ def a_running_job() -> Shelf:
         shelf.put(KEYS.member(node), member(node), leased=True)
     for g in (1, 2, 3):
         shelf.put(KEYS.outcome(g, "a"), OK)
-    shelf.put(KEYS.generation, generation(4, "a b x", Before(3, ("a",), Why.LOSS)))
+    shelf.put(KEYS.generation, generation(4, "a b x", Predecessor(3, ("a",), ChangeReason.LOSS)))
     shelf.put(KEYS.go, go(4))
     shelf.put(KEYS.events + "1", "something happened")
     return shelf
@@ -83,15 +83,19 @@ def created(shelf: Shelf, node: str = "a") -> int:
 
 # --- proposals ----------------------------------------------------------------------------------------------------
 
-FORM = Form(Reason.LOST, "", generation(5, "a b", Before(4, ("a", "b", "x"), Why.LOSS)), lost=("x",))
-PLANNED = Form(Reason.GROWN, "", generation(5, "a b c", Before(4, ("a", "b", "x"), Why.GROWTH)), planned=True)
-OPEN = Open(Reason.OPENED, "", go(4), absent=("x",))
-CONCLUDE = Conclude(Reason.COMPLETED, "", VERDICT)
+FORM = FormGeneration(
+    Reason.LOST, "", generation(5, "a b", Predecessor(4, ("a", "b", "x"), ChangeReason.LOSS)), lost=("x",)
+)
+PLANNED = FormGeneration(
+    Reason.GROWN, "", generation(5, "a b c", Predecessor(4, ("a", "b", "x"), ChangeReason.GROWTH)), planned=True
+)
+OPEN = OpenGate(Reason.OPENED, "", go(4), absent=("x",))
+CONCLUDE = ConcludeJob(Reason.COMPLETED, "", VERDICT)
 DECISIONS = {"form": FORM, "planned form": PLANNED, "go": OPEN, "verdict": CONCLUDE}
 EVERY_DECISION = pytest.mark.parametrize("decision", DECISIONS.values(), ids=DECISIONS.keys())
 
 
-def proposal(shelf: Shelf, view: View, decision: Form | Open | Conclude) -> Transaction:
+def proposal(shelf: Shelf, view: StoreView, decision: FormGeneration | OpenGate | ConcludeJob) -> Transaction:
     """What `a` sends."""
     return propose(KEYS, view, "a", created(shelf), decision, "tag", 99.0)
 
@@ -124,7 +128,7 @@ CHANGES: dict[str, Callable[[Shelf], object]] = {
 
 
 @EVERY_DECISION
-def test_a_proposal_holds_when_nothing_changed(decision: Form | Open | Conclude) -> None:
+def test_a_proposal_holds_when_nothing_changed(decision: FormGeneration | OpenGate | ConcludeJob) -> None:
     shelf = a_running_job()
     assert shelf.send(proposal(shelf, shelf.view, decision))
 
@@ -132,7 +136,7 @@ def test_a_proposal_holds_when_nothing_changed(decision: Form | Open | Conclude)
 @EVERY_DECISION
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_a_proposal_fails_and_changes_nothing_when(
-    change: Callable[[Shelf], object], decision: Form | Open | Conclude
+    change: Callable[[Shelf], object], decision: FormGeneration | OpenGate | ConcludeJob
 ) -> None:
     shelf = a_running_job()
     transaction = proposal(shelf, shelf.view, decision)
@@ -154,7 +158,7 @@ def test_a_proposal_fails_and_changes_nothing_when(
     ],
 )
 def test_a_proposal_holds_although_something_else_changed(
-    change: Callable[[Shelf], object], decision: Form | Open | Conclude
+    change: Callable[[Shelf], object], decision: FormGeneration | OpenGate | ConcludeJob
 ) -> None:
     shelf = a_running_job()
     transaction = proposal(shelf, shelf.view, decision)
@@ -184,7 +188,7 @@ def test_the_very_first_generation_needs_that_there_is_none() -> None:
     shelf.put(KEYS.incarnation, "i1")
     shelf.put(KEYS.spec, SPEC)
     shelf.put(KEYS.member("a"), member(), leased=True)
-    first = Form(Reason.FORMED, "", generation(1, "a"))
+    first = FormGeneration(Reason.FORMED, "", generation(1, "a"))
     late = proposal(shelf, shelf.view, first)
     assert shelf.send(proposal(shelf, shelf.view, first))
     assert not shelf.send(late)
@@ -193,7 +197,7 @@ def test_the_very_first_generation_needs_that_there_is_none() -> None:
 def test_a_first_generation_with_its_go_is_written_in_one_transaction_over_what_an_older_run_left() -> None:
     shelf = a_running_job()
     go = msgspec.structs.replace(OPEN.go, g=5, tag="")
-    first = Form(Reason.FORMED, "", generation(5, "a"), go=go)
+    first = FormGeneration(Reason.FORMED, "", generation(5, "a"), go=go)
     assert shelf.send(proposal(shelf, shelf.view, first))
     view = shelf.view
     assert view.generation is not None
@@ -224,14 +228,14 @@ def test_a_new_generation_deletes_the_outcomes_of_those_before_the_one_that_the_
 def test_a_generation_that_is_replaced_at_the_gate_keeps_the_outcomes_of_the_one_that_ran() -> None:
     shelf = a_running_job()
     shelf.put(KEYS.outcome(4, "b"), OK)
-    again = Form(Reason.GATE_LOST, "", generation(7, "a", Before(4, ("a", "b", "x"), Why.LOSS)))
+    again = FormGeneration(Reason.GATE_LOST, "", generation(7, "a", Predecessor(4, ("a", "b", "x"), ChangeReason.LOSS)))
     assert shelf.send(proposal(shelf, shelf.view, again))
     assert set(shelf.view.outcomes) == {(4, "b")}
 
 
 def test_a_first_generation_deletes_what_an_older_run_left() -> None:
     shelf = a_running_job()
-    assert shelf.send(proposal(shelf, shelf.view, Form(Reason.FORMED, "", generation(5, "a"))))
+    assert shelf.send(proposal(shelf, shelf.view, FormGeneration(Reason.FORMED, "", generation(5, "a"))))
     assert shelf.view.outcomes == {}
 
 
@@ -240,7 +244,7 @@ def test_a_generation_deletes_what_was_said_of_one_with_its_number_that_somebody
     for key in (KEYS.generation, KEYS.go):
         shelf.delete(key)
     shelf.put(KEYS.outcome(1, "x"), OK)
-    assert shelf.send(proposal(shelf, shelf.view, Form(Reason.FORMED, "", generation(1, "a"))))
+    assert shelf.send(proposal(shelf, shelf.view, FormGeneration(Reason.FORMED, "", generation(1, "a"))))
     assert shelf.view.outcomes.keys().isdisjoint({(1, "x")})
 
 
@@ -275,7 +279,9 @@ def test_a_loss_fails_when_the_lost_member_is_registered_after_all() -> None:
 
 def test_a_loss_that_a_link_has_proven_holds_although_the_registration_still_stands() -> None:
     shelf = a_running_job()
-    proven = Form(Reason.LOST, "", generation(5, "a", Before(4, ("a", "b", "x"), Why.LOSS)), lost=("b", "x"))
+    proven = FormGeneration(
+        Reason.LOST, "", generation(5, "a", Predecessor(4, ("a", "b", "x"), ChangeReason.LOSS)), lost=("b", "x")
+    )
     assert shelf.send(proposal(shelf, shelf.view, proven))
 
 
@@ -291,11 +297,11 @@ def test_a_proposal_fits_into_a_transaction_however_many_are_lost(count: int) ->
     lost = tuple(f"n{number}" for number in range(count))
     shelf = a_running_job()
     for decision in (
-        Form(Reason.LOST, "", FORM.generation, lost=lost),
-        Form(Reason.LOST, "", FORM.generation, lost=lost, forget=lost, unfinished=lost, gone=lost),
-        Form(Reason.LOST, "", FORM.generation, gone=lost),
-        Form(Reason.LOST, "", FORM.generation, lost=("x",), forget=lost, unfinished=lost),
-        Open(Reason.OPENED, "", OPEN.go, absent=lost),
+        FormGeneration(Reason.LOST, "", FORM.generation, lost=lost),
+        FormGeneration(Reason.LOST, "", FORM.generation, lost=lost, forget=lost, unfinished=lost, gone=lost),
+        FormGeneration(Reason.LOST, "", FORM.generation, gone=lost),
+        FormGeneration(Reason.LOST, "", FORM.generation, lost=("x",), forget=lost, unfinished=lost),
+        OpenGate(Reason.OPENED, "", OPEN.go, absent=lost),
     ):
         transaction = proposal(shelf, shelf.view, decision)
         assert len(transaction.compares) + len(transaction.then) <= OPERATIONS_MAX
@@ -337,7 +343,7 @@ def test_a_later_node_leaves_the_spec_and_the_incarnation_as_they_are() -> None:
     assert (shelf.entry(KEYS.spec), shelf.entry(KEYS.incarnation)) == before
 
 
-def arrive(shelf: Shelf, node: str) -> Entry | None:
+def arrive(shelf: Shelf, node: str) -> KeyValue | None:
     """Register a node; who registered last before it."""
     transaction = register(KEYS, shelf.view, node, member(node), shelf.core.grant(5.0, 0.0).id)
     result = shelf.core.txn(transaction.compares, transaction.then, transaction.otherwise)
@@ -357,10 +363,10 @@ def test_only_the_name_is_known_of_who_was_registered_when_it_registered_or_did_
     shelf = a_running_job()
     arrive(shelf, "d")
     arrive(shelf, "d")
-    assert arrive(shelf, "e") == Entry(KEYS.member("d"), b"", 0, 0)
+    assert arrive(shelf, "e") == KeyValue(KEYS.member("d"), b"", 0, 0)
     for _ in range(ARRIVED_REVISIONS_MAX):
         shelf.put(KEYS.events + "1", "something happened")
-    assert arrive(shelf, "f") == Entry(KEYS.member("e"), b"", 0, 0)
+    assert arrive(shelf, "f") == KeyValue(KEYS.member("e"), b"", 0, 0)
 
 
 def test_a_member_disappears_with_its_lease() -> None:
@@ -438,15 +444,15 @@ def test_another_run_replaces_the_verdict_and_registers_in_one_step() -> None:
     assert view.generation.value.g == 4  # Numbers go on, so that no two worlds ever have the same.
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", FinalStatus)
 def test_another_run_of_a_job_that_has_not_completed_knows_its_newest_checkpoint_and_of_others_does_not(
-    status: Status,
+    status: FinalStatus,
 ) -> None:
     shelf = an_ended_job()
-    shelf.put(KEYS.saved, Saved(step=500, host="a", folder="/data", run=1, g=3))
+    shelf.put(KEYS.saved, SavedCheckpoint(step=500, host="a", folder="/data", run=1, g=3))
     shelf.put(KEYS.verdict, msgspec.structs.replace(VERDICT, status=status))
     assert shelf.send(run_again(KEYS, shelf.view, "d", member(), shelf.core.grant(5.0, 0.0).id, AGAIN))
-    assert (shelf.view.saved is not None) is (status is not Status.COMPLETED)
+    assert (shelf.view.saved is not None) is (status is not FinalStatus.COMPLETED)
 
 
 RUN_AGAIN_CHANGES: dict[str, Callable[[Shelf], object]] = {
@@ -485,24 +491,24 @@ def recorded(shelf: Shelf) -> Outcome:
 
 def test_a_last_word_takes_the_place_of_the_first_word() -> None:
     shelf = a_running_job()
-    assert shelf.send(record(KEYS, shelf.view, "b", 4, FIRST_WORD))
-    assert shelf.send(record(KEYS, shelf.view, "b", 4, LAST_WORD))
+    assert shelf.send(record_outcome(KEYS, shelf.view, "b", 4, FIRST_WORD))
+    assert shelf.send(record_outcome(KEYS, shelf.view, "b", 4, LAST_WORD))
     assert recorded(shelf) == LAST_WORD
 
 
 def test_a_late_first_word_never_takes_the_place_of_the_last_word() -> None:
     shelf = a_running_job()
-    late = record(KEYS, shelf.view, "b", 4, FIRST_WORD)
-    assert shelf.send(record(KEYS, shelf.view, "b", 4, LAST_WORD))
+    late = record_outcome(KEYS, shelf.view, "b", 4, FIRST_WORD)
+    assert shelf.send(record_outcome(KEYS, shelf.view, "b", 4, LAST_WORD))
     assert not shelf.send(late)
-    assert not shelf.send(record(KEYS, shelf.view, "b", 4, FIRST_WORD))
+    assert not shelf.send(record_outcome(KEYS, shelf.view, "b", 4, FIRST_WORD))
     assert recorded(shelf) == LAST_WORD
 
 
 def test_an_outcome_outlives_its_node() -> None:
     shelf = a_running_job()
     lease = shelf.view.members["b"].lease
-    assert shelf.send(record(KEYS, shelf.view, "b", 4, OK))
+    assert shelf.send(record_outcome(KEYS, shelf.view, "b", 4, OK))
     shelf.core.revoke(lease)
     assert recorded(shelf) == OK
     assert shelf.view.outcomes[4, "b"].lease == 0
@@ -510,14 +516,14 @@ def test_an_outcome_outlives_its_node() -> None:
 
 def test_an_outcome_can_be_recorded_by_a_node_that_is_no_longer_registered_and_after_the_verdict() -> None:
     shelf = an_ended_job()
-    assert shelf.send(record(KEYS, shelf.view, "b", 4, OK))
+    assert shelf.send(record_outcome(KEYS, shelf.view, "b", 4, OK))
 
 
 @pytest.mark.parametrize("outcome", [FIRST_WORD, LAST_WORD], ids=["first word", "last word"])
 @pytest.mark.parametrize("change", ["the store is another one", "the incarnation is gone"])
 def test_an_outcome_is_not_recorded_in_another_store(change: str, outcome: Outcome) -> None:
     shelf = a_running_job()
-    transaction = record(KEYS, shelf.view, "b", 4, outcome)
+    transaction = record_outcome(KEYS, shelf.view, "b", 4, outcome)
     CHANGES[change](shelf)
     assert not shelf.send(transaction)
 
@@ -533,7 +539,7 @@ def draining() -> Member:
 def test_a_member_says_that_it_drains_and_stays_the_member_that_it_was() -> None:
     shelf = a_running_job()
     old = shelf.view.members["a"]
-    assert shelf.send(say(KEYS, shelf.view, "a", old.create_revision, draining(), old.lease))
+    assert shelf.send(update_member(KEYS, shelf.view, "a", old.create_revision, draining(), old.lease))
     new = shelf.view.members["a"]
     assert (new.value, new.create_revision, new.lease) == (draining(), old.create_revision, old.lease)
 
@@ -544,7 +550,7 @@ def test_a_member_says_that_it_drains_and_stays_the_member_that_it_was() -> None
 def test_a_member_says_nothing_when(change: str) -> None:
     shelf = a_running_job()
     old = shelf.view.members["a"]
-    transaction = say(KEYS, shelf.view, "a", old.create_revision, draining(), old.lease)
+    transaction = update_member(KEYS, shelf.view, "a", old.create_revision, draining(), old.lease)
     CHANGES[change](shelf)
     contents = shelf.contents
     assert not shelf.send(transaction)
@@ -554,13 +560,13 @@ def test_a_member_says_nothing_when(change: str) -> None:
 def test_a_member_that_leaves_takes_only_itself_away() -> None:
     shelf = a_running_job()
     before = {entry.key for entry in shelf.contents}
-    assert shelf.send(leave(KEYS, "a", created(shelf)))
+    assert shelf.send(deregister(KEYS, "a", created(shelf)))
     assert before - {entry.key for entry in shelf.contents} == {KEYS.member("a")}
 
 
 def test_a_member_that_was_registered_anew_is_not_taken_away_by_an_older_word() -> None:
     shelf = a_running_job()
-    transaction = leave(KEYS, "a", created(shelf))
+    transaction = deregister(KEYS, "a", created(shelf))
     register_again(shelf)
     assert not shelf.send(transaction)
     assert "a" in shelf.view.members
@@ -570,7 +576,7 @@ def test_a_member_that_was_registered_anew_is_not_taken_away_by_an_older_word() 
 def test_a_node_with_workers_does_not_register_once_others_have_gone_on_without_them(went: bool) -> None:
     shelf = a_running_job()
     lease = shelf.core.grant(5.0, 0.0).id
-    transaction = unless_others_went(KEYS, shelf.view, register(KEYS, shelf.view, "x", member("x"), lease))
+    transaction = unless_superseded(KEYS, shelf.view, register(KEYS, shelf.view, "x", member("x"), lease))
     if went:
         shelf.put(KEYS.go, go(5))
     assert shelf.send(transaction) is not went

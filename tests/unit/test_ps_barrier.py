@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import integers
 
 from elastic.errors import MessageError
-from elastic.train.ps.barrier import Barrier
+from elastic.train.ps.barrier import GradientBarrier
 
 
-def barrier(*workers: int, trainers: int = 0, step: int = 0) -> Barrier[str]:
-    made: Barrier[str] = Barrier(trainers or len(workers), step=step)
+def barrier(*workers: int, trainers: int = 0, step: int = 0) -> GradientBarrier[str]:
+    made: GradientBarrier[str] = GradientBarrier(trainers or len(workers), step=step)
     for worker in workers:
         made.enter(worker)
     return made
@@ -74,7 +74,7 @@ class TestTheFirstStep:
         assert made.take() == ["a"]
 
     def test_was_done_before_the_server_came_back(self) -> None:
-        made: Barrier[str] = Barrier(2, step=9, opened=True)
+        made: GradientBarrier[str] = GradientBarrier(2, step=9, opened=True)
         made.enter(0)
         made.give(0, 9, "a")
         assert made.take() == ["a"]
@@ -162,7 +162,7 @@ class Workers(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.barrier: Barrier[tuple[int, int]] = Barrier(2)
+        self.barrier: GradientBarrier[tuple[int, int]] = GradientBarrier(2)
         self.at: dict[int, int] = {}
         self.live: set[int] = set()
         self.waiting: dict[int, int] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elastic.train.ps.dense import Dense
-from elastic.train.ps.framing import Shape
+from elastic.train.ps.dense import DenseParameters
+from elastic.train.ps.framing import TensorShape
 from elastic.train.ps.placement import CUT_BYTES
 
 
@@ -24,7 +24,7 @@ class Net(torch.nn.Module):
         self.tied = self.small
 
 
-def every(dense: Dense, servers: int) -> list[list[torch.Tensor]]:
+def every(dense: DenseParameters, servers: int) -> list[list[torch.Tensor]]:
     return [dense.values(server, range(len(dense.specs(server)))) for server in range(servers)]
 
 
@@ -33,20 +33,20 @@ def test_what_is_cut_and_joined_is_the_model_again(servers: int) -> None:
     ours, theirs = Net(), Net()
     for value in theirs.parameters():
         value.data.zero_()
-    values = every(Dense(ours, servers), servers)
-    dense = Dense(theirs, servers)
+    values = every(DenseParameters(ours, servers), servers)
+    dense = DenseParameters(theirs, servers)
     for server in range(servers):
-        assert tuple(map(Shape.of, values[server])) == dense.shapes(server)
+        assert tuple(map(TensorShape.of, values[server])) == dense.shapes(server)
     dense.take(values)
     for name, value in ours.state_dict().items():
         assert torch.equal(theirs.state_dict()[name], value), name
 
 
 def test_every_worker_registers_the_same() -> None:
-    assert [Dense(Net(), 2).specs(server) for server in range(2)] == [
-        Dense(Net(), 2).specs(server) for server in range(2)
+    assert [DenseParameters(Net(), 2).specs(server) for server in range(2)] == [
+        DenseParameters(Net(), 2).specs(server) for server in range(2)
     ]
-    specs = {spec.name: spec for server in range(2) for spec in Dense(Net(), 2).specs(server)}
+    specs = {spec.name: spec for server in range(2) for spec in DenseParameters(Net(), 2).specs(server)}
     assert not specs["frozen"].trained
     assert specs["across"].sizes == (3, 2)
     assert "tied" not in specs, "it is small under another name"
@@ -56,7 +56,7 @@ def test_only_parameters_with_a_gradient_are_pushed_and_then_they_have_none() ->
     model = Net()
     model.small.grad = torch.full((3,), 2.0, dtype=torch.float64)
     model.across.grad = torch.arange(6.0).reshape(2, 3).t()
-    dense = Dense(model, 1)
+    dense = DenseParameters(model, 1)
     indexes, gradients = dense.gradients(0)
     assert [dense.specs(0)[index].name for index in indexes] == ["small", "across"]
     assert [gradient.tolist() for gradient in gradients] == [[2, 2, 2], [0, 3, 1, 4, 2, 5]]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from elastic.errors import MessageError, ModelMismatch
-from elastic.train.ps.framing import Shape
-from elastic.train.ps.parameters import Gradients, Holdings, average
-from elastic.train.ps.protocol import SGD, Give, Mode, PieceSpec, Push, Register, TableSpec
+from elastic.train.ps.framing import TensorShape
+from elastic.train.ps.parameters import ParameterStore, PushedGradients, average
+from elastic.train.ps.protocol import SGD, InitialValues, PieceSpec, PushRequest, RegisterRequest, TableSpec, UpdateMode
 
 PIECE = PieceSpec("w", (4,), "float64", 0, 4, True)
 FROZEN = PieceSpec("frozen", (2,), "float32", 0, 2, False)
@@ -18,18 +18,18 @@ TABLE = TableSpec("rows", 10, 2, "float64", 0, 1.0)
 def register(
     *pieces: PieceSpec,
     tables: tuple[TableSpec, ...] = (),
-    mode: Mode = Mode.ASYNC,
+    mode: UpdateMode = UpdateMode.ASYNC,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-) -> Register:
+) -> RegisterRequest:
     sgd = SGD(momentum=momentum, weight_decay=weight_decay)
-    return Register(session="0-a", mode=mode, sgd=sgd, pieces=pieces, tables=tables)
+    return RegisterRequest(session="0-a", mode=mode, sgd=sgd, pieces=pieces, tables=tables)
 
 
 def push(
-    shapes: tuple[Shape, ...], pieces: tuple[int, ...] = (0,), tables: tuple[int, ...] = (), lr: float = 0.1
-) -> Push:
-    return Push(
+    shapes: tuple[TensorShape, ...], pieces: tuple[int, ...] = (0,), tables: tuple[int, ...] = (), lr: float = 0.1
+) -> PushRequest:
+    return PushRequest(
         session="0-a", number=1, step=0, lr=lr, weight=1.0, pieces=pieces, tables=tables, pull=False, shapes=shapes
     )
 
@@ -38,8 +38,8 @@ def doubles(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def filled(*asked: PieceSpec, momentum: float = 0.0, weight_decay: float = 0.0) -> Holdings:
-    holdings = Holdings(0, 1)
+def filled(*asked: PieceSpec, momentum: float = 0.0, weight_decay: float = 0.0) -> ParameterStore:
+    holdings = ParameterStore(0, 1)
     holdings.register(register(*asked, momentum=momentum, weight_decay=weight_decay))
     holdings.fill(range(len(asked)), [torch.arange(4, dtype=torch.float64)[: spec.stop - spec.start] for spec in asked])
     return holdings
@@ -47,7 +47,7 @@ def filled(*asked: PieceSpec, momentum: float = 0.0, weight_decay: float = 0.0) 
 
 class TestValues:
     def test_the_first_that_are_given_stay(self) -> None:
-        holdings = Holdings(0, 1)
+        holdings = ParameterStore(0, 1)
         holdings.register(register(PIECE, FROZEN))
         assert holdings.missing() == (0, 1)
         holdings.fill((0,), [doubles(1, 2, 3, 4)])
@@ -61,7 +61,7 @@ class TestValues:
         assert holdings.values()[0].tolist() == [0, 1, 2, 3]
 
     def test_a_file_counts_before_the_workers(self) -> None:
-        holdings = Holdings(0, 2, {"w": torch.arange(8.0).reshape(2, 4)})
+        holdings = ParameterStore(0, 2, {"w": torch.arange(8.0).reshape(2, 4)})
         holdings.register(
             register(PieceSpec("w", (2, 4), "float64", 4, 8, True), PieceSpec("v", (4,), "float64", 0, 4, True))
         )
@@ -71,19 +71,19 @@ class TestValues:
 
     def test_a_file_with_another_shape_is_refused(self) -> None:
         with pytest.raises(ModelMismatch, match=r"w is \[3\] in the file, and \[4\] in the model"):
-            Holdings(0, 1, {"w": torch.zeros(3)}).register(register(PIECE))
+            ParameterStore(0, 1, {"w": torch.zeros(3)}).register(register(PIECE))
         with pytest.raises(ModelMismatch, match="rows is"):
-            Holdings(0, 1, {"rows": torch.zeros(3)}).register(register(tables=(TABLE,)))
+            ParameterStore(0, 1, {"rows": torch.zeros(3)}).register(register(tables=(TABLE,)))
 
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
     def test_sixteen_bit_parameters_do_not_lose_small_changes(self, dtype: str) -> None:
         half = PieceSpec("w", (4,), dtype, 0, 4, True)
-        holdings = Holdings(0, 1)
+        holdings = ParameterStore(0, 1)
         holdings.register(register(half))
         one = torch.ones(4, dtype=holdings_dtype(dtype))
         holdings.fill((0,), [one])
         for _ in range(100):
-            holdings.apply(Gradients(1.0, 1e-4, {0: one}))
+            holdings.apply(PushedGradients(1.0, 1e-4, {0: one}))
         assert holdings.values()[0].dtype == one.dtype
         assert holdings.values()[0].float().tolist() == pytest.approx([0.99] * 4, abs=4e-3)
 
@@ -104,12 +104,12 @@ class TestRegistration:
             (register(PieceSpec("w", (4,), "float32", 0, 4, True)), "float32"),
             (register(PIECE, FROZEN), "have 1 pieces or tables here, this worker 2"),
             (register(PIECE, tables=(TABLE,)), "this worker 1"),
-            (register(PIECE, mode=Mode.SYNC), "the servers have async, this worker registers sync"),
+            (register(PIECE, mode=UpdateMode.SYNC), "the servers have async, this worker registers sync"),
             (register(PIECE, momentum=0.9), "momentum=0.9"),
         ],
     )
     def test_another_model_or_another_training_is_refused_and_the_difference_named(
-        self, other: Register, said: str
+        self, other: RegisterRequest, said: str
     ) -> None:
         holdings = filled(PIECE)
         with pytest.raises(ModelMismatch, match=said):
@@ -129,8 +129,8 @@ class TestRegistration:
             register(tables=(TableSpec("rows", 10, 2, "float32", 0, float("nan")),)),
         ],
     )
-    def test_what_no_model_has_is_refused(self, wrong: Register) -> None:
-        holdings = Holdings(0, 1)
+    def test_what_no_model_has_is_refused(self, wrong: RegisterRequest) -> None:
+        holdings = ParameterStore(0, 1)
         with pytest.raises(MessageError):
             holdings.register(wrong)
         assert not holdings.registered
@@ -146,21 +146,21 @@ class TestSgd:
             gradient = torch.sin(torch.arange(4, dtype=torch.float64) + step)
             theirs.grad = gradient.clone()
             optimizer.step()
-            holdings.apply(Gradients(1.0, 0.1, {0: gradient}))
+            holdings.apply(PushedGradients(1.0, 0.1, {0: gradient}))
         assert torch.equal(holdings.values()[0], theirs.detach())
 
     def test_the_average_weighs_and_a_worker_without_a_gradient_counts_as_zero(self) -> None:
-        one = Gradients(1.0, 0.1, {0: doubles(4, 8)})
-        other = Gradients(3.0, 0.5, {0: doubles(8, 0), 1: doubles(4)})
+        one = PushedGradients(1.0, 0.1, {0: doubles(4, 8)})
+        other = PushedGradients(3.0, 0.5, {0: doubles(8, 0), 1: doubles(4)})
         mean = average([one, other])
         assert mean.lr == 0.1
         assert mean.pieces[0].tolist() == [7, 2]
         assert mean.pieces[1].tolist() == [3]
 
     def test_the_average_of_rows_adds_up_those_of_one_id(self) -> None:
-        one = Gradients(1.0, 1.0, {}, {0: (torch.tensor([1, 2]), torch.ones(2, 2))})
-        other = Gradients(1.0, 1.0, {}, {0: (torch.tensor([2]), torch.ones(1, 2))})
-        holdings = Holdings(0, 1)
+        one = PushedGradients(1.0, 1.0, {}, {0: (torch.tensor([1, 2]), torch.ones(2, 2))})
+        other = PushedGradients(1.0, 1.0, {}, {0: (torch.tensor([2]), torch.ones(1, 2))})
+        holdings = ParameterStore(0, 1)
         holdings.register(register(tables=(TableSpec("rows", 10, 2, "float32", 0, 0.0),)))
         holdings.apply(average([one, other]))
         assert holdings.tables[0].rows(torch.tensor([0, 1, 2]))[:, 0].tolist() == [0, -0.5, -1]
@@ -169,17 +169,17 @@ class TestSgd:
 class TestPushes:
     def test_that_do_not_fit_are_refused_by_their_header(self) -> None:
         holdings = filled(PIECE, FROZEN)
-        good = Shape("float64", (4,))
+        good = TensorShape("float64", (4,))
         holdings.check_push(push((good,)))
         for wrong in (
-            push((Shape("float64", (5,)),)),
-            push((Shape("float32", (4,)),)),
-            push((Shape("float64", (2, 2)),)),
+            push((TensorShape("float64", (5,)),)),
+            push((TensorShape("float32", (4,)),)),
+            push((TensorShape("float64", (2, 2)),)),
             push((good, good)),
             push((good, good), pieces=(0, 0)),
             push((), pieces=(0,)),
             push((good,), pieces=(7,)),
-            push((Shape("float32", (2,)),), pieces=(1,)),
+            push((TensorShape("float32", (2,)),), pieces=(1,)),
             push((good,), tables=(0,)),
             push((good,), lr=float("inf")),
             push((good,), lr=float("nan")),
@@ -188,18 +188,18 @@ class TestPushes:
                 holdings.check_push(wrong)
 
     def test_of_rows_that_do_not_fit_are_refused(self) -> None:
-        holdings = Holdings(1, 2)
+        holdings = ParameterStore(1, 2)
         holdings.register(register(tables=(TABLE,)))
-        ids, rows = Shape("int64", (2,)), Shape("float64", (2, 2))
+        ids, rows = TensorShape("int64", (2,)), TensorShape("float64", (2, 2))
         holdings.check_push(push((ids, rows), pieces=(), tables=(0,)))
         for wrong in (
             push((ids, rows), pieces=(), tables=(1,)),
             push((ids, rows, ids, rows), pieces=(), tables=(0, 0)),
             push((ids,), pieces=(), tables=(0,)),
-            push((Shape("int32", (2,)), rows), pieces=(), tables=(0,)),
-            push((ids, Shape("float64", (3, 2))), pieces=(), tables=(0,)),
-            push((ids, Shape("float64", (2, 3))), pieces=(), tables=(0,)),
-            push((ids, Shape("float32", (2, 2))), pieces=(), tables=(0,)),
+            push((TensorShape("int32", (2,)), rows), pieces=(), tables=(0,)),
+            push((ids, TensorShape("float64", (3, 2))), pieces=(), tables=(0,)),
+            push((ids, TensorShape("float64", (2, 3))), pieces=(), tables=(0,)),
+            push((ids, TensorShape("float32", (2, 2))), pieces=(), tables=(0,)),
         ):
             with pytest.raises(MessageError):
                 holdings.check_push(wrong)
@@ -210,25 +210,25 @@ class TestPushes:
 
     def test_first_values_that_do_not_fit_are_refused(self) -> None:
         holdings = filled(PIECE)
-        holdings.check_give(Give(session="0-a", pieces=(0,), shapes=(Shape("float64", (4,)),)))
+        holdings.check_give(InitialValues(session="0-a", pieces=(0,), shapes=(TensorShape("float64", (4,)),)))
         with pytest.raises(MessageError):
-            holdings.check_give(Give(session="0-a", pieces=(0,), shapes=(Shape("float64", (3,)),)))
+            holdings.check_give(InitialValues(session="0-a", pieces=(0,), shapes=(TensorShape("float64", (3,)),)))
 
 
 def test_a_snapshot_of_it_all_goes_on_to_the_same_bits() -> None:
-    def trained(holdings: Holdings, steps: range) -> Holdings:
+    def trained(holdings: ParameterStore, steps: range) -> ParameterStore:
         for step in steps:
             ids = torch.tensor([step, 3, step])
             rows = torch.full((3, 2), 0.5, dtype=torch.float64)
-            holdings.apply(Gradients(1.0, 0.1, {0: torch.full((4,), float(step)).double()}, {0: (ids, rows)}))
+            holdings.apply(PushedGradients(1.0, 0.1, {0: torch.full((4,), float(step)).double()}, {0: (ids, rows)}))
         return holdings
 
-    first = Holdings(0, 1)
+    first = ParameterStore(0, 1)
     asked = register(PIECE, tables=(TABLE,), momentum=0.9)
     first.register(asked)
     first.fill((0,), [doubles(0, 1, 2, 3)])
     trained(first, range(3))
-    second = Holdings(0, 1)
+    second = ParameterStore(0, 1)
     second.load(first.state())
     assert not second.registered
     second.register(asked)
@@ -241,9 +241,9 @@ def test_a_snapshot_of_it_all_goes_on_to_the_same_bits() -> None:
 
 def test_a_server_that_came_back_takes_another_mode_but_not_another_model() -> None:
     first = filled(PIECE)
-    second = Holdings(0, 1)
+    second = ParameterStore(0, 1)
     second.load(first.state())
     with pytest.raises(ModelMismatch):
         second.register(register(FROZEN))
-    second.register(register(PIECE, mode=Mode.SYNC))
-    assert second.mode is Mode.SYNC
+    second.register(register(PIECE, mode=UpdateMode.SYNC))
+    assert second.mode is UpdateMode.SYNC

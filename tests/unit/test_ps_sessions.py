@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import SessionReplaced
-from elastic.train.ps.sessions import Sessions, State, UnknownSession
+from elastic.train.ps.sessions import SessionState, UnknownSession, WorkerSessions
 
 LOST_AFTER_S = 10.0
 
 
 @pytest.fixture
-def sessions() -> Sessions:
-    return Sessions(LOST_AFTER_S)
+def sessions() -> WorkerSessions:
+    return WorkerSessions(LOST_AFTER_S)
 
 
 class TestLife:
-    def test_a_worker_that_said_hello_is_live_and_its_session_is_known(self, sessions: Sessions) -> None:
+    def test_a_worker_that_said_hello_is_live_and_its_session_is_known(self, sessions: WorkerSessions) -> None:
         sessions.hello(3, "3-a", 0.0)
         assert sessions.live() == [3]
         assert sessions.check("3-a") == 3
 
-    def test_a_broken_connection_is_a_loss_after_ten_seconds_and_not_before(self, sessions: Sessions) -> None:
+    def test_a_broken_connection_is_a_loss_after_ten_seconds_and_not_before(self, sessions: WorkerSessions) -> None:
         line = sessions.hello(0, "0-a", 0.0)
         assert sessions.broke(0, line, 5.0)
         assert sessions.next_lapse() == 15.0
@@ -32,19 +32,19 @@ class TestLife:
         assert sessions.next_lapse() is None
         assert sessions.lapse(99.0) == []
 
-    def test_a_worker_that_comes_back_in_time_is_no_loss(self, sessions: Sessions) -> None:
+    def test_a_worker_that_comes_back_in_time_is_no_loss(self, sessions: WorkerSessions) -> None:
         line = sessions.hello(0, "0-a", 0.0)
         sessions.broke(0, line, 5.0)
         sessions.hello(0, "0-a", 14.0)
         assert sessions.lapse(99.0) == []
 
-    def test_the_end_of_an_old_connection_is_not_that_of_the_new_one(self, sessions: Sessions) -> None:
+    def test_the_end_of_an_old_connection_is_not_that_of_the_new_one(self, sessions: WorkerSessions) -> None:
         old = sessions.hello(0, "0-a", 0.0)
         sessions.hello(0, "0-a", 1.0)
         assert not sessions.broke(0, old, 2.0)
-        assert sessions.seen[0].state is State.HERE
+        assert sessions.seen[0].state is SessionState.HERE
 
-    def test_a_worker_that_closed_is_no_loss_when_its_connection_ends(self, sessions: Sessions) -> None:
+    def test_a_worker_that_closed_is_no_loss_when_its_connection_ends(self, sessions: WorkerSessions) -> None:
         line = sessions.hello(0, "0-a", 0.0)
         assert sessions.close("0-a", 1.0) == 0
         assert not sessions.broke(0, line, 2.0)
@@ -52,7 +52,9 @@ class TestLife:
         with pytest.raises(UnknownSession):
             sessions.check("0-a")
 
-    def test_a_lost_worker_may_come_back_with_its_session_and_its_pushes_stay_counted(self, sessions: Sessions) -> None:
+    def test_a_lost_worker_may_come_back_with_its_session_and_its_pushes_stay_counted(
+        self, sessions: WorkerSessions
+    ) -> None:
         line = sessions.hello(0, "0-a", 0.0)
         sessions.seen[0].applied = 7
         sessions.broke(0, line, 0.0)
@@ -65,7 +67,7 @@ class TestLife:
 
 
 class TestReplaced:
-    def test_another_process_with_the_number_replaces_the_session_at_once(self, sessions: Sessions) -> None:
+    def test_another_process_with_the_number_replaces_the_session_at_once(self, sessions: WorkerSessions) -> None:
         sessions.hello(0, "0-a", 0.0)
         sessions.seen[0].applied = 7
         sessions.hello(0, "0-b", 1.0)
@@ -74,7 +76,7 @@ class TestReplaced:
         with pytest.raises(SessionReplaced, match="another process has come as worker 0"):
             sessions.check("0-a")
 
-    def test_the_replaced_one_cannot_come_back(self, sessions: Sessions) -> None:
+    def test_the_replaced_one_cannot_come_back(self, sessions: WorkerSessions) -> None:
         sessions.hello(0, "0-a", 0.0)
         sessions.hello(0, "0-b", 1.0)
         with pytest.raises(SessionReplaced):
@@ -82,14 +84,14 @@ class TestReplaced:
         assert sessions.check("0-b") == 0
 
     @pytest.mark.parametrize("session", ["", "0", "x-a", "-1-a", "99999999999999999999-a", "٣-a", "1-a"])
-    def test_a_session_that_nobody_opened_is_unknown(self, sessions: Sessions, session: str) -> None:
+    def test_a_session_that_nobody_opened_is_unknown(self, sessions: WorkerSessions, session: str) -> None:
         sessions.hello(3, "3-a", 0.0)
         with pytest.raises(UnknownSession):
             sessions.check(session)
 
 
 class TestTheEnd:
-    def test_by_hand_it_is_over_when_all_have_come_and_closed_or_are_lost(self, sessions: Sessions) -> None:
+    def test_by_hand_it_is_over_when_all_have_come_and_closed_or_are_lost(self, sessions: WorkerSessions) -> None:
         sessions.hello(0, "0-a", 0.0)
         sessions.close("0-a", 1.0)
         assert not sessions.over(2, replaced=False), "worker 1 has yet to come"
@@ -100,7 +102,7 @@ class TestTheEnd:
         sessions.lapse(13.0)
         assert sessions.over(2, replaced=False)
 
-    def test_under_the_launcher_a_loss_is_no_end(self, sessions: Sessions) -> None:
+    def test_under_the_launcher_a_loss_is_no_end(self, sessions: WorkerSessions) -> None:
         line = sessions.hello(0, "0-a", 0.0)
         sessions.broke(0, line, 0.0)
         sessions.lapse(10.0)
@@ -111,19 +113,19 @@ class TestTheEnd:
         sessions.close("0-b", 14.0)
         assert sessions.over(1, replaced=True)
 
-    def test_nobody_ever_seen_is_no_end(self, sessions: Sessions) -> None:
+    def test_nobody_ever_seen_is_no_end(self, sessions: WorkerSessions) -> None:
         assert not sessions.over(1, replaced=False)
 
 
 class TestFirstValues:
-    def test_those_of_worker_0_win_and_the_others_wait_for_it(self, sessions: Sessions) -> None:
+    def test_those_of_worker_0_win_and_the_others_wait_for_it(self, sessions: WorkerSessions) -> None:
         sessions.hello(1, "1-a", 0.0)
         assert sessions.giver({1}, 2) is None
         sessions.hello(0, "0-a", 1.0)
         assert sessions.giver({1}, 2) is None, "worker 0 is here, and has not yet registered"
         assert sessions.giver({0, 1}, 2) == 0
 
-    def test_without_worker_0_the_lowest_gives_them_once_it_cannot_come_first(self, sessions: Sessions) -> None:
+    def test_without_worker_0_the_lowest_gives_them_once_it_cannot_come_first(self, sessions: WorkerSessions) -> None:
         sessions.hello(2, "2-a", 0.0)
         sessions.hello(3, "3-a", 0.0)
         assert sessions.giver({2, 3}, 3) is None
@@ -134,13 +136,13 @@ class TestFirstValues:
         sessions.lapse(10.0)
         assert sessions.giver({2, 3}, 9) == 2
 
-    def test_nobody_who_registered_is_nobody(self, sessions: Sessions) -> None:
+    def test_nobody_who_registered_is_nobody(self, sessions: WorkerSessions) -> None:
         assert sessions.giver((), 0) is None
 
 
-def test_a_server_that_came_back_waits_for_the_workers_it_knew(sessions: Sessions) -> None:
-    assert sessions.restore(1, "1-a", 5, State.HERE, 100.0)
-    assert not sessions.restore(0, "0-a", 9, State.CLOSED, 100.0)
+def test_a_server_that_came_back_waits_for_the_workers_it_knew(sessions: WorkerSessions) -> None:
+    assert sessions.restore(1, "1-a", 5, SessionState.HERE, 100.0)
+    assert not sessions.restore(0, "0-a", 9, SessionState.CLOSED, 100.0)
     assert sessions.live() == [1]
     assert sessions.seen[1].applied == 5
     assert not sessions.over(2, replaced=False)

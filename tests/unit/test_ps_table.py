@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from elastic.train.ps.protocol import SGD, TableSpec
-from elastic.train.ps.sparse_table import Table, first_rows
+from elastic.train.ps.sparse_table import SparseTable, first_rows
 
 SPEC = TableSpec("rows", 1_000_000, 8, "float64", 7, 0.5)
 
@@ -14,13 +14,13 @@ def numbers(*ids: int) -> torch.Tensor:
     return torch.tensor(ids, dtype=torch.int64)
 
 
-def table(spec: TableSpec = SPEC, base: torch.Tensor | None = None) -> Table:
-    return Table(spec, 0, 1, base)
+def table(spec: TableSpec = SPEC, base: torch.Tensor | None = None) -> SparseTable:
+    return SparseTable(spec, 0, 1, base)
 
 
 class TestFirstRows:
     def test_follow_from_seed_and_id_alone(self) -> None:
-        one, other = table().rows(numbers(5, 999_999)), Table(SPEC, 1, 2).rows(numbers(999_999, 5))
+        one, other = table().rows(numbers(5, 999_999)), SparseTable(SPEC, 1, 2).rows(numbers(999_999, 5))
         assert torch.equal(one, other.flip(0))
 
     def test_are_the_same_on_every_machine_and_in_every_version(self) -> None:

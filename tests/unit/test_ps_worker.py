@@ -82,7 +82,7 @@ class TestRoster:
             '{"generation": 1, "revision": 2, "servers": ["a:1", ""], "workers": [{"index": 0, "endpoint": "b:1"}, '
             '{"index": 5, "endpoint": ""}], "heters": []}'
         )
-        found = cluster.roster(str(path))
+        found = cluster.cluster_spec(str(path))
         assert found is not None
         assert found.servers == ("a:1", "")
         assert [worker.index for worker in found.workers] == [0, 5]
@@ -90,9 +90,9 @@ class TestRoster:
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"servers": [1]}', '{"servers": "a"}'])
     def test_one_that_cannot_be_read_is_passed_over(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "roster").write_text(text)
-        assert cluster.roster(str(tmp_path / "roster")) is None
-        assert cluster.roster(str(tmp_path / "absent")) is None
-        assert cluster.roster("") is None
+        assert cluster.cluster_spec(str(tmp_path / "roster")) is None
+        assert cluster.cluster_spec(str(tmp_path / "absent")) is None
+        assert cluster.cluster_spec("") is None
 
     def test_without_one_the_environment_counts(self) -> None:
         assert cluster.servers(WORKER) == ("127.0.0.1:6174",)

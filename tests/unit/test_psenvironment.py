@@ -9,26 +9,30 @@ from collections.abc import Mapping
 import pytest
 
 from elastic import environment as elastic_environ
-from elastic.core.model import Generation, Place, Role, Seat, Why
+from elastic.core.model import ChangeReason, Generation, GenerationMember, Role, Task
 from launcher.system.private_env import SECRETS
-from launcher.workers.environment import LIST_BYTES_MAX, Told, worker_environment
-from launcher.workers.ps_environment import log_name, ps_environment, roster_document
+from launcher.workers.environment import LIST_BYTES_MAX, LaunchContext, worker_environment
+from launcher.workers.ps_environment import cluster_spec_document, log_name, ps_environment
 
 SERVER, WORKER, HETER = Role.SERVER, Role.WORKER, Role.HETER
 
 
-def place(number: int, *seats: tuple[Role, int], host: str = "192.168.0.{}", ports: tuple[int, ...] = ()) -> Place:
-    return Place(
+def place(
+    number: int, *seats: tuple[Role, int], host: str = "192.168.0.{}", ports: tuple[int, ...] = ()
+) -> GenerationMember:
+    return GenerationMember(
         node=f"n{number}",
         host=host.format(number),
         masters=(5000 + number, 5100 + number, 5200 + number),
         ports=ports or tuple(6170 + position for position in range(len(seats))),
-        seats=tuple(Seat(role, index) for role, index in seats),
+        seats=tuple(Task(role, index) for role, index in seats),
     )
 
 
-def generation(*places: Place) -> Generation:
-    return Generation(g=7, run=1, tag="t", why=Why.FIRST, reason="all are here", slots=1, members=places, rev=3)
+def generation(*places: GenerationMember) -> Generation:
+    return Generation(
+        g=7, run=1, tag="t", why=ChangeReason.FIRST, reason="all are here", slots=1, members=places, rev=3
+    )
 
 
 DOCUMENTED = generation(
@@ -52,7 +56,7 @@ def environment(
     master: str = "192.168.0.16:5016",
     interface: str | None = None,
 ) -> dict[str, str]:
-    told = Told(
+    told = LaunchContext(
         base=base or {},
         generation=world,
         master=master,
@@ -244,9 +248,15 @@ def test_threads_are_limited_only_where_processes_share_a_node() -> None:
 
 def test_a_collective_job_started_by_such_a_process_knows_nothing_of_its_role() -> None:
     world = Generation(
-        g=1, run=1, tag="", why=Why.FIRST, reason="", slots=1, members=(Place("n", "h", (5000,), (6000,)),)
+        g=1,
+        run=1,
+        tag="",
+        why=ChangeReason.FIRST,
+        reason="",
+        slots=1,
+        members=(GenerationMember("n", "h", (5000,), (6000,)),),
     )
-    told = Told(
+    told = LaunchContext(
         base=environment(DOCUMENTED, 0, 0),
         generation=world,
         master="h:5000",
@@ -271,14 +281,14 @@ def test_lists_that_are_too_long_are_left_out_and_the_roster_serves() -> None:
     assert found["PADDLE_TRAINERS"] == "4000"
     assert max(map(len, found.values())) <= LIST_BYTES_MAX
     subprocess.run(["true"], env={**found, "PATH": "/usr/bin:/bin"}, check=True)
-    assert len(json.loads(roster_document(many))["workers"]) == 4000
+    assert len(json.loads(cluster_spec_document(many))["workers"]) == 4000
 
 
 # The roster and the logs
 
 
 def test_the_roster_says_who_is_where_by_index() -> None:
-    assert json.loads(roster_document(HETEROGENEOUS)) == {
+    assert json.loads(cluster_spec_document(HETEROGENEOUS)) == {
         "generation": 7,
         "revision": 3,
         "servers": ["192.168.0.16:6170", "192.168.0.17:6170"],
@@ -295,7 +305,7 @@ def test_the_roster_says_who_is_where_by_index() -> None:
 
 def test_a_vacant_seat_of_a_server_keeps_its_place_in_the_roster() -> None:
     world = generation(place(1, (SERVER, 2)), place(2, (SERVER, 0)), place(3, (WORKER, 4)))
-    found = json.loads(roster_document(world))
+    found = json.loads(cluster_spec_document(world))
     assert found["servers"] == ["192.168.0.2:6170", "", "192.168.0.1:6170"]
     assert found["workers"] == [{"index": 4, "endpoint": "192.168.0.3:6170"}]
     assert found["heters"] == []
@@ -303,7 +313,7 @@ def test_a_vacant_seat_of_a_server_keeps_its_place_in_the_roster() -> None:
 
 @pytest.mark.parametrize(
     ("seat", "name"),
-    [(Seat(SERVER, 0), "serverlog.0"), (Seat(WORKER, 3), "workerlog.3"), (Seat(HETER, 1), "heterlog.1")],
+    [(Task(SERVER, 0), "serverlog.0"), (Task(WORKER, 3), "workerlog.3"), (Task(HETER, 1), "heterlog.1")],
 )
-def test_each_kind_of_process_has_its_own_logs(seat: Seat, name: str) -> None:
+def test_each_kind_of_process_has_its_own_logs(seat: Task, name: str) -> None:
     assert log_name(seat) == name

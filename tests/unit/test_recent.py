@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.tail_buffer import KEPT_BYTES, PIECE_BYTES, Recent
-from launcher.logs.writer_protocol import Ring
+from launcher.logs.tail_buffer import KEPT_BYTES, PIECE_BYTES, TailBuffer
+from launcher.logs.writer_protocol import RingBuffer
 
 SIZES = st.lists(st.sampled_from([1, 7, 1000, PIECE_BYTES // 2 + 1, PIECE_BYTES, 1 << 16]), max_size=60)
 
 
 @given(SIZES)
 def test_the_end_is_whole_and_says_whether_there_was_more(sizes: list[int]) -> None:
-    recent, whole = Recent(), b""
+    recent, whole = TailBuffer(), b""
     for number, size in enumerate(sizes):
         piece = bytes([number % 256]) * size
         recent.add(piece)
@@ -25,14 +25,14 @@ def test_the_end_is_whole_and_says_whether_there_was_more(sizes: list[int]) -> N
 
 
 def test_many_short_pieces_take_no_more_memory_than_few_long_ones() -> None:
-    recent = Recent()
+    recent = TailBuffer()
     for _ in range(2 * KEPT_BYTES):
         recent.add(b"x")
     assert len(recent._pieces) <= KEPT_BYTES // PIECE_BYTES + 2
 
 
 def test_a_line_of_ours_ends_an_unfinished_one() -> None:
-    recent = Recent()
+    recent = TailBuffer()
     for text in (b"one\n", b"two"):
         recent.add(text)
         recent.add_line(b"ours")
@@ -41,7 +41,7 @@ def test_a_line_of_ours_ends_an_unfinished_one() -> None:
 
 @given(st.lists(st.integers(1, 60), max_size=80), st.integers(0, 5))
 def test_what_is_in_the_ring_stays_as_it_is_until_it_is_freed(sizes: list[int], behind: int) -> None:
-    ring, there = Ring(4096), dict[int, tuple[int, bytes]]()
+    ring, there = RingBuffer(4096), dict[int, tuple[int, bytes]]()
     for number, size in enumerate((size * 16 for size in sizes), 1):
         data = bytes([number]) * size
         while (at := ring.put(data, number)) is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.core.model import Cause, FailedToo, Role, Status, Verdict, WorkerExit
-from launcher.text.failure_report import abort_line, echo_line, ended_lines, failure_lines, stopped_line
+from elastic.core.model import Cause, FinalStatus, OtherFailure, Role, Verdict, WorkerExit
+from launcher.text.failure_report import abort_line, ended_lines, failure_lines, secondary_line, stopped_worker_line
 
 FIRST = WorkerExit(
     rank=2,
@@ -17,7 +17,7 @@ ABORT = "ABORT!!! Out of all 8 trainers, the trainer process with rank=[2,3] was
 CAUSE = Cause(g=4, host="10.0.0.5", node="10.0.0.5-ab12", exits=(FIRST, SECOND), ranks=(2, 3), world_size=8)
 
 
-def verdict(status: Status, cause: Cause | None = None) -> Verdict:
+def verdict(status: FinalStatus, cause: Cause | None = None) -> Verdict:
     return Verdict(status=status, reason="all workers ended well", run=1, g=4, tag="t", at=1000.0, cause=cause)
 
 
@@ -49,7 +49,7 @@ def test_a_failure_without_output_or_exits_still_has_a_report() -> None:
 
 
 def test_ranks_that_failed_on_other_nodes_are_named_with_their_hosts_and_logs() -> None:
-    other = FailedToo(5, "10.0.0.6", "exit 1", "/log/workerlog.5")
+    other = OtherFailure(5, "10.0.0.6", "exit 1", "/log/workerlog.5")
     cause = Cause(g=4, host="10.0.0.5", node="n", exits=(FIRST,), ranks=(2, 5), world_size=8, others=(other,))
     assert "rank=[2,5]" in failure_lines(cause)[0]
     assert "On host 10.0.0.6: rank 5: exit 1, log /log/workerlog.5." in failure_lines(cause)
@@ -64,11 +64,11 @@ def test_a_server_that_failed_is_called_a_server_and_not_counted_among_the_train
         "Its log is /log/serverlog.1 on host h.",
         "Server 1 wrote nothing to its log.",
     ]
-    assert echo_line(cause) == "==== ended because server=[1] failed on host h, see serverlog.1 ===="
+    assert secondary_line(cause) == "==== ended because server=[1] failed on host h, see serverlog.1 ===="
 
 
 def test_a_trainer_and_a_server_that_failed_have_a_sentence_each() -> None:
-    heter = FailedToo(0, "h", "exit 1", role=Role.HETER)
+    heter = OtherFailure(0, "h", "exit 1", role=Role.HETER)
     cause = Cause(g=4, host="h", node="n", exits=(FIRST,), ranks=(2,), world_size=2, others=(heter,))
     assert [line.partition(" was")[0] for line in failure_lines(cause)[:2]] == [
         "ABORT!!! Out of all 2 trainers, the trainer process with rank=[2]",
@@ -78,14 +78,14 @@ def test_a_trainer_and_a_server_that_failed_have_a_sentence_each() -> None:
 
 def test_a_stopped_worker_reads_why() -> None:
     why = "because rank=[4] failed on host h, see workerlog.4"
-    assert stopped_line(why) == "==== stopped because rank=[4] failed on host h, see workerlog.4 ===="
+    assert stopped_worker_line(why) == "==== stopped because rank=[4] failed on host h, see workerlog.4 ===="
 
 
 def test_a_node_that_comes_late_reads_when_and_how_and_what_to_do() -> None:
-    assert ended_lines(verdict(Status.COMPLETED), "j1", 1000.0 + 7300) == [
+    assert ended_lines(verdict(FinalStatus.COMPLETED), "j1", 1000.0 + 7300) == [
         "Job j1 completed 2 hours ago (run 1, generation 4): all workers ended well.",
         "To run it again, start it with --rerun; for another job, use another --job_id.",
     ]
-    failed = ended_lines(verdict(Status.FAILED, CAUSE), "j1", 1000.0 - 50)
+    failed = ended_lines(verdict(FinalStatus.FAILED, CAUSE), "j1", 1000.0 - 50)
     assert failed[0].startswith("Job j1 failed just now")
     assert failed[1:-1] == failure_lines(CAUSE)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
-from elastic.train.comm.rank_errors import raise_first, word
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable
+from elastic.train.comm.rank_errors import encode_error, raise_first
 from elastic.train.restore.choose import (
-    Choice,
-    Damaged,
-    Known,
-    Report,
-    Seen,
+    DamagedCheckpoint,
+    KnownCheckpoint,
+    RestoreChoice,
+    RestoreReport,
+    VisibleCheckpoint,
     check_newest,
     choices,
     known,
@@ -20,39 +20,41 @@ from elastic.train.restore.choose import (
     trouble,
 )
 
-OLD, NEW = Seen(100, 2, "step-0000000100.g2"), Seen(150, 3, "step-0000000150.g3")
-OLD_BAD = Damaged.of(OLD.name, "its checksum is wrong")
-NEW_BAD = Damaged.of(NEW.name, "meta.json is damaged")
+OLD, NEW = VisibleCheckpoint(100, 2, "step-0000000100.g2"), VisibleCheckpoint(150, 3, "step-0000000150.g3")
+OLD_BAD = DamagedCheckpoint.of(OLD.name, "its checksum is wrong")
+NEW_BAD = DamagedCheckpoint.of(NEW.name, "meta.json is damaged")
 
 
 def report(
-    *seen: Seen,
+    *seen: VisibleCheckpoint,
     host: str = "a",
-    known: Known | None = None,
+    known: KnownCheckpoint | None = None,
     error: str = "",
-    damaged: tuple[Damaged, ...] = (),
+    damaged: tuple[DamagedCheckpoint, ...] = (),
     hopeless: bool = True,
-) -> Report:
-    return Report(host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged, hopeless=hopeless)
+) -> RestoreReport:
+    return RestoreReport(
+        host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged, hopeless=hopeless
+    )
 
 
 def test_the_newest_that_any_rank_sees_comes_first() -> None:
-    assert choices([report(OLD), report(OLD, NEW), report()]) == [Choice(NEW, (1,)), Choice(OLD, (0, 1))]
+    assert choices([report(OLD), report(OLD, NEW), report()]) == [RestoreChoice(NEW, (1,)), RestoreChoice(OLD, (0, 1))]
 
 
 def test_of_one_step_the_later_generation_comes_first() -> None:
-    again = Seen(100, 5, "step-0000000100.g5")
+    again = VisibleCheckpoint(100, 5, "step-0000000100.g5")
     assert [choice.seen for choice in choices([report(OLD, again)])] == [again, OLD]
 
 
 def test_nothing_is_said_when_the_newest_committed_step_can_be_read() -> None:
-    told = Known(150, "b", "/ck")
+    told = KnownCheckpoint(150, "b", "/ck")
     assert check_newest(150, [report(NEW, known=told)], allow_rollback=False) == ""
     assert check_newest(-1, [report()], allow_rollback=False) == ""
 
 
 def test_an_older_step_than_the_committed_one_is_an_error_that_names_host_and_folder() -> None:
-    told = Known(150, "b", "/ck")
+    told = KnownCheckpoint(150, "b", "/ck")
     with pytest.raises(
         CheckpointError, match=r"step 150 was committed on b in /ck, and the newest .* step 100 .*a:/ck"
     ):
@@ -62,36 +64,36 @@ def test_an_older_step_than_the_committed_one_is_an_error_that_names_host_and_fo
 
 
 def test_what_another_start_may_still_read_is_not_hopeless() -> None:
-    reports = [report(known=Known(150, "a", "/ck"))]
-    with pytest.raises(RestoreHopeless):
+    reports = [report(known=KnownCheckpoint(150, "a", "/ck"))]
+    with pytest.raises(RestoreUnrecoverable):
         check_newest(-1, reports, allow_rollback=False)
     with pytest.raises(CheckpointError) as raised:
         check_newest(-1, reports, allow_rollback=False, hopeless=False)
-    assert not isinstance(raised.value, RestoreHopeless)
+    assert not isinstance(raised.value, RestoreUnrecoverable)
     with pytest.raises(CheckpointDamaged):
         check_newest(-1, [report(damaged=(NEW_BAD,))], allow_rollback=False, hopeless=False)
     with pytest.raises(CheckpointError) as raised:  # One rank alone has hope.
         check_newest(-1, [*reports, report(hopeless=False)], allow_rollback=False)
-    assert not isinstance(raised.value, RestoreHopeless)
+    assert not isinstance(raised.value, RestoreUnrecoverable)
 
 
 def test_the_host_that_has_the_committed_step_may_come_back() -> None:
     with pytest.raises(CheckpointError, match="bring b back") as raised:
-        check_newest(-1, [report(known=Known(150, "b", "/ck"))], allow_rollback=False)
-    assert not isinstance(raised.value, RestoreHopeless)
+        check_newest(-1, [report(known=KnownCheckpoint(150, "b", "/ck"))], allow_rollback=False)
+    assert not isinstance(raised.value, RestoreUnrecoverable)
 
 
 def test_an_error_of_one_rank_is_the_same_error_on_all_of_them() -> None:
-    raise_first([word(None, hopeless=True), b""])
-    with pytest.raises(RestoreHopeless, match=r"^it is gone: ü$"):
-        raise_first([b"", word(CheckpointError("it is gone: ü"), hopeless=True)])
+    raise_first([encode_error(None, hopeless=True), b""])
+    with pytest.raises(RestoreUnrecoverable, match=r"^it is gone: ü$"):
+        raise_first([b"", encode_error(CheckpointError("it is gone: ü"), hopeless=True)])
     with pytest.raises(CheckpointError, match=r"^try again$") as raised:
-        raise_first([word(CheckpointError("try again"), hopeless=False), b""])
-    assert not isinstance(raised.value, RestoreHopeless)
+        raise_first([encode_error(CheckpointError("try again"), hopeless=False), b""])
+    assert not isinstance(raised.value, RestoreUnrecoverable)
 
 
 def test_a_committed_step_that_is_damaged_is_named_with_what_is_wrong() -> None:
-    told = Known(150, "b", "/ck")
+    told = KnownCheckpoint(150, "b", "/ck")
     with pytest.raises(
         CheckpointError, match=r"step 150 .*0150.g3: meta.json is damaged; mend that, or .*rollback"
     ) as raised:
@@ -101,7 +103,7 @@ def test_a_committed_step_that_is_damaged_is_named_with_what_is_wrong() -> None:
 
 def test_who_misses_the_committed_step_is_not_told_to_mend_an_older_one() -> None:
     with pytest.raises(CheckpointError, match=r"; bring b back or mount its folder here, or") as raised:
-        check_newest(-1, [report(known=Known(150, "b", "/ck"), damaged=(OLD_BAD,))], allow_rollback=False)
+        check_newest(-1, [report(known=KnownCheckpoint(150, "b", "/ck"), damaged=(OLD_BAD,))], allow_rollback=False)
     assert OLD_BAD.name not in str(raised.value)
 
 
@@ -109,7 +111,7 @@ def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_t
     """Some by their meta.json, which each rank sees by itself, others by what was found when they were read."""
     seen = report(damaged=(NEW_BAD,))
     both = rf"no checkpoint in /ck can be read \({NEW_BAD}; {OLD_BAD}\)"
-    with pytest.raises(RestoreHopeless, match=f"{both}; bring one back, or start over with --allow_rollback"):
+    with pytest.raises(RestoreUnrecoverable, match=f"{both}; bring one back, or start over with --allow_rollback"):
         check_newest(-1, [seen, seen], allow_rollback=False, damaged=[OLD_BAD])
     with pytest.raises(CheckpointDamaged, match=both):
         check_newest(-1, [seen], allow_rollback=False, damaged=[OLD_BAD], hopeless=False)
@@ -120,8 +122,8 @@ def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_t
 
 
 def test_newer_checkpoints_that_were_skipped_are_named_with_the_reason() -> None:
-    older = Damaged.of("step-0000000050.g1", "of no account")
-    between = Damaged.of("step-0000000120.g2", "opt was saved whole and is sharded now")
+    older = DamagedCheckpoint.of("step-0000000050.g1", "of no account")
+    between = DamagedCheckpoint.of("step-0000000120.g2", "opt was saved whole and is sharded now")
     seen = report(OLD, damaged=(NEW_BAD, older))
     assert skipped(OLD, [seen, seen], [between]) == f"; skipped {NEW_BAD}; {between}"
     assert skipped(NEW, [report(NEW)], []) == ""
@@ -132,12 +134,12 @@ def test_a_checkpoint_that_another_rank_could_read_was_not_skipped() -> None:
 
 
 def test_of_one_step_the_later_generation_is_the_newer_one() -> None:
-    tenth, ninth = (Damaged.of(f"step-0000000100.g{g}", "gone") for g in (10, 9))
-    assert skipped(Seen(100, 9, ninth.name), [report()], [tenth, ninth]) == f"; skipped {tenth}"
+    tenth, ninth = (DamagedCheckpoint.of(f"step-0000000100.g{g}", "gone") for g in (10, 9))
+    assert skipped(VisibleCheckpoint(100, 9, ninth.name), [report()], [tenth, ninth]) == f"; skipped {tenth}"
 
 
 def test_a_rollback_that_is_allowed_is_said() -> None:
-    told = Known(150, "b", "/ck")
+    told = KnownCheckpoint(150, "b", "/ck")
     line = check_newest(100, [report(OLD, known=told)], allow_rollback=True)
     assert line.endswith("the newest that can be read is step 100; going on from there (--allow_rollback)")
     line = check_newest(-1, [report(known=told)], allow_rollback=True)
@@ -145,14 +147,14 @@ def test_a_rollback_that_is_allowed_is_said() -> None:
 
 
 def test_step_0_is_a_step_that_can_be_read() -> None:
-    line = check_newest(0, [report(known=Known(150, "b", "/ck"))], allow_rollback=True)
+    line = check_newest(0, [report(known=KnownCheckpoint(150, "b", "/ck"))], allow_rollback=True)
     assert line.endswith("the newest that can be read is step 0; going on from there (--allow_rollback)")
 
 
 def test_the_newest_word_of_what_was_committed_counts() -> None:
-    assert known([report(known=Known(1, "a", "/x")), report(known=Known(5, "b", "/y")), report()]) == Known(
-        5, "b", "/y"
-    )
+    assert known(
+        [report(known=KnownCheckpoint(1, "a", "/x")), report(known=KnownCheckpoint(5, "b", "/y")), report()]
+    ) == KnownCheckpoint(5, "b", "/y")
 
 
 def test_a_rank_that_cannot_take_part_is_named() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.core.run_deadline import CLOCK_ERROR, KILL_S, NEVER, Right, margin_s
+from elastic.core.run_deadline import CLOCK_ERROR, KILL_S, NEVER, RunDeadline, margin_s
 
 moments = st.floats(0, 1e6)
-held = Right().refreshed(100.0, 5.0, 120.0)
+held = RunDeadline().refreshed(100.0, 5.0, 120.0)
 
 
 def test_a_node_without_a_lease_may_run_nothing() -> None:
-    assert Right().until() == NEVER
-    assert Right(ttl_s=5.0, outage_limit_s=120.0).vouched(1000.0).until() == NEVER
+    assert RunDeadline().until() == NEVER
+    assert RunDeadline(ttl_s=5.0, outage_limit_s=120.0).vouched(1000.0).until() == NEVER
 
 
 def test_the_right_counts_from_the_send_of_the_last_refresh_and_leaves_room_for_a_kill() -> None:
@@ -52,7 +52,7 @@ def test_no_word_of_others_goes_beyond_the_last_refresh_plus_the_lease_plus_the_
 
 
 def test_without_an_outage_limit_a_vouch_ends_with_the_leases_time() -> None:
-    assert Right().refreshed(100.0, 5.0, 0.0).lost().vouched(1e9).until() == 105.0
+    assert RunDeadline().refreshed(100.0, 5.0, 0.0).lost().vouched(1e9).until() == 105.0
 
 
 def test_nothing_that_was_granted_for_the_last_world_counts_for_the_next() -> None:
@@ -64,7 +64,7 @@ def test_nothing_that_was_granted_for_the_last_world_counts_for_the_next() -> No
 def test_nobodys_right_ever_goes_beyond_the_last_refresh_plus_lease_plus_outage_limit(
     sent_at: float, ttl_s: float, outage_limit_s: float, vouches: list[float]
 ) -> None:
-    right = Right().refreshed(sent_at, ttl_s, outage_limit_s)
+    right = RunDeadline().refreshed(sent_at, ttl_s, outage_limit_s)
     for until in vouches:
         right = right.vouched(until)
         assert right.until() <= sent_at + ttl_s + outage_limit_s

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.model import NP_UNLIMITED, Np, Roles
+from elastic.core.model import NP_UNLIMITED, Np, PsLayout
 from elastic.errors import ConfigError
 from launcher.config.config import Config
 from launcher.config.parse import parse
-from launcher.config.ps_layout import SEATS_MAX, listed_hosts, own_host, split_endpoint, static_hosts, wanted_ports
+from launcher.config.ps_layout import (
+    TASKS_PER_NODE_MAX,
+    listed_hosts,
+    own_host,
+    split_endpoint,
+    static_hosts,
+    wanted_ports,
+)
 
 ETCD = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")
 
@@ -22,7 +29,7 @@ def read(*flags: str, environ: dict[str, str] | None = None) -> Config:
     return parse([*flags, "train.py", "--run_mode", "of the script"], environ or {})
 
 
-def roles(*flags: str) -> Roles:
+def roles(*flags: str) -> PsLayout:
     found = read(*flags).roles
     assert found is not None
     return found
@@ -137,7 +144,7 @@ def test_the_number_of_workers_per_node_is_said_by_another_flag() -> None:
 
 
 def test_a_typing_error_does_not_start_thousands_of_processes() -> None:
-    assert str(SEATS_MAX) in refusal("--server_num", "1", "--worker_num", str(SEATS_MAX))
+    assert str(TASKS_PER_NODE_MAX) in refusal("--server_num", "1", "--worker_num", str(TASKS_PER_NODE_MAX))
 
 
 @pytest.mark.parametrize(
@@ -168,19 +175,19 @@ def test_a_list_that_cannot_be_read_says_how_to_write_it(flag: str, text: str, s
 
 def test_numbers_alone_are_one_node_with_every_process() -> None:
     config = read("--server_num", "2", "--worker_num", "2")
-    assert config.roles == Roles(server_num=2, worker_num=2)
+    assert config.roles == PsLayout(server_num=2, worker_num=2)
     assert config.np == Np(low=1, high=1, first=1)
     assert wanted_ports(config.roles, "127.0.0.1") == (0, 0, 0, 0)
     assert static_hosts(config) == ()
 
 
 def test_one_machine_can_use_an_etcd_that_runs() -> None:
-    assert read(*ETCD, "--server_num", "2", "--worker_num", "2").roles == Roles(server_num=2, worker_num=2)
+    assert read(*ETCD, "--server_num", "2", "--worker_num", "2").roles == PsLayout(server_num=2, worker_num=2)
 
 
 def test_one_machine_has_heterogeneous_workers_before_workers() -> None:
     found = roles("--server_num=1", "--worker_num=3", "--heter_worker_num=2", "--http_port=8000")
-    assert found == Roles(server_num=1, worker_num=3, heter_num=2, http_port=8000)
+    assert found == PsLayout(server_num=1, worker_num=3, heter_num=2, http_port=8000)
     assert len(wanted_ports(found, "h")) == 6
 
 
@@ -255,19 +262,19 @@ def test_nodes_on_one_machine_have_no_lists() -> None:
 
 def test_with_np_servers_have_nodes_of_their_own() -> None:
     config = read(*ETCD, "--np", "2:8", "--server_num", "2", "--worker_num", "4", "--heter_worker_num", "1")
-    assert config.roles == Roles(server_num=2, worker_num=4, heter_num=1, apart=True)
+    assert config.roles == PsLayout(server_num=2, worker_num=4, heter_num=1, apart=True)
     assert config.np == Np(low=2, high=8, first=2)
     assert static_hosts(config) == ()
 
 
 def test_a_node_that_may_become_a_server_or_bring_workers_holds_ports_for_either() -> None:
     assert wanted_ports(roles(*ETCD, "--np=4", "--server_num=2", "--worker_num=4"), "h") == (0, 0, 0, 0)
-    assert wanted_ports(Roles(server_num=1, worker_num=0, apart=True), "h") == (0,)
+    assert wanted_ports(PsLayout(server_num=1, worker_num=0, apart=True), "h") == (0,)
 
 
 def test_named_servers_hold_their_own_ports_and_other_nodes_those_of_workers() -> None:
     found = roles(*ETCD, "--np=4", "--servers=ps0:6170,ps1:6170,ps0:6171", "--worker_num=2", "--server_num=3")
-    assert found == Roles(servers=("ps0:6170", "ps1:6170", "ps0:6171"), worker_num=2, apart=True)
+    assert found == PsLayout(servers=("ps0:6170", "ps1:6170", "ps0:6171"), worker_num=2, apart=True)
     assert wanted_ports(found, "ps0") == (6170, 6171)
     assert wanted_ports(found, "ps1") == (6170,)
     assert wanted_ports(found, "gpu0") == (0, 0)
@@ -276,7 +283,7 @@ def test_named_servers_hold_their_own_ports_and_other_nodes_those_of_workers() -
 def test_local_nodes_that_are_not_servers_are_the_nodes_of_workers() -> None:
     config = read("--local_nodes=3", "--server_num=1", "--worker_num=2")
     assert config.np == Np(low=1, high=NP_UNLIMITED, first=2)
-    assert config.roles == Roles(server_num=1, worker_num=2, apart=True)
+    assert config.roles == PsLayout(server_num=1, worker_num=2, apart=True)
     named = ("--elastic_server=h:1", "--job_id=j", "--local_nodes=3", "--server_num=1", "--worker_num=2")
     assert read(*named).np == Np(low=1, high=2, first=2)
     assert read("--local_nodes=3", "--np=1:4", "--server_num=1", "--worker_num=2").np == Np(low=1, high=4, first=1)

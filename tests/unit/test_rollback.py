@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced, RestoreHopeless
+from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced, RestoreUnrecoverable
 from elastic.train.checkpoint import Checkpoints, fence, manifest
 from elastic.train.restore.rollback import RECORD, rollback, rolled_back, run_mark
 
@@ -121,7 +121,9 @@ def test_a_damaged_step_is_an_error_before_anything_is_renamed(folder: Path) -> 
 
 def test_a_step_that_does_not_say_what_it_is_counts_as_damaged_and_not_as_missing(folder: Path) -> None:
     (folder / manifest.name(10, 2) / manifest.META).write_text("{")
-    with pytest.raises(RestoreHopeless, match=r"--restore_step 10: .*0010.g2 is damaged \(meta.json .* steps 30, 20$"):
+    with pytest.raises(
+        RestoreUnrecoverable, match=r"--restore_step 10: .*0010.g2 is damaged \(meta.json .* steps 30, 20$"
+    ):
         rollback(Checkpoints(folder), 10, "abc")
 
 
@@ -131,7 +133,7 @@ def test_a_step_that_a_disk_withholds_may_be_gone_back_to_at_another_start(folde
     meta.symlink_to("/proc/self/mem")  # The kernel gives an error of the disk for its first page.
     with pytest.raises(CheckpointError, match=r"--restore_step 10: .* is damaged \(meta.json cannot be read") as raised:
         rollback(Checkpoints(folder), 10, "abc")
-    assert not isinstance(raised.value, RestoreHopeless)
+    assert not isinstance(raised.value, RestoreUnrecoverable)
 
 
 def test_a_rollback_that_was_killed_before_its_note_is_done_again(folder: Path) -> None:
@@ -157,7 +159,7 @@ def test_a_note_that_cannot_be_read_is_an_error_that_names_the_folder(folder: Pa
 def test_what_another_try_may_still_read_is_not_hopeless(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / manifest.name(10, 2) / "value.pt"
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(RestoreHopeless, match="is damaged"):
+    with pytest.raises(RestoreUnrecoverable, match="is damaged"):
         rollback(Checkpoints(folder), 10, "abc")
 
     def withheld(*_: object) -> None:
@@ -166,15 +168,15 @@ def test_what_another_try_may_still_read_is_not_hopeless(folder: Path, monkeypat
     monkeypatch.setattr(Checkpoints, "verify", withheld)
     with pytest.raises(CheckpointError, match="is damaged") as raised:
         rollback(Checkpoints(folder), 10, "abc")
-    assert not isinstance(raised.value, RestoreHopeless)
+    assert not isinstance(raised.value, RestoreUnrecoverable)
 
 
 def test_of_many_steps_an_error_names_the_newest_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic.train.restore.rollback.STEPS_NAMED_MAX", 2)
-    with pytest.raises(RestoreHopeless, match=r"there are steps 30, 20 and older ones$"):
+    with pytest.raises(RestoreUnrecoverable, match=r"there are steps 30, 20 and older ones$"):
         rollback(Checkpoints(folder), 15, "abc")
     monkeypatch.setattr("elastic.train.restore.rollback.STEPS_NAMED_MAX", 3)
-    with pytest.raises(RestoreHopeless, match=r"there are steps 30, 20, 10$"):
+    with pytest.raises(RestoreUnrecoverable, match=r"there are steps 30, 20, 10$"):
         rollback(Checkpoints(folder), 15, "abc")
 
 
@@ -200,7 +202,7 @@ def test_a_worker_of_an_old_world_cannot_go_back(folder: Path) -> None:
 def test_a_checkpoint_that_only_an_old_world_wrote_cannot_be_gone_back_to(folder: Path) -> None:
     fence.claim(folder, "abc/1")
     fence.claim(folder, "abc/2")
-    meta = manifest.Meta(step=5, generation=1, mark="abc/1", parts={}, at=0.0)
+    meta = manifest.CheckpointMeta(step=5, generation=1, mark="abc/1", parts={}, at=0.0)
     (folder / manifest.name(5, 1)).mkdir()
     (folder / manifest.name(5, 1) / manifest.META).write_bytes(msgspec.json.encode(meta))
     with pytest.raises(CheckpointError, match="there is no such checkpoint"):

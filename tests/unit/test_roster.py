@@ -10,27 +10,29 @@ import msgspec
 import pytest
 
 from elastic.core.kv import Compare
-from elastic.core.membership.decision import Form, Reason, Wait
-from elastic.core.model import Budget, Ended, Mode, Place, Role, Roles, Seat, Why
+from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
+from elastic.core.model import Budget, ChangeReason, GenerationMember, JobMode, OutcomeKind, PsLayout, Role, Task
 from elastic.core.ps.cluster_spec import vanished
-from elastic.core.ps.placement import fixed_seats, give, host_of, vacant_servers
-from elastic.core.ps.text import in_words, seats_in_words
+from elastic.core.ps.placement import assign, fixed_tasks, host_of, vacant_servers
+from elastic.core.ps.text import in_words, tasks_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.transactions import propose
 from tests.unit.documents import KEYS
 from tests.unit.views import KILL_S, Job, member, worker_exit
 
-APART = Roles(server_num=1, worker_num=2, apart=True)
-NAMED = Roles(servers=("host-s:6170",), worker_num=1, apart=True)
-LISTS = Roles(servers=("host-a:6170", "host-b:6170"), workers=("host-a:6171", "host-a:6172", "host-b:6171", "host-c"))
-ALONE = Roles(server_num=2, worker_num=2)
+APART = PsLayout(server_num=1, worker_num=2, apart=True)
+NAMED = PsLayout(servers=("host-s:6170",), worker_num=1, apart=True)
+LISTS = PsLayout(
+    servers=("host-a:6170", "host-b:6170"), workers=("host-a:6171", "host-a:6172", "host-b:6171", "host-c")
+)
+ALONE = PsLayout(server_num=2, worker_num=2)
 
 
-def job(roles: Roles, np: str, **spec: Any) -> Job:
-    return Job(np, slots=4, mode=Mode.PS, roles=roles, **spec)
+def job(roles: PsLayout, np: str, **spec: Any) -> Job:
+    return Job(np, slots=4, mode=JobMode.PS, roles=roles, **spec)
 
 
-def started(roles: Roles, np: str, nodes: str, now: float = 0.0, **spec: Any) -> Job:
+def started(roles: PsLayout, np: str, nodes: str, now: float = 0.0, **spec: Any) -> Job:
     made = job(roles, np, **spec)
     made.join(nodes)
     made.form(now, Reason.FORMED, Reason.SETTLING)
@@ -41,7 +43,7 @@ FREE_S = 5.0 * (1 + CLOCK_ERROR) + KILL_S
 """So long after a node was first seen absent its seats are free."""
 
 
-def lose(job: Job, node: str, now: float) -> Form:
+def lose(job: Job, node: str, now: float) -> FormGeneration:
     """A node is lost, and its seats become free; the revision that gives them away, or only takes them back."""
     job.vanish(node)
     job.form(now, Reason.LOST)
@@ -49,10 +51,10 @@ def lose(job: Job, node: str, now: float) -> Form:
 
 
 def seats(job: Job) -> dict[str, str]:
-    return {place.node: seats_in_words(place) for place in job.generation.members}
+    return {place.node: tasks_in_words(place) for place in job.generation.members}
 
 
-def revised(job: Job, now: float, code: Reason) -> Form:
+def revised(job: Job, now: float, code: Reason) -> FormGeneration:
     """Another revision is published for this reason, perhaps after newcomers were collected."""
     form = job.form(now, code, Reason.TRAINING)
     assert form.generation.g == 1
@@ -126,27 +128,29 @@ def test_np_counts_the_nodes_with_workers_and_more_are_spares() -> None:
 
 
 def test_a_node_with_fewer_ports_than_its_seats_gets_those_that_fit() -> None:
-    given = give(APART, [Place("a", "h", (1,), (2,), (Seat(Role.SERVER, 0),))], [("b", member("h", 1))], 9, 0)
-    assert [place.seats for place in given] == [(Seat(Role.WORKER, 0),)]
+    given = assign(
+        APART, [GenerationMember("a", "h", (1,), (2,), (Task(Role.SERVER, 0),))], [("b", member("h", 1))], 9, 0
+    )
+    assert [place.seats for place in given] == [(Task(Role.WORKER, 0),)]
 
 
 def test_a_thousand_nodes_are_seated_without_looking_at_all_of_them_for_each() -> None:
-    class Counted(list[Place]):
+    class Counted(list[GenerationMember]):
         looked = 0
 
-        def __iter__(self) -> Iterator[Place]:
+        def __iter__(self) -> Iterator[GenerationMember]:
             Counted.looked += 1
             return super().__iter__()
 
-    here = Counted(Place(f"s{n}", "h", (1,), (2,), (Seat(Role.SERVER, n),)) for n in range(50))
-    roles = Roles(server_num=50, worker_num=1, apart=True)
-    given = give(roles, here, [(f"n{n}", member(f"h{n}", 1)) for n in range(200)], 200, 0)
+    here = Counted(GenerationMember(f"s{n}", "h", (1,), (2,), (Task(Role.SERVER, n),)) for n in range(50))
+    roles = PsLayout(server_num=50, worker_num=1, apart=True)
+    given = assign(roles, here, [(f"n{n}", member(f"h{n}", 1)) for n in range(200)], 200, 0)
     assert [place.seats[0].index for place in given] == list(range(200))
     assert Counted.looked < 5
 
 
 def test_the_seats_of_a_host_are_in_the_order_of_its_ports() -> None:
-    assert [seat.role for seat in fixed_seats(LISTS, "host-a")] == [Role.SERVER, Role.WORKER, Role.WORKER]
+    assert [seat.role for seat in fixed_tasks(LISTS, "host-a")] == [Role.SERVER, Role.WORKER, Role.WORKER]
 
 
 def test_free_servers_are_counted_from_the_lists_or_the_number() -> None:
@@ -167,7 +171,7 @@ def test_the_job_is_completed_when_every_worker_ended_well_whatever_its_servers_
 
 def test_workers_that_ended_well_complete_the_job_while_servers_of_their_node_still_run() -> None:
     alone = started(ALONE, "1", "a")
-    alone.ended("a", Ended.OK, over=False)
+    alone.ended("a", OutcomeKind.OK, over=False)
     alone.conclude(1.0, Reason.COMPLETED)
 
 
@@ -196,7 +200,7 @@ def test_a_lost_worker_is_a_revision_that_disturbs_nobody() -> None:
     before = {place.node: place for place in apart.generation.members}
     apart.vanish("b")
     form = apart.form(1.0, Reason.LOST)
-    assert (form.generation.rev, form.generation.why) == (1, Why.LOSS)
+    assert (form.generation.rev, form.generation.why) == (1, ChangeReason.LOSS)
     assert {place.node: place for place in form.generation.members if not place.leaving} == {
         node: before[node] for node in "ac"
     }
@@ -228,7 +232,7 @@ def test_a_proof_of_death_is_wanted_of_nodes_that_are_away_and_may_still_run() -
     lists = started(LISTS, "3", "a b c")
     assert vanished(lists.view, lists.generation) == []
     lists.ok("c")
-    lists.ended("b", Ended.OK, over=False)
+    lists.ended("b", OutcomeKind.OK, over=False)
     lists.vanish("a b c")
     assert vanished(lists.view, lists.generation) == ["a", "b"]
     lists.ok("b")
@@ -292,7 +296,7 @@ def test_a_lost_server_goes_to_the_oldest_spare() -> None:
     form = lose(apart, "a", 1.0)
     assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
     assert form.reason == "a (server 0) is gone and its seats are free, c (server 0) joins"
-    assert form.generation.why is Why.LOSS
+    assert form.generation.why is ChangeReason.LOSS
 
 
 def test_without_a_spare_the_workers_wait_for_the_lost_server_and_a_new_node_serves() -> None:
@@ -317,7 +321,7 @@ def test_a_server_is_replaced_even_when_a_worker_has_ended_well() -> None:
 
 def test_the_servers_of_a_lost_node_whose_workers_were_done_are_free_and_its_work_counts() -> None:
     lists = started(LISTS, "3", "a b c")
-    lists.ended("b", Ended.OK, over=False)
+    lists.ended("b", OutcomeKind.OK, over=False)
     lists.vanish("b")
     lists.wait(1.0, Reason.FINISHING)
     lists.form(1.0 + FREE_S, Reason.LOST)
@@ -334,7 +338,7 @@ def test_when_no_worker_is_left_the_servers_stay_and_wait_for_nodes() -> None:
 def test_when_nobody_of_the_roster_is_left_the_next_generation_waits_for_servers_and_workers() -> None:
     apart = started(APART, "1", "a b")
     apart.vanish("a b")
-    assert isinstance(apart.decide(1.0), Wait)
+    assert isinstance(apart.decide(1.0), WaitDecision)
     apart.join("c d")
     form = apart.form(2.0, Reason.REFORMED)
     assert (form.generation.g, form.generation.rev) == (2, 0)
@@ -359,7 +363,7 @@ def test_the_gate_is_not_opened_by_how_an_older_start_of_a_node_ended() -> None:
     apart = started(APART, "1", "a b")
     apart.failed("b")
     apart.form(1.0, Reason.FAILED)
-    apart.ended("b", Ended.FAILED, exits=(worker_exit(),), since=0)  # That word comes late, for the second time.
+    apart.ended("b", OutcomeKind.FAILED, exits=(worker_exit(),), since=0)  # That word comes late, for the second time.
     apart.vanish("a b")
     apart.wait(9.0, Reason.MISSING)
     apart.join("c d")
@@ -367,7 +371,7 @@ def test_the_gate_is_not_opened_by_how_an_older_start_of_a_node_ended() -> None:
     assert "a, b vanished" in apart.wait(9.0, Reason.UNPROVEN).reason
     apart.join("b")
     assert "b" in apart.wait(99.0, Reason.STOPPING).reason
-    apart.ended("b", Ended.STOPPED, since=1)
+    apart.ended("b", OutcomeKind.STOPPED, since=1)
     apart.open(99.0)
 
 
@@ -386,7 +390,7 @@ def test_a_roster_that_is_gone_before_its_start_is_formed_anew() -> None:
 
 def test_a_failed_node_starts_again_alone_and_the_budget_pays() -> None:
     apart = started(APART, "2", "a b c")
-    apart.ended("b", Ended.FAILED, exits=(worker_exit(1),), over=False)
+    apart.ended("b", OutcomeKind.FAILED, exits=(worker_exit(1),), over=False)
     apart.wait(1.0, Reason.TRAINING)
     apart.failed("b")
     form = apart.form(1.0, Reason.FAILED)
@@ -403,7 +407,7 @@ def test_an_outcome_of_an_older_start_does_not_count() -> None:
     apart = started(APART, "2", "a b c")
     apart.failed("b")
     apart.form(1.0, Reason.FAILED)
-    apart.ended("b", Ended.FAILED, exits=(worker_exit(),), since=0)
+    apart.ended("b", OutcomeKind.FAILED, exits=(worker_exit(),), since=0)
     apart.wait(1.0, Reason.TRAINING)
 
 
@@ -435,7 +439,7 @@ def test_a_server_that_came_back_makes_the_next_failure_of_a_worker_free_and_no_
 
 
 def test_a_server_that_fails_while_another_is_away_starts_again_at_once_and_pays() -> None:
-    apart = started(Roles(server_num=2, worker_num=1, apart=True), "1", "a b c")
+    apart = started(PsLayout(server_num=2, worker_num=1, apart=True), "1", "a b c")
     lose(apart, "a", 1.0)
     apart.failed("b")
     assert apart.form(9.0, Reason.FAILED).generation.budget.charged == 1
@@ -451,7 +455,7 @@ def test_a_failure_is_paid_for_also_when_a_node_that_was_done_is_gone() -> None:
 
 def test_a_failure_is_paid_for_also_when_servers_of_a_node_that_was_done_are_gone_and_others_have_them() -> None:
     lists = started(LISTS, "3", "a b c")
-    lists.ended("b", Ended.OK, over=False)
+    lists.ended("b", OutcomeKind.OK, over=False)
     lists.vanish("b")
     lists.form(1.0 + FREE_S, Reason.LOST, Reason.FINISHING)
     lists.join("d", host="host-b")
@@ -498,7 +502,7 @@ def test_a_server_that_had_ended_starts_again_with_the_workers_that_come() -> No
 
 def test_servers_of_a_node_whose_workers_were_done_and_that_was_away_start_again() -> None:
     lists = started(LISTS, "3", "a b c")
-    lists.ended("b", Ended.OK, over=False)
+    lists.ended("b", OutcomeKind.OK, over=False)
     lists.vanish("b")
     lists.form(1.0 + FREE_S, Reason.LOST, Reason.FINISHING)
     lists.join("b")
@@ -610,7 +614,7 @@ def test_a_planned_change_does_not_hold_if_a_worker_ended_well_meanwhile() -> No
     apart.join("c")
     apart.decide(1.0)
     form = apart.decide(1.3)
-    assert isinstance(form, Form)
+    assert isinstance(form, FormGeneration)
     assert form.unfinished == ("b",)
     made = propose(KEYS, apart.view, "a", 2, form, "tag", 0.0)
     assert Compare.absent(KEYS.outcome(1, "b")) in made.compares
@@ -622,13 +626,13 @@ def test_seats_are_not_free_for_others_if_their_node_is_registered_again(ended: 
     """The proposer's watch may not show it; with `ended` its workers had ended well, and its servers run on."""
     lists = started(LISTS, "3", "a b c")
     if ended:
-        lists.ended("b", Ended.OK, over=False)
+        lists.ended("b", OutcomeKind.OK, over=False)
     lists.vanish("b")
     lists.decide(1.0)
     if not ended:
         lists.form(1.0, Reason.LOST)
     form = lists.decide(2.0 + FREE_S)
-    assert isinstance(form, Form)
+    assert isinstance(form, FormGeneration)
     assert (form.gone, form.lost) == (("b",), ())
     made = propose(KEYS, lists.view, "a", 2, form, "tag", 0.0)
     assert Compare.absent(KEYS.member("b")) in made.compares
@@ -661,22 +665,22 @@ def test_a_member_without_a_seat_makes_the_proposer_stumble_over_nothing() -> No
 @pytest.mark.parametrize("document", [{"role": "server", "index": 2**31}, {"role": "server", "index": -1}])
 def test_an_index_that_no_job_has_is_not_read(document: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(list(document.values()), Seat)
+        msgspec.convert(list(document.values()), Task)
 
 
 # --- words --------------------------------------------------------------------------------------------------------
 
 
 def test_seats_are_told_as_people_say_them() -> None:
-    roles = (Seat(Role.SERVER, 1), Seat(Role.HETER, 0), Seat(Role.WORKER, 2), Seat(Role.WORKER, 4))
-    place = Place("a", "h", (1,), (2, 3, 4, 5), roles)
-    assert seats_in_words(place) == "server 1, heter worker 0, workers 2,4"
+    roles = (Task(Role.SERVER, 1), Task(Role.HETER, 0), Task(Role.WORKER, 2), Task(Role.WORKER, 4))
+    place = GenerationMember("a", "h", (1,), (2, 3, 4, 5), roles)
+    assert tasks_in_words(place) == "server 1, heter worker 0, workers 2,4"
     assert in_words(APART, [place]) == "0 servers, 2 workers and 1 heter worker"
 
 
 def test_the_word_of_a_lost_node_counts_until_its_seats_are_free() -> None:
     apart = started(APART, "1", "a b")
-    apart.ended("a", Ended.FAILED, exits=(worker_exit(role=Role.SERVER),), over=False)
+    apart.ended("a", OutcomeKind.FAILED, exits=(worker_exit(role=Role.SERVER),), over=False)
     apart.vanish("a")
     form = apart.form(1.0, Reason.LOST)
     assert form.forget == ()

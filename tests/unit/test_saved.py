@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from elastic.core.keys import decode, encode
-from elastic.core.kv import Put, Range
-from elastic.core.model import Saved
+from elastic.core.kv import KeyRange, Put
+from elastic.core.model import SavedCheckpoint
 from elastic.errors import StoreUnavailable
 from launcher.agent import checkpoint_publisher
-from launcher.agent.checkpoint_publisher import SavedSteps
+from launcher.agent.checkpoint_publisher import CheckpointPublisher
 from tests.unit.documents import KEYS
 from tests.unit.onejob import OneJob
 
-OLD = Saved(step=500, host="a", folder="/data", run=1, g=2)
+OLD = SavedCheckpoint(step=500, host="a", folder="/data", run=1, g=2)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ OLD = Saved(step=500, host="a", folder="/data", run=1, g=2)
     [(1, 2, 501, True), (1, 2, 500, False), (1, 2, 499, False), (1, 3, 10, True), (1, 1, 900, False), (2, 1, 0, True)],
 )
 def test_a_later_generation_counts_more_than_a_higher_step(run: int, g: int, step: int, newer: bool) -> None:
-    assert Saved(step=step, host="b", folder="/data", run=run, g=g).replaces(OLD) is newer
+    assert SavedCheckpoint(step=step, host="b", folder="/data", run=run, g=g).replaces(OLD) is newer
     assert OLD.replaces(None)
 
 
@@ -39,9 +39,9 @@ class Job(OneJob):
         super().__init__(folder)
         self.steps = self.another()
 
-    def another(self) -> SavedSteps:
+    def another(self) -> CheckpointPublisher:
         """The writer of an agent that has just begun."""
-        return SavedSteps(self.store, KEYS, "a", self.narrator)
+        return CheckpointPublisher(self.store, KEYS, "a", self.narrator)
 
     def commit(self, step: int, *, g: int = 2, incarnation: str = "i1") -> None:
         self.steps.committed(step, f"/data/{step}", run=1, g=g, incarnation=incarnation)
@@ -67,10 +67,10 @@ class Job(OneJob):
         self.run(body)
 
     @property
-    def stored(self) -> Saved | None:
-        entries = self.core.list(Range.key(KEYS.saved)).entries
+    def stored(self) -> SavedCheckpoint | None:
+        entries = self.core.list(KeyRange.key(KEYS.saved)).entries
         found = decode(KEYS, KEYS.saved, entries[0].value) if entries else None
-        assert found is None or isinstance(found, Saved)
+        assert found is None or isinstance(found, SavedCheckpoint)
         return found
 
 
@@ -116,7 +116,9 @@ def test_a_write_that_another_node_came_before_is_tried_again(job: Job, monkeypa
 
     async def overtaken(compares: Any, then: Any) -> Any:
         if others:
-            job.core.txn((), (Put(KEYS.saved, encode(Saved(step=others.pop(), host="b", folder="", run=1, g=2))),))
+            job.core.txn(
+                (), (Put(KEYS.saved, encode(SavedCheckpoint(step=others.pop(), host="b", folder="", run=1, g=2))),)
+            )
         return await ask(compares, then)
 
     monkeypatch.setattr(job.store, "txn", overtaken)

@@ -15,8 +15,8 @@ import torch
 
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 from elastic.train.checkpoint import Checkpoints, async_saver, fence, manifest, replicated_part
-from elastic.train.checkpoint.async_saver import Saver
-from elastic.train.statedict.sharded import Stored
+from elastic.train.checkpoint.async_saver import AsyncSaver
+from elastic.train.statedict.sharded import SavedTensor
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ class Held:
 
 def test_a_save_holds_the_state_of_the_moment_it_was_started(tmp_path: Path) -> None:
     weight, held = torch.ones(4), Held()
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     saving.start(10, {"model": {"w": weight}, "best": 0.5}, also=held)
     weight.zero_()
     held.go.set()
@@ -57,7 +57,7 @@ def test_a_save_holds_the_state_of_the_moment_it_was_started(tmp_path: Path) -> 
 
 def test_tensors_that_share_memory_still_share_it_after_load(tmp_path: Path) -> None:
     weight = torch.ones(1000)
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     saving.start(10, {"model": {"embedding": weight, "head": weight}})
     saving.wait()
     loaded = Checkpoints(tmp_path).load()
@@ -68,7 +68,7 @@ def test_tensors_that_share_memory_still_share_it_after_load(tmp_path: Path) -> 
 
 def test_the_newest_is_told_once_it_stands(tmp_path: Path) -> None:
     held, told = Held(), list[tuple[int, Path]]()
-    saving = Saver(Checkpoints(tmp_path), on_saved=lambda step, folder: told.append((step, folder)))
+    saving = AsyncSaver(Checkpoints(tmp_path), on_saved=lambda step, folder: told.append((step, folder)))
     saving.start(10, {"value": 1}, also=held)
     assert held.writing.wait(60)
     assert saving.newest is None
@@ -79,7 +79,7 @@ def test_the_newest_is_told_once_it_stands(tmp_path: Path) -> None:
 
 
 def test_further_trees_are_saved_beside(tmp_path: Path) -> None:
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     saving.start(10, {"value": 1}, also={"rng": [1, 2]})
     saving.wait()
     loaded = Checkpoints(tmp_path).load()
@@ -88,7 +88,7 @@ def test_further_trees_are_saved_beside(tmp_path: Path) -> None:
 
 
 def test_other_ranks_return_at_once_and_write_nothing(tmp_path: Path) -> None:
-    saving = Saver(Checkpoints(tmp_path, rank=1))
+    saving = AsyncSaver(Checkpoints(tmp_path, rank=1))
     saving.start(10, {"value": 1})
     saving.wait()
     assert saving.newest is None
@@ -99,7 +99,7 @@ def test_a_start_waits_for_the_save_before_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_saver, "MATTERS_S", -1.0)  # Every wait matters, also one for a save that was over.
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     for step in (10, 20, 30):
         saving.start(step, {"value": step})
     saving.wait()
@@ -112,7 +112,7 @@ def test_a_short_wait_for_the_save_before_is_not_worth_a_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_saver, "MATTERS_S", 60.0)
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     for step in (10, 20):
         saving.start(step, {"value": step})
     saving.wait()
@@ -124,7 +124,7 @@ def test_what_went_wrong_in_the_background_is_raised_at_the_next_call(
     tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "folder"
-    saving = Saver(Checkpoints(folder))
+    saving = AsyncSaver(Checkpoints(folder))
     saving.start(10, {"value": 1})
     saving.wait()
     folder.rename(tmp_path / "moved")
@@ -144,7 +144,7 @@ def test_what_went_wrong_in_the_background_is_raised_at_the_next_call(
 
 
 def test_a_part_that_could_not_be_loaded_again_is_a_checkpoint_error(tmp_path: Path) -> None:
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     saving.start(10, {"value": Path("x")})
     with pytest.raises(CheckpointError, match=r"part 'value' holds .*Path"):
         saving.wait()
@@ -152,7 +152,7 @@ def test_a_part_that_could_not_be_loaded_again_is_a_checkpoint_error(tmp_path: P
 
 
 def test_a_part_that_cannot_be_pickled_is_a_checkpoint_error_too(tmp_path: Path) -> None:
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     saving.start(10, {"value": test_further_trees_are_saved_beside, "other": lambda: None})
     with pytest.raises(CheckpointError, match=r"step 10 failed|would not be loaded again"):
         saving.wait()
@@ -161,7 +161,7 @@ def test_a_part_that_cannot_be_pickled_is_a_checkpoint_error_too(tmp_path: Path)
 
 def test_a_save_of_an_old_world_is_refused(tmp_path: Path) -> None:
     fence.claim(tmp_path, "abc/7")
-    saving = Saver(Checkpoints(tmp_path, generation=7, mark="abc/7"))
+    saving = AsyncSaver(Checkpoints(tmp_path, generation=7, mark="abc/7"))
     fence.claim(tmp_path, "abc/8")
     saving.start(10, {"value": 1})
     with pytest.raises(CheckpointFenced):
@@ -171,21 +171,21 @@ def test_a_save_of_an_old_world_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [("two words",), ("value", "1")])
 def test_names_that_no_attribute_can_have_are_refused_at_once(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="parts are named as Python names are"):
-        Saver(Checkpoints(tmp_path)).start(10, dict.fromkeys(names, 1))
+        AsyncSaver(Checkpoints(tmp_path)).start(10, dict.fromkeys(names, 1))
     with pytest.raises(ValueError, match="parts are named as Python names are"):
-        Saver(Checkpoints(tmp_path)).start(10, {}, {name: {} for name in names})
+        AsyncSaver(Checkpoints(tmp_path)).start(10, {}, {name: {} for name in names})
 
 
 def test_a_part_cannot_be_replicated_and_sharded_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model cannot be both"):
-        Saver(Checkpoints(tmp_path)).start(10, {"model": 1}, {"model": {}})
+        AsyncSaver(Checkpoints(tmp_path)).start(10, {"model": 1}, {"model": {}})
 
 
 def test_pythons_exit_finishes_a_save_that_was_started(tmp_path: Path) -> None:
     code = (
         "import sys, torch\n"
         "from elastic.train.checkpoint import Checkpoints\n"
-        "from elastic.train.checkpoint.async_saver import Saver\n"
+        "from elastic.train.checkpoint.async_saver import AsyncSaver\n"
         "Saver(Checkpoints(sys.argv[1])).start(10, {'w': torch.ones(1 << 20)})\n"
         "sys.exit(3)\n"
     )
@@ -196,7 +196,7 @@ def test_pythons_exit_finishes_a_save_that_was_started(tmp_path: Path) -> None:
 
 
 def test_a_world_of_one_without_a_process_group_saves_sharded_parts(tmp_path: Path) -> None:
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     flat = {"w": torch.arange(6.0), "lr": 0.1, "betas": (0.9, 0.99), "none": None}
     saving.start(10, {"step": 10}, {"optimizer": flat})
     saving.wait()
@@ -204,12 +204,12 @@ def test_a_world_of_one_without_a_process_group_saves_sharded_parts(tmp_path: Pa
     (candidate,) = reader.candidates()
     there: dict[str, Any] = {}
 
-    def template(saved: Mapping[str, Stored | None]) -> dict[str, Any]:
+    def template(saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
         there.update(saved)
         return {"w": torch.zeros(6), "lr": 0.0, "betas": None, "none": None}
 
     read = reader.read_sharded(candidate, "optimizer", template)
-    assert there == {"w": Stored((6,), torch.float32), "lr": None, "betas": None, "none": None}
+    assert there == {"w": SavedTensor((6,), torch.float32), "lr": None, "betas": None, "none": None}
     assert torch.equal(read.pop("w"), torch.as_tensor(flat["w"]))
     assert read == {"lr": 0.1, "betas": (0.9, 0.99), "none": None}
     assert reader.read(candidate) == {"step": 10}
@@ -220,7 +220,7 @@ def test_a_world_of_one_without_a_process_group_saves_sharded_parts(tmp_path: Pa
 def test_a_sharded_part_that_is_not_there_or_damaged_is_an_error_that_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    saving = Saver(Checkpoints(tmp_path))
+    saving = AsyncSaver(Checkpoints(tmp_path))
     saving.start(10, {"step": 10}, {"optimizer": {"lr": 0.1}})
     saving.wait()
     reader = Checkpoints(tmp_path)

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.keys import Stored, View
-from elastic.core.model import Before, Generation, Go, Np, Place, Role, Seat, Spec, Why
+from elastic.core.keys import StoredDocument, StoreView
+from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, JobSpec, Np, Predecessor, Role, Task
 from elastic.errors import ConfigError
-from launcher.job.placement import Found, absent, named, where
+from launcher.job.placement import ProcessLocation, locate, named, why_absent
 
-SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2)
+SPEC = JobSpec(np=Np(low=1, high=3, first=1), slots=2)
 
 
-def view(*, go: int | None, before: Before | None = None, run: int = 1, seats: bool = False) -> View:
+def view(*, go: int | None, before: Predecessor | None = None, run: int = 1, seats: bool = False) -> StoreView:
     """Generation 4 with nodes a and b, two slots each."""
-    spread = {"a-1": (Seat(Role.SERVER, 0), Seat(Role.WORKER, 1)), "b-1": (Seat(Role.WORKER, 0),)} if seats else {}
+    spread = {"a-1": (Task(Role.SERVER, 0), Task(Role.WORKER, 1)), "b-1": (Task(Role.WORKER, 0),)} if seats else {}
     members = tuple(
-        Place(node, node[0], (7000,), (8000, 8001), spread.get(node, ()), 9 if seats else 0) for node in ("a-1", "b-1")
+        GenerationMember(node, node[0], (7000,), (8000, 8001), spread.get(node, ()), 9 if seats else 0)
+        for node in ("a-1", "b-1")
     )
-    made = Generation(g=4, run=run, tag="t", why=Why.FIRST, reason="r", members=members, slots=2, before=before)
+    made = Generation(
+        g=4, run=run, tag="t", why=ChangeReason.FIRST, reason="r", members=members, slots=2, before=before
+    )
     opened = Go(g=go, tag="t", master="a:7000", budget=made.budget) if go is not None else None
-    return View(
-        spec=Stored(SPEC, 1, 1),
-        generation=Stored(made, 2, 2),
-        go=Stored(opened, 3, 3) if opened is not None else None,
+    return StoreView(
+        spec=StoredDocument(SPEC, 1, 1),
+        generation=StoredDocument(made, 2, 2),
+        go=StoredDocument(opened, 3, 3) if opened is not None else None,
         complete=True,
     )
 
@@ -51,37 +54,37 @@ def test_what_names_no_process_is_refused_with_an_example(text: str) -> None:
 
 
 def test_a_rank_is_on_the_node_of_its_place_once_there_is_a_go() -> None:
-    assert [where(view(go=4), Role.WORKER, rank) for rank in range(5)] == [
-        Found("a-1", "a", (4, 0)),
-        Found("a-1", "a", (4, 0)),
-        Found("b-1", "b", (4, 0)),
-        Found("b-1", "b", (4, 0)),
+    assert [locate(view(go=4), Role.WORKER, rank) for rank in range(5)] == [
+        ProcessLocation("a-1", "a", (4, 0)),
+        ProcessLocation("a-1", "a", (4, 0)),
+        ProcessLocation("b-1", "b", (4, 0)),
+        ProcessLocation("b-1", "b", (4, 0)),
         None,
     ]
 
 
 def test_while_the_gate_is_closed_it_is_where_it_was_before() -> None:
-    before = Before(3, ("c-host-1", "a-1"), Why.LOSS)
-    assert where(view(go=3, before=before), Role.WORKER, 1) == Found("c-host-1", "c-host", (3, 0))
-    assert where(view(go=3, before=before), Role.WORKER, 4) is None
-    assert where(view(go=None), Role.WORKER, 0) is None
+    before = Predecessor(3, ("c-host-1", "a-1"), ChangeReason.LOSS)
+    assert locate(view(go=3, before=before), Role.WORKER, 1) == ProcessLocation("c-host-1", "c-host", (3, 0))
+    assert locate(view(go=3, before=before), Role.WORKER, 4) is None
+    assert locate(view(go=None), Role.WORKER, 0) is None
 
 
 def test_a_seat_is_where_the_roster_has_it_with_its_revision() -> None:
-    assert where(view(go=4, seats=True), Role.SERVER, 0) == Found("a-1", "a", (4, 9))
-    assert where(view(go=4, seats=True), Role.WORKER, 0) == Found("b-1", "b", (4, 9))
-    assert where(view(go=4, seats=True), Role.HETER, 0) is None
+    assert locate(view(go=4, seats=True), Role.SERVER, 0) == ProcessLocation("a-1", "a", (4, 9))
+    assert locate(view(go=4, seats=True), Role.WORKER, 0) == ProcessLocation("b-1", "b", (4, 9))
+    assert locate(view(go=4, seats=True), Role.HETER, 0) is None
 
 
 def test_of_an_older_run_nothing_is_there() -> None:
-    assert where(view(go=4, run=2), Role.WORKER, 0) is None
-    assert where(View(), Role.WORKER, 0) is None
+    assert locate(view(go=4, run=2), Role.WORKER, 0) is None
+    assert locate(StoreView(), Role.WORKER, 0) is None
 
 
 def test_why_a_process_is_nowhere_is_a_sentence() -> None:
-    assert absent(view(go=4), Role.WORKER, 7) == "there is no rank 7: generation 4 has the ranks 0 to 3"
-    assert "known by their ranks, 0 to 3" in absent(view(go=4), Role.SERVER, 0)
-    assert absent(view(go=4, seats=True), Role.SERVER, 5) == (
+    assert why_absent(view(go=4), Role.WORKER, 7) == "there is no rank 7: generation 4 has the ranks 0 to 3"
+    assert "known by their ranks, 0 to 3" in why_absent(view(go=4), Role.SERVER, 0)
+    assert why_absent(view(go=4, seats=True), Role.SERVER, 5) == (
         "there is no server 5 now: generation 4 has 1 of that role"
     )
-    assert absent(View(), Role.WORKER, 0) == "there is no rank 0 yet: no generation has been made"
+    assert why_absent(StoreView(), Role.WORKER, 0) == "there is no rank 0 yet: no generation has been made"

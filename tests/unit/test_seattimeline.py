@@ -7,31 +7,42 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.agent.events import Answered, Gone, ProvenGone, Send, Tick
+from elastic.core.agent.events import ProcessProvenDead, SendTransaction, Tick, TransactionAnswered, WorkersGone
 from elastic.core.agent.state import Phase
-from elastic.core.membership.decision import Form, Reason
-from elastic.core.model import Before, Ended, Generation, Mode, Outcome, Place, Role, Roles, Seat, Why
+from elastic.core.membership.decision import FormGeneration, Reason
+from elastic.core.model import (
+    ChangeReason,
+    Generation,
+    GenerationMember,
+    JobMode,
+    Outcome,
+    OutcomeKind,
+    Predecessor,
+    PsLayout,
+    Role,
+    Task,
+)
 from elastic.core.transactions import Transaction
-from launcher.history.events import What, beginning, of_beginning, of_recovery
-from launcher.history.failure_signals import Proposing
-from launcher.history.ps_recorder import Beginning, SeatTimeline
+from launcher.history.events import EventKind, beginning, of_beginning, of_recovery
+from launcher.history.failure_signals import ProposalTracker
+from launcher.history.ps_recorder import PsRecoveryRecorder, RecoveryBeginning
 from launcher.history.recorder import START_PATIENCE_S
-from launcher.history.recovery import Mark, Recovery, begun
+from launcher.history.recovery import PhaseEnd, Recovery, begun
 from tests.unit.bench import Bench
 from tests.unit.documents import KEYS
 from tests.unit.noted import NotedAgent
 
-SERVER, WORKER, SECOND = Seat(Role.SERVER, 0), Seat(Role.WORKER, 0), Seat(Role.WORKER, 1)
-APART = Roles(server_num=1, worker_num=1, apart=True)
-ONE_MACHINE = Roles(server_num=1, worker_num=1)
+SERVER, WORKER, SECOND = Task(Role.SERVER, 0), Task(Role.WORKER, 0), Task(Role.WORKER, 1)
+APART = PsLayout(server_num=1, worker_num=1, apart=True)
+ONE_MACHINE = PsLayout(server_num=1, worker_num=1)
 
 
-class Noted(NotedAgent[SeatTimeline]):
+class Noted(NotedAgent[PsRecoveryRecorder]):
     """The agent of node b in a job with parameter servers, with the notes of its timeline."""
 
-    def __init__(self, np: str, roles: Roles, after: str = "") -> None:
-        super().__init__(SeatTimeline("b", -1.0))
-        self.bench = Bench(np=np, after=after, slots=2, watch=self.watch, mode=Mode.PS, roles=roles)
+    def __init__(self, np: str, roles: PsLayout, after: str = "") -> None:
+        super().__init__(PsRecoveryRecorder("b", -1.0))
+        self.bench = Bench(np=np, after=after, slots=2, watch=self.watch, mode=JobMode.PS, roles=roles)
         if not after:
             self.bench.others("")
             self.bench.look()
@@ -44,15 +55,15 @@ class Noted(NotedAgent[SeatTimeline]):
         by: str,
         g: int = 1,
         reason: str = "because",
-        why: Why = Why.LOSS,
+        why: ChangeReason = ChangeReason.LOSS,
     ) -> None:
         """Another node publishes a revision: seats by node, with the revision that gave them and whether it leaves."""
         members = tuple(
-            Place(node, f"host-{node}", (7000,), (8000, 8001)[: len(seats)], tuple(seats), since, leaving)
+            GenerationMember(node, f"host-{node}", (7000,), (8000, 8001)[: len(seats)], tuple(seats), since, leaving)
             for node, (seats, since, leaving) in places.items()
         )
-        before = Before(g - 1, ("a", "b"), Why.REFORMED, (0, 0)) if g > 1 else None
-        why = Why.REFORMED if g > 1 else why if rev else Why.FIRST
+        before = Predecessor(g - 1, ("a", "b"), ChangeReason.REFORMED, (0, 0)) if g > 1 else None
+        why = ChangeReason.REFORMED if g > 1 else why if rev else ChangeReason.FIRST
         generation = Generation(
             g=g, run=1, tag=f"{by}/1/{rev}", why=why, reason=reason, members=members, slots=2, rev=rev, before=before
         )
@@ -66,11 +77,11 @@ class Noted(NotedAgent[SeatTimeline]):
         return found
 
 
-def has(*seats: Seat, since: int = 0, leaving: bool = False) -> tuple[tuple[Seat, ...], int, bool]:
+def has(*seats: Task, since: int = 0, leaving: bool = False) -> tuple[tuple[Task, ...], int, bool]:
     return seats, since, leaving
 
 
-def milliseconds(phases: tuple[tuple[Mark, float], ...]) -> dict[str, int]:
+def milliseconds(phases: tuple[tuple[PhaseEnd, float], ...]) -> dict[str, int]:
     return {str(name): round(length * 1000) for name, length in phases}
 
 
@@ -103,7 +114,7 @@ def test_processes_that_failed_and_start_again_are_counted_from_the_first_ones_e
     noted.timeline.stood(1, 0, 0.2, 0.2)
     noted.timeline.stood(1, 1, 0.4, 0.4)
     first = noted.told(0.4)
-    assert (first.start, first.end) == (True, Mark.STEPPED)
+    assert (first.start, first.end) == (True, PhaseEnd.STEPPED)
     noted.timeline.failed(1, 2.0, 2.004)
     noted.agent.now = 2.004
     noted.agent.exit(3)
@@ -116,7 +127,7 @@ def test_processes_that_failed_and_start_again_are_counted_from_the_first_ones_e
     assert noted.timeline.due_at is None, "its worker will make a step"
     noted.timeline.stood(1, 1, 2.3, 2.3)
     found = noted.told(2.3)
-    assert (found.began, found.end, found.rev, found.foreign, found.start) == (2.0, Mark.STEPPED, 1, False, False)
+    assert (found.began, found.end, found.rev, found.foreign, found.start) == (2.0, PhaseEnd.STEPPED, 1, False, False)
     assert found.total_s == pytest.approx(0.3)
     assert found.line.startswith("b (server 0, worker 0) failed and starts again")
     assert ": back in 0.30 s: notice 4 ms · stop 46 · " in found.line
@@ -152,7 +163,7 @@ def test_who_proposes_notes_how_the_recovery_began_of_seats_that_start_elsewhere
     noted.agent.others("c")
     created = noted.agent.shelf.view.members["a"].create_revision
     noted.agent.now = 2.004
-    noted.agent.tell(ProvenGone("a", created, "host-a", closed_at=2.0))
+    noted.agent.tell(ProcessProvenDead("a", created, "host-a", closed_at=2.0))
     noted.agent.shelf.delete(KEYS.member("a"))
     noted.agent.look()
     generation = noted.agent.facts.generation
@@ -189,12 +200,15 @@ def test_who_starts_the_seats_tells_and_the_proposer_knows_how_it_began() -> Non
     noted.timeline.restored(1, 40, 5.1, 5.1)
     noted.timeline.stood(1, 0, 5.12, 5.12)
     found = noted.told(5.12)
-    assert (found.foreign, found.rev, found.end, found.began) == (True, 2, Mark.SERVED, 2.0)
+    assert (found.foreign, found.rev, found.end, found.began) == (True, 2, PhaseEnd.SERVED, 2.0)
     assert found.line.startswith("a was lost; b joins: back in 3.12 s: ")
-    lengths = ((Mark.NOTICED, 0.004), (Mark.SEATED, 3.09), (Mark.PUBLISHED, 0.003))
-    another, mine = Beginning(1, 2, "d", "another's", lengths), Beginning(1, 2, "b", "a died; b joins", lengths)
+    lengths = ((PhaseEnd.NOTICED, 0.004), (PhaseEnd.SEATED, 3.09), (PhaseEnd.PUBLISHED, 0.003))
+    another, mine = (
+        RecoveryBeginning(1, 2, "d", "another's", lengths),
+        RecoveryBeginning(1, 2, "b", "a died; b joins", lengths),
+    )
     events = [of_beginning(another, "c", 1.0), of_beginning(mine, "c", 1.0), of_recovery(found, "b", 2.0, 2.0)]
-    assert (events[1].what, events[1].rev, events[1].of, events[1].node) == (What.SEATS, 2, "b", "c")
+    assert (events[1].what, events[1].rev, events[1].of, events[1].node) == (EventKind.SEATS, 2, "b", "c")
     there = beginning(events, found, "b")
     assert there is not None
     whole = begun(found, there.text, there.phases)
@@ -302,7 +316,7 @@ def test_the_word_of_an_older_start_is_no_sign_against_a_newer_one() -> None:
     noted.agent.shelf.delete(KEYS.member("a"))
     noted.agent.now = 1.0
     noted.agent.look()
-    stale = Outcome(ended=Ended.STOPPED, over=True, host="host-c")
+    stale = Outcome(ended=OutcomeKind.STOPPED, over=True, host="host-c")
     noted.agent.shelf.put(KEYS.outcome(1, "c"), stale)
     noted.publishes(5, {"b": has(WORKER), "c": has(SERVER, since=5)}, by="b")
     noted.agent.now = 2.0
@@ -323,7 +337,7 @@ def test_a_recovery_that_is_over_is_told_although_the_next_revision_is_there_bef
     assert noted.timeline.due_at == 0.0
     first = noted.timeline.take(2.2)
     assert first is not None
-    assert (first.text, first.end) == ("first", Mark.SERVED)
+    assert (first.text, first.end) == ("first", PhaseEnd.SERVED)
     assert noted.timeline.take(2.2) is None
 
 
@@ -331,7 +345,7 @@ def test_a_worker_that_left_by_a_plan_is_not_missed_and_a_server_is() -> None:
     noted = spare()
     noted.agent.now = 2.0
     leaving = {"a": has(SERVER, leaving=True), "c": has(WORKER, leaving=True)}
-    noted.publishes(1, leaving, by="a", reason="both drain", why=Why.DRAIN)
+    noted.publishes(1, leaving, by="a", reason="both drain", why=ChangeReason.DRAIN)
     noted.agent.now = 3.0
     noted.publishes(2, {"b": has(SERVER, WORKER, since=2)}, by="d", reason="b joins")
     noted.timeline.spawned(1, 3.1)
@@ -340,7 +354,9 @@ def test_a_worker_that_left_by_a_plan_is_not_missed_and_a_server_is() -> None:
     assert (found.began, found.text) == (2.0, "both drain; b joins")
     again = spare()
     again.agent.now = 2.0
-    again.publishes(1, {"a": has(SERVER), "c": has(WORKER, leaving=True)}, by="a", reason="c drains", why=Why.DRAIN)
+    again.publishes(
+        1, {"a": has(SERVER), "c": has(WORKER, leaving=True)}, by="a", reason="c drains", why=ChangeReason.DRAIN
+    )
     again.publishes(2, {"a": has(SERVER), "b": has(WORKER, since=2)}, by="a", reason="b joins")
     again.timeline.spawned(1, 2.1)
     newcomer = again.timeline.end()
@@ -349,15 +365,15 @@ def test_a_worker_that_left_by_a_plan_is_not_missed_and_a_server_is() -> None:
 
 
 def test_two_proposals_after_each_other_have_each_its_own_moments() -> None:
-    proposing = Proposing()
+    proposing = ProposalTracker()
     bench = spare().agent
-    facts, wanted = bench.facts, Form(Reason.LOST, "", bench.facts.generation)  # type: ignore[arg-type]
+    facts, wanted = bench.facts, FormGeneration(Reason.LOST, "", bench.facts.generation)  # type: ignore[arg-type]
     first, second = (Transaction("form", (), ()) for _ in range(2))
     facts.decision, facts.decided = wanted, 1
-    proposing.observe(facts, Tick(), [Send(first)], arrived=1.0, now=1.1)
+    proposing.observe(facts, Tick(), [SendTransaction(first)], arrived=1.0, now=1.1)
     facts.decision, facts.decided = msgspec.structs.replace(wanted), 2
-    proposing.observe(facts, Tick(), [Send(second)], arrived=2.0, now=2.1)
-    proposing.observe(facts, Answered(first, True), [], arrived=2.2, now=2.2)
+    proposing.observe(facts, Tick(), [SendTransaction(second)], arrived=2.0, now=2.1)
+    proposing.observe(facts, TransactionAnswered(first, True), [], arrived=2.2, now=2.2)
     tags = [f"b/{facts.registered}/{number}" for number in (1, 2)]
     generations = [msgspec.structs.replace(wanted.generation, tag=tag) for tag in tags]
     found = [proposing.of(generation) for generation in generations]
@@ -373,7 +389,7 @@ def test_a_start_of_which_one_process_says_nothing_is_told_after_some_patience()
     noted.timeline.spawned(1, 0.1)
     noted.timeline.stood(1, 1, 0.4, 0.4)
     assert noted.timeline.due_at == pytest.approx(0.4 + START_PATIENCE_S), "the server says nothing of itself"
-    assert noted.told(99.0).end is Mark.SPAWNED
+    assert noted.told(99.0).end is PhaseEnd.SPAWNED
 
 
 def test_a_process_that_ended_well_has_done_its_work() -> None:
@@ -382,7 +398,7 @@ def test_a_process_that_ended_well_has_done_its_work() -> None:
     noted.timeline.stood(1, 0, 0.2, 0.2)
     noted.agent.now = 0.4
     noted.agent.exit(0)
-    assert noted.told(0.4).end is Mark.STEPPED
+    assert noted.told(0.4).end is PhaseEnd.STEPPED
 
 
 def test_a_server_in_a_process_group_is_no_worker() -> None:
@@ -392,7 +408,7 @@ def test_a_server_in_a_process_group_is_no_worker() -> None:
     noted.timeline.grouped(1, 1, 0.5, 0.5)
     found = noted.timeline.end()
     assert found is not None
-    assert found.end is Mark.GROUPED
+    assert found.end is PhaseEnd.GROUPED
     assert found.total_s == pytest.approx(1.5)
 
 
@@ -412,7 +428,7 @@ def test_processes_that_say_nothing_are_followed_to_their_start() -> None:
     noted.publishes(1, {"b": has(SERVER, since=1), "c": has(WORKER)}, by="c")
     noted.timeline.spawned(1, 2.1)
     assert noted.timeline.due_at == pytest.approx(2.1 + START_PATIENCE_S)
-    assert noted.told(2.1 + START_PATIENCE_S).end is Mark.SPAWNED
+    assert noted.told(2.1 + START_PATIENCE_S).end is PhaseEnd.SPAWNED
 
 
 def test_who_keeps_its_seats_says_nothing_whatever_becomes_of_the_others() -> None:
@@ -425,7 +441,7 @@ def test_who_keeps_its_seats_says_nothing_whatever_becomes_of_the_others() -> No
 
 
 def test_no_order_of_words_raises() -> None:
-    timeline = SeatTimeline("b", 0.0)
+    timeline = PsRecoveryRecorder("b", 0.0)
     timeline.spawned(1, 1.0)
     timeline.failed(1, 1.0, 1.0)
     timeline.grouped(1, 0, 0.0, 1.0)
@@ -435,4 +451,4 @@ def test_no_order_of_words_raises() -> None:
     assert timeline.end() is None
     noted = trains()
     noted.timeline.stood(1, 7, 0.0, 1.0)
-    noted.agent.tell(Gone(1), Gone(1), Gone(9))
+    noted.agent.tell(WorkersGone(1), WorkersGone(1), WorkersGone(9))

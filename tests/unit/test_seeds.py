@@ -152,5 +152,5 @@ def test_every_command_line_can_be_read(page: Path) -> None:
     commands = [shlex.split(line) for line in (*inline, *blocks) if "…" not in line and "an etcd" not in line]
     assert len(commands) >= 5
     for words in commands:
-        line = argv.cut(words)
+        line = argv.split_argv(words)
         assert line.asks or line.script in {"train.py", "elastic.examples.ps_regression", "elastic.examples.digits"}

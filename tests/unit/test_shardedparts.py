@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from elastic.train.statedict.sharded import ShardedOptimizer, Stored, is_sharded
+from elastic.train.statedict.sharded import SavedTensor, ShardedOptimizer, is_sharded
 
 
 def made(lr: float = 0.1, frozen: bool = False) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -29,7 +29,7 @@ def stepped(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, first: 
 
 def carried(before: ShardedOptimizer, after: ShardedOptimizer) -> None:
     saved = before.take()
-    kinds = {k: Stored(tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for k, v in saved.items()}
+    kinds = {k: SavedTensor(tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for k, v in saved.items()}
     template = after.template(kinds)
     assert template.keys() == saved.keys()
     for key, value in saved.items():
@@ -104,15 +104,15 @@ def test_of_parameters_with_new_names_it_is_said_who_has_not_which() -> None:
 
 def test_what_is_loaded_into_has_the_shape_and_the_type_of_what_was_saved() -> None:
     saved = {
-        "state.0.weight.exp_avg": Stored((3, 2), torch.bfloat16),
-        "state.0.weight.step": Stored((), torch.float32),
-        "state.0.weight.factors": Stored((3,), torch.float64),
-        "state.gone.exp_avg": Stored((4,), torch.int8),
-        "param_groups.0.weight.lr": Stored((), torch.float64),
+        "state.0.weight.exp_avg": SavedTensor((3, 2), torch.bfloat16),
+        "state.0.weight.step": SavedTensor((), torch.float32),
+        "state.0.weight.factors": SavedTensor((3,), torch.float64),
+        "state.gone.exp_avg": SavedTensor((4,), torch.int8),
+        "param_groups.0.weight.lr": SavedTensor((), torch.float64),
         "param_groups.0.weight.betas": None,
     }
     made_for = ShardedOptimizer(*made()).template(saved)
-    found = {key: one if one is None else Stored(tuple(one.shape), one.dtype) for key, one in made_for.items()}
+    found = {key: one if one is None else SavedTensor(tuple(one.shape), one.dtype) for key, one in made_for.items()}
     assert found == saved
     assert not any(one.requires_grad for one in made_for.values() if one is not None)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from elastic.core.agent.events import StopWorkers, Unreached
-from elastic.core.host_exclusion import APART_MAX, HOSTS_MAX, blame, budget_of, noted_apart, taken_for_linked
-from elastic.core.membership.decision import Form, Reason
-from elastic.core.model import Before, Budget, Cooldown, Ended, Go, Outcome, Why, WorkerExit
-from elastic.core.partition import SPLIT, apart, looked_at, not_reached_by
+from elastic.core.agent.events import PeersUnreachable, StopWorkers
+from elastic.core.host_exclusion import HOSTS_MAX, UNREACHABLE_MAX, blame, budget_of, taken_for_linked, with_unreachable
+from elastic.core.membership.decision import FormGeneration, Reason
+from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, Predecessor, Quarantine, WorkerExit
+from elastic.core.partition import SPLIT, nodes_to_exclude, nodes_to_probe, not_reached_by
 from elastic.core.restart_policy import PROGRESS_RUN_S
 from tests.unit.bench import Bench
 from tests.unit.documents import KEYS
@@ -19,24 +19,24 @@ from tests.unit.views import Job, nodes_of, worker_exit
 
 
 def test_one_that_nobody_reaches_is_left_out_and_not_those_that_miss_it() -> None:
-    assert apart("abcd", {"a": "d", "b": "d", "c": "d", "d": "abc"}) == {"d": ["a", "b", "c"]}
+    assert nodes_to_exclude("abcd", {"a": "d", "b": "d", "c": "d", "d": "abc"}) == {"d": ["a", "b", "c"]}
 
 
 def test_also_if_it_is_the_first() -> None:
-    assert apart("abcd", {"a": "bcd", "b": "a"}) == {"a": ["b", "c", "d"]}
+    assert nodes_to_exclude("abcd", {"a": "bcd", "b": "a"}) == {"a": ["b", "c", "d"]}
 
 
 def test_of_two_that_do_not_reach_each_other_the_later_one_is_left_out_whoever_of_them_says_so() -> None:
-    assert apart("abc", {"b": "c"}) == apart("abc", {"c": "b"}) == {"c": ["b"]}
+    assert nodes_to_exclude("abc", {"b": "c"}) == nodes_to_exclude("abc", {"c": "b"}) == {"c": ["b"]}
 
 
 def test_of_two_halves_the_one_with_the_first_goes_on() -> None:
-    assert [*apart("abcd", {"a": "bd", "c": "bd"})] == ["d", "b"]
+    assert [*nodes_to_exclude("abcd", {"a": "bd", "c": "bd"})] == ["d", "b"]
 
 
 def test_who_goes_on_reaches_each_other_whatever_is_said() -> None:
     unreached = {"a": "c", "b": "d", "c": "e", "e": "a"}
-    out = apart("abcdef", unreached)
+    out = nodes_to_exclude("abcdef", unreached)
     left = set("abcdef") - set(out)
     assert not any(two in unreached.get(one, "") for one in left for two in left)
     assert "f" in left
@@ -45,34 +45,35 @@ def test_who_goes_on_reaches_each_other_whatever_is_said() -> None:
 def far(names: Sequence[str], rack: Collection[str]) -> dict[str, list[str]]:
     """Whom each of these does not reach if the ways between a rack and all others are closed."""
     return {
-        name: [other for other in looked_at(names, name) if (other in rack) is not (name in rack)] for name in names
+        name: [other for other in nodes_to_probe(names, name) if (other in rack) is not (name in rack)]
+        for name in names
     }
 
 
 def test_in_a_large_world_a_rack_goes_and_not_the_first_whom_all_of_it_miss() -> None:
     names = [f"n{number}" for number in range(100)]
     for rack in ({name for place, name in enumerate(names) if place % 3 == 1}, {*names[20:60]}):
-        assert {*apart(names, far(names, rack))} == rack
+        assert {*nodes_to_exclude(names, far(names, rack))} == rack
 
 
 def test_the_larger_part_goes_on_and_who_is_left_out_is_missed_by_somebody() -> None:
     names = [f"n{number}" for number in range(100)]
-    out = apart(names, far(names, {*names[40:]}))
+    out = nodes_to_exclude(names, far(names, {*names[40:]}))
     assert {*out} == {*names[:40]}
     assert all(out.values())
 
 
 def test_who_is_lost_is_in_no_part() -> None:
-    assert apart("abcd", {"a": "d", "b": "d", "c": "d"}, lost="d") == {}
-    assert apart("abcd", {"a": "cd", "b": "cd"}, lost="b") == {"a": ["c", "d"]}
+    assert nodes_to_exclude("abcd", {"a": "d", "b": "d", "c": "d"}, lost="d") == {}
+    assert nodes_to_exclude("abcd", {"a": "cd", "b": "cd"}, lost="b") == {"a": ["c", "d"]}
 
 
 def test_one_that_many_of_a_part_miss_goes_and_not_they() -> None:
-    assert apart("abcdef", {"b": "cde"}) == {"b": ["c", "d", "e"]}
+    assert nodes_to_exclude("abcdef", {"b": "cde"}) == {"b": ["c", "d", "e"]}
 
 
 def test_what_is_said_of_oneself_or_of_others_than_these_nodes_does_not_count() -> None:
-    assert apart("ab", {"a": "a", "b": "x", "x": "a"}) == {}
+    assert nodes_to_exclude("ab", {"a": "a", "b": "x", "x": "a"}) == {}
 
 
 def test_many_that_do_not_reach_a_machine_are_counted() -> None:
@@ -86,13 +87,13 @@ def test_many_that_do_not_reach_a_machine_are_counted() -> None:
 
 def split(
     job: Job, first: str, *, now: float = 1.0, unreached_by: Mapping[str, Sequence[str]] = {}, **unreached: str
-) -> Form:
+) -> FormGeneration:
     """The workers of `first` were given up; each node of the newest world says whom it did not reach."""
     exits = (worker_exit(code=-15, infra=SPLIT),)
     for place in job.generation.members:
         how = {"unreached": tuple({**unreached_by, **unreached}.get(place.node, ""))}
         if place.node == first:
-            job.ended(place.node, Ended.FAILED, exits=exits, **how)
+            job.ended(place.node, OutcomeKind.FAILED, exits=exits, **how)
         else:
             job.stopped(place.node, **how)
     return job.form(now, Reason.FAILED)
@@ -157,7 +158,7 @@ def test_a_node_that_was_lost_is_apart_from_nobody() -> None:
     job = running()
     job.vanish("d")
     job.hear("a b c")
-    job.ended("a", Ended.FAILED, exits=(worker_exit(code=-15, infra=SPLIT),), unreached=("d",))
+    job.ended("a", OutcomeKind.FAILED, exits=(worker_exit(code=-15, infra=SPLIT),), unreached=("d",))
     job.stopped("b c")
     assert nodes_of(job.form(1.0, Reason.LOST)) == ["a", "b", "c"]
     assert job.open(2.0).go.budget.hosts == ()
@@ -225,7 +226,7 @@ def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_
     job = running()
     for now, left_s in ((10.0, 60.0), (100.0, 120.0)):
         exits = (worker_exit(code=-15, infra=SPLIT),)
-        job.ended("a", Ended.FAILED, exits=exits, unreached=("d",), ran_s=2 * PROGRESS_RUN_S)
+        job.ended("a", OutcomeKind.FAILED, exits=exits, unreached=("d",), ran_s=2 * PROGRESS_RUN_S)
         job.stopped("b c d", ran_s=2 * PROGRESS_RUN_S)
         job.form(now, Reason.FAILED)
         job.form(now, Reason.KEPT_OUT)
@@ -274,20 +275,21 @@ def test_who_took_part_in_progress_is_like_any_other_again() -> None:
 
 
 def test_hosts_that_are_apart_leave_room_for_the_others_and_are_not_more_than_documents_hold() -> None:
-    known = Budget(hosts=tuple(Cooldown(f"old-{number}", failures=1) for number in range(20)))
-    hosts = noted_apart(known, {f"out-{number}": "x" * 300 for number in range(1000)}).hosts
-    assert len(hosts) == HOSTS_MAX + APART_MAX <= 512, "what documents hold"
+    known = Budget(hosts=tuple(Quarantine(f"old-{number}", failures=1) for number in range(20)))
+    hosts = with_unreachable(known, {f"out-{number}": "x" * 300 for number in range(1000)}).hosts
+    assert len(hosts) == HOSTS_MAX + UNREACHABLE_MAX <= 512, "what documents hold"
     assert {one.apart for one in hosts if one.host.startswith("out")} == {True}
 
 
 def test_failures_of_others_do_not_have_it_forgotten() -> None:
     """It would be a newcomer at once, also where it cannot be reached."""
-    out = tuple(Cooldown(f"out-{number}", times=1, left_s=60.0, apart=True) for number in range(APART_MAX))
+    out = tuple(Quarantine(f"out-{number}", times=1, left_s=60.0, apart=True) for number in range(UNREACHABLE_MAX))
     ends = [
-        Outcome(ended=Ended.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),)) for number in range(40)
+        Outcome(ended=OutcomeKind.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),))
+        for number in range(40)
     ]
     found = blame(out, ends, pays=True).hosts
-    assert len(found) == HOSTS_MAX + APART_MAX
+    assert len(found) == HOSTS_MAX + UNREACHABLE_MAX
     assert {one for one in found if one.apart} == {*out}
 
 
@@ -296,7 +298,7 @@ def test_failures_of_others_do_not_have_it_forgotten() -> None:
 
 def waiting(np: str = "1:3", nodes: str = "a b c", **spec: Any) -> Bench:
     bench = Bench("b", np, after="a", **spec)
-    bench.world(1, nodes, why=Why.FIRST)
+    bench.world(1, nodes, why=ChangeReason.FIRST)
     bench.go(1)
     return bench
 
@@ -306,20 +308,20 @@ EXIT = WorkerExit(rank=1, code=-15, words="it waited", infra=SPLIT)
 
 def test_an_agent_says_whom_it_does_not_reach_and_its_outcome_does_too() -> None:
     bench = waiting()
-    bench.tell(Unreached(1, ("c",)))
+    bench.tell(PeersUnreachable(1, ("c",)))
     assert bench.lines[-1] == (
         "workers wait, and c cannot be reached from here; if that lasts, the job goes on without the machine that is "
         "cut off"
     )
     assert bench.stops == []
-    bench.world(2, "a b c", why=Why.FAILURE, before=Before(1, ("a", "b", "c"), Why.FAILURE))
+    bench.world(2, "a b c", why=ChangeReason.FAILURE, before=Predecessor(1, ("a", "b", "c"), ChangeReason.FAILURE))
     bench.gone()
-    assert (bench.outcomes[1].ended, bench.outcomes[1].unreached) == (Ended.STOPPED, ("c",))
+    assert (bench.outcomes[1].ended, bench.outcomes[1].unreached) == (OutcomeKind.STOPPED, ("c",))
 
 
 def test_workers_that_have_waited_for_too_long_count_as_failed() -> None:
     bench = waiting()
-    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    bench.tell(PeersUnreachable(1, ("c",), (EXIT,)))
     assert bench.stops == [(1, 2.0)]
     bench.gone()
     assert bench.outcomes[1].exits == (EXIT,)
@@ -328,14 +330,14 @@ def test_workers_that_have_waited_for_too_long_count_as_failed() -> None:
 
 def test_a_way_that_is_open_again_is_said_and_forgotten() -> None:
     bench = waiting()
-    bench.tell(Unreached(1, ("c",)), Unreached(1, ()))
+    bench.tell(PeersUnreachable(1, ("c",)), PeersUnreachable(1, ()))
     assert bench.lines[-1] == "the workers go on, or every node of this world can be reached from here again"
     assert bench.facts.unreached == ()
 
 
 def test_where_the_job_needs_them_workers_wait_on_and_it_is_said_once() -> None:
     bench = waiting("3:3")
-    bench.tell(Unreached(1, ("c",)), Unreached(1, ("c",), (EXIT,)), Unreached(1, ("c",), (EXIT,)))
+    bench.tell(PeersUnreachable(1, ("c",)), PeersUnreachable(1, ("c",), (EXIT,)), PeersUnreachable(1, ("c",), (EXIT,)))
     assert bench.stops == []
     words = "at least 3 nodes must run (--np), so that the workers wait until the way is open, or a spare is there"
     assert [line for line in bench.lines if "reached" in line] == [
@@ -356,29 +358,29 @@ def proposing(np: str, nodes: str) -> Bench:
 def test_the_proposer_knows_of_a_spare_that_can_take_the_place() -> None:
     bench = proposing("3:3", "b c d")
     assert bench.starts == [1]
-    bench.tell(Unreached(1, ("c",)))
+    bench.tell(PeersUnreachable(1, ("c",)))
     assert bench.lines[-1].endswith("if that lasts, the job goes on without the machine that is cut off")
-    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    bench.tell(PeersUnreachable(1, ("c",), (EXIT,)))
     assert bench.outcomes[1].unreached == ("c",)
-    assert bench.outcomes[1].ended is Ended.FAILED
+    assert bench.outcomes[1].ended is OutcomeKind.FAILED
 
 
 def test_a_proposer_that_reaches_nobody_leaves_its_place_to_a_spare() -> None:
     bench = proposing("3:3", "b c d")
-    bench.tell(Unreached(1, ("b", "c"), (EXIT,)))
-    assert bench.outcomes[1].ended is Ended.FAILED
+    bench.tell(PeersUnreachable(1, ("b", "c"), (EXIT,)))
+    assert bench.outcomes[1].ended is OutcomeKind.FAILED
 
 
 def test_where_spares_are_too_few_it_waits_on() -> None:
     bench = proposing("4:4", "b c d e")
-    bench.tell(Unreached(1, ("b", "c"), (EXIT,)))
+    bench.tell(PeersUnreachable(1, ("b", "c"), (EXIT,)))
     assert bench.stops == []
 
 
 def test_what_workers_say_while_they_are_stopped_does_not_open_a_way() -> None:
     """Otherwise nobody would be left out, and the failure would be blamed on whoever gave up first."""
     bench = waiting()
-    bench.tell(Unreached(1, ("c",), (EXIT,)), Unreached(1, ()))
+    bench.tell(PeersUnreachable(1, ("c",), (EXIT,)), PeersUnreachable(1, ()))
     assert "every node of this world can be reached" not in bench.lines[-1]
     bench.gone()
     assert bench.outcomes[1].unreached == ("c",)
@@ -386,25 +388,25 @@ def test_what_workers_say_while_they_are_stopped_does_not_open_a_way() -> None:
 
 def test_without_a_cooldown_workers_wait_on() -> None:
     bench = waiting(host_cooldown_s=0.0)
-    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    bench.tell(PeersUnreachable(1, ("c",), (EXIT,)))
     assert bench.stops == []
     assert "no host is kept out (--host_cooldown 0)" in bench.lines[-1]
 
 
 def test_workers_that_are_to_save_together_are_not_waited_for_either() -> None:
     bench = waiting()
-    bench.world(2, "a b c d", why=Why.GROWTH, before=Before(1, ("a", "b", "c"), Why.GROWTH))
-    bench.tell(Unreached(1, ("c",), (EXIT,)))
+    bench.world(2, "a b c d", why=ChangeReason.GROWTH, before=Predecessor(1, ("a", "b", "c"), ChangeReason.GROWTH))
+    bench.tell(PeersUnreachable(1, ("c",), (EXIT,)))
     assert [stop.planned for stop in bench.every(StopWorkers)] == [True, False]
-    assert bench.outcomes[1].ended is Ended.FAILED
+    assert bench.outcomes[1].ended is OutcomeKind.FAILED
 
 
 def left_out(np: str, *, left_s: float) -> Bench:
     """Node b is registered, and generation 2 runs without it: the others did not reach its host."""
     bench = Bench("b", np, after="a")
-    budget = Budget(hosts=(Cooldown("host-b", times=1, g=1, left_s=left_s, words="a does not reach it", apart=True),))
+    budget = Budget(hosts=(Quarantine("host-b", times=1, g=1, left_s=left_s, words="a does not reach it", apart=True),))
     bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
-    bench.world(2, "a c", why=Why.KEPT_OUT)
+    bench.world(2, "a c", why=ChangeReason.KEPT_OUT)
     return bench
 
 
@@ -417,5 +419,5 @@ def test_a_node_that_is_left_out_is_told_until_when_and_that_the_way_must_be_ope
 
 def test_what_is_said_of_another_generation_does_not_count() -> None:
     bench = waiting()
-    bench.tell(Unreached(9, ("c",), (EXIT,)))
+    bench.tell(PeersUnreachable(9, ("c",), (EXIT,)))
     assert (bench.stops, bench.facts.unreached) == ([], ())

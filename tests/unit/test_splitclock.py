@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from launcher.health.partition_detector import BASELINE_S, FIRST_STEP, FORMS, LOOK_MAX_S, NEVER_REACHED, SplitClock
+from launcher.health.partition_detector import (
+    BASELINE_S,
+    FIRST_STEP,
+    FORMS,
+    LOOK_MAX_S,
+    NEVER_REACHED,
+    PartitionDetector,
+)
 
 LIMIT_S = 40.0
 B = ("b",)
 
 
-def waits(at: float = 0.0, known: tuple[str, ...] = B) -> SplitClock:
+def waits(at: float = 0.0, known: tuple[str, ...] = B) -> PartitionDetector:
     """Worker 0 waits for others before the group stands."""
-    clock = SplitClock(LIMIT_S, ("b", "c"), set(known))
+    clock = PartitionDetector(LIMIT_S, ("b", "c"), set(known))
     clock.waits(0, at)
     return clock
 
 
-def steps(*times: float, known: tuple[str, ...] = B) -> SplitClock:
+def steps(*times: float, known: tuple[str, ...] = B) -> PartitionDetector:
     """Worker 0 made steps at these times."""
-    clock = SplitClock(LIMIT_S, ("b", "c"), set(known))
+    clock = PartitionDetector(LIMIT_S, ("b", "c"), set(known))
     clock.formed(0, 0.0)
     for time in times:
         clock.steps(0, time)
     return clock
 
 
-def looks(clock: SplitClock, *times: float, missing: tuple[str, ...] = B) -> SplitClock:
+def looks(clock: PartitionDetector, *times: float, missing: tuple[str, ...] = B) -> PartitionDetector:
     for time in times:
         clock.looked([node for node in ("b", "c") if node not in missing], missing, time)
     return clock
 
 
 def test_nobody_is_looked_for_before_a_worker_has_said_anything() -> None:
-    clock = SplitClock(LIMIT_S, B)
+    clock = PartitionDetector(LIMIT_S, B)
     assert clock.look_at is None
     assert looks(clock, 0.0, 1000.0, 2000.0).unreached == ()
     assert clock.given_up(1e9) == []
@@ -126,8 +133,8 @@ def test_a_machine_that_was_never_reached_counts_while_the_group_does_not_form()
 
 def test_once_a_group_stood_a_machine_that_agents_never_reach_counts_later_in_the_next_world_too() -> None:
     met: set[str] = set()
-    SplitClock(LIMIT_S, ("b", "c"), set(), met).formed(0, 0.0)
-    clock = SplitClock(LIMIT_S, ("b", "c", "d"), set(), met)
+    PartitionDetector(LIMIT_S, ("b", "c"), set(), met).formed(0, 0.0)
+    clock = PartitionDetector(LIMIT_S, ("b", "c", "d"), set(), met)
     clock.waits(0, 0.0)
     assert looks(clock, 20.0, 25.0).given_up(LIMIT_S) == [], "a firewall, and a slow start"
     late = NEVER_REACHED * LIMIT_S
@@ -135,7 +142,7 @@ def test_once_a_group_stood_a_machine_that_agents_never_reach_counts_later_in_th
 
 
 def test_the_limit_0_switches_the_clock_off() -> None:
-    clock = SplitClock(0.0, B)
+    clock = PartitionDetector(0.0, B)
     clock.waits(0, 0.0)
     assert clock.look_at is None
     assert looks(clock, 1.0, 2.0, 3.0).given_up(1e9) == []

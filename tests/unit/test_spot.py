@@ -14,39 +14,52 @@ from hypothesis import strategies as st
 
 from elastic.errors import ConfigError
 from launcher.spot import provider as machine
-from launcher.spot.aws import ACTION, REBALANCE, Aws
-from launcher.spot.azure import AZURE_POLL_S, FIRST_S, Azure
-from launcher.spot.endpoint import Endpoint, endpoint
-from launcher.spot.gcp import HANGS_S, Maintenance, Preempted
-from launcher.spot.protocol import LEFT_MIN_S, PAUSE_MAX_S, POLL_S, TIMEOUT_S, Answer, Ask, Heard, Notice, Remark, Watch
+from launcher.spot.aws import ACTION, REBALANCE, AwsPoller
+from launcher.spot.azure import AZURE_POLL_S, FIRST_S, AzurePoller
+from launcher.spot.endpoint import MetadataEndpoint, endpoint
+from launcher.spot.gcp import HANGS_S, MaintenancePoller, PreemptionPoller
+from launcher.spot.protocol import (
+    LEFT_MIN_S,
+    PAUSE_MAX_S,
+    POLL_S,
+    TIMEOUT_S,
+    InterruptionNotice,
+    MetadataPoller,
+    MetadataRequest,
+    MetadataResponse,
+    PollResult,
+    ProviderInfo,
+)
 
 NOW = 1_800_000_000.0
 """Fri, 15 Jan 2027 08:00:00 GMT."""
-NOTHING = Answer(404)
+NOTHING = MetadataResponse(404)
 DATE = {"date": "Fri, 15 Jan 2027 08:00:00 GMT"}
 
 
-def heard(watch: Watch, *answers: Answer | None, now: float = NOW) -> list[tuple[Ask, Heard]]:
+def heard(
+    watch: MetadataPoller, *answers: MetadataResponse | None, now: float = NOW
+) -> list[tuple[MetadataRequest, PollResult]]:
     """Each request and what came of it."""
     return [(watch.ask(), watch.hear(answer, now)) for answer in answers]
 
 
-def last(watch: Watch, *answers: Answer | None, now: float = NOW) -> Heard:
+def last(watch: MetadataPoller, *answers: MetadataResponse | None, now: float = NOW) -> PollResult:
     return heard(watch, *answers, now=now)[-1][1]
 
 
-def document(value: object, **headers: str) -> Answer:
-    return Answer(200, {**DATE, **headers}, json.dumps(value).encode())
+def document(value: object, **headers: str) -> MetadataResponse:
+    return MetadataResponse(200, {**DATE, **headers}, json.dumps(value).encode())
 
 
-TOKEN = Answer(200, {}, b"AQAEABcdefg==")
+TOKEN = MetadataResponse(200, {}, b"AQAEABcdefg==")
 
 
 # --- AWS ----------------------------------------------------------------------------------------------------------
 
 
 def test_aws_is_asked_for_a_token_then_for_both_paths_with_it_and_then_left_alone_for_5_s() -> None:
-    rounds = heard(Aws(), TOKEN, NOTHING, NOTHING, NOTHING)
+    rounds = heard(AwsPoller(), TOKEN, NOTHING, NOTHING, NOTHING)
     assert [(ask.method, ask.path) for ask, _ in rounds] == [
         ("PUT", "/latest/api/token"),
         ("GET", ACTION),
@@ -69,69 +82,78 @@ def test_aws_is_asked_for_a_token_then_for_both_paths_with_it_and_then_left_alon
     ],
 )
 def test_an_action_of_aws_is_a_notice_with_its_time(action: str, words: str) -> None:
-    found = last(Aws(), TOKEN, document({"action": action, "time": "2027-01-15T08:01:58Z"}))
-    assert found.found == (Notice(words, NOW + 118, 118.0),)
+    found = last(AwsPoller(), TOKEN, document({"action": action, "time": "2027-01-15T08:01:58Z"}))
+    assert found.found == (InterruptionNotice(words, NOW + 118, 118.0),)
     (notice,) = found.found
-    assert isinstance(notice, Notice)
+    assert isinstance(notice, InterruptionNotice)
     assert notice.reason == f"{words} at 08:01:58Z"
 
 
 def test_the_time_that_is_left_is_by_the_clock_of_the_server_and_not_by_that_of_a_machine_that_is_wrong() -> None:
     answer = document({"action": "terminate", "time": "2027-01-15T08:01:58Z"})
-    (notice,) = last(Aws(), TOKEN, answer, now=NOW + 7_200).found
-    assert isinstance(notice, Notice)
+    (notice,) = last(AwsPoller(), TOKEN, answer, now=NOW + 7_200).found
+    assert isinstance(notice, InterruptionNotice)
     assert notice.left_s == 118.0
 
 
 def test_without_a_date_the_clock_of_this_machine_counts() -> None:
-    answer = Answer(200, {}, b'{"action": "stop", "time": "2027-01-15T08:01:00Z"}')
-    (notice,) = last(Aws(), TOKEN, answer, now=NOW + 20).found
-    assert isinstance(notice, Notice)
+    answer = MetadataResponse(200, {}, b'{"action": "stop", "time": "2027-01-15T08:01:00Z"}')
+    (notice,) = last(AwsPoller(), TOKEN, answer, now=NOW + 20).found
+    assert isinstance(notice, InterruptionNotice)
     assert notice.left_s == 40.0
 
 
 @pytest.mark.parametrize("time", ["2027-01-15T07:00:00Z", "2027-01-15T08:00:03Z", "soon"])
 def test_a_time_that_is_over_or_cannot_be_read_leaves_10_s_all_the_same(time: str) -> None:
-    (notice,) = last(Aws(), TOKEN, document({"action": "terminate", "time": time})).found
-    assert isinstance(notice, Notice)
+    (notice,) = last(AwsPoller(), TOKEN, document({"action": "terminate", "time": time})).found
+    assert isinstance(notice, InterruptionNotice)
     assert notice.left_s == LEFT_MIN_S
 
 
 def test_a_rebalance_recommendation_is_a_remark() -> None:
-    found = last(Aws(), TOKEN, NOTHING, document({"noticeTime": "2027-01-15T07:59:00Z"})).found
+    found = last(AwsPoller(), TOKEN, NOTHING, document({"noticeTime": "2027-01-15T07:59:00Z"})).found
     text = "AWS says since 07:59:00Z that it may take this machine back (rebalance recommendation); training goes on"
-    assert found == (Remark(text),)
+    assert found == (ProviderInfo(text),)
 
 
 def test_a_token_that_has_expired_is_replaced_at_once() -> None:
-    watch = Aws()
-    rounds = heard(watch, TOKEN, NOTHING, NOTHING, Answer(401), TOKEN, NOTHING)
+    watch = AwsPoller()
+    rounds = heard(watch, TOKEN, NOTHING, NOTHING, MetadataResponse(401), TOKEN, NOTHING)
     assert [ask.method for ask, _ in rounds] == ["PUT", "GET", "GET", "GET", "PUT", "GET"]
-    assert rounds[3][1] == Heard(pause_s=0.0)
+    assert rounds[3][1] == PollResult(pause_s=0.0)
 
 
 def test_a_server_that_takes_no_token_that_it_gave_is_asked_ever_less_often() -> None:
-    answers = [TOKEN, Answer(401)] * 8
-    pauses = [found.pause_s for ask, found in heard(Aws(), *answers) if ask.method == "GET"]
+    answers = [TOKEN, MetadataResponse(401)] * 8
+    pauses = [found.pause_s for ask, found in heard(AwsPoller(), *answers) if ask.method == "GET"]
     assert pauses == [0.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0, 60.0]
 
 
-@pytest.mark.parametrize("refusal", [None, Answer(403), Answer(404), Answer(200, {}, b"two words"), Answer(200)])
-def test_where_no_token_can_be_had_aws_is_asked_without_one(refusal: Answer | None) -> None:
-    rounds = heard(Aws(), refusal, document({"action": "stop", "time": "2027-01-15T08:01:00Z"}))
-    assert rounds[1][0] == Ask(ACTION)
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        None,
+        MetadataResponse(403),
+        MetadataResponse(404),
+        MetadataResponse(200, {}, b"two words"),
+        MetadataResponse(200),
+    ],
+)
+def test_where_no_token_can_be_had_aws_is_asked_without_one(refusal: MetadataResponse | None) -> None:
+    rounds = heard(AwsPoller(), refusal, document({"action": "stop", "time": "2027-01-15T08:01:00Z"}))
+    assert rounds[1][0] == MetadataRequest(ACTION)
     assert rounds[1][1].found
 
 
 # --- Google -------------------------------------------------------------------------------------------------------
 
 
-def google(text: str, etag: str = "1f2e") -> Answer:
-    return Answer(200, {"metadata-flavor": "Google", "etag": etag}, text.encode())
+def google(text: str, etag: str = "1f2e") -> MetadataResponse:
+    return MetadataResponse(200, {"metadata-flavor": "Google", "etag": etag}, text.encode())
 
 
 def test_google_is_asked_once_for_what_there_is_and_then_waited_for_with_the_etag() -> None:
-    rounds = heard(Preempted(), google("FALSE"), google("FALSE", "2a"), google("TRUE"))
+    rounds = heard(PreemptionPoller(), google("FALSE"), google("FALSE", "2a"), google("TRUE"))
     base = "/computeMetadata/v1/instance/preempted"
     assert [ask.path for ask, _ in rounds] == [
         base,
@@ -140,58 +162,69 @@ def test_google_is_asked_once_for_what_there_is_and_then_waited_for_with_the_eta
     ]
     assert [ask.timeout_s > HANGS_S for ask, _ in rounds] == [False, True, True]
     assert {ask.headers["Metadata-Flavor"] for ask, _ in rounds} == {"Google"}
-    assert rounds[2][1].found == (Notice("Google Cloud takes this machine back", NOW + 30, 30.0),)
+    assert rounds[2][1].found == (InterruptionNotice("Google Cloud takes this machine back", NOW + 30, 30.0),)
 
 
 def test_who_is_not_google_is_not_believed() -> None:
-    found = last(Preempted(), Answer(200, {}, b"TRUE"))
+    found = last(PreemptionPoller(), MetadataResponse(200, {}, b"TRUE"))
     assert (found.found, found.trouble) == ((), "it is not Google's")
 
 
 def test_an_etag_that_does_not_belong_into_an_address_is_not_sent_back() -> None:
-    rounds = heard(Preempted(), google("FALSE", "1 HTTP/1.1\r\nX: y"), google("FALSE", "a&b"), google("FALSE"))
+    rounds = heard(PreemptionPoller(), google("FALSE", "1 HTTP/1.1\r\nX: y"), google("FALSE", "a&b"), google("FALSE"))
     assert {ask.path for ask, _ in rounds} == {"/computeMetadata/v1/instance/preempted"}
 
 
 def test_live_migration_is_a_remark_and_a_stop_for_maintenance_a_notice_of_60_s() -> None:
-    assert last(Maintenance(), google("NONE")).found == ()
-    (remark,) = last(Maintenance(), google("MIGRATE_ON_HOST_MAINTENANCE")).found
-    assert isinstance(remark, Remark)
-    rounds = heard(Maintenance(), google("TERMINATE_ON_HOST_MAINTENANCE"), Answer(404), google("NONE"))
+    assert last(MaintenancePoller(), google("NONE")).found == ()
+    (remark,) = last(MaintenancePoller(), google("MIGRATE_ON_HOST_MAINTENANCE")).found
+    assert isinstance(remark, ProviderInfo)
+    rounds = heard(MaintenancePoller(), google("TERMINATE_ON_HOST_MAINTENANCE"), MetadataResponse(404), google("NONE"))
     assert [ask.path.rpartition("/")[2] for ask, _ in rounds] == (
         ["maintenance-event", "upcoming-maintenance?alt=json", "maintenance-event"]
     )
     assert [found.pause_s for _, found in rounds] == [0.0, POLL_S, 1.0]
     assert [found.found for _, found in rounds] == [
         (),
-        (Notice("Google Cloud stops this machine for maintenance", NOW + 60, 60.0),),
+        (InterruptionNotice("Google Cloud stops this machine for maintenance", NOW + 60, 60.0),),
         (),
     ]
     assert [found.clear for _, found in rounds] == [False, False, True]
 
 
-def planned(at: str, name: str = "window_start_time") -> Answer:
-    return Answer(200, {**DATE, "metadata-flavor": "Google"}, json.dumps({name: at, "can_reschedule": True}).encode())
+def planned(at: str, name: str = "window_start_time") -> MetadataResponse:
+    return MetadataResponse(
+        200, {**DATE, "metadata-flavor": "Google"}, json.dumps({name: at, "can_reschedule": True}).encode()
+    )
 
 
 @pytest.mark.parametrize("name", ["window_start_time", "windowStartTime"])
 def test_a_stop_for_maintenance_in_an_hour_is_a_remark_with_its_date_and_a_notice_when_it_is_near(name: str) -> None:
-    watch, stops = Maintenance(), google("TERMINATE_ON_HOST_MAINTENANCE")
+    watch, stops = MaintenancePoller(), google("TERMINATE_ON_HOST_MAINTENANCE")
     far = last(watch, stops, planned("2027-01-15T09:00:00Z", name))
     text = "Google Cloud stops this machine for maintenance at 2027-01-15 09:00:00Z: this node drains 10 minutes before"
-    assert far == Heard((Remark(f"{text}, if that stands"),), clear=True)
+    assert far == PollResult((ProviderInfo(f"{text}, if that stands"),), clear=True)
     near = last(watch, stops, planned("2027-01-15T08:10:00Z", name))
-    assert near.found == (Notice("Google Cloud stops this machine for maintenance", NOW + 600, 600.0),)
+    assert near.found == (InterruptionNotice("Google Cloud stops this machine for maintenance", NOW + 600, 600.0),)
     assert not near.clear
 
 
 @pytest.mark.parametrize(
     "answer",
-    [None, Answer(503), Answer(200, {}, b"{}"), google("NONE"), planned("soon"), planned("2027-01-15T08:00:00Z")],
+    [
+        None,
+        MetadataResponse(503),
+        MetadataResponse(200, {}, b"{}"),
+        google("NONE"),
+        planned("soon"),
+        planned("2027-01-15T08:00:00Z"),
+    ],
 )
-def test_a_stop_for_maintenance_of_which_nobody_says_when_or_that_is_due_leaves_60_s(answer: Answer | None) -> None:
-    (stop,) = last(Maintenance(), google("TERMINATE_ON_HOST_MAINTENANCE"), answer).found
-    assert isinstance(stop, Notice)
+def test_a_stop_for_maintenance_of_which_nobody_says_when_or_that_is_due_leaves_60_s(
+    answer: MetadataResponse | None,
+) -> None:
+    (stop,) = last(MaintenancePoller(), google("TERMINATE_ON_HOST_MAINTENANCE"), answer).found
+    assert isinstance(stop, InterruptionNotice)
     assert stop.left_s == 60.0
 
 
@@ -202,13 +235,15 @@ def event(kind: str, *names: str, at: str = "Fri, 15 Jan 2027 08:00:30 GMT") -> 
     return {"EventId": "f", "EventType": kind, "Resources": list(names), "NotBefore": at, "EventStatus": "Scheduled"}
 
 
-def azure(*events: dict[str, Any]) -> Heard:
-    return last(Azure(), Answer(200, {}, b"trainer_3"), document({"DocumentIncarnation": 2, "Events": events}))
+def azure(*events: dict[str, Any]) -> PollResult:
+    return last(
+        AzurePoller(), MetadataResponse(200, {}, b"trainer_3"), document({"DocumentIncarnation": 2, "Events": events})
+    )
 
 
 def test_azure_is_asked_for_the_name_of_the_machine_and_then_for_its_events() -> None:
     none = document({"DocumentIncarnation": 1, "Events": []})
-    rounds = heard(Azure(), Answer(200, {}, b"trainer_3"), none, none)
+    rounds = heard(AzurePoller(), MetadataResponse(200, {}, b"trainer_3"), none, none)
     assert [ask.path.partition("?")[0] for ask, _ in rounds] == [
         "/metadata/instance/compute/name",
         "/metadata/scheduledevents",
@@ -229,7 +264,7 @@ def test_azure_is_asked_for_the_name_of_the_machine_and_then_for_its_events() ->
     ],
 )
 def test_an_event_of_azure_for_this_machine_is_a_notice(kind: str, words: str) -> None:
-    assert azure(event(kind, "TRAINER_3", "trainer_4")).found == (Notice(words, NOW + 30, 30.0),)
+    assert azure(event(kind, "TRAINER_3", "trainer_4")).found == (InterruptionNotice(words, NOW + 30, 30.0),)
 
 
 def test_an_event_for_another_machine_is_none_for_this_one() -> None:
@@ -251,13 +286,13 @@ def test_an_event_for_another_machine_is_none_for_this_one() -> None:
 )
 def test_an_event_of_another_shape_hides_none_beside_it(other: Any) -> None:
     found = azure(other, event("Preempt", "trainer_3"), other).found
-    assert found == (Notice("Azure takes this machine back", NOW + 30, 30.0),)
+    assert found == (InterruptionNotice("Azure takes this machine back", NOW + 30, 30.0),)
 
 
 @pytest.mark.parametrize("value", [None, "soon"])
 def test_an_event_for_this_machine_without_a_time_leaves_10_s(value: str | None) -> None:
     (notice,) = azure({**event("Preempt", "trainer_3"), "NotBefore": value}).found
-    assert isinstance(notice, Notice)
+    assert isinstance(notice, InterruptionNotice)
     assert notice.left_s == LEFT_MIN_S
 
 
@@ -271,59 +306,66 @@ def test_an_event_for_this_machine_without_a_time_leaves_10_s(value: str | None)
 def test_an_event_that_is_days_or_more_than_10_minutes_away_is_a_remark_with_its_date(at: str, shown: str) -> None:
     found = azure(event("Redeploy", "trainer_3", at=at))
     text = f"Azure moves this machine to other hardware at {shown}: this node drains 10 minutes before, if that stands"
-    assert found == Heard((Remark(text),), AZURE_POLL_S, clear=True)
+    assert found == PollResult((ProviderInfo(text),), AZURE_POLL_S, clear=True)
 
 
 def test_an_event_is_a_notice_as_soon_as_it_is_10_minutes_away() -> None:
     assert azure(event("Redeploy", "trainer_3", at="Fri, 15 Jan 2027 08:10:00 GMT")).found == (
-        Notice("Azure moves this machine to other hardware", NOW + 600, 600.0),
+        InterruptionNotice("Azure moves this machine to other hardware", NOW + 600, 600.0),
     )
 
 
 def test_an_action_of_aws_that_is_far_away_is_a_remark_and_no_notice_stands() -> None:
-    found = last(Aws(), TOKEN, document({"action": "stop", "time": "2027-01-15T09:00:00Z"}))
+    found = last(AwsPoller(), TOKEN, document({"action": "stop", "time": "2027-01-15T09:00:00Z"}))
     text = "AWS stops this machine at 2027-01-15 09:00:00Z: this node drains 10 minutes before, if that stands"
-    assert (found.found, found.clear) == ((Remark(text),), True)
+    assert (found.found, found.clear) == ((ProviderInfo(text),), True)
 
 
 def test_an_event_that_has_begun_leaves_10_s() -> None:
     assert azure(event("Preempt", "trainer_3", at="")).found == (
-        Notice("Azure takes this machine back", NOW, LEFT_MIN_S),
+        InterruptionNotice("Azure takes this machine back", NOW, LEFT_MIN_S),
     )
 
 
 def test_a_freeze_is_a_remark() -> None:
     (remark,) = azure(event("Freeze", "trainer_3")).found
-    assert remark == Remark("Azure pauses this machine for some seconds at 08:00:30Z (Freeze); training goes on")
+    assert remark == ProviderInfo("Azure pauses this machine for some seconds at 08:00:30Z (Freeze); training goes on")
 
 
 @pytest.mark.parametrize("body", [b'{"action": "\xff", "time": "x"}', b'{"a":' + b"[" * 60_000])
 def test_what_is_no_text_or_nested_without_end_is_trouble(body: bytes) -> None:
-    assert last(Aws(), TOKEN, Answer(200, {}, body)).trouble == "its answer cannot be read"
-    bad = Answer(200, {}, body.replace(b"action", b"Events"))
-    assert last(Azure(), Answer(200, {}, b"trainer_3"), bad).trouble == "its answer cannot be read"
+    assert last(AwsPoller(), TOKEN, MetadataResponse(200, {}, body)).trouble == "its answer cannot be read"
+    bad = MetadataResponse(200, {}, body.replace(b"action", b"Events"))
+    assert last(AzurePoller(), MetadataResponse(200, {}, b"trainer_3"), bad).trouble == "its answer cannot be read"
 
 
 def test_only_an_answer_about_notices_says_that_none_stands() -> None:
     action = document({"action": "stop", "time": "2027-01-15T08:01:00Z"})
-    assert [one.clear for _, one in heard(Aws(), TOKEN, NOTHING, NOTHING, action, NOTHING, NOTHING, None)] == (
+    assert [one.clear for _, one in heard(AwsPoller(), TOKEN, NOTHING, NOTHING, action, NOTHING, NOTHING, None)] == (
         [False, True, False, False, False, True, False]
     )
-    assert [one.clear for _, one in heard(Preempted(), google("FALSE"), google("TRUE"), None)] == [True, False, False]
-    assert last(Maintenance(), google("MIGRATE_ON_HOST_MAINTENANCE")).clear
+    assert [one.clear for _, one in heard(PreemptionPoller(), google("FALSE"), google("TRUE"), None)] == [
+        True,
+        False,
+        False,
+    ]
+    assert last(MaintenancePoller(), google("MIGRATE_ON_HOST_MAINTENANCE")).clear
     assert azure(event("Freeze", "trainer_3"), event("Preempt", "trainer_4")).clear
     assert not azure(event("Freeze", "trainer_3"), event("Preempt", "trainer_3")).clear
 
 
 # --- whatever comes -----------------------------------------------------------------------------------------------
 
-WATCHES: tuple[Callable[[], Watch], ...] = (Aws, Preempted, Maintenance, Azure)
+WATCHES: tuple[Callable[[], MetadataPoller], ...] = (AwsPoller, PreemptionPoller, MaintenancePoller, AzurePoller)
 
 
 @pytest.mark.parametrize("make", WATCHES)
-@pytest.mark.parametrize("answer", [None, Answer(500), Answer(302, {"location": "http://elsewhere/"}), Answer(429)])
+@pytest.mark.parametrize(
+    "answer",
+    [None, MetadataResponse(500), MetadataResponse(302, {"location": "http://elsewhere/"}), MetadataResponse(429)],
+)
 def test_a_server_that_is_away_is_asked_ever_less_often_and_for_ever(
-    make: Callable[[], Watch], answer: Answer | None
+    make: Callable[[], MetadataPoller], answer: MetadataResponse | None
 ) -> None:
     rounds = heard(make(), *[answer] * 30)
     pauses = [found.pause_s for _, found in rounds if found.trouble]
@@ -352,7 +394,7 @@ texts = st.sampled_from(
     ]
 )
 answers = st.none() | st.builds(
-    Answer,
+    MetadataResponse,
     st.sampled_from([200, 200, 200, 401, 404, 500]) | st.integers(100, 999),
     st.dictionaries(
         st.sampled_from(["date", "etag", "metadata-flavor"]),
@@ -371,7 +413,7 @@ and another token after its 401; whatever comes next, a pause follows."""
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(answers, max_size=2 * AT_ONCE_MAX))
 def test_no_answer_breaks_a_watch_or_makes_it_ask_without_end(
-    make: Callable[[], Watch], came: list[Answer | None]
+    make: Callable[[], MetadataPoller], came: list[MetadataResponse | None]
 ) -> None:
     rounds = heard(make(), *came)
     runs = [len([*run]) for at_once, run in itertools.groupby(found.pause_s == 0 for _, found in rounds) if at_once]
@@ -379,7 +421,9 @@ def test_no_answer_breaks_a_watch_or_makes_it_ask_without_end(
     for ask, found in rounds:
         assert ask.path.isprintable()
         assert all(value.isprintable() for value in ask.headers.values())
-        assert all(one.left_s >= LEFT_MIN_S for one in found.found if isinstance(one, Notice) and one.reason)
+        assert all(
+            one.left_s >= LEFT_MIN_S for one in found.found if isinstance(one, InterruptionNotice) and one.reason
+        )
 
 
 # --- where --------------------------------------------------------------------------------------------------------
@@ -403,22 +447,22 @@ def test_the_firmware_tells_whose_machine_this_is(said: dict[str, str], provider
 
 
 def test_a_machine_that_says_nothing_is_no_cloud_s(tmp_path: Path) -> None:
-    assert machine.look(tmp_path, tmp_path / "uuid") == "none"
+    assert machine.detect_provider(tmp_path, tmp_path / "uuid") == "none"
 
 
 def test_the_files_of_the_firmware_are_read_as_they_are_written(tmp_path: Path) -> None:
     (tmp_path / "sys_vendor").write_bytes(b"Microsoft Corporation\n")
-    assert machine.look(tmp_path, tmp_path / "uuid") == "none"
+    assert machine.detect_provider(tmp_path, tmp_path / "uuid") == "none"
     (tmp_path / "chassis_asset_tag").write_bytes(machine.AZURE_TAG.encode() + b"\n")
-    assert machine.look(tmp_path, tmp_path / "uuid") == "azure"
+    assert machine.detect_provider(tmp_path, tmp_path / "uuid") == "azure"
     (tmp_path / "chassis_asset_tag").write_bytes(b"\xff" * 5000)
     (tmp_path / "uuid").write_bytes(b"ec2e1916-9099-7caf-fd21-012345abcdef\n")
-    assert machine.look(tmp_path, tmp_path / "uuid") == "aws"
+    assert machine.detect_provider(tmp_path, tmp_path / "uuid") == "aws"
 
 
 def test_all_three_have_one_address_and_a_variable_names_another() -> None:
-    assert {endpoint(provider, {}) for provider in ("aws", "gcp", "azure")} == {Endpoint("169.254.169.254", 80)}
-    assert endpoint("azure", {"ELASTIC_SPOT_ENDPOINT": "http://127.0.0.1:8080/"}) == Endpoint("127.0.0.1", 8080)
+    assert {endpoint(provider, {}) for provider in ("aws", "gcp", "azure")} == {MetadataEndpoint("169.254.169.254", 80)}
+    assert endpoint("azure", {"ELASTIC_SPOT_ENDPOINT": "http://127.0.0.1:8080/"}) == MetadataEndpoint("127.0.0.1", 8080)
     assert endpoint("aws", {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://[fd00:ec2::254]"}).host == "fd00:ec2::254"
     assert endpoint("gcp", {"GCE_METADATA_HOST": "metadata.google.internal:80"}).host == "metadata.google.internal"
     assert endpoint("azure", {"GCE_METADATA_HOST": "other"}).host == "169.254.169.254"

@@ -9,21 +9,21 @@ import pytest
 
 import elastic
 from elastic.errors import ConfigError
-from elastic.train.process_group.init import Context, Placed, card, placed
+from elastic.train.process_group.init import RankInfo, WorkerContext, gpu_index, rank_info
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
 
 
 def test_a_worker_of_torchrun_or_of_ours_has_the_place_that_its_variables_say() -> None:
-    assert placed(TORCHRUN) == Placed(rank=3, local_rank=1, world_size=4)
+    assert rank_info(TORCHRUN) == RankInfo(rank=3, local_rank=1, world_size=4)
 
 
 def test_a_plain_script_is_a_world_of_one() -> None:
-    assert placed({}) == placed({"WORLD_SIZE": "1"}) == Placed(0, 0, 1)
+    assert rank_info({}) == rank_info({"WORLD_SIZE": "1"}) == RankInfo(0, 0, 1)
 
 
 def test_a_worker_that_has_a_machine_of_its_own_needs_no_local_rank() -> None:
-    assert placed({**TORCHRUN, "LOCAL_RANK": ""}) == Placed(rank=3, local_rank=0, world_size=4)
+    assert rank_info({**TORCHRUN, "LOCAL_RANK": ""}) == RankInfo(rank=3, local_rank=0, world_size=4)
 
 
 @pytest.mark.parametrize(
@@ -40,24 +40,24 @@ def test_a_worker_that_has_a_machine_of_its_own_needs_no_local_rank() -> None:
 )
 def test_variables_that_do_not_fit_together_are_one_line_with_the_mend(environ: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError) as told:
-        placed(environ)
+        rank_info(environ)
     assert says in str(told.value)
     assert "start the script with elastic-launch" in str(told.value)
 
 
 def test_the_card_of_a_worker_is_its_place_on_the_node() -> None:
-    assert card(TORCHRUN, placed(TORCHRUN), cards=2) == 1
+    assert gpu_index(TORCHRUN, rank_info(TORCHRUN), cards=2) == 1
 
 
 def test_a_worker_that_sees_its_own_card_only_takes_that_one() -> None:
     own = {**TORCHRUN, "ELASTIC_FENCE": "x/1", "FLAGS_selected_gpus": "0"}
-    assert card(own, placed(own), cards=1) == 0
+    assert gpu_index(own, rank_info(own), cards=1) == 0
 
 
 def test_more_workers_than_cards_are_one_line_that_says_how_many_to_start() -> None:
     environ = {**TORCHRUN, "CUDA_VISIBLE_DEVICES": "5"}
     with pytest.raises(ConfigError, match=r"worker 1 of its node, and 1 card is visible \(CUDA_VISIBLE_DEVICES=5\)"):
-        card(environ, placed(environ), cards=1)
+        gpu_index(environ, rank_info(environ), cards=1)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_parameter_server_does_not_join_the_workers(monkeypatch: pytest.Monkey
 
 
 def test_the_context_cannot_be_changed() -> None:
-    context = Context(0, 0, 1, device=cast(Any, "cpu"), backend="gloo", generation=1, restarts=0)
+    context = WorkerContext(0, 0, 1, device=cast(Any, "cpu"), backend="gloo", generation=1, restarts=0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         context.rank = 1  # type: ignore[misc]
 

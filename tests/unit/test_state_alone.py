@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 from torch.utils.data import DataLoader
 
 import elastic
-from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, RestoreHopeless, RestoreRefused
+from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, RestoreRefused, RestoreUnrecoverable
 from elastic.train.checkpoint import atomic_files, manifest, sharded_part
-from elastic.train.restore.rollback import RECORD, Record
+from elastic.train.restore.rollback import RECORD, RollbackRecord
 from elastic.train.statedict.parts import on_its_device
 
 SAMPLES = 12
@@ -32,7 +32,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rolled_back(folder: Path, *aside: str) -> None:
-    record = Record(run="abc", step=10, generation=5, aside=aside, at=time.time())
+    record = RollbackRecord(run="abc", step=10, generation=5, aside=aside, at=time.time())
     (folder / RECORD).write_bytes(msgspec.json.encode(record))
 
 
@@ -190,12 +190,12 @@ def test_a_checkpoint_that_a_disk_withholds_has_hope_and_one_that_is_cut_off_has
     withheld(file)
     with pytest.raises(RestoreRefused, match=r"meta.json cannot be read") as raised:
         elastic.State(best=0.0).restore(folder=tmp_path)
-    assert not isinstance(raised.value.__cause__, RestoreHopeless)
+    assert not isinstance(raised.value.__cause__, RestoreUnrecoverable)
     file.unlink()
     file.write_bytes(b"{")
     with pytest.raises(RestoreRefused, match=r"meta.json is damaged") as raised:
         elastic.State(best=0.0).restore(folder=tmp_path)
-    assert isinstance(raised.value.__cause__, RestoreHopeless)
+    assert isinstance(raised.value.__cause__, RestoreUnrecoverable)
 
 
 def test_a_shard_that_a_disk_withholds_is_told_from_one_that_is_cut_off(tmp_path: Path) -> None:
@@ -203,13 +203,13 @@ def test_a_shard_that_a_disk_withholds_is_told_from_one_that_is_cut_off(tmp_path
     folder.mkdir()
     written = sharded_part.write(folder, {"weight": torch.ones(2)}, None)
     file = folder / "__0_0.distcp"
-    written[file.name] = manifest.Part(0, crc32="1")
+    written[file.name] = manifest.PartFile(0, crc32="1")
     withheld(file)
     with pytest.raises(CheckpointDamaged, match=r"__0_0.distcp cannot be read") as raised:
         sharded_part.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
-    assert atomic_files.passing(raised.value)
+    assert atomic_files.is_transient(raised.value)
     file.unlink()
     file.write_bytes(b"")
     with pytest.raises(CheckpointDamaged, match=r"the checksum of __0_0.distcp is wrong") as raised:
         sharded_part.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
-    assert not atomic_files.passing(raised.value)
+    assert not atomic_files.is_transient(raised.value)

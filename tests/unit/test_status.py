@@ -8,41 +8,41 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from elastic.core.keys import JobKeys, Stored, View, ViewReader, encode
-from elastic.core.kv import Entry
+from elastic.core.keys import JobKeys, StoredDocument, StoreView, ViewReader, encode
+from elastic.core.kv import KeyValue
 from elastic.core.model import (
-    Before,
     Budget,
     Cause,
-    Cooldown,
-    Ended,
+    ChangeReason,
+    FinalStatus,
     Generation,
+    GenerationMember,
     Go,
+    JobMode,
+    JobSpec,
     Member,
     MemberState,
-    Mode,
     Np,
     Outcome,
-    Place,
+    OutcomeKind,
+    Predecessor,
+    PsLayout,
+    Quarantine,
     Role,
-    Roles,
-    Saved,
-    Seat,
-    Spec,
-    Status,
+    SavedCheckpoint,
+    Task,
     Verdict,
-    Why,
     WorkerExit,
 )
 from launcher.config.readers import np as read_np
 from launcher.job.status import COLUMNS, JobStatus, NodeState, cells, describe, head_lines
 
-SPEC = Spec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3)
+SPEC = JobSpec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3)
 EXIT = WorkerExit(rank=3, code=-9, words="killed by SIGKILL, perhaps out of memory", log="log/workerlog.3")
-OK = Outcome(ended=Ended.OK, over=True, host="h")
-STOPPED = Outcome(ended=Ended.STOPPED, over=True, host="h")
-FAILING = Outcome(ended=Ended.FAILED, over=False, host="h", exits=(EXIT,))
-FAILED = Outcome(ended=Ended.FAILED, over=True, host="h", exits=(EXIT,))
+OK = Outcome(ended=OutcomeKind.OK, over=True, host="h")
+STOPPED = Outcome(ended=OutcomeKind.STOPPED, over=True, host="h")
+FAILING = Outcome(ended=OutcomeKind.FAILED, over=False, host="h", exits=(EXIT,))
+FAILED = Outcome(ended=OutcomeKind.FAILED, over=True, host="h", exits=(EXIT,))
 
 
 def member(node: str, state: MemberState = MemberState.READY, reason: str = "") -> Member:
@@ -50,8 +50,10 @@ def member(node: str, state: MemberState = MemberState.READY, reason: str = "") 
     return Member(host=host, slots=2, masters=(7000,), ports=(8000, 8001), state=state, drain_reason=reason)
 
 
-def generation(g: int, *nodes: str, before: Before | None = None, why: Why = Why.FIRST, run: int = 1) -> Generation:
-    members = tuple(Place(node, node.partition("-")[0], (7000,), (8000, 8001)) for node in nodes)
+def generation(
+    g: int, *nodes: str, before: Predecessor | None = None, why: ChangeReason = ChangeReason.FIRST, run: int = 1
+) -> Generation:
+    members = tuple(GenerationMember(node, node.partition("-")[0], (7000,), (8000, 8001)) for node in nodes)
     return Generation(
         g=g,
         run=run,
@@ -67,27 +69,27 @@ def generation(g: int, *nodes: str, before: Before | None = None, why: Why = Why
 
 def view(
     *registered: str | Member,
-    spec: Spec | None = SPEC,
+    spec: JobSpec | None = SPEC,
     newest: Generation | None = None,
     go: int | None = None,
     outcomes: Mapping[tuple[int, str], Outcome] | None = None,
     verdict: Verdict | None = None,
-) -> View:
+) -> StoreView:
     """A job in the store; members are registered in the order given."""
-    members: dict[str, Stored[Member]] = {}
+    members: dict[str, StoredDocument[Member]] = {}
     for revision, one in enumerate(registered, 10):
         node, value = (one, member(one)) if isinstance(one, str) else (f"{one.host}-1", one)
-        members[node] = Stored(value, revision, revision, 1)
+        members[node] = StoredDocument(value, revision, revision, 1)
     opened = Go(g=go, tag="t", master="a:7000", budget=Budget(charged=2)) if go is not None else None
-    return View(
+    return StoreView(
         revision=50,
-        incarnation=Stored("i", 1, 1),
-        spec=Stored(spec, 2, 2) if spec is not None else None,
-        generation=Stored(newest, 20, 20) if newest is not None else None,
-        go=Stored(opened, 21, 21) if opened is not None else None,
-        verdict=Stored(verdict, 40, 40) if verdict is not None else None,
+        incarnation=StoredDocument("i", 1, 1),
+        spec=StoredDocument(spec, 2, 2) if spec is not None else None,
+        generation=StoredDocument(newest, 20, 20) if newest is not None else None,
+        go=StoredDocument(opened, 21, 21) if opened is not None else None,
+        verdict=StoredDocument(verdict, 40, 40) if verdict is not None else None,
         members=members,
-        outcomes={key: Stored(value, 30, 30) for key, value in (outcomes or {}).items()},
+        outcomes={key: StoredDocument(value, 30, 30) for key, value in (outcomes or {}).items()},
         complete=True,
     )
 
@@ -116,14 +118,14 @@ def test_members_stand_in_their_order_with_their_ranks_and_spares_come_after_the
 
 
 def test_one_line_says_generation_why_run_np_world_size_and_restarts() -> None:
-    status = describe(view("a-1", "b-1", newest=generation(4, "a-1", "b-1", why=Why.LOSS), go=4), "j")
+    status = describe(view("a-1", "b-1", newest=generation(4, "a-1", "b-1", why=ChangeReason.LOSS), go=4), "j")
     assert head_lines(status, 0.0)[0] == (
         "Job j: generation 4 (loss: so it is), run 1, np 1:3, world size 4, 2 of 3 restarts charged"
     )
 
 
 def test_a_job_of_torchrun_shows_no_restarts_because_each_of_its_agents_counts_its_own() -> None:
-    spec = msgspec.structs.replace(SPEC, mode=Mode.TORCHRUN)
+    spec = msgspec.structs.replace(SPEC, mode=JobMode.TORCHRUN)
     status = describe(view("a-1", spec=spec, newest=generation(4, "a-1"), go=4), "j")
     assert head_lines(status, 0.0)[0] == "Job j: generation 4 (first: so it is), run 1, np 1:3, world size 2"
 
@@ -174,14 +176,14 @@ def test_an_outcome_of_an_older_generation_says_nothing_about_this_one() -> None
 
 
 def test_at_the_gate_those_whose_old_workers_are_there_are_stopping_and_the_others_wait_for_the_go() -> None:
-    before = Before(1, ("a-1", "b-1", "c-1", "d-1"), Why.LOSS)
+    before = Predecessor(1, ("a-1", "b-1", "c-1", "d-1"), ChangeReason.LOSS)
     status = describe(
         view(
             "a-1",
             "b-1",
             "d-1",
             "e-1",
-            newest=generation(2, "a-1", "b-1", "e-1", before=before, why=Why.LOSS),
+            newest=generation(2, "a-1", "b-1", "e-1", before=before, why=ChangeReason.LOSS),
             go=1,
             outcomes={(1, "a-1"): STOPPED},
         ),
@@ -200,14 +202,14 @@ def test_at_the_gate_those_whose_old_workers_are_there_are_stopping_and_the_othe
 
 
 def test_who_left_the_old_world_in_order_is_not_shown_any_more() -> None:
-    before = Before(1, ("a-1", "b-1"), Why.DRAIN)
+    before = Predecessor(1, ("a-1", "b-1"), ChangeReason.DRAIN)
     outcomes = {(1, "a-1"): STOPPED, (1, "b-1"): STOPPED}
     status = describe(view("a-1", newest=generation(2, "a-1", before=before), go=1, outcomes=outcomes), "j")
     assert states(status) == {"a-1": "waiting for go"}
 
 
 def test_nobody_is_shown_as_lost_once_the_next_world_runs() -> None:
-    before = Before(1, ("a-1", "b-1"), Why.LOSS)
+    before = Predecessor(1, ("a-1", "b-1"), ChangeReason.LOSS)
     status = describe(view("a-1", newest=generation(2, "a-1", before=before), go=2), "j")
     assert states(status) == {"a-1": "running"}
 
@@ -252,7 +254,7 @@ def test_the_generation_of_an_earlier_run_does_not_count() -> None:
 
 
 def test_a_verdict_says_when_and_how_and_that_everybody_is_done() -> None:
-    verdict = Verdict(status=Status.COMPLETED, reason="every worker ended well", run=1, g=1, tag="t", at=940.0)
+    verdict = Verdict(status=FinalStatus.COMPLETED, reason="every worker ended well", run=1, g=1, tag="t", at=940.0)
     outcomes = {(1, "a-1"): OK, (1, "b-1"): OK}
     status = describe(view("a-1", newest=generation(1, "a-1", "b-1"), go=1, outcomes=outcomes, verdict=verdict), "j")
     assert "Job j completed 1 minute ago (run 1, generation 1): every worker ended well." in head_lines(status, 1000.0)
@@ -261,15 +263,17 @@ def test_a_verdict_says_when_and_how_and_that_everybody_is_done() -> None:
 
 def test_a_failed_job_shows_the_cause_and_nobody_waits_for_a_go() -> None:
     cause = Cause(g=1, host="b", node="b-1", exits=(EXIT,), ranks=(3,), world_size=4)
-    verdict = Verdict(status=Status.FAILED, reason="no restart is left", run=1, g=2, tag="t", at=999.0, cause=cause)
-    world = generation(2, "a-1", "b-1", before=Before(1, ("a-1", "b-1"), Why.FAILURE))
+    verdict = Verdict(
+        status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, tag="t", at=999.0, cause=cause
+    )
+    world = generation(2, "a-1", "b-1", before=Predecessor(1, ("a-1", "b-1"), ChangeReason.FAILURE))
     status = describe(view("a-1", newest=world, go=1, outcomes={(1, "a-1"): STOPPED}, verdict=verdict), "j")
     assert "The first to fail was rank 3 on host b (node b-1): killed by SIGKILL" in text(status)
     assert states(status) == {"a-1": "done", "b-1": "done"}
 
 
 def test_a_member_that_must_still_stop_after_the_verdict_is_stopping() -> None:
-    verdict = Verdict(status=Status.FAILED, reason="stopped", run=1, g=1, tag="t", at=999.0)
+    verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=1, tag="t", at=999.0)
     status = describe(view("a-1", newest=generation(1, "a-1"), go=1, verdict=verdict), "j")
     assert states(status) == {"a-1": "stopping"}
 
@@ -289,10 +293,10 @@ def test_a_job_without_a_spec_is_described() -> None:
 
 def test_a_document_that_cannot_be_read_is_named() -> None:
     keys = JobKeys("j")
-    entries: Sequence[Entry] = (
-        Entry(keys.spec, b"\xff{", 1, 1),
-        Entry(keys.member("a-1"), encode(member("a-1")), 2, 2, 1),
-        Entry(keys.member("b-1"), b"{}", 3, 3, 1),
+    entries: Sequence[KeyValue] = (
+        KeyValue(keys.spec, b"\xff{", 1, 1),
+        KeyValue(keys.member("a-1"), encode(member("a-1")), 2, 2, 1),
+        KeyValue(keys.member("b-1"), b"{}", 3, 3, 1),
     )
     read = ViewReader(keys).read({entry.key: entry for entry in entries}, 9, complete=True, follows=None)
     lines = head_lines(describe(read, "j"), 0.0)
@@ -313,23 +317,23 @@ def test_the_description_is_json() -> None:
 
 
 def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None:
-    seats = (Seat(Role.SERVER, 0),), (Seat(Role.WORKER, 0), Seat(Role.WORKER, 1)), (Seat(Role.WORKER, 2),)
+    seats = (Task(Role.SERVER, 0),), (Task(Role.WORKER, 0), Task(Role.WORKER, 1)), (Task(Role.WORKER, 2),)
     places = tuple(
-        Place(node, "h", (7000,), tuple(8000 + at for at in range(len(own))), own, since, leaving)
+        GenerationMember(node, "h", (7000,), tuple(8000 + at for at in range(len(own))), own, since, leaving)
         for node, own, since, leaving in zip(("a", "b", "c"), seats, (0, 2, 0), (False, False, True), strict=True)
     )
     world = Generation(
         g=1,
         run=1,
         tag="t",
-        why=Why.FAILURE,
+        why=ChangeReason.FAILURE,
         reason="so it is",
         members=places,
         slots=1,
         rev=2,
         budget=Budget(charged=2),
     )
-    spec = msgspec.structs.replace(SPEC, mode=Mode.PS, roles=Roles(server_num=1, worker_num=2, apart=True))
+    spec = msgspec.structs.replace(SPEC, mode=JobMode.PS, roles=PsLayout(server_num=1, worker_num=2, apart=True))
     shown = describe(
         view("a", "b", "c", spec=spec, newest=world, go=1, outcomes={(1, "b"): FAILED}),
         "j1",
@@ -347,31 +351,35 @@ def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None
 
 
 def test_the_newest_checkpoint_is_one_line() -> None:
-    saved = Saved(step=500, host="a", folder="/data/j1", run=1, g=2, at=1000.0)
-    status = describe(dataclasses.replace(view("a-1"), saved=Stored(saved, 5, 5)), "j1")
+    saved = SavedCheckpoint(step=500, host="a", folder="/data/j1", run=1, g=2, at=1000.0)
+    status = describe(dataclasses.replace(view("a-1"), saved=StoredDocument(saved, 5, 5)), "j1")
     assert "Saved: step 500 in /data/j1 on a, 2 minutes ago" in head_lines(status, 1120.0)
     assert not any(line.startswith("Saved") for line in head_lines(describe(view("a-1"), "j1"), 1120.0))
 
 
 def test_a_checkpoint_of_an_earlier_run_says_so() -> None:
-    saved = Saved(step=500, host="a", folder="/data/j1", run=1, g=2, at=1000.0)
-    later = dataclasses.replace(view("a-1", spec=msgspec.structs.replace(SPEC, run=2)), saved=Stored(saved, 5, 5))
+    saved = SavedCheckpoint(step=500, host="a", folder="/data/j1", run=1, g=2, at=1000.0)
+    later = dataclasses.replace(
+        view("a-1", spec=msgspec.structs.replace(SPEC, run=2)), saved=StoredDocument(saved, 5, 5)
+    )
     assert "Saved: step 500 of run 1 in /data/j1 on a, just now" in head_lines(describe(later, "j1"), 1000.0)
 
 
 def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_time_left() -> None:
-    out = Cooldown("c", failures=2, spared=1, times=1, g=4, left_s=60.0, words="exit 1")
-    newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=Why.KEPT_OUT), budget=Budget(hosts=(out,)))
+    out = Quarantine("c", failures=2, spared=1, times=1, g=4, left_s=60.0, words="exit 1")
+    newest = msgspec.structs.replace(
+        generation(5, "a-1", "b-1", why=ChangeReason.KEPT_OUT), budget=Budget(hosts=(out,))
+    )
     status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
     why = "for 60 s (or less): its workers failed 2 times in a row (exit 1); it comes back by itself"
     assert cells(status.nodes[2]) == ("-", "c-1", "c", "-", "kept out", why)
 
 
 def test_a_host_that_others_do_not_reach_is_kept_out_for_longer_than_its_time_if_the_way_is_not_open() -> None:
-    out = Cooldown("c", times=1, g=4, left_s=60.0, words="a does not reach it", apart=True)
+    out = Quarantine("c", times=1, g=4, left_s=60.0, words="a does not reach it", apart=True)
     for left_s, until in ((60.0, "for 60 s (or less) and until it can be reached"), (0.0, "until it can be reached")):
         budget = Budget(hosts=(msgspec.structs.replace(out, left_s=left_s),))
-        newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=Why.KEPT_OUT), budget=budget)
+        newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=ChangeReason.KEPT_OUT), budget=budget)
         status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
         why = f"{until}: a does not reach it; it comes back by itself"
         assert cells(status.nodes[2]) == ("-", "c-1", "c", "-", "kept out", why)

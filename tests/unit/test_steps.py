@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.workers.reports.step_rate import METRICS_KEPT_MAX, POINTS_MAX, Steps
+from launcher.workers.reports.step_rate import METRICS_KEPT_MAX, POINTS_MAX, StepRate
 
 
-def made(*points: tuple[float, int], window_s: float = 10.0) -> Steps:
-    steps = Steps(window_s)
+def made(*points: tuple[float, int], window_s: float = 10.0) -> StepRate:
+    steps = StepRate(window_s)
     for at, step in points:
         steps.reported(step, {}, at)
     return steps
@@ -54,7 +54,7 @@ def test_another_word_about_the_same_step_is_no_progress_and_brings_its_metrics(
 
 
 def test_a_metric_stays_until_it_is_said_again_and_there_are_not_many() -> None:
-    steps = Steps(10.0)
+    steps = StepRate(10.0)
     steps.reported(1, {"loss": 1.0, "accuracy": 0.5}, 0.0)
     steps.reported(2, {"loss": 0.9}, 1.0)
     assert steps.metrics == {"loss": 0.9, "accuracy": 0.5}

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.train.process_group.stop_agreement import Add, Next, Operation, Pause, Read, Swap, at_commit
+from elastic.train.process_group.stop_agreement import (
+    BoardOperation,
+    BoardPause,
+    BoardRead,
+    CommitVerdict,
+    CompareAndSwap,
+    CounterAdd,
+    at_commit,
+)
 
 STEPS_MAX = 400
 
@@ -19,18 +27,18 @@ class Board:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def do(self, operation: Operation) -> int:
+    def do(self, operation: BoardOperation) -> int:
         match operation:
-            case Add(key, amount):
+            case CounterAdd(key, amount):
                 self.numbers[key] = self.numbers.get(key, 0) + amount
                 return self.numbers[key]
-            case Read(key):
+            case BoardRead(key):
                 return self.numbers.get(key, 0)
-            case Swap(key, old, new):
+            case CompareAndSwap(key, old, new):
                 if self.numbers.get(key, 0) == old:
                     self.numbers[key] = new
                 return self.numbers[key]
-            case Pause():
+            case BoardPause():
                 return 0
 
 
@@ -44,8 +52,8 @@ class Rank:
     turns: int = 0
     counted: bool = False
     stopped: bool = False
-    rules: Generator[Operation, int, Next] | None = None
-    pending: Operation | None = None
+    rules: Generator[BoardOperation, int, CommitVerdict] | None = None
+    pending: BoardOperation | None = None
 
 
 def turn(rank: Rank, ranks: list[Rank], board: Board, last: int, *, collective: bool) -> None:
@@ -57,7 +65,7 @@ def turn(rank: Rank, ranks: list[Rank], board: Board, last: int, *, collective: 
             rank.pending = rank.rules.send(board.do(rank.pending))
         except StopIteration as end:
             rank.rules, rank.pending = None, None
-            rank.stopped = end.value is Next.STOP
+            rank.stopped = end.value is CommitVerdict.STOP
         return
     if rank.step == last:
         return  # The script is at its end.

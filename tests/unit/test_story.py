@@ -7,33 +7,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.core.model import Status, Verdict, Why
-from launcher.history.events import KEPT, Event, Failure, What
-from launcher.history.job_report import Story, tell
-from launcher.history.training_curve import Course, Point
-from launcher.job.summary import story_line
+from elastic.core.model import ChangeReason, FinalStatus, Verdict
+from launcher.history.events import KEPT, EventKind, FailureRecord, HistoryEvent
+from launcher.history.job_report import JobReport, build_report
+from launcher.history.training_curve import CurvePoint, TrainingCurve
+from launcher.job.summary import report_line
 
-FAILURE = Failure(g=1, host="h", node="b", rank=1, code=1, words="exit 1", tail=("ValueError",))
-
-
-def made(g: int, at: float, why: Why = Why.LOSS, nodes: tuple[str, ...] = ("a", "b"), *, run: int = 1) -> Event:
-    return Event(at=at, node="a", what=What.GENERATION, g=g, run=run, why=why, nodes=nodes, world=len(nodes))
+FAILURE = FailureRecord(g=1, host="h", node="b", rank=1, code=1, words="exit 1", tail=("ValueError",))
 
 
-def go(g: int, at: float, charged: int = 0, failure: Failure | None = None) -> Event:
-    return Event(at=at, node="a", what=What.GO, g=g, charged=charged, failure=failure)
+def made(
+    g: int, at: float, why: ChangeReason = ChangeReason.LOSS, nodes: tuple[str, ...] = ("a", "b"), *, run: int = 1
+) -> HistoryEvent:
+    return HistoryEvent(
+        at=at, node="a", what=EventKind.GENERATION, g=g, run=run, why=why, nodes=nodes, world=len(nodes)
+    )
+
+
+def go(g: int, at: float, charged: int = 0, failure: FailureRecord | None = None) -> HistoryEvent:
+    return HistoryEvent(at=at, node="a", what=EventKind.GO, g=g, charged=charged, failure=failure)
 
 
 def back(
     g: int, began: float, took: float, *, last: int | None = None, restored: int | None = None, at: float | None = None
-) -> Event:
-    what = What.START if g == 1 else What.RECOVERY
-    return Event(
+) -> HistoryEvent:
+    what = EventKind.START if g == 1 else EventKind.RECOVERY
+    return HistoryEvent(
         at=began + took,
         node="a",
         what=what,
         g=g,
-        why=Why.FIRST if g == 1 else Why.LOSS,
+        why=ChangeReason.FIRST if g == 1 else ChangeReason.LOSS,
         phases={"spawn": took / 2, "step": took / 2},
         began=began,
         complete=True,
@@ -43,20 +47,20 @@ def back(
     )
 
 
-def ended(g: int, at: float, status: Status = Status.COMPLETED) -> Event:
-    return Event(at=at, node="a", what=What.VERDICT, g=g, run=1, status=status, reason="so it is")
+def ended(g: int, at: float, status: FinalStatus = FinalStatus.COMPLETED) -> HistoryEvent:
+    return HistoryEvent(at=at, node="a", what=EventKind.VERDICT, g=g, run=1, status=status, reason="so it is")
 
 
-def course(*points: tuple[int, float, int]) -> Course:
+def course(*points: tuple[int, float, int]) -> TrainingCurve:
     """Points of step, time and generation, with ten steps in a second."""
-    return Course(points=tuple(Point(step, at, g, rate=10.0) for step, at, g in points))
+    return TrainingCurve(points=tuple(CurvePoint(step, at, g, rate=10.0) for step, at, g in points))
 
 
-FIRST = (made(1, 4.0, Why.FIRST), go(1, 4.5), back(1, 0.0, 10.0))
+FIRST = (made(1, 4.0, ChangeReason.FIRST), go(1, 4.5), back(1, 0.0, 10.0))
 LOST = (made(2, 50.5, nodes=("a",)), go(2, 51.0), back(2, 50.0, 2.0, last=400, restored=380, at=49.5))
 
 
-def pauses(story: Story) -> list[tuple[float, float]]:
+def pauses(story: JobReport) -> list[tuple[float, float]]:
     return [(pause.began, pause.ended) for pause in story.pauses]
 
 
@@ -65,7 +69,7 @@ def pauses(story: Story) -> list[tuple[float, float]]:
 
 def test_goodput_counts_from_the_command_to_the_verdict_without_pauses_and_steps_made_again() -> None:
     points = course((1, 10.0, 1), (400, 49.5, 1), (381, 52.0, 2), (900, 100.0, 2))
-    story = tell([*FIRST, *LOST, ended(2, 100.0)], points, now=5000.0)
+    story = build_report([*FIRST, *LOST, ended(2, 100.0)], points, now=5000.0)
     assert (story.began, story.until, story.since) == (0.0, 100.0, None)
     assert pauses(story) == [(0.0, 10.0), (49.5, 52.0)]
     assert (story.pauses[1].again, story.pauses[1].again_s) == (20, 2.0)
@@ -76,11 +80,11 @@ def test_goodput_counts_from_the_command_to_the_verdict_without_pauses_and_steps
 
 
 def test_a_generation_has_who_was_in_its_moments_its_phases_and_its_steps() -> None:
-    story = tell([*FIRST, *LOST, ended(2, 100.0)], course((381, 52.0, 2), (900, 100.0, 2)), now=5000.0)
+    story = build_report([*FIRST, *LOST, ended(2, 100.0)], course((381, 52.0, 2), (900, 100.0, 2)), now=5000.0)
     first, second = story.generations
     assert (first.nodes, first.start, first.published_at, first.go_at) == (("a", "b"), True, 4.0, 4.5)
     assert (first.first_step_at, first.ended_at, first.last_step) == (10.0, 49.5, 400)
-    assert (second.nodes, second.why, second.recovery_s) == (("a",), Why.LOSS, 2.0)
+    assert (second.nodes, second.why, second.recovery_s) == (("a",), ChangeReason.LOSS, 2.0)
     assert (second.phases, second.complete) == ({"spawn": 1.0, "step": 1.0}, True)
     assert (second.steps, second.last_step, second.restored_step, second.again) == (520, 900, 380, 20)
     assert second.ended_at == 100.0
@@ -88,13 +92,13 @@ def test_a_generation_has_who_was_in_its_moments_its_phases_and_its_steps() -> N
 
 def test_the_failure_that_a_go_or_a_verdict_tells_ended_the_generation_before() -> None:
     fatal = msgspec.structs.replace(FAILURE, g=2)
-    end = msgspec.structs.replace(ended(2, 60.0, Status.FAILED), failure=fatal)
-    story = tell([*FIRST, made(2, 50.0, Why.FAILURE), go(2, 51.0, 1, FAILURE), end], now=99.0)
+    end = msgspec.structs.replace(ended(2, 60.0, FinalStatus.FAILED), failure=fatal)
+    story = build_report([*FIRST, made(2, 50.0, ChangeReason.FAILURE), go(2, 51.0, 1, FAILURE), end], now=99.0)
     assert [one.failure for one in story.generations] == [FAILURE, fatal]
     assert story.first_failure == FAILURE
     assert story.totals.charged == 1
     assert story.verdict is not None
-    assert (story.verdict.status, story.verdict.reason) == (Status.FAILED, "so it is")
+    assert (story.verdict.status, story.verdict.reason) == (FinalStatus.FAILED, "so it is")
 
 
 @pytest.mark.parametrize(
@@ -103,124 +107,124 @@ def test_the_failure_that_a_go_or_a_verdict_tells_ended_the_generation_before() 
 )
 def test_steps_that_were_lost_are_not_called_made_again_before_there_was_time_for_it(now: float, words: str) -> None:
     points = course((1, 10.0, 1), (400, 49.5, 1))
-    assert story_line(tell([*FIRST, *LOST], points, now=now)).endswith(f", {words}")
-    assert story_line(tell([*FIRST, *LOST], points, now=60.0)).endswith(", 20 steps made again (2.0 s)")
+    assert report_line(build_report([*FIRST, *LOST], points, now=now)).endswith(f", {words}")
+    assert report_line(build_report([*FIRST, *LOST], points, now=60.0)).endswith(", 20 steps made again (2.0 s)")
 
 
 def test_the_verdicts_document_serves_where_its_event_is_missing() -> None:
-    verdict = Verdict(status=Status.COMPLETED, reason="all", run=1, g=1, tag="", at=40.0)
-    story = tell(FIRST, now=99.0, verdict=verdict)
+    verdict = Verdict(status=FinalStatus.COMPLETED, reason="all", run=1, g=1, tag="", at=40.0)
+    story = build_report(FIRST, now=99.0, verdict=verdict)
     assert story.verdict is not None
     assert (story.until, story.goodput) == (40.0, 0.75)
 
 
 def test_it_is_json() -> None:
-    story = tell([*FIRST, *LOST], course((1, 10.0, 1)), now=60.0)
-    assert msgspec.json.decode(msgspec.json.encode(story), type=Story) == story
+    story = build_report([*FIRST, *LOST], course((1, 10.0, 1)), now=60.0)
+    assert msgspec.json.decode(msgspec.json.encode(story), type=JobReport) == story
 
 
 # What nobody lived to tell
 
 
 def test_a_start_that_is_not_over_is_a_pause_until_now() -> None:
-    story = tell(FIRST[:2], now=30.0)
+    story = build_report(FIRST[:2], now=30.0)
     assert (pauses(story), story.pauses[0].open, story.goodput) == ([(4.0, 30.0)], True, 0.0)
 
 
 def test_a_recovery_that_nobody_told_goes_from_the_last_step_in_the_course_to_the_first() -> None:
     points = course((1, 10.0, 1), (350, 45.0, 1), (300, 53.0, 2), (600, 90.0, 2))
-    story = tell([*FIRST, *LOST[:2], ended(2, 100.0)], points, now=999.0)
+    story = build_report([*FIRST, *LOST[:2], ended(2, 100.0)], points, now=999.0)
     assert pauses(story)[1] == (45.0, 53.0)
     assert story.pauses[1].again == 51
 
 
 def test_a_generation_of_which_no_step_is_known_is_a_pause_where_the_script_reports_steps() -> None:
-    story = tell([*FIRST, *LOST[:2], made(3, 55.0), back(3, 55.0, 5.0), ended(3, 100.0)], now=999.0)
+    story = build_report([*FIRST, *LOST[:2], made(3, 55.0), back(3, 55.0, 5.0), ended(3, 100.0)], now=999.0)
     assert pauses(story) == [(0.0, 10.0), (50.5, 55.0), (55.0, 60.0)]
 
 
 def test_a_script_that_reports_nothing_works_from_its_go_on() -> None:
-    told = [made(1, 4.0, Why.FIRST), go(1, 5.0), made(2, 50.0), go(2, 51.0), ended(2, 104.0)]
-    story = tell(told, now=999.0)
+    told = [made(1, 4.0, ChangeReason.FIRST), go(1, 5.0), made(2, 50.0), go(2, 51.0), ended(2, 104.0)]
+    story = build_report(told, now=999.0)
     assert pauses(story) == [(4.0, 5.0), (50.0, 51.0)]
     assert story.goodput == pytest.approx(0.98)
 
 
 def test_a_job_whose_newest_step_is_old_is_in_a_pause_and_one_with_slow_steps_is_not() -> None:
     points = course((1, 10.0, 1), (400, 49.5, 1))
-    assert tell(FIRST, points, now=150.0).pauses[-1].open is False
-    story = tell(FIRST, points, now=1049.5)
+    assert build_report(FIRST, points, now=150.0).pauses[-1].open is False
+    story = build_report(FIRST, points, now=1049.5)
     assert (pauses(story)[-1], story.pauses[-1].open) == ((49.5, 1049.5), True)
-    slow = Course(points=tuple(Point(number, 10.0 + 300 * number, 1, rate=1 / 300) for number in range(3)))
-    assert tell(FIRST, slow, now=1049.5).pauses[-1].open is False
+    slow = TrainingCurve(points=tuple(CurvePoint(number, 10.0 + 300 * number, 1, rate=1 / 300) for number in range(3)))
+    assert build_report(FIRST, slow, now=1049.5).pauses[-1].open is False
 
 
 def test_a_job_in_which_nobody_is_left_is_in_a_pause_since_its_last_step() -> None:
-    story = tell(FIRST, course((1, 10.0, 1), (400, 49.5, 1)), now=60.0, here=False)
+    story = build_report(FIRST, course((1, 10.0, 1), (400, 49.5, 1)), now=60.0, here=False)
     assert pauses(story)[-1] == (49.5, 60.0)
 
 
 def test_events_of_an_older_version_tell_their_pauses_too() -> None:
-    old = Event(at=12.0, node="a", what=What.START, g=1, phases={"join": 1.5, "step": 0.5})
-    end = Event(at=20.0, node="a", what=What.VERDICT, g=1, text="completed: all is well")
-    story = tell([Event(at=11.0, node="a", what=What.GENERATION, g=1), old, end], now=99.0)
+    old = HistoryEvent(at=12.0, node="a", what=EventKind.START, g=1, phases={"join": 1.5, "step": 0.5})
+    end = HistoryEvent(at=20.0, node="a", what=EventKind.VERDICT, g=1, text="completed: all is well")
+    story = build_report([HistoryEvent(at=11.0, node="a", what=EventKind.GENERATION, g=1), old, end], now=99.0)
     assert (pauses(story), story.goodput) == ([(10.0, 12.0)], 0.8)
     assert story.verdict is not None
-    assert (story.verdict.status, story.verdict.reason) == (Status.COMPLETED, "all is well")
+    assert (story.verdict.status, story.verdict.reason) == (FinalStatus.COMPLETED, "all is well")
 
 
 # Which part of a history
 
 
 def test_a_run_whose_verdict_nobody_told_ends_where_another_one_begins() -> None:
-    again = (made(3, 1000.0, Why.FIRST, run=2), go(3, 1001.0))
-    story = tell([*FIRST, *LOST, *again], now=1010.0)
+    again = (made(3, 1000.0, ChangeReason.FIRST, run=2), go(3, 1001.0))
+    story = build_report([*FIRST, *LOST, *again], now=1010.0)
     assert (story.run, story.began, [one.g for one in story.generations]) == (2, 1000.0, [3])
 
 
 def test_a_generation_that_is_told_after_the_verdict_of_its_run_begins_none() -> None:
-    story = tell([*FIRST, ended(2, 51.5), *LOST[:1]], now=1010.0)
+    story = build_report([*FIRST, ended(2, 51.5), *LOST[:1]], now=1010.0)
     assert (story.run, story.began, [one.g for one in story.generations]) == (1, 0.0, [1, 2])
     assert story.verdict is not None
 
 
 def test_it_is_that_of_the_newest_run() -> None:
-    again = (made(3, 1000.0, Why.FIRST, run=2), go(3, 1001.0))
-    story = tell([*FIRST, *LOST, ended(2, 100.0), *again], course((900, 99.0, 2)), now=1010.0)
+    again = (made(3, 1000.0, ChangeReason.FIRST, run=2), go(3, 1001.0))
+    story = build_report([*FIRST, *LOST, ended(2, 100.0), *again], course((900, 99.0, 2)), now=1010.0)
     assert (story.run, story.began, story.verdict) == (2, 1000.0, None)
     assert [one.g for one in story.generations] == [3]
 
 
 def test_when_the_beginning_is_gone_it_says_since_when_it_counts() -> None:
     told = [event for g in range(2, 2 + KEPT // 2) for event in (made(g, g * 10.0), go(g, g * 10.0 + 1))]
-    story = tell(told, now=99999.0)
+    story = build_report(told, now=99999.0)
     assert (story.since, story.began) == (20.0, 20.0)
-    assert tell(told[:9], now=99999.0).since is None
+    assert build_report(told[:9], now=99999.0).since is None
 
 
 def test_of_a_parameter_server_job_only_the_first_start_is_a_pause() -> None:
-    seats = msgspec.structs.replace(back(1, 40.0, 3.0), what=What.RECOVERY, rev=2)
+    seats = msgspec.structs.replace(back(1, 40.0, 3.0), what=EventKind.RECOVERY, rev=2)
     told = [*FIRST, msgspec.structs.replace(made(1, 40.0), rev=2), seats, ended(1, 100.0)]
-    story = tell(told, now=999.0)
+    story = build_report(told, now=999.0)
     assert (pauses(story), story.goodput) == ([(0.0, 10.0)], 0.9)
     assert story.generations[0].rev == 2
 
 
 def test_a_job_without_events_has_no_story() -> None:
-    assert tell([], now=1.0) == Story()
+    assert build_report([], now=1.0) == JobReport()
 
 
 numbers = st.integers(-1, 5) | st.integers(-(2**70), 2**70)
 moments = st.floats(0, 1000) | st.floats(0, 2e11)
 steps = st.none() | st.integers(-1, 2**62)
 events = st.builds(
-    Event,
+    HistoryEvent,
     at=moments,
     node=st.just("a"),
-    what=st.sampled_from(What),
+    what=st.sampled_from(EventKind),
     g=numbers,
     rev=numbers,
-    why=st.none() | st.sampled_from(Why),
+    why=st.none() | st.sampled_from(ChangeReason),
     phases=st.dictionaries(st.sampled_from(["step", "join", "x"]), st.floats(-10, 1e9), max_size=3),
     began=st.none() | moments,
     last_at=st.none() | moments,
@@ -228,14 +232,16 @@ events = st.builds(
     last_step=steps,
     restored_step=steps,
 )
-point = st.builds(Point, st.integers(0, 2**62), moments, numbers, st.none(), st.none() | st.floats(allow_nan=False))
+point = st.builds(
+    CurvePoint, st.integers(0, 2**62), moments, numbers, st.none(), st.none() | st.floats(allow_nan=False)
+)
 
 
 @given(st.lists(events, max_size=12), st.lists(point, max_size=6), moments, st.booleans())
 def test_whatever_the_store_holds_it_is_a_share_and_adds_up(
-    told: list[Event], points: list[Point], now: float, here: bool
+    told: list[HistoryEvent], points: list[CurvePoint], now: float, here: bool
 ) -> None:
-    story = tell(told, Course(points=tuple(points)), now=now, here=here)
+    story = build_report(told, TrainingCurve(points=tuple(points)), now=now, here=here)
     assert story.goodput is None or 0.0 <= story.goodput <= 1.0
     totals = story.totals
     parts = totals.productive_s + totals.paused_s + totals.again_s

@@ -28,7 +28,7 @@ def drawn(
     width: int, row: Sequence[str] = ROW, columns: Sequence[str] = COLUMNS, numbers: Collection[str] = NUMBERS
 ) -> str:
     written = io.StringIO()
-    Console(file=written, width=width).print(table.drawn(columns, [row], [""], numbers))
+    Console(file=written, width=width).print(table.render_rich(columns, [row], [""], numbers))
     return written.getvalue()
 
 

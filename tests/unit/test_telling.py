@@ -8,7 +8,7 @@ import os
 import pytest
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.system.stdout import INTERRUPTED, NOBODY_READS, NobodyReads, told
+from launcher.system.stdout import INTERRUPTED, NOBODY_READS, StdoutClosed, run_reporting_errors
 
 
 def ended(error: BaseException) -> tuple[int, list[str]]:
@@ -18,13 +18,13 @@ def ended(error: BaseException) -> tuple[int, list[str]]:
     def work() -> int:
         raise error
 
-    return told(work, said.append), said
+    return run_reporting_errors(work, said.append), said
 
 
 def test_an_error_of_ours_is_said_and_has_its_own_exit_code() -> None:
     assert ended(ConfigError("use another")) == (2, ["error: use another"])
     assert ended(StoreUnavailable("away")) == (4, ["error: away"])
-    assert told(lambda: 7, pytest.fail) == 7
+    assert run_reporting_errors(lambda: 7, pytest.fail) == 7
 
 
 def test_a_lack_of_this_machine_is_said_with_its_mend() -> None:
@@ -42,5 +42,5 @@ def test_any_other_error_is_a_bug_and_is_not_hidden() -> None:
 
 
 def test_who_reads_no_more_and_who_interrupts_are_told_nothing() -> None:
-    assert ended(NobodyReads()) == (NOBODY_READS, []) == (141, [])
+    assert ended(StdoutClosed()) == (NOBODY_READS, []) == (141, [])
     assert ended(KeyboardInterrupt()) == (INTERRUPTED, []) == (130, [])

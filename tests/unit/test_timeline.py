@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from elastic.core.agent.events import Action, Event, Gone, ProvenGone
-from elastic.core.agent.state import Facts, Phase
-from elastic.core.model import Before, Ended, Outcome, Why
-from launcher.history.events import What, of_recovery
-from launcher.history.recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, Timeline
-from launcher.history.recovery import Mark, Recovery, phases, shown
+from elastic.core.agent.events import Action, Event, ProcessProvenDead, WorkersGone
+from elastic.core.agent.state import AgentState, Phase
+from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
+from launcher.history.events import EventKind, of_recovery
+from launcher.history.recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, RecoveryRecorder
+from launcher.history.recovery import PhaseEnd, Recovery, phases, shown
 from tests.unit.bench import Bench, running
 from tests.unit.documents import KEYS
 from tests.unit.noted import NotedAgent
 
 
-class Noted(NotedAgent[Timeline]):
+class Noted(NotedAgent[RecoveryRecorder]):
     """The agent of node b with the notes of its timeline; its workers of generation 1 run, together with a's."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(Timeline("b", -1.0))
+        super().__init__(RecoveryRecorder("b", -1.0))
         self.now = 0.0
         self.bench = running(watch=self.watch, **options)
         self.timeline.spawned(1, 0.01)
@@ -45,13 +45,13 @@ class Noted(NotedAgent[Timeline]):
         self.agent.shelf.delete(KEYS.member("a"))
         self.agent.look()
 
-    def replaced(self, why: Why, at: float) -> None:
+    def replaced(self, why: ChangeReason, at: float) -> None:
         """Somebody else, who is not in it, publishes a generation of b alone; a has left in order."""
         self.agent.now = at
-        left = Outcome(ended=Ended.STOPPED, over=True, host="host-a")
+        left = Outcome(ended=OutcomeKind.STOPPED, over=True, host="host-a")
         self.agent.shelf.put(KEYS.outcome(1, "a"), left)
         self.agent.shelf.delete(KEYS.member("a"))
-        self.agent.world(2, "b", why=why, before=Before(1, ("a", "b"), why))
+        self.agent.world(2, "b", why=why, before=Predecessor(1, ("a", "b"), why))
         assert self.agent.phase is Phase.STOPPING
 
     def comes_back(self, g: int, at: float) -> None:
@@ -87,7 +87,13 @@ def test_a_loss_is_counted_from_its_first_sign_to_the_first_step_and_the_phases_
     assert noted.timeline.due_at == pytest.approx(2.1505 + LINGER_S - 0.0001, abs=0.001)
     assert noted.timeline.take(2.151) is None, "the node's other workers may have something to say"
     found = noted.told(2.3)
-    assert (found.before, found.g, found.why, found.end, found.complete) == (1, 2, Why.LOSS, Mark.STEPPED, True)
+    assert (found.before, found.g, found.why, found.end, found.complete) == (
+        1,
+        2,
+        ChangeReason.LOSS,
+        PhaseEnd.STEPPED,
+        True,
+    )
     assert list(milliseconds(found))[:5] == ["notice", "decide", "publish", "tell", "stop"]
     assert list(milliseconds(found))[-4:] == ["spawn", "group", "restore", "step"]
     assert found.began == 2.0
@@ -105,7 +111,7 @@ def test_a_link_that_closed_is_where_the_loss_began() -> None:
     noted.started()
     created = noted.agent.shelf.view.members["a"].create_revision
     noted.agent.now = 2.0
-    noted.agent.tell(ProvenGone("a", created, "host-a"))
+    noted.agent.tell(ProcessProvenDead("a", created, "host-a"))
     noted.lose_a(2.04)
     noted.comes_back(2, 2.1)
     found = noted.told(9.0)
@@ -153,7 +159,7 @@ def test_a_loss_right_after_the_first_step_is_another_recovery() -> None:
     noted.agent.shelf.delete(KEYS.member("c"))
     noted.agent.look()
     noted.comes_back(3, 2.1)
-    noted.agent.world(4, "b", before=Before(3, ("b",), Why.FAILURE))
+    noted.agent.world(4, "b", before=Predecessor(3, ("b",), ChangeReason.FAILURE))
     assert noted.timeline.take(2.21) is not None
     assert noted.timeline.take(2.21) is None
 
@@ -164,7 +170,7 @@ def test_a_loss_right_after_the_first_step_is_another_recovery() -> None:
 def test_a_planned_change_is_counted_from_step_to_step() -> None:
     noted = Noted()
     noted.started()
-    noted.replaced(Why.DRAIN, 2.0)
+    noted.replaced(ChangeReason.DRAIN, 2.0)
     noted.trains(1, 2.2, 7)
     noted.comes_back(2, 2.3)
     found = noted.told(9.0)
@@ -178,7 +184,7 @@ def test_who_is_not_the_first_of_the_new_world_and_did_not_propose_it_says_nothi
     noted = Noted()
     noted.started()
     noted.agent.now = 2.0
-    noted.agent.world(2, "a b", before=Before(1, ("a", "b"), Why.FAILURE))
+    noted.agent.world(2, "a b", before=Predecessor(1, ("a", "b"), ChangeReason.FAILURE))
     noted.agent.gone()
     noted.agent.go(2)
     noted.timeline.spawned(2, 2.3)
@@ -194,7 +200,7 @@ def test_who_says_nothing_knows_its_own_recoveries_all_the_same() -> None:
     assert start.start
     assert start.total_s == pytest.approx(1.5)
     noted.agent.now = 2.0
-    noted.agent.world(2, "a b", before=Before(1, ("a", "b"), Why.FAILURE))
+    noted.agent.world(2, "a b", before=Predecessor(1, ("a", "b"), ChangeReason.FAILURE))
     noted.agent.now = 2.2
     noted.agent.gone()
     noted.agent.go(2)
@@ -203,7 +209,7 @@ def test_who_says_nothing_knows_its_own_recoveries_all_the_same() -> None:
     assert noted.timeline.own == [], "it is not over yet: others may say something of the same moment"
     assert noted.timeline.take(2.5 + 2 * LINGER_S) is None
     (own,) = noted.timeline.own
-    assert (own.g, own.began, own.end) == (2, 2.0, Mark.STEPPED)
+    assert (own.g, own.began, own.end) == (2, 2.0, PhaseEnd.STEPPED)
     assert own.total_s == pytest.approx(0.5)
     assert noted.timeline.own == [], "they are given once"
 
@@ -211,7 +217,7 @@ def test_who_says_nothing_knows_its_own_recoveries_all_the_same() -> None:
 def test_a_node_that_is_not_in_the_new_world_forgets_it_at_its_go() -> None:
     noted = Noted()
     noted.started()
-    noted.agent.world(2, "a", why=Why.SHRINK, before=Before(1, ("a", "b"), Why.SHRINK))
+    noted.agent.world(2, "a", why=ChangeReason.SHRINK, before=Predecessor(1, ("a", "b"), ChangeReason.SHRINK))
     noted.agent.gone()
     noted.agent.go(2)
     assert noted.timeline.end() is None
@@ -222,7 +228,7 @@ def test_a_node_that_is_not_in_the_new_world_forgets_it_at_its_go() -> None:
 
 def silent(noted: Noted, *, grouped: bool) -> None:
     """A second start of a script that reports no step, at 2.0; the first was like it."""
-    noted.replaced(Why.FAILURE, 2.0)
+    noted.replaced(ChangeReason.FAILURE, 2.0)
     noted.agent.gone()
     noted.timeline.spawned(2, 2.3)
     if grouped:
@@ -306,14 +312,14 @@ def test_a_script_that_has_restored_its_state_will_make_a_step_however_late() ->
 def test_a_worker_is_believed_within_the_time_in_which_it_can_have_happened() -> None:
     noted = Noted()
     noted.started()
-    noted.replaced(Why.FAILURE, 1.5)
+    noted.replaced(ChangeReason.FAILURE, 1.5)
     noted.agent.now = 2.0
     noted.agent.gone()
     noted.timeline.spawned(2, 2.3)
     noted.timeline.grouped(2, 0, 1e9, 2.4)
     noted.timeline.stepped(2, 3, 0.001, 2.5)
     found = noted.told(9.0)
-    assert found.end is Mark.STEPPED
+    assert found.end is PhaseEnd.STEPPED
     assert found.total_s == pytest.approx(2.4 - 1.5), "to the process group, which is heard of at 2.4"
 
 
@@ -321,9 +327,9 @@ def test_a_worker_is_believed_within_the_time_in_which_it_can_have_happened() ->
 
 
 def test_a_first_start_is_counted_from_the_command() -> None:
-    timeline, agents = Timeline("b", -1.0), list[Bench]()
+    timeline, agents = RecoveryRecorder("b", -1.0), list[Bench]()
 
-    def watch(facts: Facts, event: Event, actions: list[Action]) -> None:
+    def watch(facts: AgentState, event: Event, actions: list[Action]) -> None:
         timeline.observe(facts, event, actions, arrived=facts.now, now=facts.now)
 
     agents.append(Bench(after="", np="1", watch=watch))
@@ -338,27 +344,36 @@ def test_a_first_start_is_counted_from_the_command() -> None:
     assert found.start
     assert found.line.startswith("1 of 1 node is here: first step 2.10 s after the command: join 1000 ms · meet 0 · ")
     event = of_recovery(found, "b", 12.0, 12.0)
-    assert (event.what, event.g, event.text) == (What.START, 1, found.line)
+    assert (event.what, event.g, event.text) == (EventKind.START, 1, found.line)
     assert sum(event.phases.values()) == pytest.approx(2.1)
 
 
 def test_a_moment_that_came_before_its_turn_took_no_time() -> None:
-    marks = {Mark.NOTICED: 1.0, Mark.DECIDED: 1.5, Mark.STOPPED: 1.2, Mark.STEPPED: 2.0}
-    assert phases(1.0, marks) == ((Mark.NOTICED, 0.0), (Mark.DECIDED, 0.5), (Mark.STEPPED, 0.5))
-    assert phases(1.0, {Mark.GROUPED: 2.0, Mark.STEPPED: 1.9}) == ((Mark.GROUPED, 1.0), (Mark.STEPPED, 0.0))
+    marks = {PhaseEnd.NOTICED: 1.0, PhaseEnd.DECIDED: 1.5, PhaseEnd.STOPPED: 1.2, PhaseEnd.STEPPED: 2.0}
+    assert phases(1.0, marks) == ((PhaseEnd.NOTICED, 0.0), (PhaseEnd.DECIDED, 0.5), (PhaseEnd.STEPPED, 0.5))
+    assert phases(1.0, {PhaseEnd.GROUPED: 2.0, PhaseEnd.STEPPED: 1.9}) == (
+        (PhaseEnd.GROUPED, 1.0),
+        (PhaseEnd.STEPPED, 0.0),
+    )
 
 
 def test_a_short_lesser_phase_is_counted_in_the_next_one_and_never_lost() -> None:
-    found = ((Mark.TOLD, 0.004), (Mark.STOPPED, 0.1), (Mark.OPENED, 0.5), (Mark.HEARD_GO, 0.001), (Mark.SPAWNED, 0.02))
+    found = (
+        (PhaseEnd.TOLD, 0.004),
+        (PhaseEnd.STOPPED, 0.1),
+        (PhaseEnd.OPENED, 0.5),
+        (PhaseEnd.HEARD_GO, 0.001),
+        (PhaseEnd.SPAWNED, 0.02),
+    )
     assert shown(found) == [
-        (Mark.STOPPED, pytest.approx(0.104)),
-        (Mark.OPENED, 0.5),
-        (Mark.SPAWNED, pytest.approx(0.021)),
+        (PhaseEnd.STOPPED, pytest.approx(0.104)),
+        (PhaseEnd.OPENED, 0.5),
+        (PhaseEnd.SPAWNED, pytest.approx(0.021)),
     ]
 
 
 def test_no_order_of_words_raises() -> None:
-    timeline = Timeline("b", 0.0)
+    timeline = RecoveryRecorder("b", 0.0)
     timeline.stepped(5, None, 0.0, 1.0)
     timeline.grouped(1, 0, 0.0, 1.0)
     timeline.restored(1, -1, 0.0, 1.0)
@@ -367,4 +382,4 @@ def test_no_order_of_words_raises() -> None:
     assert timeline.take(9.0) is None
     assert timeline.end() is None
     noted = Noted()
-    noted.agent.tell(Gone(1), Gone(1), Gone(9))
+    noted.agent.tell(WorkersGone(1), WorkersGone(1), WorkersGone(9))

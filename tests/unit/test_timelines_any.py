@@ -8,32 +8,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.core.agent.events import ProvenGone
+from elastic.core.agent.events import ProcessProvenDead
 from elastic.core.agent.state import Phase
-from launcher.history.ps_recorder import SeatTimeline
-from launcher.history.recorder import Timeline
+from launcher.history.ps_recorder import PsRecoveryRecorder
+from launcher.history.recorder import RecoveryRecorder
 from launcher.history.recovery import Recovery, begun
 from tests.unit.bench import Bench, running, serving
 from tests.unit.noted import NotedAgent
 from tests.unit.test_agentstate_any import HAPPENINGS
 
 
-class Collective(NotedAgent[Timeline]):
+class Collective(NotedAgent[RecoveryRecorder]):
     """The second of two nodes, whose worker runs."""
 
     def __init__(self) -> None:
-        super().__init__(Timeline("b", -1.0))
+        super().__init__(RecoveryRecorder("b", -1.0))
         self.bench = running(watch=self.watch)
 
     def stands(self, g: int) -> None:
         self.timeline.stepped(g, 7, self.agent.now, self.agent.now)
 
 
-class Seated(NotedAgent[SeatTimeline]):
+class Seated(NotedAgent[PsRecoveryRecorder]):
     """The second of two nodes, which has a server and a worker."""
 
     def __init__(self) -> None:
-        super().__init__(SeatTimeline("b", -1.0))
+        super().__init__(PsRecoveryRecorder("b", -1.0))
         self.bench = serving(watch=self.watch)
 
     def stands(self, g: int) -> None:
@@ -57,7 +57,7 @@ def dies(bench: Bench) -> None:
     """The link to the other node closes."""
     stored = bench.shelf.view.members.get("a")
     if stored is not None:
-        bench.tell(ProvenGone("a", stored.create_revision, "host-a", bench.now))
+        bench.tell(ProcessProvenDead("a", stored.create_revision, "host-a", bench.now))
 
 
 def starts_again(noted: Noted) -> None:

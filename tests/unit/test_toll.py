@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from elastic.train.memory.overhead import COMMITS, COMMITS_SKIPPED, Toll
+from elastic.train.memory.overhead import COMMITS, COMMITS_SKIPPED, CommitOverhead
 
 
 def said(step_s: float, blocked_s: list[float]) -> list[str]:
     """What is said when each step takes `step_s` and each commit blocks so long."""
-    toll, now, lines = Toll(), 0.0, []
+    toll, now, lines = CommitOverhead(), 0.0, []
     for blocked in blocked_s:
         began = now + step_s
         now = began + blocked

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from elastic.core.model import Mode, Np
+from elastic.core.model import JobMode, Np
 from elastic.errors import ConfigError
 from launcher.config.flags import BY_NAME as FLAGS
 from launcher.torchrun import options
-from launcher.torchrun.messages import in_torchruns_words
-from launcher.torchrun.options import OF_OTHERS, OPTIONS, Settings
+from launcher.torchrun.messages import translate_message
+from launcher.torchrun.options import OF_OTHERS, OPTIONS, RdzvSettings
 
 
 def read(
     endpoint: str = "h:2379", run_id: str = "j1", nodes: tuple[int, int] = (1, 4), host: str | None = None, **given: Any
-) -> Settings:
+) -> RdzvSettings:
     return options.read(endpoint, run_id, nodes, host, given, {})
 
 
@@ -33,7 +33,7 @@ def refused(**arguments: Any) -> str:
 def test_what_torchrun_always_gives_is_a_job_of_a_mode_of_its_own() -> None:
     config = read(timeout=900, rank=-1).config
     assert (config.job_id, config.np, config.servers, config.tls) == ("j1", Np(1, 4, 1), ("h:2379",), False)
-    assert config.run_mode == Mode.TORCHRUN
+    assert config.run_mode == JobMode.TORCHRUN
     assert config.slots == 1
 
 
@@ -119,7 +119,7 @@ def test_every_flag_of_ours_that_an_option_stands_for_is_one() -> None:
     ],
 )
 def test_messages_name_what_a_user_of_torchrun_types(ours: str, theirs: str) -> None:
-    assert in_torchruns_words(ours) == theirs
+    assert translate_message(ours) == theirs
 
 
 def test_the_page_names_every_option_and_no_other() -> None:

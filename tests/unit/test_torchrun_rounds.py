@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.events import Exited, Gone, StartWorkers, StopWorkers
-from elastic.core.model import ANY_RANK, Budget, Generation, Go, Place, Why, WorkerExit
-from launcher.torchrun.rounds import Rounds
+from elastic.core.agent.events import StartWorkers, StopWorkers, WorkerExited, WorkersGone
+from elastic.core.model import ANY_RANK, Budget, ChangeReason, Generation, GenerationMember, Go, WorkerExit
+from launcher.torchrun.rounds import RoundTracker
 
 
 def world(g: int, *nodes: str) -> Generation:
-    places = tuple(Place(node, "h", (7000,), (8000,)) for node in nodes)
-    return Generation(g=g, run=1, tag="", why=Why.FIRST, reason="", members=places, slots=1)
+    places = tuple(GenerationMember(node, "h", (7000,), (8000,)) for node in nodes)
+    return Generation(g=g, run=1, tag="", why=ChangeReason.FIRST, reason="", members=places, slots=1)
 
 
 def started(g: int, *nodes: str, m_id: int = 0) -> StartWorkers:
@@ -20,22 +20,22 @@ def stopped(g: int) -> StopWorkers:
     return StopWorkers(g, 2.0, "because a was lost")
 
 
-def taken(g: int = 1, *nodes: str, m_id: int = 0) -> Rounds:
-    rounds = Rounds()
+def taken(g: int = 1, *nodes: str, m_id: int = 0) -> RoundTracker:
+    rounds = RoundTracker()
     rounds.start(started(g, *(nodes or ("a", "b")), m_id=m_id))
     assert rounds.take() is not None
     return rounds
 
 
 def test_nothing_is_taken_before_it_has_started() -> None:
-    rounds = Rounds()
+    rounds = RoundTracker()
     assert rounds.take() is None
     assert rounds.taken is None
     assert rounds.waiting() == 0
 
 
 def test_a_round_is_taken_once() -> None:
-    rounds = Rounds()
+    rounds = RoundTracker()
     rounds.start(started(1, "a"))
     assert rounds.take() == rounds.taken == started(1, "a")
     assert rounds.take() is None
@@ -71,48 +71,52 @@ def test_a_stop_of_another_round_is_none_of_this_one() -> None:
 
 
 def test_a_round_that_is_stopped_before_it_is_taken_is_over_at_once() -> None:
-    rounds = Rounds()
+    rounds = RoundTracker()
     rounds.start(started(1, "a"))
-    assert rounds.stop(stopped(1), None) == [Gone(1)]
+    assert rounds.stop(stopped(1), None) == [WorkersGone(1)]
     assert rounds.take() is None
 
 
 def test_an_agent_that_comes_back_because_it_was_asked_to_has_stopped_its_workers() -> None:
     rounds = taken()
     rounds.stop(stopped(1), world(2, "b"))
-    assert rounds.come_back() == [Gone(1)]
+    assert rounds.come_back() == [WorkersGone(1)]
     assert rounds.waiting() == 0
 
 
 def test_an_agent_that_comes_back_by_itself_has_a_worker_that_failed_or_lost_a_peer() -> None:
     exited, gone = taken(1, "a", "b", m_id=1).come_back()
-    assert isinstance(exited, Exited)
+    assert isinstance(exited, WorkerExited)
     assert (exited.exit.rank, exited.exit.code, exited.exit.consequence, exited.own) == (ANY_RANK, 1, True, True)
-    assert gone == Gone(1)
+    assert gone == WorkersGone(1)
 
 
 def test_the_first_call_says_nothing_of_workers() -> None:
-    assert Rounds().come_back() == []
+    assert RoundTracker().come_back() == []
 
 
 def test_an_agent_that_ends_well_has_workers_that_ended_well() -> None:
     exited, gone = taken().finish()
-    assert isinstance(exited, Exited)
+    assert isinstance(exited, WorkerExited)
     assert exited.exit.code == 0
-    assert gone == Gone(1)
+    assert gone == WorkersGone(1)
 
 
 def test_workers_that_failed_for_good_are_told_one_by_one() -> None:
     exits = [WorkerExit(rank=rank, code=1, words="exit 1", hopeless="no restart left") for rank in (2, 3)]
-    assert taken().fail(exits) == [Exited(1, exits[0], own=True), Exited(1, exits[1], own=True), Gone(1)]
+    assert taken().fail(exits) == [
+        WorkerExited(1, exits[0], own=True),
+        WorkerExited(1, exits[1], own=True),
+        WorkersGone(1),
+    ]
 
 
 def test_who_leaves_has_no_workers_any_more_of_a_round_that_was_taken_or_offered() -> None:
-    rounds = Rounds()
+    rounds = RoundTracker()
     assert rounds.leave() == []
     rounds.start(started(1, "a"))
-    assert rounds.leave() == [Gone(1)]
-    assert taken(4).leave() == [Gone(4)]
+    assert rounds.leave() == [WorkersGone(1)]
+    assert taken(4).leave() == [WorkersGone(4)]
 
 
 def test_a_round_begins_without_the_stop_of_the_one_before() -> None:

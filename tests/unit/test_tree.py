@@ -16,8 +16,8 @@ from elastic.train.statedict import tree
 
 def again(whole: Any) -> Any:
     """A tree after the way that it takes through memory or over the network."""
-    rest, tensors = tree.take_apart(whole)
-    return tree.put_together(tree.unpack(tree.pack(rest)), tensors)
+    rest, tensors = tree.split_tensors(whole)
+    return tree.merge_tensors(tree.unpack(tree.pack(rest)), tensors)
 
 
 def test_a_tree_comes_back_with_its_types_its_order_and_its_tensors() -> None:
@@ -33,9 +33,9 @@ def test_a_tree_comes_back_with_its_types_its_order_and_its_tensors() -> None:
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_tensors_in_lists_are_taken_apart_too(kind: type[Any]) -> None:
     moment = torch.ones(1)
-    rest, tensors = tree.take_apart({"moments": kind([1, moment])})
+    rest, tensors = tree.split_tensors({"moments": kind([1, moment])})
     assert tensors == [moment]
-    found = tree.put_together(rest, tensors)["moments"]
+    found = tree.merge_tensors(rest, tensors)["moments"]
     assert type(found) is kind
     assert found[1] is moment
 
@@ -47,7 +47,7 @@ def test_the_versions_that_a_module_writes_into_its_state_come_back() -> None:
 
 def test_tensors_that_share_their_memory_are_one_and_views_of_another_shape_are_not() -> None:
     weight = torch.ones(4, 4)
-    rest, tensors = tree.take_apart({"a": weight, "b": weight.detach(), "row": weight[0], "flat": weight.flatten()})
+    rest, tensors = tree.split_tensors({"a": weight, "b": weight.detach(), "row": weight[0], "flat": weight.flatten()})
     assert len(tensors) == 3
     assert rest["a"] == rest["b"]
 
@@ -55,7 +55,7 @@ def test_tensors_that_share_their_memory_are_one_and_views_of_another_shape_are_
 def test_tensors_without_memory_are_never_taken_for_one() -> None:
     empty = {"a": torch.empty(0), "b": torch.empty(0), "c": torch.empty(2, device="meta")}
     more = {"d": torch.empty(2, device="meta"), "e": torch.eye(2).to_sparse(), "f": torch.eye(2).to_sparse()}
-    assert len(tree.take_apart({**empty, **more})[1]) == 6
+    assert len(tree.split_tensors({**empty, **more})[1]) == 6
 
 
 def test_parts_of_a_tree_that_are_one_object_stay_one_object() -> None:

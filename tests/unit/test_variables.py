@@ -33,7 +33,7 @@ def read_names(path: Path) -> Iterator[str]:
             yield name
 
 
-def named(rows: tuple[env_reference.Variables, ...]) -> list[str]:
+def named(rows: tuple[env_reference.DocumentedVariables, ...]) -> list[str]:
     return [name for row in rows for name in row.names]
 
 
@@ -74,4 +74,4 @@ def test_the_page_says_what_goes_before_what() -> None:
 
 
 def test_a_worker_that_is_given_the_flag_gets_it() -> None:
-    assert argv.cut(["train.py", "--help-env"]).asks == ""
+    assert argv.split_argv(["train.py", "--help-env"]).asks == ""

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elastic.core.agent.state import DrainAsked, Phase
-from elastic.core.membership.decision import Conclude, Decision, Reason, Wait
-from elastic.core.model import Budget, Cooldown, Go, Status, Verdict, Why
+from elastic.core.agent.state import PendingDrain, Phase
+from elastic.core.membership.decision import ConcludeJob, Decision, Reason, WaitDecision
+from elastic.core.model import Budget, ChangeReason, FinalStatus, Go, Quarantine, Verdict
 from elastic.store.memory import MemoryStore
 from launcher.agent import wait_reporter
-from launcher.agent.wait_reporter import WaitingLines
+from launcher.agent.wait_reporter import WaitReporter
 from launcher.logs.console import Console
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 from tests.unit.bench import Bench, done, spare
 from tests.unit.documents import KEYS
 
@@ -32,7 +32,7 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
     said: list[str] = []
     enough = asyncio.Event()
 
-    class Heard(Narrator):
+    class Heard(AgentLog):
         def say(self, text: str) -> None:
             said.append(text)
             if len(said) == 2:
@@ -42,7 +42,7 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
         store = MemoryStore(bench.shelf.core, lambda: 0.0)
         with (tmp_path / "console").open("w") as file:
             narrator = Heard("b", Console(file.fileno()))
-        lines = WaitingLines(bench.core, store, KEYS, narrator, lambda: next(clock))
+        lines = WaitReporter(bench.core, store, KEYS, narrator, lambda: next(clock))
         running = asyncio.create_task(lines.run())
         await enough.wait()
         running.cancel()
@@ -58,8 +58,8 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
 def test_the_time_counts_from_the_last_moment_in_which_workers_ran(tmp_path: Path) -> None:
     bench, times = spare(np="3:3"), iter((100.0, 300.0))
     with (tmp_path / "console").open("w") as file:
-        narrator = Narrator("b", Console(file.fileno()))
-    lines = WaitingLines(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, lambda: next(times))
+        narrator = AgentLog("b", Console(file.fileno()))
+    lines = WaitReporter(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, lambda: next(times))
     for phase in (Phase.SPARE, Phase.RUNNING, Phase.DONE):
         bench.core.facts.phase = phase
         lines.after_event()
@@ -94,7 +94,7 @@ def test_a_node_that_leaves_does_not_say_that_it_waits_for_nodes(tmp_path: Path)
     said: list[str] = []
     bench = Bench(np="3:3")
     lines = lines_of(bench, tmp_path, said.append, lambda: 0.0)
-    bench.core.facts.drain = DrainAsked(0.0, 130, "SIGINT")
+    bench.core.facts.drain = PendingDrain(0.0, 130, "SIGINT")
     lines.after_event()
     assert said == []
 
@@ -106,23 +106,24 @@ def lines_of(
     clock: Callable[[], float],
     *,
     store: MemoryStore | None = None,
-) -> WaitingLines:
+) -> WaitReporter:
     """The lines of this bench's node, given to `hear`. Without another `store` it is the bench's own."""
 
-    class Heard(Narrator):
+    class Heard(AgentLog):
         def say(self, text: str) -> None:
             hear(text)
 
     with (folder / "console").open("w") as file:
         narrator = Heard("b", Console(file.fileno()))
-    return WaitingLines(bench.core, store or MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, clock)
+    return WaitReporter(bench.core, store or MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, clock)
 
 
-OVER = Verdict(status=Status.COMPLETED, reason="all done", run=1, g=1, tag="", at=0.0)
+OVER = Verdict(status=FinalStatus.COMPLETED, reason="all done", run=1, g=1, tag="", at=0.0)
 
 
 @pytest.mark.parametrize(
-    "decision", [Conclude(Reason.COMPLETED, "all done", OVER), Wait(Reason.TRAINING, "training with 2 nodes")]
+    "decision",
+    [ConcludeJob(Reason.COMPLETED, "all done", OVER), WaitDecision(Reason.TRAINING, "training with 2 nodes")],
 )
 def test_a_node_that_is_done_says_that_etcd_is_gone(
     decision: Decision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +161,7 @@ def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
     monkeypatch.setattr(wait_reporter, "EVERY_S", 0.001)
     said: list[str] = []
     bench = done()
-    bench.core.facts.decision = Wait(Reason.TRAINING, "training with 2 nodes")
+    bench.core.facts.decision = WaitDecision(Reason.TRAINING, "training with 2 nodes")
     heard = asyncio.Event()
 
     def clock() -> float:  # It is asked first when the first look has begun.
@@ -168,7 +169,7 @@ def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
         return 0.0
 
     def finish() -> None:
-        bench.core.facts.decision = Wait(Reason.FINISHING, "1 of 2 nodes done; waiting for the others")
+        bench.core.facts.decision = WaitDecision(Reason.FINISHING, "1 of 2 nodes done; waiting for the others")
 
     def hear(text: str) -> None:
         said.append(text)
@@ -192,9 +193,9 @@ def test_a_node_that_others_do_not_reach_does_not_say_for_ever_that_it_joins(
     said: list[str] = []
     heard = asyncio.Event()
     bench = spare()
-    budget = Budget(hosts=(Cooldown("host-b", times=1, g=1, words="a does not reach it", apart=True),))
+    budget = Budget(hosts=(Quarantine("host-b", times=1, g=1, words="a does not reach it", apart=True),))
     bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
-    bench.world(2, "a", why=Why.KEPT_OUT)
+    bench.world(2, "a", why=ChangeReason.KEPT_OUT)
     listens = msgspec.structs.replace(bench.shelf.view.members["b"].value, link=9000)
     bench.shelf.put(KEYS.member("b"), listens, leased=True)
 

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.config.parse import parse
 from launcher.nursery.warm_policy import NO_WARM, read_early, why_cold
-from launcher.workers.nursery_launch import recipe
+from launcher.workers.nursery_launch import preload_config
 
 PYTHON = (sys.executable, "train.py")
 
@@ -24,24 +24,26 @@ PYTHON = (sys.executable, "train.py")
     ],
 )
 def test_what_is_run_by_python_starts_warm_unless_that_is_not_wanted(line: list[str], cold: str) -> None:
-    assert recipe(parse(line, {}), {}, {}).cold == cold
+    assert preload_config(parse(line, {}), {}, {}).cold == cold
 
 
 def test_a_variable_that_watches_python_from_its_first_import_forbids_it() -> None:
-    assert recipe(parse(["train.py"], {}), {"PYTHONVERBOSE": "1"}, {}).cold == "PYTHONVERBOSE is set"
-    assert recipe(parse(["train.py"], {}), {"PYTHONVERBOSE": ""}, {}).cold == ""
+    assert preload_config(parse(["train.py"], {}), {"PYTHONVERBOSE": "1"}, {}).cold == "PYTHONVERBOSE is set"
+    assert preload_config(parse(["train.py"], {}), {"PYTHONVERBOSE": ""}, {}).cold == ""
 
 
 def test_modules_of_the_script_are_looked_for_where_python_does(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    assert recipe(parse([str(script)], {}), {}, {}).folder == str(tmp_path.resolve())
-    assert recipe(parse(["-m", "train"], {}), {}, {}).folder == str(Path.cwd())
-    assert recipe(parse([str(script)], {}), {"PYTHONSAFEPATH": "1"}, {}).folder is None
+    assert preload_config(parse([str(script)], {}), {}, {}).folder == str(tmp_path.resolve())
+    assert preload_config(parse(["-m", "train"], {}), {}, {}).folder == str(Path.cwd())
+    assert preload_config(parse([str(script)], {}), {"PYTHONSAFEPATH": "1"}, {}).folder is None
 
 
 def test_the_nursery_has_the_variables_that_are_read_early_as_its_workers_have_them() -> None:
     wishes = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NCCL_SOCKET_IFNAME": "lo"}
-    assert dict(recipe(parse(["train.py"], {}), {"OMP_NUM_THREADS": "3"}, wishes).wishes) == {"PYTHONUNBUFFERED": "1"}
+    assert dict(preload_config(parse(["train.py"], {}), {"OMP_NUM_THREADS": "3"}, wishes).wishes) == {
+        "PYTHONUNBUFFERED": "1"
+    }
 
 
 @pytest.mark.parametrize(

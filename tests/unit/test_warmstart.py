@@ -13,7 +13,7 @@ import torch
 import elastic
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
 from elastic.train.checkpoint import Checkpoints, fence, manifest
-from elastic.train.checkpoint.async_saver import Saver
+from elastic.train.checkpoint.async_saver import AsyncSaver
 from elastic.train.checkpoint.export import export, main
 from elastic.train.restore.initial_state import resume_from
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     """Two checkpoints of another job, the newer with a sharded model."""
     there = tmp_path / "checkpoints"
     fence.claim(there, "xyz/3")
-    saver = Saver(Checkpoints(there, generation=3, mark="xyz/3"))
+    saver = AsyncSaver(Checkpoints(there, generation=3, mark="xyz/3"))
     saver.start(10, {"model": MODEL, "best": 0.5})
     saver.start(20, {"best": 0.25}, {"model": {key: value + 1 for key, value in MODEL.items()}})
     saver.wait()

@@ -8,29 +8,29 @@ import pytest
 
 from launcher.nursery import protocol
 
-MESSAGES: list[protocol.Order | protocol.Report] = [
-    protocol.Spawn(3, (protocol.Start(0, ("python", "a.py"), {"A": "\udcff", "B": "x\ny"}, "/"),)),
-    protocol.Until(12.5),
-    protocol.Stop(2.0),
-    protocol.Kill(),
-    protocol.Close(),
-    protocol.Renew(),
-    protocol.Ready(7),
-    protocol.Prepared("", "a warning", ("1.2.3:/a.py",)),
-    protocol.Obeyed(4),
-    protocol.Started(3, (10, 0), ("", "not python")),
-    protocol.Signalled(3, (0,)),
-    protocol.Ended(3, 0, -9, 1.5, True),
-    protocol.Vanished(3, ()),
-    protocol.Overran(3),
+MESSAGES: list[protocol.NurseryOrder | protocol.NurseryReport] = [
+    protocol.SpawnWorkers(3, (protocol.WorkerStart(0, ("python", "a.py"), {"A": "\udcff", "B": "x\ny"}, "/"),)),
+    protocol.SetDeadline(12.5),
+    protocol.TerminateWorkers(2.0),
+    protocol.KillWorkers(),
+    protocol.CloseNursery(),
+    protocol.RenewNursery(),
+    protocol.NurseryUp(7),
+    protocol.NurseryReady("", "a warning", ("1.2.3:/a.py",)),
+    protocol.OrderAck(4),
+    protocol.ChildrenForked(3, (10, 0), ("", "not python")),
+    protocol.ChildrenSignalled(3, (0,)),
+    protocol.ChildExited(3, 0, -9, 1.5, True),
+    protocol.GenerationExited(3, ()),
+    protocol.GenerationExpired(3),
 ]
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_a_message_is_one_line_and_comes_back_the_same(message: protocol.Order | protocol.Report) -> None:
+def test_a_message_is_one_line_and_comes_back_the_same(message: protocol.NurseryOrder | protocol.NurseryReport) -> None:
     line = protocol.encode(message)
     assert line.count(b"\n") == 1
-    read = protocol.order if type(message).__name__ in protocol.ORDERS else protocol.report
+    read = protocol.decode_order if protocol.KINDS[type(message)] in protocol.ORDERS else protocol.decode_report
     found = read(line)
     assert (type(found), found) == (type(message), message)
 
@@ -56,18 +56,18 @@ def test_a_message_is_one_line_and_comes_back_the_same(message: protocol.Order |
 )
 def test_anything_else_is_refused(raw: bytes) -> None:
     with pytest.raises(protocol.WireError):
-        protocol.order(raw)
+        protocol.decode_order(raw)
 
 
 def test_a_stream_is_cut_into_lines_wherever_it_was_torn() -> None:
     stream = b"".join(protocol.encode(message) for message in MESSAGES)
     for size in (1, 7, len(stream)):
-        lines = protocol.Lines()
+        lines = protocol.NurseryLineReader()
         found = [line for at in range(0, len(stream), size) for line in lines.feed(stream[at : at + size])]
-        assert [json.loads(line)["kind"] for line in found] == [type(message).__name__ for message in MESSAGES]
+        assert [json.loads(line)["kind"] for line in found] == [protocol.KINDS[type(message)] for message in MESSAGES]
 
 
 def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MESSAGE_MAX", 10)
     with pytest.raises(protocol.WireError):
-        list(protocol.Lines().feed(b"x" * 11))
+        list(protocol.NurseryLineReader().feed(b"x" * 11))

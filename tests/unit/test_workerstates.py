@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from elastic.channel.client import (
-    Committed,
-    Formed,
-    Hello,
-    Joining,
-    Note,
+    AgentLogLine,
+    FirstCommit,
+    GroupFormed,
+    JoiningGroup,
+    PreparationOver,
     Preparing,
     Progress,
-    Ready,
-    Restored,
-    Said,
-    Standing,
+    RestoreDone,
+    Serving,
+    WorkerHello,
+    WorkerMessage,
 )
 from elastic.core.model import Role
 from launcher.wire.inspect import WorkerState
-from launcher.workers.reports.states import Seen, WorkerStates
+from launcher.workers.reports.states import TrackedProcess, WorkerStates
 
-HELLO = Hello(rank=2, local_rank=0, pid=70, generation=3, stacks_signal=64)
+HELLO = WorkerHello(rank=2, local_rank=0, pid=70, generation=3, stacks_signal=64)
 
 
 def states(role: Role = Role.WORKER) -> WorkerStates:
     """Two processes of generation 3 that were started at 100."""
     made = WorkerStates()
-    made.begin(Seen(role, 2 + local, local, f"/log/workerlog.{2 + local}", 3, 100.0) for local in (0, 1))
+    made.begin(TrackedProcess(role, 2 + local, local, f"/log/workerlog.{2 + local}", 3, 100.0) for local in (0, 1))
     return made
 
 
@@ -56,20 +56,20 @@ def test_what_is_told_of_another_generation_counts_for_nothing() -> None:
     ("said", "state", "detail"),
     [
         ([Preparing("downloading")], "preparing", "downloading"),
-        ([Preparing("downloading"), Ready()], "running", ""),
-        ([Joining("rank 3")], "joining", "rank 3"),
-        ([Joining("rank 3"), Joining("")], "running", ""),
-        ([Joining("rank 3"), Formed(1.0)], "in group", ""),
-        ([Formed(1.0), Restored(12)], "restored", "step 12"),
-        ([Formed(1.0), Restored(-1)], "restored", "training begins"),
-        ([Restored(12), Committed()], "stepping", ""),
-        ([Restored(12), Progress(13, 4, {})], "stepping", ""),
+        ([Preparing("downloading"), PreparationOver()], "running", ""),
+        ([JoiningGroup("rank 3")], "joining", "rank 3"),
+        ([JoiningGroup("rank 3"), JoiningGroup("")], "running", ""),
+        ([JoiningGroup("rank 3"), GroupFormed(1.0)], "in group", ""),
+        ([GroupFormed(1.0), RestoreDone(12)], "restored", "step 12"),
+        ([GroupFormed(1.0), RestoreDone(-1)], "restored", "training begins"),
+        ([RestoreDone(12), FirstCommit()], "stepping", ""),
+        ([RestoreDone(12), Progress(13, 4, {})], "stepping", ""),
         ([Progress(13, 4, {}), HELLO], "running", ""),
-        ([Standing()], "stepping", ""),
-        ([Formed(), Note("a line")], "in group", ""),
+        ([Serving()], "stepping", ""),
+        ([GroupFormed(), AgentLogLine("a line")], "in group", ""),
     ],
 )
-def test_what_it_says_is_what_it_does(said: list[Said], state: str, detail: str) -> None:
+def test_what_it_says_is_what_it_does(said: list[WorkerMessage], state: str, detail: str) -> None:
     made = spawned()
     for at, message in enumerate(said):
         made.heard(0, message, 110.0 + at)
@@ -79,7 +79,7 @@ def test_what_it_says_is_what_it_does(said: list[Said], state: str, detail: str)
 
 def test_a_server_that_stands_serves() -> None:
     made = spawned(Role.SERVER)
-    made.heard(0, Standing(), 110.0)
+    made.heard(0, Serving(), 110.0)
     assert made.seen[0].state is WorkerState.SERVING
 
 

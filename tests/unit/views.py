@@ -11,15 +11,24 @@ from typing import Any, TypeVar
 import msgspec
 
 from elastic.core.decide import decide
-from elastic.core.keys import Stored, View
-from elastic.core.membership.decision import Conclude, Decision, Form, Memory, Open, Policy, Reason, Wait
-from elastic.core.model import Budget, Ended, Generation, Member, MemberState, Outcome, Spec, WorkerExit
+from elastic.core.keys import StoredDocument, StoreView
+from elastic.core.membership.decision import (
+    ConcludeJob,
+    Decision,
+    DecisionMemory,
+    DecisionPolicy,
+    FormGeneration,
+    OpenGate,
+    Reason,
+    WaitDecision,
+)
+from elastic.core.model import Budget, Generation, JobSpec, Member, MemberState, Outcome, OutcomeKind, WorkerExit
 from launcher.config.readers import np as read_np
 
 KILL_S = 1.0
-POLICY = Policy("a", kill_s=KILL_S)
+POLICY = DecisionPolicy("a", kill_s=KILL_S)
 
-D = TypeVar("D", Form, Open, Conclude, Wait)
+D = TypeVar("D", FormGeneration, OpenGate, ConcludeJob, WaitDecision)
 
 
 def member(host: str = "h", slots: int = 1, **others: Any) -> Member:
@@ -33,7 +42,7 @@ def worker_exit(rank: int = 0, code: int = 1, **others: Any) -> WorkerExit:
     return WorkerExit(rank=rank, code=code, words=f"exit code {code}", **others)
 
 
-def nodes_of(decision: Form) -> list[str]:
+def nodes_of(decision: FormGeneration) -> list[str]:
     """The members of the generation that is proposed, by M_id."""
     return [place.node for place in decision.generation.members]
 
@@ -42,10 +51,10 @@ class Job:
     """The documents of one job, and the memory of the proposer that looks at them."""
 
     def __init__(self, np: str = "2", slots: int = 1, **spec: Any) -> None:
-        self.memory = Memory()
+        self.memory = DecisionMemory()
         self.revision = 1
-        self.view = View(revision=1, complete=True, incarnation=self._stored("abc"))
-        self._write_spec(Spec(np=read_np(np), slots=slots, **spec))
+        self.view = StoreView(revision=1, complete=True, incarnation=self._stored("abc"))
+        self._write_spec(JobSpec(np=read_np(np), slots=slots, **spec))
 
     # --- what happens in the store --------------------------------------------------------------------------------
 
@@ -75,7 +84,7 @@ class Job:
         """The operator wants another number of nodes."""
         self._write_spec(msgspec.structs.replace(self.spec, np=read_np(np)))
 
-    def ended(self, nodes: str, how: Ended, **others: Any) -> None:
+    def ended(self, nodes: str, how: OutcomeKind, **others: Any) -> None:
         """They record how their workers of the generation that last got its go ended."""
         for node in nodes.split():
             self.revision += 1
@@ -86,22 +95,22 @@ class Job:
 
     def ok(self, nodes: str) -> None:
         """Their workers ended with exit code 0."""
-        self.ended(nodes, Ended.OK)
+        self.ended(nodes, OutcomeKind.OK)
 
     def stopped(self, nodes: str, **others: Any) -> None:
         """Their workers were stopped."""
-        self.ended(nodes, Ended.STOPPED, **others)
+        self.ended(nodes, OutcomeKind.STOPPED, **others)
 
     def failed(self, nodes: str, *, code: int = 1, consequence: bool = False, infra: str = "", **others: Any) -> None:
         """A worker of theirs ended with this code."""
         worker = worker_exit(code=code, consequence=consequence, infra=infra)
-        self.ended(nodes, Ended.FAILED, exits=(worker,), **others)
+        self.ended(nodes, OutcomeKind.FAILED, exits=(worker,), **others)
 
     def write(self, decision: Decision) -> None:
         """The proposer's transaction for this decision went through."""
         self.revision += 1
         match decision:
-            case Form(generation=generation):
+            case FormGeneration(generation=generation):
                 g = generation.g
                 kept = {
                     key: end for key, end in self.view.outcomes.items() if key not in {(g, n) for n in decision.forget}
@@ -109,9 +118,9 @@ class Job:
                 self._set(generation=self._stored(generation), outcomes=kept)
                 if decision.go is not None:
                     self._set(go=self._stored(decision.go))
-            case Open(go=go):
+            case OpenGate(go=go):
                 self._set(go=self._stored(go))
-            case Conclude(verdict=verdict):
+            case ConcludeJob(verdict=verdict):
                 self._set(verdict=self._stored(verdict))
 
     def run(self, nodes: str, now: float = 0.0) -> None:
@@ -126,31 +135,31 @@ class Job:
         decision, self.memory = decide(self.view, self.memory, POLICY, now)
         return decision
 
-    def form(self, now: float, code: Reason, before: Reason | None = None) -> Form:
+    def form(self, now: float, code: Reason, before: Reason | None = None) -> FormGeneration:
         """A generation is formed for this reason, and written; with `before`, after a wait for that one."""
         decision = self.decide(now)
-        if before is not None and isinstance(decision, Wait):
+        if before is not None and isinstance(decision, WaitDecision):
             assert decision.code is before
             assert decision.until is not None
             decision = self.decide(decision.until)
-        return self._did(decision, Form, code)
+        return self._did(decision, FormGeneration, code)
 
-    def open(self, now: float) -> Open:
+    def open(self, now: float) -> OpenGate:
         """The go is given, and written."""
-        return self._did(self.decide(now), Open, Reason.OPENED)
+        return self._did(self.decide(now), OpenGate, Reason.OPENED)
 
-    def conclude(self, now: float, code: Reason) -> Conclude:
+    def conclude(self, now: float, code: Reason) -> ConcludeJob:
         """The job ends for this reason, and the verdict is written."""
-        return self._did(self.decide(now), Conclude, code)
+        return self._did(self.decide(now), ConcludeJob, code)
 
-    def wait(self, now: float, code: Reason) -> Wait:
+    def wait(self, now: float, code: Reason) -> WaitDecision:
         """Nothing is done, for this reason."""
-        return self._did(self.decide(now), Wait, code)
+        return self._did(self.decide(now), WaitDecision, code)
 
     # --- what is there --------------------------------------------------------------------------------------------
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> JobSpec:
         """The spec."""
         assert self.view.spec is not None
         return self.view.spec.value
@@ -202,12 +211,12 @@ class Job:
         self.write(decision)
         return decision
 
-    def _write_spec(self, spec: Spec) -> None:
+    def _write_spec(self, spec: JobSpec) -> None:
         self.revision += 1
         self._set(spec=self._stored(spec))
 
-    def _stored(self, value: Any, lease: int = 0) -> Stored[Any]:
-        return Stored(value, self.revision, self.revision, lease)
+    def _stored(self, value: Any, lease: int = 0) -> StoredDocument[Any]:
+        return StoredDocument(value, self.revision, self.revision, lease)
 
     def _set(self, **documents: Any) -> None:
         self.view = replace(self.view, revision=self.revision, **documents)

@@ -8,38 +8,38 @@ from msgspec.structs import replace
 
 from elastic.core.agent import inbound_links
 from elastic.core.agent.events import (
-    Answered,
-    Dialled,
-    Drain,
+    DrainRequested,
     Event,
-    Exited,
-    Gone,
-    Granted,
-    GrantFailed,
-    Hung,
-    Linked,
+    InboundLinksChanged,
+    LeaseGranted,
+    LeaseGrantFailed,
+    LeaseRefreshed,
     LinksAnswered,
-    Listens,
-    LookedUp,
-    Older,
-    Prepared,
-    ProvenDead,
-    ProvenGone,
-    Refreshed,
-    Say,
+    LinksChanged,
+    LogLine,
+    NodeLookedUp,
+    NodePrepared,
+    NodeProvenDead,
+    PeersUnreachable,
+    PredecessorFound,
+    ProcessProvenDead,
     SessionLost,
     Tick,
-    Unreached,
+    TransactionAnswered,
     ViewChanged,
     VouchAsked,
     Vouched,
+    WorkerExited,
+    WorkersGone,
+    WorkersHung,
+    WorkersListen,
 )
 from elastic.core.agent.links import RECENT_ASKS, interval_s, may_grant
-from elastic.core.agent.state import DrainAsked, Facts, Phase
+from elastic.core.agent.state import AgentState, PendingDrain, Phase
 from elastic.core.decide import remember
-from elastic.core.membership.situation import Question
-from elastic.core.model import Generation, Spec
-from elastic.core.partition import cannot_reach, looked_at
+from elastic.core.membership.situation import Situation
+from elastic.core.model import Generation, JobSpec
+from elastic.core.partition import cannot_reach, nodes_to_probe
 
 GRANT_RETRY_S = 0.5
 ASK_AGAIN_S = 0.5
@@ -53,50 +53,50 @@ SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
 
 
-def absorb(f: Facts, event: Event) -> None:
+def apply_event(f: AgentState, event: Event) -> None:
     """Take in one event."""
     match event:
         case ViewChanged():
             _view(f, event)
-        case Granted():
+        case LeaseGranted():
             f.granting = False
             f.lease, f.lease_ttl_s = event.lease, event.ttl_s
             f.refreshed = (event.sent_at, event.ttl_s)
-        case GrantFailed():
+        case LeaseGrantFailed():
             f.granting = False
             f.grant_again_at = f.now + GRANT_RETRY_S
-        case Refreshed():
+        case LeaseRefreshed():
             if event.lease == f.lease:
                 _refreshed(f, event)
         case SessionLost():
             if event.lease == f.lease:
                 _session_lost(f)
-        case Answered():
+        case TransactionAnswered():
             _answered(f, event)
-        case Older():
+        case PredecessorFound():
             _older(f, event)
-        case Exited():
+        case WorkerExited():
             if event.g == f.workers_g and not f.workers_gone and (event.own or event.also):
                 (f.own_exits if event.own else f.also_exits).append(event.exit)
-        case Hung():
+        case WorkersHung():
             if event.g == f.workers_g and not f.workers_gone:
                 f.own_exits.extend(event.exits)
                 f.hung = True
-        case Unreached():
+        case PeersUnreachable():
             if event.g == f.workers_g and not f.workers_gone:
                 _unreached(f, event)
-        case Listens():
+        case WorkersListen():
             if event.g == f.workers_g and not f.workers_gone:
                 f.memory = replace(f.memory, listening=event.g)
-        case Gone():
+        case WorkersGone():
             if event.g == f.workers_g:
                 f.workers_gone = True
                 f.step = max(f.step, event.step)
-        case Prepared():
+        case NodePrepared():
             f.prepared = True
-        case Drain():
+        case DrainRequested():
             _drain(f, event)
-        case Linked():
+        case LinksChanged():
             f.links_up = event.nodes
             f.silent &= event.nodes
             _hears(f, f.memory.late & f.silent)
@@ -109,38 +109,38 @@ def absorb(f: Facts, event: Event) -> None:
         case Vouched():
             if event.g == f.workers_g and not f.workers_gone and may_grant(f, event.node, event.g):
                 f.right = f.right.vouched(event.asked_at + min(event.seconds, f.right.ttl_s))
-        case Dialled():
+        case InboundLinksChanged():
             inbound_links.dialled(f, event.nodes)
-        case LookedUp():
+        case NodeLookedUp():
             inbound_links.looked_up(f, event.node, event.registered)
-        case ProvenGone():
+        case ProcessProvenDead():
             if event.host not in f.memory.distrusted:
                 f.memory = replace(f.memory, gone=f.memory.gone | {(event.node, event.create_revision)})
-        case ProvenDead():
+        case NodeProvenDead():
             f.memory = replace(f.memory, dead=f.memory.dead | {event.node})
         case Tick():
             pass
 
 
-def _told_to_leave(f: Facts) -> None:
+def _told_to_leave(f: AgentState) -> None:
     """An operator tells this node to leave. What was said to another node of this name is none of its business."""
     stored = f.view.leaves.get(f.me.node)
     if stored is None or f.registered is None or stored.mod_revision <= f.told_at_revision:
         return
     f.told_at_revision = stored.mod_revision
     deadline = None if stored.value.within_s is None else f.now + stored.value.within_s
-    _drain(f, Drain(0, stored.value.reason, deadline))
+    _drain(f, DrainRequested(0, stored.value.reason, deadline))
 
 
-def _drain(f: Facts, event: Drain) -> None:
+def _drain(f: AgentState, event: DrainRequested) -> None:
     """The first drain counts; one that comes after it can only leave less time."""
     if f.drain is None:
-        f.drain = DrainAsked(f.now, event.exit_code, event.reason, event.deadline)
+        f.drain = PendingDrain(f.now, event.exit_code, event.reason, event.deadline)
     elif event.deadline is not None and (f.drain.deadline is None or event.deadline < f.drain.deadline):
         f.drain = replace(f.drain, deadline=event.deadline)
 
 
-def _unreached(f: Facts, event: Unreached) -> None:
+def _unreached(f: AgentState, event: PeersUnreachable) -> None:
     """Workers wait, and other machines are not reached. If that has lasted, and the job can do without, it counts.
 
     So it is also in a planned stop, where they wait to save together. Who is left out is judged at the next gate, when
@@ -154,24 +154,24 @@ def _unreached(f: Facts, event: Unreached) -> None:
     can = spec.host_cooldown_s > 0 and left >= spec.np.low
     if event.nodes != f.unreached:
         f.unreached = event.nodes
-        f.act(Say(cannot_reach(event.nodes, spec, can=can)))
+        f.act(LogLine(cannot_reach(event.nodes, spec, can=can)))
     if event.exits and can and not f.seats and not f.own_exits:
         f.own_exits.extend(event.exits)
         f.hung = True
 
 
-def _left_without(f: Facts, generation: Generation, unreached: Collection[str]) -> int:
+def _left_without(f: AgentState, generation: Generation, unreached: Collection[str]) -> int:
     """How many nodes the job would have without those that are not reached; spares only the proposer sees.
 
     A proposer that reaches nobody is most likely itself the one that is cut off.
     """
     members = [place.node for place in generation.members]
-    spares = len(Question(f.view, _spec(f), f.memory, f.policy, f.now).newcomers()) if f.decision is not None else 0
-    alone = spares > 0 and set(looked_at(members, f.me.node)) <= set(unreached)
+    spares = len(Situation(f.view, _spec(f), f.memory, f.policy, f.now).newcomers()) if f.decision is not None else 0
+    alone = spares > 0 and set(nodes_to_probe(members, f.me.node)) <= set(unreached)
     return len(members) - (1 if alone else len(unreached)) + spares
 
 
-def _heard(f: Facts, event: LinksAnswered) -> None:
+def _heard(f: AgentState, event: LinksAnswered) -> None:
     """Count a node that missed the newest question as unheard until it answers another one or its link is new.
 
     A node that answered the question before, a moment ago, is only late.
@@ -187,18 +187,18 @@ def _heard(f: Facts, event: LinksAnswered) -> None:
     f.memory = replace(f.memory, answered_g=max(f.memory.answered_g, f.asked_about))
 
 
-def _hears(f: Facts, late: frozenset[str]) -> None:
+def _hears(f: AgentState, late: frozenset[str]) -> None:
     """Record which nodes are heard, which were heard before and are not now, and which of these are only late."""
     linked = f.links_up - f.silent
     unheard = (f.memory.unheard | f.memory.linked) - linked
     f.memory = replace(f.memory, linked=linked, unheard=unheard, late=late)
 
 
-def _spec(f: Facts) -> Spec:
+def _spec(f: AgentState) -> JobSpec:
     return f.view.spec.value if f.view.spec is not None else f.me.spec
 
 
-def _view(f: Facts, event: ViewChanged) -> None:
+def _view(f: AgentState, event: ViewChanged) -> None:
     world = f.generation
     f.view = event.view
     f.looks += 1
@@ -230,7 +230,7 @@ def _view(f: Facts, event: ViewChanged) -> None:
     _distrust(f)
 
 
-def _distrust(f: Facts) -> None:
+def _distrust(f: AgentState) -> None:
     """A node that speaks again after its "death" switches link proofs off for its host; the generation says so too."""
     told = frozenset(f.generation.distrusted if f.generation is not None else ()) - f.memory.distrusted
     if told:
@@ -243,10 +243,10 @@ def _distrust(f: Facts) -> None:
         f.memory = replace(f.memory, distrusted=f.memory.distrusted | {host})
         text = f"{node} is there again, although its connection had shown that its process was gone (a firewall?); "
         if f.phase is not Phase.ENDED:
-            f.act(Say(f"{text}from now on only the leases of {host} count", warn=True))
+            f.act(LogLine(f"{text}from now on only the leases of {host} count", warn=True))
 
 
-def _own_key(f: Facts) -> None:
+def _own_key(f: AgentState) -> None:
     """Learn from the store whether this node is registered; it knows better than any answer.
 
     One revision may arrive in parts, so only a later one without the key shows that it is gone. Then the lease may
@@ -260,14 +260,14 @@ def _own_key(f: Facts) -> None:
         f.unregister()
         f.keyless = True
         if f.phase not in (Phase.LEAVING, Phase.ENDED):
-            f.act(Say("this node's key is gone from etcd, or is not its own any more: it is written again"))
+            f.act(LogLine("this node's key is gone from etcd, or is not its own any more: it is written again"))
     elif own is not None and mine:
         f.registered = own.create_revision
         _holds_key(f)
         f.registered_at_revision = max(f.registered_at_revision, own.create_revision)
 
 
-def _refreshed(f: Facts, event: Refreshed) -> None:
+def _refreshed(f: AgentState, event: LeaseRefreshed) -> None:
     """A lease gives the right to run for as long as it holds this node's key, from when it was last refreshed.
 
     A key that is not in the store as the watch has shown it gives none: the others may see what a deaf watch hides.
@@ -282,14 +282,14 @@ def _refreshed(f: Facts, event: Refreshed) -> None:
         f.relist_wanted = True
 
 
-def _holds_key(f: Facts) -> None:
+def _holds_key(f: AgentState) -> None:
     f.keyless = False
     if f.refreshed is not None:
         f.right = f.right.refreshed(*f.refreshed, _spec(f).store_outage_limit_s)
         f.refreshed = None
 
 
-def _session_lost(f: Facts) -> None:
+def _session_lost(f: AgentState) -> None:
     """Register again with another lease.
 
     The workers run on for as long as the lost one has given the right: it may have ended before its time, by a person's
@@ -300,7 +300,7 @@ def _session_lost(f: Facts) -> None:
     f.unregister()
 
 
-def _answered(f: Facts, event: Answered) -> None:
+def _answered(f: AgentState, event: TransactionAnswered) -> None:
     transaction = event.transaction
     if f.inflight is transaction:
         f.inflight = None
@@ -333,7 +333,7 @@ def _answered(f: Facts, event: Answered) -> None:
         _holds_key(f)
         f.registered_at_revision = event.revision
         if f.phase is Phase.RUNNING:
-            f.act(Say("registered again; the workers have run on"))
+            f.act(LogLine("registered again; the workers have run on"))
         if event.older is not None and event.older.key != f.keys.member(f.me.node):
             f.older_cursor, f.older_node = f.registered, event.older.key.removeprefix(f.keys.members)
             f.older_known = event.older if event.older.mod_revision else None
@@ -345,7 +345,7 @@ def _answered(f: Facts, event: Answered) -> None:
         f.drain_said = True
 
 
-def _came_second(f: Facts) -> None:
+def _came_second(f: AgentState) -> None:
     """Something that the registration compared has changed: try again as soon as the watch shows what.
 
     Where a thousand nodes begin a job together, all but one come second. None of them lists for that.
@@ -354,7 +354,7 @@ def _came_second(f: Facts) -> None:
     f.outdated = f.sent_at
 
 
-def _older(f: Facts, event: Older) -> None:
+def _older(f: AgentState, event: PredecessorFound) -> None:
     if event.before_revision == 0:
         f.older_asked = None
         if not event.failed:

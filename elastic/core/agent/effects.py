@@ -6,78 +6,78 @@ An effect changes facts and says what is to be done; nothing happens here.
 from __future__ import annotations
 
 from elastic.core.agent import guards
-from elastic.core.agent.events import CloseSession, Exit, ReportVerdict, Say, StartWorkers, StopWorkers
-from elastic.core.agent.state import Facts, Phase
-from elastic.core.model import Ended, Generation, Outcome, Place, Status
-from elastic.core.ps.text import seats_in_words
-from elastic.core.text import failed_words, process_name
+from elastic.core.agent.events import CloseSession, ExitAgent, LogLine, ReportVerdict, StartWorkers, StopWorkers
+from elastic.core.agent.state import AgentState, Phase
+from elastic.core.model import FinalStatus, Generation, GenerationMember, Outcome, OutcomeKind
+from elastic.core.ps.text import tasks_in_words
+from elastic.core.text import failed_processes_text, process_name
 
 ENDED = "because the job has ended"
 
 
-def nothing(f: Facts) -> None:
+def nothing(f: AgentState) -> None:
     """The phase is all that changes."""
 
 
-def say_verdict(f: Facts) -> None:
+def report_verdict(f: AgentState) -> None:
     """Say how the job ended, and end with the exit code of that."""
     assert f.view.verdict is not None
     verdict = f.view.verdict.value
     f.act(ReportVerdict(verdict, late=f.joined_at is None))
-    f.exit_code = 1 if verdict.status is Status.FAILED else 0
+    f.exit_code = 1 if verdict.status is FinalStatus.FAILED else 0
     if f.phase is Phase.JOINING:
         _close(f)
 
 
-def say_refusal(f: Facts) -> None:
+def report_rejection(f: AgentState) -> None:
     """Say why the job does not take this node, and end."""
-    f.act(Say(f.refusal, warn=True))
+    f.act(LogLine(f.refusal, warn=True))
     f.exit_code = 3
     _close(f)
 
 
-def leave_as_asked(f: Facts) -> None:
+def leave_as_asked(f: AgentState) -> None:
     """End with the exit code of the drain, at once where nothing has been joined."""
     assert f.drain is not None
     f.exit_code = f.drain.exit_code
     if f.phase is Phase.JOINING:
         comes = f.joined_at is None and f.drain.deadline is not None
-        f.act(Say(f"{f.drain.reason}: {'this node does not join' if comes else 'leaving'}, the job stays open"))
+        f.act(LogLine(f"{f.drain.reason}: {'this node does not join' if comes else 'leaving'}, the job stays open"))
         _close(f)
 
 
-def leave_by_timeout(f: Facts) -> None:
+def leave_by_timeout(f: AgentState) -> None:
     """Say that no world came together, and leave."""
     words = f"no world came together in {f.limits.elastic_timeout_s:g} s (--elastic_timeout); leaving"
-    f.act(Say(words, warn=True))
+    f.act(LogLine(words, warn=True))
     f.exit_code = 4
     if f.phase is Phase.JOINING:
         _close(f)
 
 
-def _close(f: Facts) -> None:
+def _close(f: AgentState) -> None:
     if f.lease is not None:
         f.act(CloseSession(f.lease))
-    f.act(Exit(f.exit_code))
+    f.act(ExitAgent(f.exit_code))
 
 
-def ended(f: Facts) -> None:
+def ended(f: AgentState) -> None:
     """Nothing is left of this node in the store: say so, and end."""
     drain = f.drain
     if drain is not None and f.exit_code == drain.exit_code and not guards.verdict(f):
         named = drain.deadline is not None or drain.exit_code < 128  # Of a signal its sender knows.
         because = f" ({drain.reason})" if named else ""
-        f.act(Say(f"left{because}; the job stays open"))
+        f.act(LogLine(f"left{because}; the job stays open"))
     _close(f)
 
 
-def say_joined(f: Facts) -> None:
+def report_joined(f: AgentState) -> None:
     """Say that it stands in the job."""
-    f.act(Say("registered again" if f.joined_at is not None else f"joined the job as {f.me.node}"))
+    f.act(LogLine("registered again" if f.joined_at is not None else f"joined the job as {f.me.node}"))
     f.joined_at = f.now
 
 
-def target(f: Facts) -> None:
+def target(f: AgentState) -> None:
     """Wait for the go of the newest generation, and say who it is there."""
     generation = f.generation
     assert generation is not None
@@ -86,13 +86,13 @@ def target(f: Facts) -> None:
     m_id = generation.index(f.me.node)
     assert m_id is not None
     if generation.members[m_id].seats:
-        _say_seats(f, generation, generation.members[m_id])
+        _report_tasks(f, generation, generation.members[m_id])
         return
     first = m_id * generation.slots
     ranks = f"rank {first}" if generation.slots == 1 else f"ranks {first}-{first + generation.slots - 1}"
     count, each = len(generation.members), generation.slots
     f.act(
-        Say(
+        LogLine(
             f"generation {generation.g}: {count} node{'' if count == 1 else 's'}"
             f"{f' of {each} workers' if each > 1 else ''}, world size {generation.world_size}, "
             f"this is M_id {m_id} ({ranks}): {generation.reason}"
@@ -100,18 +100,18 @@ def target(f: Facts) -> None:
     )
 
 
-def _say_seats(f: Facts, generation: Generation, place: Place) -> None:
+def _report_tasks(f: AgentState, generation: Generation, place: GenerationMember) -> None:
     count = len(generation.members)
     revision = f", revision {generation.rev}" if generation.rev else ""
     f.act(
-        Say(
+        LogLine(
             f"generation {generation.g}{revision}: {count} node{'' if count == 1 else 's'}, this one has "
-            f"{seats_in_words(place)}: {generation.reason}"
+            f"{tasks_in_words(place)}: {generation.reason}"
         )
     )
 
 
-def start(f: Facts) -> None:
+def start(f: AgentState) -> None:
     """Start the workers of the generation that has its go."""
     generation, go = f.generation, f.view.go
     assert generation is not None
@@ -133,19 +133,19 @@ def start(f: Facts) -> None:
     f.act(StartWorkers(generation, go.value, m_id, f.view.incarnation.value, f.view.spec.value.restarts_max))
 
 
-def stop_overdue(f: Facts) -> None:
+def stop_overdue(f: AgentState) -> None:
     """Kill the workers: others may take their place from now on."""
     f.forced = True
     why = "the lease was not refreshed in time, or its key is gone"
-    f.act(Say(f"the right to run ended ({why}): stopping this node's workers"))
+    f.act(LogLine(f"the right to run ended ({why}): stopping this node's workers"))
     f.act(StopWorkers(f.workers_g, 0.0, "because the right to run ended"))
 
 
-def stop_superseded(f: Facts) -> None:
+def stop_superseded(f: AgentState) -> None:
     """Stop the workers for what comes next, in order where it is planned."""
     generation = f.generation
     if generation is None or f.another_store:
-        f.act(Say("the store is another one, or came back empty: stopping the workers, the job forms again"))
+        f.act(LogLine("the store is another one, or came back empty: stopping the workers, the job forms again"))
         f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, "because the store is another one than before"))
         return
     if generation.g == f.workers_g:  # A revision without this node: it was asked to leave, or was thought lost.
@@ -153,12 +153,12 @@ def stop_superseded(f: Facts) -> None:
     else:
         planned = generation.planned and generation.before is not None and generation.before.g == f.workers_g
     f.planned, f.hurried = planned, not planned
-    f.act(Say(f"{generation.reason}: stopping this node's workers"))
+    f.act(LogLine(f"{generation.reason}: stopping this node's workers"))
     grace_s = _grace_s(f) if planned else f.limits.loss_grace_s
     f.act(StopWorkers(f.workers_g, grace_s, _stopped(generation), planned=planned))
 
 
-def _grace_s(f: Facts) -> float:
+def _grace_s(f: AgentState) -> float:
     """How long workers have after SIGTERM when nothing is broken."""
     return f.limits.grace_s if f.drain is None else max(min(f.limits.grace_s, f.drain.workers_until - f.now), 0.0)
 
@@ -168,7 +168,7 @@ def _stopped(generation: Generation) -> str:
     return f"{'for a planned change:' if generation.planned else 'because'} {generation.reason}"
 
 
-def stop_faster(f: Facts) -> None:
+def stop_faster(f: AgentState) -> None:
     """Leave workers that were to save no more time than after a loss."""
     assert f.generation is not None or guards.stopped_now(f)
     f.hurried = True
@@ -176,53 +176,53 @@ def stop_faster(f: Facts) -> None:
     f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
 
 
-def stop_verdict(f: Facts) -> None:
+def stop_verdict(f: AgentState) -> None:
     """Stop the workers because the job has ended."""
     f.hurried = guards.stopped_now(f)
     f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s if f.hurried else f.limits.grace_s, ENDED))
 
 
-def stop_failed(f: Facts) -> None:
+def stop_failed(f: AgentState) -> None:
     """Stop the others of this node, and record what failed."""
     failed = [worker for worker in f.own_exits if worker.code != 0]
     worker = failed[0]
     verb = "hangs" if f.hung else "ended"
     f.hurried = True
-    f.act(Say(f"{process_name(worker.role, worker.rank)} {verb}: {worker.words}; stopping this node's workers"))
+    f.act(LogLine(f"{process_name(worker.role, worker.rank)} {verb}: {worker.words}; stopping this node's workers"))
     f.want_outcome(f.workers_g, _outcome(f, over=False))
-    why = f"because {failed_words(failed, f.me.member.host)}"
+    why = f"because {failed_processes_text(failed, f.me.member.host)}"
     f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
 
 
-def say_workers_done(f: Facts) -> None:
+def record_workers_done(f: AgentState) -> None:
     """Record that the workers are done, while the servers run on."""
     f.want_outcome(f.workers_g, _outcome(f, over=False))
 
 
-def stop_drained(f: Facts) -> None:
+def stop_drained(f: AgentState) -> None:
     """Stop the workers by itself, in order."""
     f.forced = f.planned = True
     assert f.drain is not None
     if f.now < f.drain.workers_until:
-        f.act(Say("nobody took notice of the drain: stopping this node's workers"))
+        f.act(LogLine("nobody took notice of the drain: stopping this node's workers"))
     f.act(StopWorkers(f.workers_g, _grace_s(f), "for a planned change: this node drains", planned=True))
 
 
-def stop_out_of_time(f: Facts) -> None:
+def stop_out_of_time(f: AgentState) -> None:
     """Kill the workers: the machine is about to go."""
     assert f.drain is not None
     f.forced = f.hurried = f.cut_short = True
-    f.act(Say(f"no time is left ({f.drain.reason}): ending this node's workers", warn=True))
+    f.act(LogLine(f"no time is left ({f.drain.reason}): ending this node's workers", warn=True))
     f.act(StopWorkers(f.workers_g, 0.0, f"because no time is left: {f.drain.reason}"))
 
 
-def finish_killed(f: Facts) -> None:
+def finish_killed(f: AgentState) -> None:
     """Record that the workers were killed."""
     f.forced = True
     finish(f)
 
 
-def finish(f: Facts) -> None:
+def finish(f: AgentState) -> None:
     """Record how the workers ended."""
     f.idle_since = f.now
     if f.another_store:
@@ -232,17 +232,23 @@ def finish(f: Facts) -> None:
     f.want_outcome(f.workers_g, _outcome(f, over=True))
 
 
-def _outcome(f: Facts, *, over: bool) -> Outcome:
+def _outcome(f: AgentState, *, over: bool) -> Outcome:
     failed = sorted(
         (worker for worker in f.own_exits if worker.code != 0),
         key=lambda worker: worker.consequence,
     )
-    ended = Ended.FAILED if failed else Ended.OK if guards.all_ok(f) or guards.workers_done(f) else Ended.STOPPED
+    ended = (
+        OutcomeKind.FAILED
+        if failed
+        else OutcomeKind.OK
+        if guards.all_ok(f) or guards.workers_done(f)
+        else OutcomeKind.STOPPED
+    )
     return Outcome(
         ended=ended,
         over=over,
         host=f.me.member.host,
-        forced=f.forced and ended is not Ended.OK,  # They ended well before they could be stopped.
+        forced=f.forced and ended is not OutcomeKind.OK,  # They ended well before they could be stopped.
         exits=tuple(failed),
         also=tuple(f.also_exits),
         step=f.step,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from elastic.core.keys import View
-from elastic.core.kv import Entry
+from elastic.core.keys import StoreView
+from elastic.core.kv import KeyValue
 from elastic.core.model import Cause, Generation, Go, Verdict, WorkerExit
 from elastic.core.transactions import Transaction
 
@@ -20,11 +20,11 @@ from elastic.core.transactions import Transaction
 class ViewChanged(Struct, frozen=True):
     """The mirror of the store changed. `listing` counts the complete listings so far."""
 
-    view: View
+    view: StoreView
     listing: int
 
 
-class Granted(Struct, frozen=True):
+class LeaseGranted(Struct, frozen=True):
     """A lease was granted by a request sent at `sent_at`."""
 
     lease: int
@@ -32,11 +32,11 @@ class Granted(Struct, frozen=True):
     sent_at: float
 
 
-class GrantFailed(Struct, frozen=True):
+class LeaseGrantFailed(Struct, frozen=True):
     """No lease could be had now; the core asks again after a pause."""
 
 
-class Refreshed(Struct, frozen=True):
+class LeaseRefreshed(Struct, frozen=True):
     """The lease was refreshed by a request sent at `sent_at`.
 
     After that this node's key in the store had the modification revision `key_revision`, 0: none that hangs on it.
@@ -55,7 +55,7 @@ class SessionLost(Struct, frozen=True):
     reason: str
 
 
-class Answered(Struct, frozen=True):
+class TransactionAnswered(Struct, frozen=True):
     """What became of a transaction. `succeeded` None: the answer was lost.
 
     `older`: who registered last before this registration, as it was then (revisions 0: only its key is known), None if
@@ -65,11 +65,11 @@ class Answered(Struct, frozen=True):
     transaction: Transaction
     succeeded: bool | None
     revision: int = 0
-    older: Entry | None = None
+    older: KeyValue | None = None
 
 
-class Older(Struct, frozen=True):
-    """The answer to `FindOlder`: the newest member registered before that revision, None if there is none.
+class PredecessorFound(Struct, frozen=True):
+    """The answer to `FindPredecessor`: the newest member registered before that revision, None if there is none.
 
     `failed` says that the store did not answer.
     """
@@ -80,7 +80,7 @@ class Older(Struct, frozen=True):
     failed: bool = False
 
 
-class Exited(Struct, frozen=True):
+class WorkerExited(Struct, frozen=True):
     """A worker ended. `own`: by itself, before a signal of ours reached it.
 
     `also`: it had raised an exception by itself before it was signalled, and was about to end.
@@ -92,20 +92,20 @@ class Exited(Struct, frozen=True):
     also: bool = False
 
 
-class Listens(Struct, frozen=True):
+class WorkersListen(Struct, frozen=True):
     """This node's workers of generation g can all be asked to finish a step and to save before they leave."""
 
     g: int
 
 
-class Hung(Struct, frozen=True):
+class WorkersHung(Struct, frozen=True):
     """These workers make no steps any more, the one that is furthest behind first. Nothing was done to them yet."""
 
     g: int
     exits: tuple[WorkerExit, ...]
 
 
-class Unreached(Struct, frozen=True):
+class PeersUnreachable(Struct, frozen=True):
     """Workers of generation g wait, and these other nodes of it are not reached from here; () once they are again.
 
     `exits`: it has lasted too long, and these workers cannot go on with those nodes. Nothing was done to them yet.
@@ -116,18 +116,18 @@ class Unreached(Struct, frozen=True):
     exits: tuple[WorkerExit, ...] = ()
 
 
-class Gone(Struct, frozen=True):
+class WorkersGone(Struct, frozen=True):
     """Every process of this node's workers of generation g is gone. `step`: the highest that one reported, or -1."""
 
     g: int
     step: int = -1
 
 
-class Prepared(Struct, frozen=True):
+class NodePrepared(Struct, frozen=True):
     """This node can start workers at once: its nursery has loaded what they need."""
 
 
-class Drain(Struct, frozen=True):
+class DrainRequested(Struct, frozen=True):
     """This agent is to leave, and ends with `exit_code`; `reason` says in words who or what asks for it.
 
     `deadline`: the time of our clock at which this node may be gone, None if nobody has named one. Its workers get
@@ -139,7 +139,7 @@ class Drain(Struct, frozen=True):
     deadline: float | None = None
 
 
-class Linked(Struct, frozen=True):
+class LinksChanged(Struct, frozen=True):
     """The watched nodes whose link is up now."""
 
     nodes: frozenset[str]
@@ -167,20 +167,20 @@ class Vouched(Struct, frozen=True):
     seconds: float
 
 
-class Dialled(Struct, frozen=True):
+class InboundLinksChanged(Struct, frozen=True):
     """The nodes that have a link to this one, by their own word; the oldest link first."""
 
     nodes: tuple[str, ...]
 
 
-class LookedUp(Struct, frozen=True):
-    """The answer to `LookUp`: whether that node is registered; None if etcd did not say."""
+class NodeLookedUp(Struct, frozen=True):
+    """The answer to `LookUpNode`: whether that node is registered; None if etcd did not say."""
 
     node: str
     registered: bool | None
 
 
-class ProvenGone(Struct, frozen=True):
+class ProcessProvenDead(Struct, frozen=True):
     """A link showed that a member's process is dead. It can be wrong.
 
     `closed_at`: when the link closed, 0.0 if that is not known.
@@ -192,7 +192,7 @@ class ProvenGone(Struct, frozen=True):
     closed_at: float = 0.0
 
 
-class ProvenDead(Struct, frozen=True):
+class NodeProvenDead(Struct, frozen=True):
     """This very machine shows that nothing of the node is left. It is never wrong."""
 
     node: str
@@ -203,14 +203,15 @@ class Tick(Struct, frozen=True):
 
 
 Event = (
-    ViewChanged | Granted | GrantFailed | Refreshed | SessionLost | Answered | Older | Exited | Listens | Hung
-    | Unreached | Gone | Prepared | Drain | Linked | LinksAnswered | VouchAsked | Vouched | Dialled | LookedUp
-    | ProvenGone | ProvenDead | Tick
+    ViewChanged | LeaseGranted | LeaseGrantFailed | LeaseRefreshed | SessionLost | TransactionAnswered |
+    PredecessorFound | WorkerExited | WorkersListen | WorkersHung | PeersUnreachable | WorkersGone | NodePrepared |
+    DrainRequested | LinksChanged | LinksAnswered | VouchAsked | Vouched | InboundLinksChanged | NodeLookedUp |
+    ProcessProvenDead | NodeProvenDead | Tick
 )  # fmt: skip
 
 
 class OpenSession(Struct, frozen=True):
-    """Ask for a lease and keep it alive. Answered by `Granted` or `GrantFailed`."""
+    """Ask for a lease and keep it alive. Answered by `LeaseGranted` or `LeaseGrantFailed`."""
 
     ttl_s: float
 
@@ -221,7 +222,7 @@ class CloseSession(Struct, frozen=True):
     lease: int
 
 
-class Revoke(Struct, frozen=True):
+class RevokeLease(Struct, frozen=True):
     """Revoke the lease of a node whose death is proven."""
 
     lease: int
@@ -236,7 +237,7 @@ class LinkTarget(NamedTuple):
 
 
 class WatchLinks(Struct, frozen=True):
-    """Keep a link to each of these nodes, and to no other. `Linked` and `ProvenGone` tell of them."""
+    """Keep a link to each of these nodes, and to no other. `LinksChanged` and `ProcessProvenDead` tell of them."""
 
     targets: Mapping[str, LinkTarget]
 
@@ -259,19 +260,19 @@ class CloseInbound(Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-class LookUp(Struct, frozen=True):
-    """Read whether a node is registered. Answered by `LookedUp`."""
+class LookUpNode(Struct, frozen=True):
+    """Read whether a node is registered. Answered by `NodeLookedUp`."""
 
     node: str
 
 
-class Send(Struct, frozen=True):
-    """Send a transaction. Answered by `Answered`."""
+class SendTransaction(Struct, frozen=True):
+    """Send a transaction. Answered by `TransactionAnswered`."""
 
     transaction: Transaction
 
 
-class Follow(Struct, frozen=True):
+class MirrorKeys(Struct, frozen=True):
     """Mirror everything (`complete`), or the job's documents, this node, and one other member.
 
     `known` is that member as it was at its revision: it need not be read, the watch goes on from there.
@@ -279,11 +280,11 @@ class Follow(Struct, frozen=True):
 
     complete: bool
     node: str | None = None
-    known: Entry | None = None
+    known: KeyValue | None = None
 
 
-class FindOlder(Struct, frozen=True):
-    """Look for the newest member registered before this revision (0: any). Answered by `Older`."""
+class FindPredecessor(Struct, frozen=True):
+    """Look for the newest member registered before this revision (0: any). Answered by `PredecessorFound`."""
 
     before_revision: int
 
@@ -302,14 +303,14 @@ class StartWorkers(Struct, frozen=True):
     restarts_max: int
 
 
-class TellRoster(Struct, frozen=True):
+class PublishClusterSpec(Struct, frozen=True):
     """The roster that this node's processes belong to has another revision; they go on."""
 
     generation: Generation
 
 
 class StopWorkers(Struct, frozen=True):
-    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `Gone`.
+    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `WorkersGone`.
 
     `why` goes into their logs, after the word "stopped": "because rank=[4] failed on host h, see workerlog.4". In a
     `planned` stop nothing is broken: workers that listen are asked to save and to leave, before any signal. A second
@@ -322,13 +323,13 @@ class StopWorkers(Struct, frozen=True):
     planned: bool = False
 
 
-class RunUntil(Struct, frozen=True):
+class ExtendRunDeadline(Struct, frozen=True):
     """The nursery kills every worker at this time of our clock, unless it is told a later one."""
 
     t: float
 
 
-class Say(Struct, frozen=True):
+class LogLine(Struct, frozen=True):
     """One line for people. `detail` lines are shown with --verbose only, `warn` lines also with --quiet."""
 
     text: str
@@ -350,14 +351,14 @@ class ReportVerdict(Struct, frozen=True):
     late: bool
 
 
-class Exit(Struct, frozen=True):
+class ExitAgent(Struct, frozen=True):
     """This agent ends."""
 
     code: int
 
 
 Action = (
-    OpenSession | CloseSession | Revoke | WatchLinks | AskLinks | AskVouch | CloseInbound | LookUp | Send | Follow
-    | FindOlder | Relist | StartWorkers | TellRoster | StopWorkers | RunUntil | Say | ReportFailure | ReportVerdict
-    | Exit
+    OpenSession | CloseSession | RevokeLease | WatchLinks | AskLinks | AskVouch | CloseInbound | LookUpNode |
+    SendTransaction | MirrorKeys | FindPredecessor | Relist | StartWorkers | PublishClusterSpec | StopWorkers |
+    ExtendRunDeadline | LogLine | ReportFailure | ReportVerdict | ExitAgent
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.state import Facts
-from elastic.core.model import Role, Status
+from elastic.core.agent.state import AgentState
+from elastic.core.model import FinalStatus, Role
 
 DRAIN_PATIENCE_S = 5.0
 """A draining node whose job does not react stops its workers by itself after this time."""
@@ -11,53 +11,53 @@ RECORD_PATIENCE_S = 5.0
 """A leaving node tries for this long to record its outcome and to take back its registration."""
 
 
-def verdict(f: Facts) -> bool:
+def verdict(f: AgentState) -> bool:
     """A verdict stands, and not the one that this node's registration replaced."""
     verdict = f.view.verdict
     return verdict is not None and not f.may_run_again and verdict.mod_revision > (f.registered or 0)
 
 
-def lost_registration(f: Facts) -> bool:
+def lost_registration(f: AgentState) -> bool:
     """The key of this node is gone, or was never there."""
     return f.registered is None
 
 
-def registered(f: Facts) -> bool:
+def registered(f: AgentState) -> bool:
     """The key of this node stands."""
     return f.registered is not None
 
 
-def refused(f: Facts) -> bool:
+def refused(f: AgentState) -> bool:
     """The job does not take this node."""
     return bool(f.refusal)
 
 
-def drain(f: Facts) -> bool:
+def drain(f: AgentState) -> bool:
     """This node is asked to leave."""
     return f.drain is not None
 
 
-def gave_up(f: Facts) -> bool:
+def timed_out(f: AgentState) -> bool:
     """No world came together in the time that it waits at most (`--elastic_timeout`)."""
     return f.limits.elastic_timeout_s is not None and f.now >= f.idle_since + f.limits.elastic_timeout_s
 
 
-def chosen(f: Facts) -> bool:
+def chosen(f: AgentState) -> bool:
     """It is in the newest generation, in a start of its seats that it has not finished yet."""
     return f.place is not None and f.stamp > f.finished
 
 
-def passed_over(f: Facts) -> bool:
+def passed_over(f: AgentState) -> bool:
     """It is not in the newest generation."""
     return f.place is None
 
 
-def newer_target(f: Facts) -> bool:
+def newer_target(f: AgentState) -> bool:
     """A newer generation or start is there than the one whose go it waits for."""
     return f.generation is not None and f.stamp != f.target
 
 
-def go(f: Facts) -> bool:
+def go(f: AgentState) -> bool:
     """The world that it waits for starts, and it has the right to run."""
     return (
         f.generation is not None
@@ -69,12 +69,12 @@ def go(f: Facts) -> bool:
     )
 
 
-def overdue(f: Facts) -> bool:
+def overdue(f: AgentState) -> bool:
     """Its right to run has ended."""
     return f.now >= f.right.until()
 
 
-def superseded(f: Facts) -> bool:
+def superseded(f: AgentState) -> bool:
     """A newer generation stands, its seats were given anew, or the store is another one."""
     if f.another_store:
         return True
@@ -84,46 +84,46 @@ def superseded(f: Facts) -> bool:
     return generation.g > f.workers_g or f.stamp != (f.workers_g, f.workers_since)
 
 
-def failed(f: Facts) -> bool:
+def failed(f: AgentState) -> bool:
     """One of its workers did not end well."""
     return any(worker.code != 0 for worker in f.own_exits)
 
 
-def all_ok(f: Facts) -> bool:
+def all_ok(f: AgentState) -> bool:
     """All of its workers ended well."""
     return f.workers_gone and not failed(f) and len(f.own_exits) == (len(f.seats) or f.me.member.slots)
 
 
-def workers_done(f: Facts) -> bool:
+def workers_done(f: AgentState) -> bool:
     """Every worker of a node that has servers, too, ended well."""
     wanted = sum(seat.role is not Role.SERVER for seat in f.seats)
     done = sum(worker.code == 0 and worker.role is not Role.SERVER for worker in f.own_exits)
     return 0 < wanted == done and not failed(f)
 
 
-def only_servers_left(f: Facts) -> bool:
+def only_servers_left(f: AgentState) -> bool:
     """Its workers have ended well, its servers run on, and nothing has been recorded of that start yet."""
     start = (f.workers_g, f.workers_since)
     said = f.outcome_wanted is not None and (f.outcome_wanted[0], f.outcome_wanted[1].since) == start
     return workers_done(f) and not said and not f.workers_gone
 
 
-def vanished(f: Facts) -> bool:
+def vanished(f: AgentState) -> bool:
     """Its workers are gone, and nobody has stopped them."""
     return f.workers_gone
 
 
-def drain_unheard(f: Facts) -> bool:
+def drain_unanswered(f: AgentState) -> bool:
     """Nobody has reacted to its drain for so long that it stops its workers by itself."""
     return f.drain is not None and f.now >= f.drain.unheard_at(DRAIN_PATIENCE_S)
 
 
-def out_of_time(f: Facts) -> bool:
+def out_of_time(f: AgentState) -> bool:
     """The workers have had the time that the drain's deadline leaves them, and some are still there."""
     return f.drain is not None and f.now >= f.drain.workers_until and not f.workers_gone and not f.cut_short
 
 
-def unplanned_now(f: Facts) -> bool:
+def unplanned_now(f: AgentState) -> bool:
     """What workers are stopped for is no planned change any more.
 
     A loss or a failure came meanwhile, an operator does not wait any longer, or the others have gone on and meet nobody
@@ -140,29 +140,29 @@ def unplanned_now(f: Facts) -> bool:
     return went or (generation.g > f.workers_g + 1 and not generation.planned)
 
 
-def stopped_now(f: Facts) -> bool:
+def stopped_now(f: AgentState) -> bool:
     """An operator has ended the job without waiting for what the workers save."""
-    return verdict(f) and f.view.verdict is not None and f.view.verdict.value.status is Status.STOPPED
+    return verdict(f) and f.view.verdict is not None and f.view.verdict.value.status is FinalStatus.STOPPED
 
 
-def failed_in_plan(f: Facts) -> bool:
+def failed_in_plan(f: AgentState) -> bool:
     """A worker failed while all were asked to leave for a planned change: what was planned cannot be done."""
     return f.planned and not f.hurried and not f.seats and not f.workers_gone and failed(f)
 
 
-def workers_gone(f: Facts) -> bool:
+def workers_gone(f: AgentState) -> bool:
     """Its workers are gone."""
     return f.workers_gone
 
 
-def drain_recorded(f: Facts) -> bool:
+def drain_recorded(f: AgentState) -> bool:
     """It is to leave, and how its workers ended is recorded, or has been tried for long enough."""
     if f.drain is None:
         return False
     return f.outcome_wanted == f.outcome_written or f.now >= f.entered_at + RECORD_PATIENCE_S
 
 
-def left(f: Facts) -> bool:
+def left(f: AgentState) -> bool:
     """Its end is recorded and its key taken back, or it has been tried for long enough."""
     recorded = f.outcome_wanted == f.outcome_written
     return (recorded and (f.left or f.registered is None)) or f.now >= f.entered_at + RECORD_PATIENCE_S

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from elastic.core.agent.events import CloseInbound, LookUp, Say
+from elastic.core.agent.events import CloseInbound, LogLine, LookUpNode
 from elastic.core.agent.links import worlds
-from elastic.core.agent.state import Dialler, Facts
+from elastic.core.agent.state import AgentState, InboundLink
 
 CHECK_AFTER_S = 2.0
 """By then most nodes that join together are members of a generation, so that nothing has to be read."""
@@ -28,13 +28,13 @@ UNCONFIRMED_MAX = 64
 next node in line; of more than this, the oldest are closed."""
 
 
-def dialled(f: Facts, nodes: Sequence[str]) -> None:
+def dialled(f: AgentState, nodes: Sequence[str]) -> None:
     """These nodes have a link to this one, the oldest link first."""
-    first = Dialler(f.now + CHECK_AFTER_S)
+    first = InboundLink(f.now + CHECK_AFTER_S)
     f.dialled = {node: f.dialled.get(node, first) for node in nodes}
 
 
-def looked_up(f: Facts, node: str, registered: bool | None) -> None:
+def looked_up(f: AgentState, node: str, registered: bool | None) -> None:
     """The store has said whether a node is registered, or None: it did not answer."""
     f.looking_up = ""
     known = f.dialled.get(node)
@@ -43,19 +43,19 @@ def looked_up(f: Facts, node: str, registered: bool | None) -> None:
     if registered is None:
         f.dialled = {**f.dialled, node: replace(known, check_at=f.now + CHECK_AFTER_S)}
     elif registered:
-        f.dialled = {**f.dialled, node: Dialler(f.now + CHECK_EVERY_S, confirmed=True)}
+        f.dialled = {**f.dialled, node: InboundLink(f.now + CHECK_EVERY_S, confirmed=True)}
     else:
         _close(f, [node], f"the link of {node} is closed: no such node is registered in this job")
 
 
-def check(f: Facts) -> None:
+def check(f: AgentState) -> None:
     """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
     due = [node for node, dialler in f.dialled.items() if f.now >= dialler.check_at]
     crowded = len(f.dialled) > UNCONFIRMED_MAX
     if not due and not crowded:
         return
     known = worlds(f).union(f.view.members)
-    later = Dialler(f.now + CHECK_EVERY_S, confirmed=True)
+    later = InboundLink(f.now + CHECK_EVERY_S, confirmed=True)
     f.dialled = {**f.dialled, **{node: later for node in due if node in known}}
     if crowded:
         unconfirmed = [node for node, dialler in f.dialled.items() if not dialler.confirmed and node not in known]
@@ -65,16 +65,16 @@ def check(f: Facts) -> None:
     unknown = next((node for node in due if node in f.dialled and node not in known), "")
     if unknown and not f.looking_up and f.view.revision > 0:
         f.looking_up = unknown
-        f.act(LookUp(unknown))
+        f.act(LookUpNode(unknown))
 
 
-def wakes(f: Facts) -> list[float]:
+def next_wake_up(f: AgentState) -> list[float]:
     """When to check links although nothing happens. While a key is being read, its answer starts the next check."""
     return [] if f.looking_up else [dialler.check_at for dialler in f.dialled.values()]
 
 
-def _close(f: Facts, nodes: Sequence[str], why: str) -> None:
+def _close(f: AgentState, nodes: Sequence[str], why: str) -> None:
     closing = frozenset(nodes)
     f.dialled = {node: dialler for node, dialler in f.dialled.items() if node not in closing}
     f.act(CloseInbound(tuple(nodes)))
-    f.act(Say(why, detail=True))
+    f.act(LogLine(why, detail=True))

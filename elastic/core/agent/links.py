@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from elastic.core.agent.events import AskLinks, AskVouch, LinkTarget, WatchLinks
-from elastic.core.agent.state import Facts, Phase
+from elastic.core.agent.state import AgentState, Phase
 from elastic.core.membership.decision import Reason
-from elastic.core.model import Ended
+from elastic.core.model import OutcomeKind
 
 ASKS_PER_TTL = 4
 """While something is wrong, questions are as frequent as refreshes of the lease."""
@@ -33,7 +33,7 @@ SILENT_REFRESHES = 1.6
 """So many intervals between two refreshes without a good one: the store does not answer this node."""
 
 
-def watch(f: Facts) -> None:
+def watch(f: AgentState) -> None:
     """Say whom to watch, if it is somebody else than before. Who has lost its key is watched while it may work on."""
     if f.following is None or (f.registered is None and f.phase is not Phase.JOINING):
         return  # Its place in line is being looked up, or it will be registered again: what it holds by links stays.
@@ -61,7 +61,7 @@ def watch(f: Facts) -> None:
         f.act(WatchLinks(targets))
 
 
-def _still_there(f: Facts) -> Mapping[str, LinkTarget]:
+def _still_there(f: AgentState) -> Mapping[str, LinkTarget]:
     """Watched members of the newest world whose keys are not in the view any more."""
     known = worlds(f)
     return {
@@ -71,7 +71,7 @@ def _still_there(f: Facts) -> Mapping[str, LinkTarget]:
     }
 
 
-def worlds(f: Facts) -> frozenset[str]:
+def worlds(f: AgentState) -> frozenset[str]:
     """The nodes of the newest generation and of the one before it."""
     generation = f.generation
     if generation is None:
@@ -80,7 +80,7 @@ def worlds(f: Facts) -> frozenset[str]:
     return frozenset(place.node for place in generation.members).union(before)
 
 
-def ask(f: Facts) -> None:
+def ask(f: AgentState) -> None:
     """Ask whoever is to be asked now."""
     if not f.awaiting and f.links_up and (_failure_asked(f) or (_doubts(f) and f.now >= _ask_again_at(f))):
         f.asked += 1
@@ -94,7 +94,7 @@ def ask(f: Facts) -> None:
         f.act(AskVouch(f.workers_g))
 
 
-def wakes(f: Facts) -> list[float]:
+def next_wake_up(f: AgentState) -> list[float]:
     """When something over the links is due although nothing happens."""
     times: list[float] = []
     if f.links_up and _doubts(f):
@@ -107,7 +107,7 @@ def wakes(f: Facts) -> list[float]:
     return times
 
 
-def hold(f: Facts) -> None:
+def extend_while_linked(f: AgentState) -> None:
     """The first of a generation keeps its right to run while it hears every other member, whatever the store does."""
     generation = f.generation
     if not _in_world(f) or generation is None or generation.g != f.workers_g or f.seats:
@@ -120,7 +120,7 @@ def hold(f: Facts) -> None:
         f.right = f.right.vouched(heard_at + f.right.ttl_s)
 
 
-def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
+def grantable_seconds(f: AgentState, node: str, g: int, now: float) -> float:
     """How many seconds from `now` this agent, asked over the link, grants `node` to run generation g; 0.0 is no.
 
     The first of the generation grants, and whoever proposes while that one does not reach the store.
@@ -134,11 +134,11 @@ def vouch_s(f: Facts, node: str, g: int, now: float) -> float:
     return max(0.0, min(f.right.ttl_s, f.right.until() - now))
 
 
-def may_grant(f: Facts, node: str, g: int) -> bool:
+def may_grant(f: AgentState, node: str, g: int) -> bool:
     """Tell whether a grant by `node` to run generation g counts here: only members of that generation give one.
 
     The first of them gives it, or the leader in its place. Which of the others leads is more than this node can know
-    while it does not reach the store; each of them knows it of itself (`vouch_s`).
+    while it does not reach the store; each of them knows it of itself (`grantable_seconds`).
     """
     generation = f.generation
     if generation is None or generation.g != g:
@@ -146,7 +146,7 @@ def may_grant(f: Facts, node: str, g: int) -> bool:
     return node != f.me.node and generation.index(node) is not None
 
 
-def concerns(f: Facts, node: str) -> bool:
+def may_replace(f: AgentState, node: str) -> bool:
     """Tell whether this agent has to know that a node asks for its word: it may propose in the place of that node.
 
     Only the first of the generation is replaced so. In an outage all members ask that one, four times in a lease's
@@ -156,7 +156,7 @@ def concerns(f: Facts, node: str) -> bool:
     return generation is not None and generation.index(node) == 0
 
 
-def yields(f: Facts, node: str) -> bool:
+def should_take_over(f: AgentState, node: str) -> bool:
     """Tell whether the first of the generation does not reach the store while this node does.
 
     It has said so twice or more in a row, a moment ago too, and a refresh came back that this node sent meanwhile: a
@@ -165,46 +165,46 @@ def yields(f: Facts, node: str) -> bool:
     first, last = f.yielding.get(node, (float("inf"), float("-inf")))
     if f.now >= last + 2 * interval_s(f) or last < first + 0.9 * interval_s(f):
         return False
-    return concerns(f, node) and f.right.refreshed_at > first + 0.9 * interval_s(f)
+    return may_replace(f, node) and f.right.refreshed_at > first + 0.9 * interval_s(f)
 
 
-def astray(f: Facts) -> frozenset[str]:
+def nodes_without_store(f: AgentState) -> frozenset[str]:
     """Nodes that asked for a vouch a moment ago: they do not reach the store."""
     return frozenset(node for node, (_, last) in f.yielding.items() if f.now < last + 2 * interval_s(f))
 
 
-def _in_world(f: Facts) -> bool:
+def _in_world(f: AgentState) -> bool:
     """Tell whether this node's workers run, or have all ended well: the others may need its word until theirs have."""
     wanted = f.outcome_wanted
-    ended = wanted is not None and wanted[0] == f.workers_g and wanted[1].ended is Ended.OK
+    ended = wanted is not None and wanted[0] == f.workers_g and wanted[1].ended is OutcomeKind.OK
     return f.phase is Phase.RUNNING or (f.phase is Phase.DONE and ended)
 
 
-def _is_first(f: Facts) -> bool:
+def _is_first(f: AgentState) -> bool:
     return _in_world(f) and f.generation is not None and f.generation.index(f.me.node) == 0
 
 
-def interval_s(f: Facts) -> float:
+def interval_s(f: AgentState) -> float:
     """Return the seconds between two refreshes of this node's lease."""
     return (f.right.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
 
 
-def _silent_at(f: Facts) -> float:
+def _silent_at(f: AgentState) -> float:
     """When this node's lease has missed a refresh."""
     return f.right.refreshed_at + SILENT_REFRESHES * interval_s(f)
 
 
-def _needs_word(f: Facts) -> bool:
+def _needs_word(f: AgentState) -> bool:
     running = f.phase is Phase.RUNNING and not f.seats
     return running and (f.registered is None or f.now > _silent_at(f))
 
 
-def _failure_asked(f: Facts) -> bool:
+def _failure_asked(f: AgentState) -> bool:
     about = f.generation.g if f.generation is not None else 0
     return f.decision is not None and f.decision.code is Reason.ASKING and f.memory.answered_g < about
 
 
-def _doubts(f: Facts) -> bool:
+def _doubts(f: AgentState) -> bool:
     """Tell whether it must be known again and again who is there."""
     generation = f.generation
     if generation is None or f.seats:
@@ -214,5 +214,5 @@ def _doubts(f: Facts) -> bool:
     return _is_first(f) and (f.registered is None or f.now > _silent_at(f))
 
 
-def _ask_again_at(f: Facts) -> float:
+def _ask_again_at(f: AgentState) -> float:
     return f.asked_at + interval_s(f)

@@ -15,25 +15,25 @@ from elastic.core.admission import join
 from elastic.core.agent import inbound_links, links
 from elastic.core.agent.apply_event import ASK_AGAIN_S, PROPOSALS
 from elastic.core.agent.events import (
-    FindOlder,
-    Follow,
+    ExtendRunDeadline,
+    FindPredecessor,
+    LogLine,
+    MirrorKeys,
     OpenSession,
+    PublishClusterSpec,
     Relist,
     ReportFailure,
-    Revoke,
-    RunUntil,
-    Say,
-    Send,
-    TellRoster,
+    RevokeLease,
+    SendTransaction,
 )
-from elastic.core.agent.state import Facts, Phase
-from elastic.core.decide import Wait, decide
+from elastic.core.agent.state import AgentState, Phase
+from elastic.core.decide import WaitDecision, decide
 from elastic.core.host_exclusion import budget_of
-from elastic.core.model import Ended, Member, MemberState, Outcome
-from elastic.core.transactions import Transaction, leave, propose, record, say, unless_others_went
+from elastic.core.model import Member, MemberState, Outcome, OutcomeKind
+from elastic.core.transactions import Transaction, deregister, propose, record_outcome, unless_superseded, update_member
 
 
-def announce(f: Facts) -> None:
+def report_changes(f: AgentState) -> None:
     """Before the rows are asked: tell people about a failure, and hold the right to run while everybody is heard."""
     go = f.view.go
     if go is not None and go.value.cause is not None and f.joined_at is not None and (go.value.g, 0) > f.reported:
@@ -43,10 +43,10 @@ def announce(f: Facts) -> None:
     _tell_revision(f)
     if go is not None and f.generation is not None and go.value.g == f.generation.g:
         f.idle_since = f.now  # A world runs, with this node or without it.
-    links.hold(f)
+    links.extend_while_linked(f)
 
 
-def _tell_revision(f: Facts) -> None:
+def _tell_revision(f: AgentState) -> None:
     """Tell people about a failure that a revision of the roster mends, and those who work about who is in it now."""
     generation = f.generation
     if generation is None or not generation.rev or f.joined_at is None:
@@ -57,16 +57,16 @@ def _tell_revision(f: Facts) -> None:
     if generation.g == f.workers_g and generation.rev > f.roster_rev and not f.workers_gone:
         f.roster_rev = generation.rev
         if f.place is not None and f.stamp == (f.workers_g, f.workers_since):
-            f.act(Say(f"revision {generation.rev} of the roster: {generation.reason}"))
-            f.act(TellRoster(generation))
+            f.act(LogLine(f"revision {generation.rev} of the roster: {generation.reason}"))
+            f.act(PublishClusterSpec(generation))
 
 
-def perform(f: Facts) -> None:
+def reconcile(f: AgentState) -> None:
     """After the rows: ask for everything that is due."""
     _adopt_np(f)
     _tell_spare(f)
     _admit_absence(f)
-    keep_right(f)
+    extend_deadline(f)
     _line(f)
     _session(f)
     _refresh_view(f)
@@ -79,10 +79,10 @@ def perform(f: Facts) -> None:
     inbound_links.check(f)
 
 
-def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
+def next_wake_up(f: AgentState, drain_patience_s: float, record_patience_s: float) -> None:
     """Work out when this agent has something to do although nothing happens."""
     times: list[float] = []
-    if isinstance(f.decision, Wait) and f.decision.until is not None:
+    if isinstance(f.decision, WaitDecision) and f.decision.until is not None:
         times.append(f.decision.until)
     if f.phase is Phase.RUNNING:
         times.append(f.right.until())
@@ -100,20 +100,20 @@ def wake(f: Facts, drain_patience_s: float, record_patience_s: float) -> None:
     if f.behind_since is not None:
         times.append(f.behind_since + _patience_s(f))
     times += [f.older_again_at, f.propose_again_at, _record_again_at(f)]
-    times += links.wakes(f)
-    times += inbound_links.wakes(f)
+    times += links.next_wake_up(f)
+    times += inbound_links.next_wake_up(f)
     later = [time for time in times if f.now < time < float("inf")]
     f.wake_at = min(later) if later else None
 
 
-def _adopt_np(f: Facts) -> None:
+def _adopt_np(f: AgentState) -> None:
     """Where the user named no np, remember that the job has no maximum: this node may be the first in an empty etcd."""
     stored = f.view.spec
     if not f.me.np_given and stored is not None and stored.value.np.unlimited and stored.value.np != f.me.spec.np:
         f.me = replace(f.me, spec=replace(f.me.spec, np=stored.value.np))
 
 
-def _tell_spare(f: Facts) -> None:
+def _tell_spare(f: AgentState) -> None:
     """Say once for each generation that it goes on without this node, as soon as the view is not older than that.
 
     Where there is room the node is a spare for a moment only.
@@ -125,13 +125,13 @@ def _tell_spare(f: Facts) -> None:
         f.spare_g = generation.g
         spec = f.view.spec.value if f.view.spec is not None else None
         room = spec is not None and not spec.ips and spec.roles is None and len(generation.members) < spec.np.high
-        if _tell_kept_out(f, room=room):
+        if _report_quarantined(f, room=room):
             return
         until = "which joins at the next start" if room else "which takes over when one is lost"
-        f.act(Say(f"spare: generation {generation.g} goes on without this node, {until}"))
+        f.act(LogLine(f"spare: generation {generation.g} goes on without this node, {until}"))
 
 
-def _tell_kept_out(f: Facts, *, room: bool) -> bool:
+def _report_quarantined(f: AgentState, *, room: bool) -> bool:
     """Say to a node why it is a spare, if that is because its host is kept out.
 
     One that others did not reach stays out where there is `room` for as long as the proposer does not reach it.
@@ -140,17 +140,17 @@ def _tell_kept_out(f: Facts, *, room: bool) -> bool:
         until = f.memory.cooling.get((one.host, one.g), f.now)
         if one.host == f.me.member.host and (until > f.now or (one.apart and room)):
             at = f"{host_exclusion.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
-            f.act(Say(f"kept out until {at}: {host_exclusion.words(one)}; it comes back by itself", warn=True))
+            f.act(LogLine(f"kept out until {at}: {host_exclusion.words(one)}; it comes back by itself", warn=True))
             return True
     return False
 
 
-def _admit_absence(f: Facts) -> None:
+def _admit_absence(f: AgentState) -> None:
     """Record that this node never started what it was to start: the gate, or the roster, waits for that word."""
     generation = f.generation
     if generation is None or not f.workers_gone or f.another_store:
         return
-    stopped = Outcome(ended=Ended.STOPPED, over=True, host=f.me.member.host)
+    stopped = Outcome(ended=OutcomeKind.STOPPED, over=True, host=f.me.member.host)
     before = generation.before
     said = (f.outcome_wanted[0], f.outcome_wanted[1].since) if f.outcome_wanted is not None else (0, 0)
     last = before.start(f.me.node) if before is not None else None
@@ -165,7 +165,7 @@ def _admit_absence(f: Facts) -> None:
             f.want_outcome(generation.g, msgspec.structs.replace(stopped, since=since))
 
 
-def nothing_due(f: Facts) -> bool:
+def only_extends_deadline(f: AgentState) -> bool:
     """Tell whether a refresh of the lease changes nothing but how long this node may run.
 
     No time is up that this agent waits for, it does not wait for its right to start, and nobody before it in line has
@@ -175,14 +175,14 @@ def nothing_due(f: Facts) -> bool:
     return settled and (f.wake_at is None or f.now < f.wake_at)
 
 
-def keep_right(f: Facts) -> None:
+def extend_deadline(f: AgentState) -> None:
     """Tell the nursery how long its workers may run, when that is longer than before."""
     if not f.workers_gone and f.right.until() > f.run_until:
         f.run_until = f.right.until()
-        f.act(RunUntil(f.run_until))
+        f.act(ExtendRunDeadline(f.run_until))
 
 
-def _to_register(f: Facts) -> bool:
+def _to_register(f: AgentState) -> bool:
     """Tell whether this node is to be registered, and is not.
 
     Whose workers save before they leave needs its right to run for that. A job that has ended takes nobody.
@@ -191,17 +191,17 @@ def _to_register(f: Facts) -> bool:
     return f.registered is None and (f.phase in (Phase.JOINING, Phase.RUNNING) or saves)
 
 
-def _session(f: Facts) -> None:
+def _session(f: AgentState) -> None:
     if _to_register(f) and f.view.revision > 0 and f.lease is None and not f.granting and f.now >= f.grant_again_at:
         f.granting = True
         f.act(OpenSession((f.view.spec.value if f.view.spec is not None else f.me.spec).lease_ttl_s))
 
 
-def _behind(f: Facts) -> bool:
+def _behind(f: AgentState) -> bool:
     return f.view.revision < f.floor or f.listing < f.listing_wanted or _second(f)
 
 
-def _second(f: Facts) -> bool:
+def _second(f: AgentState) -> bool:
     """Tell whether this node came second with its registration and has not seen yet what came first.
 
     Spec and incarnation are written together, and their watches may tell them one after the other.
@@ -210,7 +210,7 @@ def _second(f: Facts) -> bool:
     return f.outdated is not None and f.listing == f.outdated[1] and (f.looks == f.outdated[0] or half)
 
 
-def _refresh_view(f: Facts) -> None:
+def _refresh_view(f: AgentState) -> None:
     """List again when an answer was lost or disagreed, and when the watch does not show what was written."""
     if not _behind(f):
         f.behind_since = None
@@ -223,18 +223,18 @@ def _refresh_view(f: Facts) -> None:
         f.act(Relist())
 
 
-def _patience_s(f: Facts) -> float:
+def _patience_s(f: AgentState) -> float:
     """How long this agent waits for its watch; each another time, so that not all list in one instant."""
     return f.limits.watch_patience_s * (1 + zlib.crc32(f.me.node.encode()) % 1024 / 1024)
 
 
-def _send(f: Facts, transaction: Transaction) -> None:
+def _send(f: AgentState, transaction: Transaction) -> None:
     f.inflight = transaction
     f.sent_at = (f.looks, f.listing)
-    f.act(Send(transaction))
+    f.act(SendTransaction(transaction))
 
 
-def _write(f: Facts) -> None:
+def _write(f: AgentState) -> None:
     """Send the most urgent transaction that is this node's own."""
     if f.view.revision == 0:
         return
@@ -242,22 +242,22 @@ def _write(f: Facts) -> None:
     readable = f.view.incarnation is not None  # Nobody knows otherwise whether this store is that of the workers.
     says = wanted is not None and (wanted != f.outcome_written or f.now >= _record_again_at(f))
     if wanted is not None and says and not f.another_store and readable:
-        _send(f, record(f.keys, f.view, f.me.node, *wanted))
+        _send(f, record_outcome(f.keys, f.view, f.me.node, *wanted))
     elif f.phase is Phase.LEAVING and f.registered is not None and not f.left:
-        _send(f, leave(f.keys, f.me.node, f.registered))
+        _send(f, deregister(f.keys, f.me.node, f.registered))
     elif f.lease is not None and _to_register(f):
         _join(f)
     elif f.drain is not None and not f.drain_said and f.registered is not None and f.phase is Phase.RUNNING:
-        _send(f, say(f.keys, f.view, f.me.node, f.registered, _draining(f), f.lease or 0))
+        _send(f, update_member(f.keys, f.view, f.me.node, f.registered, _draining(f), f.lease or 0))
 
 
-def _draining(f: Facts) -> Member:
+def _draining(f: AgentState) -> Member:
     """This node as it registers when it is told to leave."""
     reason = f.drain.reason if f.drain is not None else ""
     return msgspec.structs.replace(f.me.member, state=MemberState.DRAINING, drain_reason=reason)
 
 
-def _record_again_at(f: Facts) -> float:
+def _record_again_at(f: AgentState) -> float:
     """When this node says once more how its workers ended; never, unless others wait for that word."""
     generation, wanted = f.generation, f.outcome_wanted
     waits = f.phase in (Phase.DONE, Phase.GATED) and f.registered is not None
@@ -267,7 +267,7 @@ def _record_again_at(f: Facts) -> float:
     return f.recorded_at + f.record_again_s if wanted[0] in (generation.g, before) else float("inf")
 
 
-def _join(f: Facts) -> None:
+def _join(f: AgentState) -> None:
     if f.another_store:
         return
     f.joins += 1
@@ -286,20 +286,20 @@ def _join(f: Facts) -> None:
     for line in (*plan.lines, *plan.warnings):
         if line not in f.told:
             f.told = (*f.told, line)
-            f.act(Say(line, warn=line in plan.warnings))
+            f.act(LogLine(line, warn=line in plan.warnings))
     if plan.refusal:
         if f.phase is Phase.JOINING:  # Who has workers tries again: what cannot be read may be put right meanwhile.
             f.refusal = plan.refusal
     elif plan.transaction is not None:
         if f.prepared:  # A node that is in a generation starts its workers at once.
-            _send(f, plan.transaction if f.workers_gone else unless_others_went(f.keys, f.view, plan.transaction))
+            _send(f, plan.transaction if f.workers_gone else unless_superseded(f.keys, f.view, plan.transaction))
     elif f.older_asked is None and f.now >= f.ask_again_at:
         f.ask_again_at = f.now + ASK_AGAIN_S
         f.older_asked = 0
-        f.act(FindOlder(0))
+        f.act(FindPredecessor(0))
 
 
-def _revoke_dead(f: Facts) -> None:
+def _revoke_dead(f: AgentState) -> None:
     """The proposer ends the lease of each death that is proven, so that everybody sees it at once."""
     if not f.view.complete or f.following != (True, None) or f.registered is None:
         return
@@ -309,18 +309,18 @@ def _revoke_dead(f: Facts) -> None:
         proven = (node, stored.create_revision) in f.memory.gone or node in f.memory.dead
         if proven and stored.lease and stored.lease not in f.revoked:
             f.revoked |= {stored.lease}
-            f.act(Revoke(stored.lease))
+            f.act(RevokeLease(stored.lease))
 
 
-def _present(f: Facts, node: str) -> bool:
+def _present(f: AgentState, node: str) -> bool:
     """Tell whether a node before this one in line can propose: it is registered, alive, and reaches the store."""
     stored = f.view.members.get(node)
-    if stored is None or links.yields(f, node):
+    if stored is None or links.should_take_over(f, node):
         return False
     return (node, stored.create_revision) not in f.memory.gone and node not in f.memory.dead
 
 
-def _line(f: Facts) -> None:
+def _line(f: AgentState) -> None:
     """Follow the member before this one in line; whoever has nobody before it follows everything and proposes."""
     want = _place_in_line(f) if f.registered is not None else (False, None)
     if want is not None and want != f.following:
@@ -329,10 +329,10 @@ def _line(f: Facts) -> None:
         if want == (True, None):  # Who was away when it proposed the last time may have been there since, and go again.
             f.memory = replace(f.memory, absent_since={})
         known, f.older_known = f.older_known, None
-        f.act(Follow(*want, known if known is not None and want == (False, f.older_node) else None))
+        f.act(MirrorKeys(*want, known if known is not None and want == (False, f.older_node) else None))
 
 
-def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
+def _place_in_line(f: AgentState) -> tuple[bool, str | None] | None:
     """(True, None) for the first in line, (False, node) for the others, None while that is being looked up."""
     generation, me = f.generation, f.me.node
     index = generation.index(me) if generation is not None else None
@@ -366,11 +366,11 @@ def _place_in_line(f: Facts) -> tuple[bool, str | None] | None:
         return None  # The watch came before the answer, which knows who.
     if f.older_asked is None and f.older_cursor is not None and f.now >= f.older_again_at:
         f.older_asked = f.older_cursor
-        f.act(FindOlder(f.older_cursor))
+        f.act(FindPredecessor(f.older_cursor))
     return None
 
 
-def _before_me(f: Facts, node: str) -> bool:
+def _before_me(f: AgentState, node: str) -> bool:
     """Tell whether the node that a spare follows is there, and still before it in line.
 
     Members of the generation always are; another spare may have registered again, and is younger then.
@@ -382,7 +382,7 @@ def _before_me(f: Facts, node: str) -> bool:
     return inside or stored.create_revision < (f.registered or 0)
 
 
-def _nearest_before(f: Facts, index: int | None) -> str | None:
+def _nearest_before(f: AgentState, index: int | None) -> str | None:
     """The nearest present node before this one, from a complete view: members by M_id, then spares by age."""
     generation = f.generation
     members = [place.node for place in generation.members] if generation is not None else []
@@ -398,18 +398,18 @@ def _nearest_before(f: Facts, index: int | None) -> str | None:
     return next((node for node in reversed(members[:index]) if _present(f, node)), None)
 
 
-def _propose(f: Facts) -> None:
-    if f.registered is None or not f.view.complete or f.following != (True, None) or f.phase in NO_PROPOSER:
+def _propose(f: AgentState) -> None:
+    if f.registered is None or not f.view.complete or f.following != (True, None) or f.phase in NO_LEADER:
         f.decision = None
         return
     proposed = f.inflight is not None and f.inflight.kind in PROPOSALS
     if proposed or f.view.revision < f.floor:
         return  # What would be decided now could not be sent, and while a thousand join it takes long.
-    if (astray := links.astray(f)) != f.memory.astray:
+    if (astray := links.nodes_without_store(f)) != f.memory.astray:
         f.memory = replace(f.memory, astray=astray)
     decision, f.memory = decide(f.view, f.memory, f.policy, f.now)
     f.decision = decision
-    if isinstance(decision, Wait) or f.inflight is not None or _behind(f):
+    if isinstance(decision, WaitDecision) or f.inflight is not None or _behind(f):
         return
     f.decided += 1
     proposal = propose(f.keys, f.view, f.me.node, f.registered, decision, f.tag, f.wall_at_zero + f.now)
@@ -417,4 +417,4 @@ def _propose(f: Facts) -> None:
         _send(f, proposal)  # The same would be refused again at once, and again, as fast as the store can answer.
 
 
-NO_PROPOSER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)
+NO_LEADER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)

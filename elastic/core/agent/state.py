@@ -8,13 +8,13 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from elastic.core.admission import Me
+from elastic.core.admission import NodeIdentity
 from elastic.core.agent.events import Action, LinkTarget
-from elastic.core.decide import Decision, Memory, Policy
-from elastic.core.keys import JobKeys, View
-from elastic.core.kv import Compare, Entry
-from elastic.core.model import Generation, Outcome, Place, Seat, WorkerExit
-from elastic.core.run_deadline import Right
+from elastic.core.decide import Decision, DecisionMemory, DecisionPolicy
+from elastic.core.keys import JobKeys, StoreView
+from elastic.core.kv import Compare, KeyValue
+from elastic.core.model import Generation, GenerationMember, Outcome, Task, WorkerExit
+from elastic.core.run_deadline import RunDeadline
 from elastic.core.transactions import Transaction
 
 DEADLINE_SPARE_S = 3.0
@@ -37,7 +37,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Limits(Struct, frozen=True):
+class Timeouts(Struct, frozen=True):
     """This agent's own times, in seconds.
 
     What it wrote and follows is shown by its watch within `watch_patience_s`, at most twice of it; otherwise it lists.
@@ -50,13 +50,13 @@ class Limits(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Facts:
+class AgentState:
     """Everything that one agent knows. Changed by events, row effects and duties only."""
 
-    me: Me
+    me: NodeIdentity
     keys: JobKeys
-    limits: Limits
-    policy: Policy
+    limits: Timeouts
+    policy: DecisionPolicy
     now: float
     wall_at_zero: float = 0.0
     phase: Phase = Phase.JOINING
@@ -64,7 +64,7 @@ class Facts:
     actions: list[Action] = field(default_factory=list)
     wake_at: float | None = None
     # the store
-    view: View = field(default_factory=View)
+    view: StoreView = field(default_factory=StoreView)
     listing: int = 0
     looks: int = 0
     sent_at: tuple[int, int] = (0, 0)
@@ -103,10 +103,10 @@ class Facts:
     older_asked: int | None = None
     older_node: str | None = None
     older_again_at: float = float("-inf")
-    older_known: Entry | None = None
+    older_known: KeyValue | None = None
     # links
     targets: Mapping[str, LinkTarget] = field(default_factory=dict)
-    watched_at: tuple[View, frozenset[tuple[str, int]], tuple[bool, str | None]] | None = None
+    watched_at: tuple[StoreView, frozenset[tuple[str, int]], tuple[bool, str | None]] | None = None
     links_up: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
     asked: int = 0
@@ -118,11 +118,11 @@ class Facts:
     answered: frozenset[str] = frozenset()
     vouch_asked_at: float = float("-inf")
     yielding: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    dialled: Mapping[str, Dialler] = field(default_factory=dict)
+    dialled: Mapping[str, InboundLink] = field(default_factory=dict)
     looking_up: str = ""
     revoked: frozenset[int] = frozenset()
     # the proposer
-    memory: Memory = field(default_factory=Memory)
+    memory: DecisionMemory = field(default_factory=DecisionMemory)
     decision: Decision | None = None
     decided: int = 0
     refused: tuple[Compare, ...] = ()
@@ -131,7 +131,7 @@ class Facts:
     target: Stamp = (0, 0)
     workers_g: int = 0
     workers_since: int = 0
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[Task, ...] = ()
     roster_rev: int = 0
     workers_gone: bool = True
     forced: bool = False
@@ -150,10 +150,10 @@ class Facts:
     outcome_refused: tuple[int, Outcome] | None = None
     recorded_at: float = float("-inf")
     record_again_s: float = 0.0
-    right: Right = field(default_factory=Right)
+    right: RunDeadline = field(default_factory=RunDeadline)
     run_until: float = float("-inf")
     # leaving
-    drain: DrainAsked | None = None
+    drain: PendingDrain | None = None
     drain_said: bool = False
     told_at_revision: int = 0
     idle_since: float = 0.0
@@ -170,7 +170,7 @@ class Facts:
         return stored.value
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> GenerationMember | None:
         """This node's place in the newest generation, None if it has none or is asked to leave."""
         generation = self.generation
         index = generation.index(self.me.node) if generation is not None else None
@@ -221,7 +221,7 @@ class Facts:
         self.reported = (0, 0)
         self.outcome_wanted = self.outcome_written = self.outcome_refused = None
         kept = self.memory
-        self.memory = Memory(
+        self.memory = DecisionMemory(
             linked=kept.linked, dead=kept.dead, distrusted=kept.distrusted, size_before=kept.size_before
         )
         self.asked_about, self.revoked, self.yielding = 0, frozenset(), {}
@@ -236,14 +236,14 @@ class Facts:
         self.drain_said = False
 
 
-class Dialler(Struct, frozen=True):
+class InboundLink(Struct, frozen=True):
     """A node that has a link to this one: when to see next whether it belongs to the job, and whether it ever did."""
 
     check_at: float
     confirmed: bool = False
 
 
-class DrainAsked(Struct, frozen=True):
+class PendingDrain(Struct, frozen=True):
     """A drain, and when it was asked for."""
 
     at: float

@@ -25,16 +25,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.core.agent import effects, guards
-from elastic.core.agent.apply_event import absorb
-from elastic.core.agent.events import Action, Event, Refreshed
-from elastic.core.agent.reconcile import announce, keep_right, nothing_due, perform, wake
-from elastic.core.agent.state import Facts, Phase
+from elastic.core.agent.apply_event import apply_event
+from elastic.core.agent.events import Action, Event, LeaseRefreshed
+from elastic.core.agent.reconcile import extend_deadline, next_wake_up, only_extends_deadline, reconcile, report_changes
+from elastic.core.agent.state import AgentState, Phase
 
 STEPS_MAX = 12
 """No event moves an agent through more rows than this; more would be a loop in the table."""
 
-Guard = Callable[[Facts], bool]
-Effect = Callable[[Facts], None]
+Guard = Callable[[AgentState], bool]
+Effect = Callable[[AgentState], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class AgentCore:
     `wake_at` is the time at which `Tick` is wanted. `taken` lists the rows that the last event took.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: AgentState) -> None:
         self.facts = facts
         self.taken: list[str] = []
-        wake(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)  # Perhaps nothing ever happens.
+        next_wake_up(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)  # Perhaps nothing ever happens.
 
     @property
     def phase(self) -> Phase:
@@ -75,20 +75,20 @@ class AgentCore:
         facts.now = max(now, facts.now)
         facts.actions = []
         self.taken = []
-        quiet = isinstance(event, Refreshed) and nothing_due(facts)
-        absorb(facts, event)
+        quiet = isinstance(event, LeaseRefreshed) and only_extends_deadline(facts)
+        apply_event(facts, event)
         if quiet and not facts.relist_wanted:  # Most events are these, in a job that just trains.
-            keep_right(facts)
-            wake(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)
+            extend_deadline(facts)
+            next_wake_up(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)
             return facts.actions
         facts.wake_at = None
-        announce(facts)
+        report_changes(facts)
         self._walk()
         if facts.phase is not Phase.ENDED:
-            perform(facts)
+            reconcile(facts)
             if facts.refusal:
                 self._walk()
-            wake(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)
+            next_wake_up(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)
         return facts.actions
 
     def _walk(self) -> None:
@@ -108,36 +108,42 @@ class AgentCore:
 
 
 TABLE: tuple[Row, ...] = (
-    Row("joining: the job has ended", Phase.JOINING, guards.verdict, effects.say_verdict, Phase.ENDED),
-    Row("joining: refused", Phase.JOINING, guards.refused, effects.say_refusal, Phase.ENDED),
+    Row("joining: the job has ended", Phase.JOINING, guards.verdict, effects.report_verdict, Phase.ENDED),
+    Row("joining: refused", Phase.JOINING, guards.refused, effects.report_rejection, Phase.ENDED),
     Row("joining: drain", Phase.JOINING, guards.drain_recorded, effects.leave_as_asked, Phase.ENDED),
-    Row("joining: gave up", Phase.JOINING, guards.gave_up, effects.leave_by_timeout, Phase.ENDED),
-    Row("joining: registered", Phase.JOINING, guards.registered, effects.say_joined, Phase.SPARE),
-    Row("spare: verdict", Phase.SPARE, guards.verdict, effects.say_verdict, Phase.LEAVING),
+    Row("joining: gave up", Phase.JOINING, guards.timed_out, effects.leave_by_timeout, Phase.ENDED),
+    Row("joining: registered", Phase.JOINING, guards.registered, effects.report_joined, Phase.SPARE),
+    Row("spare: verdict", Phase.SPARE, guards.verdict, effects.report_verdict, Phase.LEAVING),
     Row("spare: drain", Phase.SPARE, guards.drain, effects.leave_as_asked, Phase.LEAVING),
     Row("spare: registration lost", Phase.SPARE, guards.lost_registration, effects.nothing, Phase.JOINING),
     Row("spare: chosen", Phase.SPARE, guards.chosen, effects.target, Phase.GATED),
-    Row("spare: gave up", Phase.SPARE, guards.gave_up, effects.leave_by_timeout, Phase.LEAVING),
-    Row("gated: verdict", Phase.GATED, guards.verdict, effects.say_verdict, Phase.LEAVING),
+    Row("spare: gave up", Phase.SPARE, guards.timed_out, effects.leave_by_timeout, Phase.LEAVING),
+    Row("gated: verdict", Phase.GATED, guards.verdict, effects.report_verdict, Phase.LEAVING),
     Row("gated: drain", Phase.GATED, guards.drain, effects.leave_as_asked, Phase.LEAVING),
     Row("gated: registration lost", Phase.GATED, guards.lost_registration, effects.nothing, Phase.JOINING),
     Row("gated: passed over", Phase.GATED, guards.passed_over, effects.nothing, Phase.SPARE),
     Row("gated: newer generation", Phase.GATED, guards.newer_target, effects.target, Phase.GATED),
     Row("gated: go", Phase.GATED, guards.go, effects.start, Phase.RUNNING),
-    Row("gated: gave up", Phase.GATED, guards.gave_up, effects.leave_by_timeout, Phase.LEAVING),
+    Row("gated: gave up", Phase.GATED, guards.timed_out, effects.leave_by_timeout, Phase.LEAVING),
     Row("running: right ended", Phase.RUNNING, guards.overdue, effects.stop_overdue, Phase.STOPPING),
     Row("running: failed", Phase.RUNNING, guards.failed, effects.stop_failed, Phase.STOPPING),
     Row("running: ok", Phase.RUNNING, guards.all_ok, effects.finish, Phase.DONE),
-    Row("running: only servers left", Phase.RUNNING, guards.only_servers_left, effects.say_workers_done, Phase.RUNNING),
+    Row(
+        "running: only servers left",
+        Phase.RUNNING,
+        guards.only_servers_left,
+        effects.record_workers_done,
+        Phase.RUNNING,
+    ),
     Row("running: superseded", Phase.RUNNING, guards.superseded, effects.stop_superseded, Phase.STOPPING),
     Row("running: verdict", Phase.RUNNING, guards.verdict, effects.stop_verdict, Phase.STOPPING),
     Row("running: killed", Phase.RUNNING, guards.vanished, effects.finish_killed, Phase.DONE),
-    Row("running: drain unheard", Phase.RUNNING, guards.drain_unheard, effects.stop_drained, Phase.STOPPING),
+    Row("running: drain unheard", Phase.RUNNING, guards.drain_unanswered, effects.stop_drained, Phase.STOPPING),
     Row("stopping: out of time", Phase.STOPPING, guards.out_of_time, effects.stop_out_of_time, Phase.STOPPING),
     Row("stopping: a loss", Phase.STOPPING, guards.unplanned_now, effects.stop_faster, Phase.STOPPING),
     Row("stopping: failed", Phase.STOPPING, guards.failed_in_plan, effects.stop_failed, Phase.STOPPING),
     Row("stopping: gone", Phase.STOPPING, guards.workers_gone, effects.finish, Phase.DONE),
-    Row("done: verdict", Phase.DONE, guards.verdict, effects.say_verdict, Phase.LEAVING),
+    Row("done: verdict", Phase.DONE, guards.verdict, effects.report_verdict, Phase.LEAVING),
     Row("done: drained", Phase.DONE, guards.drain_recorded, effects.leave_as_asked, Phase.LEAVING),
     Row("done: registration lost", Phase.DONE, guards.lost_registration, effects.nothing, Phase.JOINING),
     Row("done: chosen", Phase.DONE, guards.chosen, effects.target, Phase.GATED),

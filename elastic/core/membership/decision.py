@@ -52,7 +52,7 @@ class Reason(StrEnum):
     HALTED = "an operator stops the job"
 
 
-class Wait(Struct, frozen=True):
+class WaitDecision(Struct, frozen=True):
     """Nothing to do until something changes, or until `until` (this agent's clock)."""
 
     code: Reason
@@ -60,7 +60,7 @@ class Wait(Struct, frozen=True):
     until: float | None = None
 
 
-class Form(Struct, frozen=True):
+class FormGeneration(Struct, frozen=True):
     """Publish this generation.
 
     `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one. For a
@@ -80,7 +80,7 @@ class Form(Struct, frozen=True):
     go: Go | None = None
 
 
-class Open(Struct, frozen=True):
+class OpenGate(Struct, frozen=True):
     """Give the go. `absent`: these are passed over because they are not registered."""
 
     code: Reason
@@ -89,7 +89,7 @@ class Open(Struct, frozen=True):
     absent: tuple[str, ...] = ()
 
 
-class Conclude(Struct, frozen=True):
+class ConcludeJob(Struct, frozen=True):
     """Write the verdict."""
 
     code: Reason
@@ -97,17 +97,17 @@ class Conclude(Struct, frozen=True):
     verdict: Verdict
 
 
-Decision = Wait | Form | Open | Conclude
+Decision = WaitDecision | FormGeneration | OpenGate | ConcludeJob
 
 
-class Policy(Struct, frozen=True):
+class DecisionPolicy(Struct, frozen=True):
     """What `decide` knows of the agent that asks. `kill_s`: how long a SIGKILL may take to empty a node."""
 
     node: str
     kill_s: float = 1.0
 
 
-class Memory(Struct, frozen=True):
+class DecisionMemory(Struct, frozen=True):
     """What is remembered from call to call, all on this agent's clock.
 
     `linked`: members that can be heard at this moment. `unheard`: those that could be heard once. `late`: unheard

@@ -12,83 +12,105 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic.core import host_exclusion, host_order
-from elastic.core.membership.decision import Conclude, Decision, Form, Memory, Open, Reason, Wait
+from elastic.core.membership.decision import (
+    ConcludeJob,
+    Decision,
+    DecisionMemory,
+    FormGeneration,
+    OpenGate,
+    Reason,
+    WaitDecision,
+)
 from elastic.core.membership.next_generation import failure_words, form, lost_words, reform
 from elastic.core.membership.situation import (
     BATCH_S,
-    Question,
+    Situation,
     completed,
-    counted,
-    drains,
+    draining_text,
     earliest,
     join_endpoint,
-    named,
+    join_names,
+    n_of_m,
     node_count,
-    told,
+    with_verb,
 )
-from elastic.core.model import Before, Ended, Generation, Go, Outcome, Place, Status, Verdict, Why
+from elastic.core.model import (
+    ChangeReason,
+    FinalStatus,
+    Generation,
+    GenerationMember,
+    Go,
+    Outcome,
+    OutcomeKind,
+    Predecessor,
+    Verdict,
+)
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import CLOCK_ERROR
 
 
-def at_gate(q: Question, generation: Generation) -> tuple[Decision, Memory]:
+def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMemory]:
     """What becomes of a generation that has no go yet."""
     nodes = [place.node for place in generation.members]
     staying = q.staying(generation)
     before = generation.before
     outcomes = {} if before is None else {node: q.outcome(before.g, node) for node in before.nodes}
-    if outcomes and all(o is not None and o.ended is Ended.OK and o.over for o in outcomes.values()) and before:
+    if outcomes and all(o is not None and o.ended is OutcomeKind.OK and o.over for o in outcomes.values()) and before:
         return completed(q, before.g), q.memory
     lost = [node for node in nodes if not q.here(node)]
     broke = [node for node in lost if before is None or (node in outcomes and not _over(outcomes[node]))]
     draining = [node for node in nodes if q.draining(node)]
     newcomers = q.newcomers()[: max(q.spec.np.high - len(staying), 0)]
     if not staying:
-        return reform(q, f"{named(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
+        return reform(q, f"{join_names(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
     if broke:
-        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " before the start", staying), q.memory
+        return form(
+            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " before the start", staying
+        ), q.memory
     if before is not None and (aborted := _aborted(q, generation, before, staying)) is not None:
         return aborted, q.memory
     if lost:
-        return form(q, Reason.GATE_LEFT, Why.LEFT, _left_words(q, lost, outcomes), staying), q.memory
+        return form(q, Reason.GATE_LEFT, ChangeReason.LEFT, _left_words(q, lost, outcomes), staying), q.memory
     if draining:
-        return form(q, Reason.GATE_DRAINED, Why.DRAIN, drains(q, draining), staying), q.memory
+        return form(q, Reason.GATE_DRAINED, ChangeReason.DRAIN, draining_text(q, draining), staying), q.memory
     if newcomers:
         until = max(q.memory.ready_since[node] for node in newcomers) + BATCH_S
-        if q.now >= until or _not_dead(q, before, newcomers):
-            return form(q, Reason.GATE_JOINED, Why.JOINED, told(newcomers, "join"), staying), q.memory
+        if q.now >= until or was_falsely_dead(q, before, newcomers):
+            return form(q, Reason.GATE_JOINED, ChangeReason.JOINED, with_verb(newcomers, "join"), staying), q.memory
     else:
         until = None
     if len(nodes) < q.spec.np.low:
         hosts = [place.host for place in generation.members]
         more = host_order.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
-        text = f"{counted(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {more}"
-        return Wait(Reason.BELOW_MIN, text, until), q.memory
+        text = f"{n_of_m(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {more}"
+        return WaitDecision(Reason.BELOW_MIN, text, until), q.memory
     closed = _closed(q, generation, before, outcomes)
     if closed is not None:
         return replace(closed, until=earliest(closed.until, until)), q.memory
-    return opening(q, generation, before, until)
+    return open_gate(q, generation, before, until)
 
 
 def _over(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.over
 
 
-def _left_words(q: Question, gone: list[str], outcomes: Mapping[str, Outcome | None]) -> str:
+def _left_words(q: Situation, gone: list[str], outcomes: Mapping[str, Outcome | None]) -> str:
     """Say who is gone that has no workers of the world before: some ended them and left, others died."""
     ended = [node for node in gone if node in outcomes and node not in q.view.members]
     others = [node for node in gone if node not in ended]
-    words = ([f"{named(ended)} left"] if ended else []) + ([lost_words(q, others)] if others else [])
+    words = ([f"{join_names(ended)} left"] if ended else []) + ([lost_words(q, others)] if others else [])
     return f"{', '.join(words)} before the start"
 
 
-def _not_dead(q: Question, before: Before | None, newcomers: list[str]) -> bool:
+def was_falsely_dead(q: Situation, before: Predecessor | None, newcomers: list[str]) -> bool:
     """Tell whether a member of the world before was taken for dead and is back: it costs no restart of its own."""
     back = [node for node in newcomers if before is not None and node in before.nodes]
     return any(host in q.memory.distrusted for host in q.hosts(back))
 
 
-def _aborted(q: Question, generation: Generation, before: Before, staying: list[Place]) -> Form | None:
+def _aborted(
+    q: Situation, generation: Generation, before: Predecessor, staying: list[GenerationMember]
+) -> FormGeneration | None:
     """A planned stop in which a node was lost or ended its workers, or a worker failed, is no plan any more.
 
     The others need not wait: whoever still tries to finish a step in the broken group is stopped by a generation that
@@ -102,20 +124,22 @@ def _aborted(q: Question, generation: Generation, before: Before, staying: list[
         return None
     lost = [node for node, outcome in outcomes.items() if outcome is None and not q.here(node)]
     if lost:
-        return form(q, Reason.GATE_LOST, Why.LOSS, lost_words(q, lost) + " while workers were being stopped", staying)
-    failed = [node for node, outcome in outcomes.items() if outcome is not None and outcome.ended is Ended.FAILED]
+        return form(
+            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while workers were being stopped", staying
+        )
+    failed = [node for node, outcome in outcomes.items() if outcome is not None and outcome.ended is OutcomeKind.FAILED]
     if failed:
-        return form(q, Reason.GATE_FAILED, Why.FAILURE, failure_words(q, before.g, failed), staying)
+        return form(q, Reason.GATE_FAILED, ChangeReason.FAILURE, failure_words(q, before.g, failed), staying)
     ended = [node for node, outcome in outcomes.items() if outcome is not None and outcome.over and outcome.forced]
     if ended:
-        text = f"{named(ended)} had to end its workers before all had saved"
-        return form(q, Reason.GATE_STOPPED, Why.STOPPED, text, staying)
+        text = f"{join_names(ended)} had to end its workers before all had saved"
+        return form(q, Reason.GATE_STOPPED, ChangeReason.STOPPED, text, staying)
     return None
 
 
 def _closed(
-    q: Question, generation: Generation, before: Before | None, outcomes: Mapping[str, Outcome | None]
-) -> Wait | None:
+    q: Situation, generation: Generation, before: Predecessor | None, outcomes: Mapping[str, Outcome | None]
+) -> WaitDecision | None:
     """Why the gate must stay closed: somebody may still run the older world `before`."""
     if before is None:
         return None
@@ -124,9 +148,9 @@ def _closed(
     if running:
         times = [q.memory.absent_since[node] for node in running if node in q.memory.absent_since]
         until = min(times) + 2 * q.spec.lease_ttl_s if times else None
-        return Wait(
+        return WaitDecision(
             Reason.STOPPING,
-            f"waiting for {named(running)} to stop {'their' if len(running) > 1 else 'its'} old workers",
+            f"waiting for {join_names(running)} to stop {'their' if len(running) > 1 else 'its'} old workers",
             until,
         )
     if any(place.node in ended for place in generation.members):
@@ -140,15 +164,15 @@ def _closed(
     if q.now >= until:
         return None
     text = (
-        f"{named(unproven)} vanished without a word and may still run for {until - q.now:.0f} s "
+        f"{join_names(unproven)} vanished without a word and may still run for {until - q.now:.0f} s "
         f"(--store_outage_limit {q.spec.store_outage_limit_s:g})"
     )
-    return Wait(Reason.UNPROVEN, text, until)
+    return WaitDecision(Reason.UNPROVEN, text, until)
 
 
-def opening(
-    q: Question, generation: Generation, before: Before | None, newcomers_at: float | None, *, charge: bool = True
-) -> tuple[Decision, Memory]:
+def open_gate(
+    q: Situation, generation: Generation, before: Predecessor | None, newcomers_at: float | None, *, charge: bool = True
+) -> tuple[Decision, DecisionMemory]:
     """The gate can open: judge what ended the world before, then go, pause, or end the job."""
     gate_since = q.memory.gate_since
     if gate_since is None or gate_since[0] != generation.g:
@@ -165,12 +189,12 @@ def opening(
         judgement = judge(before, known, lost, generation.budget, q.spec, healthy=healthy)
     if (
         judgement.suspects
-        and (without := _without(dataclasses.replace(q, memory=memory), generation, judgement)) is not None
+        and (without := excluding_hosts(dataclasses.replace(q, memory=memory), generation, judgement)) is not None
     ):
         return without, memory
     if judgement.fatal:
         verdict = Verdict(
-            status=Status.FAILED,
+            status=FinalStatus.FAILED,
             reason=judgement.fatal,
             run=q.spec.run,
             g=generation.g,
@@ -178,16 +202,16 @@ def opening(
             at=0.0,
             cause=judgement.cause,
         )
-        return Conclude(Reason.EXHAUSTED, judgement.fatal, verdict), memory
+        return ConcludeJob(Reason.EXHAUSTED, judgement.fatal, verdict), memory
     opens_at = gate_since[1] + judgement.pause_s
     if q.now < opens_at:
         text = f"pause of {judgement.pause_s:g} s after {judgement.budget.fruitless} failures without progress"
-        return Wait(Reason.BACKOFF, text, earliest(opens_at, newcomers_at)), memory
+        return WaitDecision(Reason.BACKOFF, text, earliest(opens_at, newcomers_at)), memory
     master = _master(q, generation)
     if master is None:
         first = generation.members[0].node
         until = q.memory.absent_since.get(first, q.now) + 2 * q.spec.lease_ttl_s
-        return Wait(
+        return WaitDecision(
             Reason.MISSING, f"waiting for {first}, where the others are to meet, to register again", until
         ), memory
     go = Go(
@@ -198,31 +222,34 @@ def opening(
         cause=judgement.cause,
         note=judgement.note,
     )
-    return Open(
+    return OpenGate(
         Reason.OPENED, f"generation {generation.g}: {node_count(len(generation.members))} ready", go, absent
     ), memory
 
 
-def _without(q: Question, generation: Generation, judgement: Judgement) -> Form | None:
+def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) -> FormGeneration | None:
     """The same generation without the hosts whose workers keep failing; None if too few would be left."""
     suspects = frozenset(judgement.suspects)
     out = [one for one in judgement.without.hosts if one.host in suspects]
     cooling = {**q.memory.cooling, **{(one.host, one.g): q.now + one.left_s for one in out}}
     q = dataclasses.replace(q, memory=replace(q.memory, cooling=cooling))
     staying = [place for place in q.staying(generation) if place.host not in suspects]
-    formed = form(q, Reason.KEPT_OUT, Why.KEPT_OUT, "", staying)
+    formed = form(q, Reason.KEPT_OUT, ChangeReason.KEPT_OUT, "", staying)
     hosts = {place.host for place in formed.generation.members}
     if len(staying) == len(q.staying(generation)) or len(formed.generation.members) < q.spec.np.low or hosts & suspects:
         return None
-    reason = host_exclusion.listed(
-        [f"{one.host} is kept out for {host_exclusion.length(one.left_s)}: {host_exclusion.words(one)}" for one in out]
+    reason = host_exclusion.quarantine_summary(
+        [
+            f"{one.host} is kept out for {host_exclusion.duration_in_words(one.left_s)}: {host_exclusion.words(one)}"
+            for one in out
+        ]
     )
     budget = host_exclusion.count_down(judgement.without, cooling, q.now, hosts)
     generation = msgspec.structs.replace(formed.generation, reason=reason, budget=budget)
     return replace(formed, reason=reason, generation=generation)
 
 
-def _master(q: Question, generation: Generation) -> str | None:
+def _master(q: Situation, generation: Generation) -> str | None:
     """Where torch's workers meet: a port of M_id 0, another one in each generation.
 
     The document may not have its ports where it became M_id 0 while it was not registered; None if nobody knows them.

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from elastic.core.host_exclusion import noted
-from elastic.core.keys import Stored, View
-from elastic.core.membership.decision import Memory, Policy
+from elastic.core.host_exclusion import quarantine_deadlines
+from elastic.core.keys import StoredDocument, StoreView
+from elastic.core.membership.decision import DecisionMemory, DecisionPolicy
 from elastic.core.membership.situation import LINK_PATIENCE_S
-from elastic.core.model import Member, MemberState, Why
+from elastic.core.model import ChangeReason, Member, MemberState
 
 GONE_MAX = 64
 """Proofs of death that are kept after their keys are gone, the newest; an older one that was wrong may happen again."""
 
 
-def remember(view: View, memory: Memory, node: str, now: float) -> Memory:
+def remember(view: StoreView, memory: DecisionMemory, node: str, now: float) -> DecisionMemory:
     """Note when the job last grew, until when hosts are kept out, and when `node`, whose agent this is, registered.
 
     Every agent does this.
@@ -29,14 +29,14 @@ def remember(view: View, memory: Memory, node: str, now: float) -> Memory:
     if created != memory.own_created:
         after = created > view.generation.mod_revision
         memory = replace(memory, own_created=created, back_at=now if after else None)
-    cooling = noted(view, memory.cooling, now)
+    cooling = quarantine_deadlines(view, memory.cooling, now)
     if generation.g == memory.generation_seen and cooling == memory.cooling:
         return memory
-    grown = generation.g > memory.generation_seen and generation.why is Why.GROWTH
+    grown = generation.g > memory.generation_seen and generation.why is ChangeReason.GROWTH
     return replace(memory, grown_at=now if grown else memory.grown_at, generation_seen=generation.g, cooling=cooling)
 
 
-def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
+def observe(view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now: float) -> DecisionMemory:
     """Bring the memory up to date: when was each node first seen ready, draining, or absent."""
     run = view.spec.value.run if view.spec is not None else 0
     generation = view.generation.value if view.generation is not None and view.generation.value.run == run else None
@@ -78,7 +78,7 @@ def observe(view: View, memory: Memory, policy: Policy, now: float) -> Memory:
     )
 
 
-def _still_gone(members: Mapping[str, Stored[Member]], memory: Memory) -> frozenset[tuple[str, int]]:
+def _still_gone(members: Mapping[str, StoredDocument[Member]], memory: DecisionMemory) -> frozenset[tuple[str, int]]:
     """The proofs of death that nothing speaks against yet.
 
     They outlive the key: a node that is registered anew after its proof shows that the proof was wrong.
@@ -90,7 +90,9 @@ def _still_gone(members: Mapping[str, Stored[Member]], memory: Memory) -> frozen
     return frozenset(kept.union((node, created) for created, node in absent[-GONE_MAX:]))
 
 
-def _linked(view: View, memory: Memory, policy: Policy, node: str, stored: Stored[Member]) -> bool:
+def _linked(
+    view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, node: str, stored: StoredDocument[Member]
+) -> bool:
     """Tell whether a node outside the generation has arrived: its agent is linked, or was, or no link would count.
 
     One that was there before the newest generation was made, or before this agent began to propose in a running job,

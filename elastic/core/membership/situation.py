@@ -9,22 +9,22 @@ import msgspec
 
 from elastic.core import host_exclusion, host_order
 from elastic.core.host_exclusion import budget_of
-from elastic.core.keys import Stored, View
-from elastic.core.membership.decision import Conclude, Memory, Policy, Reason
+from elastic.core.keys import StoredDocument, StoreView
+from elastic.core.membership.decision import ConcludeJob, DecisionMemory, DecisionPolicy, Reason
 from elastic.core.model import (
     NP_UNLIMITED,
     PLANNED,
-    Before,
     Budget,
+    ChangeReason,
+    FinalStatus,
     Generation,
+    GenerationMember,
+    JobSpec,
     Member,
     MemberState,
     Outcome,
-    Place,
-    Spec,
-    Status,
+    Predecessor,
     Verdict,
-    Why,
 )
 from elastic.core.run_deadline import NEVER
 
@@ -45,13 +45,13 @@ LINK_PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Situation:
     """One call of `decide`, with what several rules ask for."""
 
-    view: View
-    spec: Spec
-    memory: Memory
-    policy: Policy
+    view: StoreView
+    spec: JobSpec
+    memory: DecisionMemory
+    policy: DecisionPolicy
     now: float
 
     @property
@@ -60,7 +60,7 @@ class Question:
         stored = self.view.generation
         return stored.value if stored is not None and stored.value.run == self.spec.run else None
 
-    def member(self, node: str) -> Stored[Member] | None:
+    def member(self, node: str) -> StoredDocument[Member] | None:
         """The registered member, None also when its death is proven."""
         stored, memory = self.view.members.get(node), self.memory
         if stored is None or not (memory.gone or memory.dead):
@@ -164,7 +164,7 @@ class Question:
         ]
         return [node for _, node in sorted(ready)]
 
-    def staying(self, generation: Generation) -> list[Place]:
+    def staying(self, generation: Generation) -> list[GenerationMember]:
         """The members of the generation that are here and do not leave, in their order, with their newest ports.
 
         One that has another number of slots than the spec by now cannot stay.
@@ -172,12 +172,12 @@ class Question:
         here = [place for place in generation.members if self.here(place.node) and not self.draining(place.node)]
         return [place for place in map(self.place, here) if len(place.ports) == self.spec.slots]
 
-    def place(self, place: Place) -> Place:
+    def place(self, place: GenerationMember) -> GenerationMember:
         """A member's place, with the ports it registered last."""
         stored = self.member(place.node)
         return place_of(place.node, stored.value) if stored is not None else place
 
-    def successor(self, members: Sequence[Place], why: Why, reason: str) -> Generation:
+    def successor(self, members: Sequence[GenerationMember], why: ChangeReason, reason: str) -> Generation:
         """The next generation with these members, after the one that got its go last."""
         stored, newest = self.view.generation, self.generation
         before, budget = None, Budget()
@@ -193,14 +193,14 @@ class Question:
             if go is not None and go.g == newest.g:
                 since = tuple(place.since for place in newest.members) if newest.rev else ()
                 nodes = tuple(place.node for place in newest.members)
-                before = Before(newest.g, nodes, why, since, why not in PLANNED)
+                before = Predecessor(newest.g, nodes, why, since, why not in PLANNED)
         return Generation(
             g=(stored.value.g if stored is not None else 0) + 1,
             run=self.spec.run,
             tag="",
             why=why,
             reason=reason,
-            members=lean(members),
+            members=strip_unused_ports(members),
             slots=self.spec.slots,
             before=before,
             budget=budget,
@@ -223,24 +223,24 @@ class Question:
         return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
 
 
-def _as_it_is(before: Before | None, why: Why) -> Before | None:
+def _as_it_is(before: Predecessor | None, why: ChangeReason) -> Predecessor | None:
     """The world before, if its workers were still being stopped when another generation came because of `why`."""
     return before if before is None or why in PLANNED else msgspec.structs.replace(before, broken=True)
 
 
-def completed(q: Question, g: int) -> Conclude:
+def completed(q: Situation, g: int) -> ConcludeJob:
     """The job is completed by generation g."""
     reason = f"every worker of generation {g} ended with exit code 0"
-    verdict = Verdict(status=Status.COMPLETED, reason=reason, run=q.spec.run, g=g, tag="", at=0.0)
-    return Conclude(Reason.COMPLETED, reason, verdict)
+    verdict = Verdict(status=FinalStatus.COMPLETED, reason=reason, run=q.spec.run, g=g, tag="", at=0.0)
+    return ConcludeJob(Reason.COMPLETED, reason, verdict)
 
 
-def place_of(node: str, member: Member) -> Place:
+def place_of(node: str, member: Member) -> GenerationMember:
     """A registered node as a member of a generation."""
-    return Place(node, member.host, member.masters, member.ports)
+    return GenerationMember(node, member.host, member.masters, member.ports)
 
 
-def lean(members: Sequence[Place]) -> tuple[Place, ...]:
+def strip_unused_ports(members: Sequence[GenerationMember]) -> tuple[GenerationMember, ...]:
     """The members of a generation, with the ports for torch's store only where its workers may meet.
 
     That is M_id 0, and in a parameter-server job whoever has the first seat of a role.
@@ -263,23 +263,23 @@ def earliest(*times: float | None) -> float | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def named(nodes: Iterable[str]) -> str:
+def join_names(nodes: Iterable[str]) -> str:
     """Nodes as people read them."""
     return ", ".join(nodes) or "nobody"
 
 
-def told(nodes: list[str], verb: str) -> str:
+def with_verb(nodes: list[str], verb: str) -> str:
     """Nodes and what they do: "a joins", "a, b join"."""
-    return f"{named(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
+    return f"{join_names(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
 
 
-def drains(q: Question, nodes: list[str]) -> str:
+def draining_text(q: Situation, nodes: list[str]) -> str:
     """Nodes that drain, and why if they have said so: "a drains: SIGTERM"."""
     why = drain_reasons(q, nodes)
-    return told(nodes, "drain") + (f": {why}" if why else "")
+    return with_verb(nodes, "drain") + (f": {why}" if why else "")
 
 
-def drain_reasons(q: Question, nodes: list[str]) -> str:
+def drain_reasons(q: Situation, nodes: list[str]) -> str:
     """Why these nodes drain, as they have said themselves."""
     members = [q.view.members[node].value for node in nodes if node in q.view.members]
     reasons = list(dict.fromkeys(one.drain_reason[:DRAIN_REASON_MAX] for one in members if one.drain_reason))
@@ -292,13 +292,13 @@ def node_count(count: int) -> str:
     return f"{count} node" + ("" if count == 1 else "s")
 
 
-def counted(here: int, wanted: int) -> str:
+def n_of_m(here: int, wanted: int) -> str:
     """Say how many of how many, with the verb; only how many where the job has no maximum."""
     if wanted == NP_UNLIMITED:
         return f"{node_count(here)} {'is' if here == 1 else 'are'}"
     return f"{here} of {node_count(wanted)} {'is' if here == 1 else 'are'}"
 
 
-def settling(here: int, wanted: int, seconds: float, whom: str = "others to join") -> str:
+def settling_text(here: int, wanted: int, seconds: float, whom: str = "others to join") -> str:
     """What a settling window waits for."""
-    return f"{counted(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for {whom}"
+    return f"{n_of_m(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for {whom}"

@@ -22,36 +22,54 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from elastic.core.keys import View
-from elastic.core.membership.decision import Decision, Form, Memory, Reason, Wait
-from elastic.core.membership.situation import Question, completed, counted, named, settling
-from elastic.core.model import Before, Ended, Generation, Mode, Outcome, Place, Roles, Spec, Why
-from elastic.core.ps.placement import give, host_of, in_order, serves, vacant_servers, works
-from elastic.core.ps.revision import UNLIMITED, Change, candidates_outside, ended_as, ends_of, free_at, here
+from elastic.core.keys import StoreView
+from elastic.core.membership.decision import Decision, DecisionMemory, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.situation import Situation, completed, join_names, n_of_m, settling_text
+from elastic.core.model import (
+    ChangeReason,
+    Generation,
+    GenerationMember,
+    JobMode,
+    JobSpec,
+    Outcome,
+    OutcomeKind,
+    Predecessor,
+    PsLayout,
+)
+from elastic.core.ps.placement import assign, has_servers, has_workers, host_of, in_order, vacant_servers
+from elastic.core.ps.revision import (
+    UNLIMITED,
+    RevisionBuilder,
+    candidates_outside,
+    ended_as,
+    ends_of,
+    free_at,
+    is_present,
+)
 from elastic.core.ps.text import in_words, servers_in_words
 
 
-def roles_of(spec: Spec) -> Roles | None:
+def roles_of(spec: JobSpec) -> PsLayout | None:
     """The roles of a parameter-server job, None for a collective one."""
-    return spec.roles if spec.mode is not Mode.COLLECTIVE else None
+    return spec.roles if spec.mode is not JobMode.COLLECTIVE else None
 
 
-def first(q: Question, roles: Roles) -> Decision:
+def first(q: Situation, roles: PsLayout) -> Decision:
     """There is no generation yet: wait, or form the first."""
-    return _assemble(q, roles, q.spec.np.first, Reason.FORMED, Why.FIRST, "")
+    return _assemble(q, roles, q.spec.np.first, Reason.FORMED, ChangeReason.FIRST, "")
 
 
-def running(q: Question, roles: Roles, generation: Generation) -> tuple[Decision, Memory]:
+def running(q: Situation, roles: PsLayout, generation: Generation) -> tuple[Decision, DecisionMemory]:
     """The roster's generation has its go: complete it, revise it, or replace it when nobody of it is left."""
     ends = ends_of(q, generation)
-    at_work = [place for place in generation.members if works(place) and not place.leaving]
-    finished = {place.node for place in at_work if ended_as(ends, place, Ended.OK)}
+    at_work = [place for place in generation.members if has_workers(place) and not place.leaving]
+    finished = {place.node for place in at_work if ended_as(ends, place, OutcomeKind.OK)}
     if at_work and len(finished) == len(at_work):
         return completed(q, generation.g), q.memory
-    if not standing(q, generation):
-        gone = f"{named([place.node for place in generation.members])} left, nobody of this roster remains"
-        return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone), q.memory
-    change = Change(q, roles, generation, ends, finished)
+    if not any_member_present(q, generation):
+        gone = f"{join_names([place.node for place in generation.members])} left, nobody of this roster remains"
+        return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, ChangeReason.REFORMED, gone), q.memory
+    change = RevisionBuilder(q, roles, generation, ends, finished)
     change.departures()
     if not change.fatal:
         change.requests()
@@ -60,32 +78,32 @@ def running(q: Question, roles: Roles, generation: Generation) -> tuple[Decision
     return change.decision(), q.memory
 
 
-def standing(q: Question, generation: Generation) -> bool:
+def any_member_present(q: Situation, generation: Generation) -> bool:
     """Tell whether anybody of a roster that waits at the gate is still here."""
-    return any(here(q, place.node) for place in generation.members)
+    return any(is_present(q, place.node) for place in generation.members)
 
 
-def closed(q: Question, before: Before) -> Wait | None:
+def closed(q: Situation, before: Predecessor) -> WaitDecision | None:
     """Why the next generation may not start: a node of the old one may still run its processes."""
     since = dict(zip(before.nodes, before.since, strict=False))
     open_ends = [node for node in before.nodes if not _is_over(q.outcome(before.g, node), since.get(node, 0))]
     busy = [node for node in open_ends if node in q.view.members]
     if busy:
-        return Wait(Reason.STOPPING, f"waiting for {named(busy)} to stop the old processes")
+        return WaitDecision(Reason.STOPPING, f"waiting for {join_names(busy)} to stop the old processes")
     freed_at = max((free_at(q, node) for node in open_ends), default=q.now)
     if q.now < freed_at:
-        text = f"{named(open_ends)} vanished and may still run for {freed_at - q.now:.0f} s"
-        return Wait(Reason.UNPROVEN, text, freed_at)
+        text = f"{join_names(open_ends)} vanished and may still run for {freed_at - q.now:.0f} s"
+        return WaitDecision(Reason.UNPROVEN, text, freed_at)
     return None
 
 
-def vanished(view: View, generation: Generation) -> list[str]:
+def vanished(view: StoreView, generation: Generation) -> list[str]:
     """Nodes of a roster that are not registered and may still run: a proof of their death frees their seats."""
     found = []
     for place in generation.members:
         stored = view.outcomes.get((generation.g, place.node))
         end = stored.value if stored is not None and stored.value.since == place.since else None
-        said = end is not None and (end.over or (end.ended is Ended.OK and not serves(place)))
+        said = end is not None and (end.over or (end.ended is OutcomeKind.OK and not has_servers(place)))
         if place.seats and place.node not in view.members and not said:
             found.append(place.node)
     return found
@@ -96,50 +114,50 @@ def _is_over(end: Outcome | None, since: int) -> bool:
     return end is not None and end.over and end.since >= since
 
 
-def too_few(q: Question, roles: Roles, generation: Generation) -> bool:
+def too_few(q: Situation, roles: PsLayout, generation: Generation) -> bool:
     """Tell whether more workers are wanted by now than a roster has that waits at the gate."""
-    return roles.apart and sum(map(works, generation.members)) < q.spec.np.low
+    return roles.apart and sum(map(has_workers, generation.members)) < q.spec.np.low
 
 
-def reform(q: Question, roles: Roles, generation: Generation) -> Decision:
+def reform(q: Situation, roles: PsLayout, generation: Generation) -> Decision:
     """A roster that waits at the gate does not do any more: everybody of it left, or more workers are wanted."""
-    stay = {place.node for place in generation.members if here(q, place.node) and not q.draining(place.node)}
-    if standing(q, generation):
+    stay = {place.node for place in generation.members if is_present(q, place.node) and not q.draining(place.node)}
+    if any_member_present(q, generation):
         gone = f"workers on {q.spec.np.low} nodes were wanted before the start"
     else:
-        gone = f"{named([place.node for place in generation.members])} left before the start"
-    return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, Why.REFORMED, gone, stay)
+        gone = f"{join_names([place.node for place in generation.members])} left before the start"
+    return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, ChangeReason.REFORMED, gone, stay)
 
 
 def _assemble(
-    q: Question, roles: Roles, need: int, code: Reason, why: Why, gone: str, stay: Collection[str] = ()
+    q: Situation, roles: PsLayout, need: int, code: Reason, why: ChangeReason, gone: str, stay: Collection[str] = ()
 ) -> Decision:
     """A generation of whoever is here, if that is enough: nodes that are in none, and those that `stay`."""
     candidates = candidates_outside(q, frozenset(), stay)
-    places = give(roles, (), candidates, q.spec.np.high if roles.apart else UNLIMITED, 0)
+    places = assign(roles, (), candidates, q.spec.np.high if roles.apart else UNLIMITED, 0)
     vacant = vacant_servers(roles, places)
     if vacant:
-        return Wait(Reason.MISSING, f"waiting for {servers_in_words(roles, vacant)}")
+        return WaitDecision(Reason.MISSING, f"waiting for {servers_in_words(roles, vacant)}")
     lacking = _lacking(roles, places, need)
     if lacking:
-        return Wait(Reason.MISSING, lacking)
+        return WaitDecision(Reason.MISSING, lacking)
     nodes = [place.node for place in places]
-    workers = sum(map(works, places))
+    workers = sum(map(has_workers, places))
     until = q.settled_at(nodes)
-    expected = q.expected(sum(map(works, q.generation.members)) if q.generation is not None else 0)
+    expected = q.expected(sum(map(has_workers, q.generation.members)) if q.generation is not None else 0)
     if roles.apart and workers < expected and q.now < until:
-        return Wait(Reason.SETTLING, settling(workers, expected, until - q.now), until)
+        return WaitDecision(Reason.SETTLING, settling_text(workers, expected, until - q.now), until)
     reason = gone or f"{in_words(roles, places)} are here"
     generation = q.successor(in_order(places), why, reason)
-    return Form(code, reason, generation)
+    return FormGeneration(code, reason, generation)
 
 
-def _lacking(roles: Roles, places: list[Place], need: int) -> str:
+def _lacking(roles: PsLayout, places: list[GenerationMember], need: int) -> str:
     """Who is missing beside the servers, in words; "" if nobody is."""
     if roles.apart:
-        workers = sum(map(works, places))
+        workers = sum(map(has_workers, places))
         if workers < need:
-            return f"{counted(workers, need)} here for workers; waiting for {need - workers} more"
+            return f"{n_of_m(workers, need)} here for workers; waiting for {need - workers} more"
         return ""
     here = {place.host for place in places}
     hosts = dict.fromkeys(host_of(one) for one in (*roles.workers, *roles.heters))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from elastic.core.model import Member, Place, Role, Roles, Seat
+from elastic.core.model import GenerationMember, Member, PsLayout, Role, Task
 
 ORDER = {Role.SERVER: 0, Role.HETER: 1, Role.WORKER: 2}
 """The order of a node's seats, and so of its ports."""
@@ -30,103 +30,103 @@ def host_of(endpoint: str) -> str:
     return host if colon and ":" not in host else endpoint
 
 
-def one_machine(roles: Roles) -> bool:
+def one_machine(roles: PsLayout) -> bool:
     """Tell whether one node has every seat."""
     return not roles.apart and not roles.workers
 
 
-def fixed_seats(roles: Roles, host: str) -> tuple[Seat, ...]:
+def fixed_tasks(roles: PsLayout, host: str) -> tuple[Task, ...]:
     """The seats that belong to a host whoever else is there, in the order of its ports."""
     if one_machine(roles):
         counts = ((Role.SERVER, roles.server_num), (Role.HETER, roles.heter_num), (Role.WORKER, roles.worker_num))
-        return tuple(Seat(role, index) for role, count in counts for index in range(count))
+        return tuple(Task(role, index) for role, count in counts for index in range(count))
     lists = ((Role.SERVER, roles.servers), (Role.HETER, roles.heters), (Role.WORKER, roles.workers))
     return tuple(
-        Seat(role, index)
+        Task(role, index)
         for role, endpoints in lists
         for index, endpoint in enumerate(endpoints)
         if host_of(endpoint) == host
     )
 
 
-def servers_wanted(roles: Roles) -> int:
+def servers_wanted(roles: PsLayout) -> int:
     """How many servers the job has."""
     return len(roles.servers) or roles.server_num
 
 
-def works(place: Place) -> bool:
+def has_workers(place: GenerationMember) -> bool:
     """Tell whether a node has workers, of either kind."""
     return any(seat.role is not Role.SERVER for seat in place.seats)
 
 
-def serves(place: Place) -> bool:
+def has_servers(place: GenerationMember) -> bool:
     """Tell whether a node has servers."""
     return any(seat.role is Role.SERVER for seat in place.seats)
 
 
-def without_servers(place: Place) -> Place:
+def without_servers(place: GenerationMember) -> GenerationMember:
     """The place with its workers' seats alone."""
     kept = [at for at, seat in enumerate(place.seats) if seat.role is not Role.SERVER]
     ports, seats = tuple(place.ports[at] for at in kept), tuple(place.seats[at] for at in kept)
-    return Place(place.node, place.host, place.masters, ports, seats, place.since, place.leaving)
+    return GenerationMember(place.node, place.host, place.masters, ports, seats, place.since, place.leaving)
 
 
-def vacant_servers(roles: Roles, places: Iterable[Place]) -> list[int]:
+def vacant_servers(roles: PsLayout, places: Iterable[GenerationMember]) -> list[int]:
     """The indexes of the servers that nobody has."""
     taken = {seat.index for place in places for seat in place.seats if seat.role is Role.SERVER}
     return [index for index in range(servers_wanted(roles)) if index not in taken]
 
 
-def in_order(places: Iterable[Place]) -> tuple[Place, ...]:
+def in_order(places: Iterable[GenerationMember]) -> tuple[GenerationMember, ...]:
     """Places by their first seat: servers first, so that server 0 is on M_id 0."""
     return tuple(sorted(places, key=_order))
 
 
-def _order(place: Place) -> tuple[int, int, str]:
+def _order(place: GenerationMember) -> tuple[int, int, str]:
     """The first seat; a place without any, which only a damaged document has, comes last."""
     first = place.seats[0] if place.seats else None
     return (ORDER[first.role], first.index, place.node) if first is not None else (len(ORDER), 0, place.node)
 
 
-def give(
-    roles: Roles, places: Sequence[Place], candidates: Iterable[Candidate], worker_nodes: int, rev: int
-) -> list[Place]:
+def assign(
+    roles: PsLayout, places: Sequence[GenerationMember], candidates: Iterable[Candidate], worker_nodes: int, rev: int
+) -> list[GenerationMember]:
     """Seat candidates, the oldest first, beside `places`; the new places alone.
 
     At most `worker_nodes` nodes have workers in all where np counts them (`apart`), and their indexes stay below what
     so many nodes have: while somebody who leaves keeps its seats, a newcomer waits for them, so that no gap remains.
     A candidate gets no more seats than it brings ports.
     """
-    given: list[Place] = []
+    given: list[GenerationMember] = []
     taken = {seat for place in places for seat in place.seats}
-    at_work = sum(works(place) and not place.leaving for place in places)
-    free = _Free(roles, taken, worker_nodes)
+    at_work = sum(has_workers(place) and not place.leaving for place in places)
+    free = _VacantTasks(roles, taken, worker_nodes)
     for node, member in candidates:
         pairs = [
             (seat, at) for seat, at in free.offer(member.host, room=at_work < worker_nodes) if at < len(member.ports)
         ]
         if pairs:
             ports, seats = tuple(member.ports[at] for _, at in pairs), tuple(seat for seat, _ in pairs)
-            place = Place(node, member.host, member.masters, ports, seats, rev)
+            place = GenerationMember(node, member.host, member.masters, ports, seats, rev)
             given.append(place)
             taken.update(seats)
-            at_work += works(place)
+            at_work += has_workers(place)
     return given
 
 
-class _Free:
+class _VacantTasks:
     """The seats that nobody has. `taken` grows as they are given; an index once found taken is not looked at again."""
 
-    def __init__(self, roles: Roles, taken: set[Seat], worker_nodes: int) -> None:
+    def __init__(self, roles: PsLayout, taken: set[Task], worker_nodes: int) -> None:
         self._roles, self._taken = roles, taken
         self._lowest = dict.fromkeys(Role, 0)
         self._wanted = {Role.HETER: roles.heter_num, Role.WORKER: roles.worker_num}
         self._end = {role: wanted * worker_nodes for role, wanted in self._wanted.items()}
 
-    def offer(self, host: str, *, room: bool) -> list[tuple[Seat, int]]:
+    def offer(self, host: str, *, room: bool) -> list[tuple[Task, int]]:
         """The free seats for a node of this host, each with the place of its port among those that the node holds."""
         roles = self._roles
-        own = fixed_seats(roles, host)
+        own = fixed_tasks(roles, host)
         if not roles.apart or own:
             if one_machine(roles) and self._taken:
                 return []
@@ -138,12 +138,12 @@ class _Free:
         found = [seat for role, wanted in self._wanted.items() for seat in self._next(role, wanted, self._end[role])]
         return [(seat, at) for at, seat in enumerate(found)] if len(found) == sum(self._wanted.values()) else []
 
-    def _next(self, role: Role, count: int, end: int) -> list[Seat]:
+    def _next(self, role: Role, count: int, end: int) -> list[Task]:
         """The lowest free seats of a role with an index below `end`, at most `count`."""
-        found: list[Seat] = []
+        found: list[Task] = []
         index = self._lowest[role]
         while len(found) < count and index < end:
-            seat = Seat(role, index)
+            seat = Task(role, index)
             if seat not in self._taken:
                 found.append(seat)
             elif not found:

@@ -14,9 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from elastic.core.membership.situation import Question
-from elastic.core.model import Before, Budget, Ended, Generation, Place, Role, Roles, Why
-from elastic.core.ps.placement import serves, vacant_servers, works
+from elastic.core.membership.situation import Situation
+from elastic.core.model import (
+    Budget,
+    ChangeReason,
+    Generation,
+    GenerationMember,
+    OutcomeKind,
+    Predecessor,
+    PsLayout,
+    Role,
+)
+from elastic.core.ps.placement import has_servers, has_workers, vacant_servers
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import CLOCK_ERROR
 
@@ -24,7 +33,7 @@ WHEN_A_SERVER_IS_BACK = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class RestartPlan:
     """What the budget says, and when the seats are given again (`WHEN_A_SERVER_IS_BACK`: not before that)."""
 
     judgement: Judgement
@@ -32,36 +41,43 @@ class Restart:
 
 
 def restart(
-    q: Question, roles: Roles, generation: Generation, place: Place, budget: Budget, here: Callable[[str], bool]
-) -> Restart:
+    q: Situation,
+    roles: PsLayout,
+    generation: Generation,
+    place: GenerationMember,
+    budget: Budget,
+    here: Callable[[str], bool],
+) -> RestartPlan:
     """Judge how the processes of `place` failed. `here` tells whether a node is registered."""
     stored = q.view.outcomes[generation.g, place.node]
     lost = {one.node for one in generation.members if not here(one.node) and not _done(q, generation, one)}
-    away = set(_away(roles, generation, place, here)) if works(place) else set()
-    renewed = works(place) and any(serves(one) and one.since > place.since for one in generation.members)
+    away = set(_away(roles, generation, place, here)) if has_workers(place) else set()
+    renewed = has_workers(place) and any(has_servers(one) and one.since > place.since for one in generation.members)
     pause_s = 0.0
     lost |= away
     if renewed:
         lost.add("a server")
-    elif not lost and works(place) and all(worker.consequence for worker in stored.value.exits):
+    elif not lost and has_workers(place) and all(worker.consequence for worker in stored.value.exits):
         lost.add("a server")
         pause_s = q.spec.lease_ttl_s * (1 + CLOCK_ERROR)
-    before = Before(generation.g, (place.node,), Why.FAILURE)
+    before = Predecessor(generation.g, (place.node,), ChangeReason.FAILURE)
     healthy = stored.value.ran_s >= HEALTHY_S
     judgement = judge(before, {place.node: stored}, frozenset(lost), budget, q.spec, healthy=healthy)
     if away:
-        return Restart(judgement, WHEN_A_SERVER_IS_BACK)
+        return RestartPlan(judgement, WHEN_A_SERVER_IS_BACK)
     ended_at = q.memory.ended_since.get(place.node, q.now)
-    return Restart(judgement, ended_at + max(pause_s, judgement.pause_s))
+    return RestartPlan(judgement, ended_at + max(pause_s, judgement.pause_s))
 
 
-def _done(q: Question, generation: Generation, place: Place) -> bool:
+def _done(q: Situation, generation: Generation, place: GenerationMember) -> bool:
     """Tell whether a node's workers ended well, or all its processes ended; who goes after that is no loss."""
     end = q.outcome(generation.g, place.node)
-    return end is not None and end.since == place.since and (end.over or end.ended is Ended.OK)
+    return end is not None and end.since == place.since and (end.over or end.ended is OutcomeKind.OK)
 
 
-def _away(roles: Roles, generation: Generation, place: Place, here: Callable[[str], bool]) -> Iterator[str]:
+def _away(
+    roles: PsLayout, generation: Generation, place: GenerationMember, here: Callable[[str], bool]
+) -> Iterator[str]:
     """The servers that `place` has to wait for: nobody has them, or a node that is gone or leaves."""
     for index in vacant_servers(roles, generation.members):
         yield f"server {index}"

@@ -7,39 +7,50 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from elastic.core.membership.decision import Conclude, Decision, Form, Reason, Wait
-from elastic.core.membership.situation import BATCH_S, Question, drain_reasons, earliest, lean
-from elastic.core.model import Cause, Ended, Generation, Outcome, Place, Role, Roles, Status, Verdict, Why
+from elastic.core.membership.decision import ConcludeJob, Decision, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.situation import BATCH_S, Situation, drain_reasons, earliest, strip_unused_ports
+from elastic.core.model import (
+    Cause,
+    ChangeReason,
+    FinalStatus,
+    Generation,
+    GenerationMember,
+    Outcome,
+    OutcomeKind,
+    PsLayout,
+    Role,
+    Verdict,
+)
 from elastic.core.ps.placement import (
     Candidate,
-    fixed_seats,
-    give,
+    assign,
+    fixed_tasks,
+    has_servers,
+    has_workers,
     in_order,
-    serves,
     vacant_servers,
     without_servers,
-    works,
 )
-from elastic.core.ps.restart import WHEN_A_SERVER_IS_BACK, Restart, restart
-from elastic.core.ps.text import in_words, seats_in_words, servers_in_words
+from elastic.core.ps.restart import WHEN_A_SERVER_IS_BACK, RestartPlan, restart
+from elastic.core.ps.text import in_words, servers_in_words, tasks_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
 
 UNLIMITED = 1 << 30
 
 
-def here(q: Question, node: str) -> bool:
+def is_present(q: Situation, node: str) -> bool:
     """Tell whether a node is registered, and not certainly dead."""
     return node in q.view.members and node not in q.memory.dead
 
 
-def free_at(q: Question, node: str) -> float:
+def free_at(q: Situation, node: str) -> float:
     """When a node that is not registered has certainly no process left."""
     if node in q.memory.dead:
         return q.now
     return q.memory.absent_since.get(node, q.now) + q.spec.lease_ttl_s * (1 + CLOCK_ERROR) + q.policy.kill_s
 
 
-def ends_of(q: Question, generation: Generation) -> dict[str, Outcome]:
+def ends_of(q: Situation, generation: Generation) -> dict[str, Outcome]:
     """How the present starts of the roster's nodes ended; what older starts said does not count."""
     found = {}
     for place in generation.members:
@@ -49,13 +60,13 @@ def ends_of(q: Question, generation: Generation) -> dict[str, Outcome]:
     return found
 
 
-def ended_as(ends: Mapping[str, Outcome], place: Place, how: Ended) -> bool:
+def ended_as(ends: Mapping[str, Outcome], place: GenerationMember, how: OutcomeKind) -> bool:
     """Tell whether the present start of a node ended so."""
     end = ends.get(place.node)
     return end is not None and end.ended is how
 
 
-def candidates_outside(q: Question, inside: frozenset[str], stay: Collection[str] = ()) -> list[Candidate]:
+def candidates_outside(q: Situation, inside: frozenset[str], stay: Collection[str] = ()) -> list[Candidate]:
     """Registered nodes outside the roster that are ready, and those of it that `stay`, the oldest first."""
     found = []
     for node in (*q.memory.ready_since, *stay):
@@ -65,18 +76,18 @@ def candidates_outside(q: Question, inside: frozenset[str], stay: Collection[str
     return [(node, member) for _, node, member in sorted(found, key=lambda one: one[:2])]
 
 
-class Change:
+class RevisionBuilder:
     """The next revision of a roster, put together rule by rule."""
 
     def __init__(
-        self, q: Question, roles: Roles, generation: Generation, ends: dict[str, Outcome], finished: set[str]
+        self, q: Situation, roles: PsLayout, generation: Generation, ends: dict[str, Outcome], finished: set[str]
     ) -> None:
         self.q, self.roles, self.generation = q, roles, generation
         self.ends, self.finished = ends, finished
-        self.places: list[Place] = []
+        self.places: list[GenerationMember] = []
         self.budget, self.fatal = generation.budget, ""
         self.cause: Cause | None = None
-        self.told = Told()
+        self.told = RevisionSummary()
         self.until: list[float] = []
         self.waiting = ""
 
@@ -89,25 +100,27 @@ class Change:
         """Who is lost, has stopped or has failed."""
         ended = []
         for place in self.generation.members:
-            end, there = self.ends.get(place.node), here(self.q, place.node)
+            end, there = self.ends.get(place.node), is_present(self.q, place.node)
             over = end is not None and end.over
             freed_at = self.q.now if there or over else free_at(self.q, place.node)
             if place.node in self.finished:
                 self._done(place, freed_at, there=there)
             elif not there:
                 self._absent(place, freed_at)
-            elif over and (place.leaving or (self.q.draining(place.node) and not ended_as(self.ends, place, Ended.OK))):
+            elif over and (
+                place.leaving or (self.q.draining(place.node) and not ended_as(self.ends, place, OutcomeKind.OK))
+            ):
                 self.told.left.append(place)
-            elif over and not ended_as(self.ends, place, Ended.OK):
+            elif over and not ended_as(self.ends, place, OutcomeKind.OK):
                 ended.append(place)
             else:
                 self.places.append(place)
         for place in ended:
             self._again(place)
 
-    def _done(self, place: Place, freed_at: float, *, there: bool) -> None:
+    def _done(self, place: GenerationMember, freed_at: float, *, there: bool) -> None:
         """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
-        if there or not serves(place):
+        if there or not has_servers(place):
             self.places.append(place)
         elif self.q.now < freed_at:
             self.places.append(place)
@@ -116,7 +129,7 @@ class Change:
             self.places.append(without_servers(place))
             self.told.lost.append(place)
 
-    def _absent(self, place: Place, freed_at: float) -> None:
+    def _absent(self, place: GenerationMember, freed_at: float) -> None:
         """A lost node is out at once; its seats are free when nothing of it can run any more."""
         if not place.leaving:
             self.told.lost.append(place)
@@ -127,12 +140,12 @@ class Change:
         self.places.append(msgspec.structs.replace(place, leaving=True))
         self.until.append(freed_at)
 
-    def _again(self, place: Place) -> None:
+    def _again(self, place: GenerationMember) -> None:
         """A node whose processes failed or were stopped: its seats again, when the budget and its pause allow it."""
         q, g = self.q, self.generation.g
         stored = q.view.outcomes[g, place.node]
-        if stored.value.ended is Ended.FAILED:
-            found = restart(q, self.roles, self.generation, place, self.budget, lambda node: here(q, node))
+        if stored.value.ended is OutcomeKind.FAILED:
+            found = restart(q, self.roles, self.generation, place, self.budget, lambda node: is_present(q, node))
             judgement = found.judgement
             cause = judgement.cause
             if cause is not None:
@@ -152,7 +165,7 @@ class Change:
             self.told.stopped.append(place)
         self.places.append(msgspec.structs.replace(place, since=self.rev))
 
-    def _say_pause(self, place: Place, found: Restart) -> None:
+    def _say_pause(self, place: GenerationMember, found: RestartPlan) -> None:
         """Why a node does not start again yet."""
         if found.opens_at == WHEN_A_SERVER_IS_BACK:
             return
@@ -177,11 +190,11 @@ class Change:
                     self._ask_to_leave(at, self.told.draining)
                     self.told.reason(drain_reasons(q, [place.node]))
         if self.roles.apart:
-            at_work = [at for at, place in enumerate(self.places) if works(place) and not place.leaving]
+            at_work = [at for at, place in enumerate(self.places) if has_workers(place) and not place.leaving]
             for at in at_work[q.spec.np.high :]:
                 self._ask_to_leave(at, self.told.surplus)
 
-    def _ask_to_leave(self, at: int, told: list[Place]) -> None:
+    def _ask_to_leave(self, at: int, told: list[GenerationMember]) -> None:
         """Mark a place, unless it is just starting again: then the next revision does."""
         if self.places[at].since != self.rev:
             self.places[at] = msgspec.structs.replace(self.places[at], leaving=True)
@@ -195,13 +208,13 @@ class Change:
         room = q.spec.np.high if self.roles.apart else UNLIMITED
         if self.finished:
             room = 0
-        given = [place for place in give(self.roles, self.places, candidates, room, self.rev) if self._welcome(place)]
-        fresh = [place for place in given if not serves(place)]
+        given = [place for place in assign(self.roles, self.places, candidates, room, self.rev) if self._welcome(place)]
+        fresh = [place for place in given if not has_servers(place)]
         if fresh:
             until = max(q.memory.ready_since[place.node] for place in fresh) + BATCH_S
             if q.now < until:
                 self.until.append(until)
-                given = [place for place in given if serves(place)]
+                given = [place for place in given if has_servers(place)]
         self.places += given
         self.told.joined += given
 
@@ -211,41 +224,41 @@ class Change:
         They end by themselves when their workers are done, and workers may start after that. Or the node was away: its
         workers were done, its servers had to stop.
         """
-        starts = any(works(place) and place.since == self.rev for place in self.places)
+        starts = any(has_workers(place) and place.since == self.rev for place in self.places)
         for at, place in enumerate(self.places):
             end = self.ends.get(place.node)
-            if place.leaving or end is None or end.ended is not Ended.OK or not end.over:
+            if place.leaving or end is None or end.ended is not OutcomeKind.OK or not end.over:
                 continue
-            again = self._servers_of(place) if starts or not serves(place) else None
+            again = self._servers_of(place) if starts or not has_servers(place) else None
             if again is not None:
                 self.places[at] = again
                 self.told.again.append(again)
 
-    def _servers_of(self, place: Place) -> Place | None:
+    def _servers_of(self, place: GenerationMember) -> GenerationMember | None:
         """A new start of the servers that a node has, or can have; its workers are done."""
         stored = self.q.view.members.get(place.node)
-        if stored is None or not works(place):
+        if stored is None or not has_workers(place):
             return msgspec.structs.replace(place, since=self.rev) if stored is not None else None
         others = {seat for one in self.places if one is not place for seat in one.seats}
-        member, own = stored.value, enumerate(fixed_seats(self.roles, place.host))
+        member, own = stored.value, enumerate(fixed_tasks(self.roles, place.host))
         pairs = [(seat, at) for at, seat in own if seat.role is Role.SERVER and seat not in others]
         pairs = [(seat, at) for seat, at in pairs if at < len(member.ports)]
         if not pairs or self.roles.apart:
             return None
         ports, seats = tuple(member.ports[at] for _, at in pairs), tuple(seat for seat, _ in pairs)
-        return Place(place.node, place.host, member.masters, ports, seats, self.rev)
+        return GenerationMember(place.node, place.host, member.masters, ports, seats, self.rev)
 
-    def _welcome(self, place: Place) -> bool:
-        return serves(place) or not self.finished
+    def _welcome(self, place: GenerationMember) -> bool:
+        return has_servers(place) or not self.finished
 
     def decision(self) -> Decision:
         """What came out of it."""
         q, old = self.q, self.generation
         if self.fatal:
             verdict = Verdict(
-                status=Status.FAILED, reason=self.fatal, run=q.spec.run, g=old.g, tag="", at=0.0, cause=self.cause
+                status=FinalStatus.FAILED, reason=self.fatal, run=q.spec.run, g=old.g, tag="", at=0.0, cause=self.cause
             )
-            return Conclude(Reason.EXHAUSTED, self.fatal, verdict)
+            return ConcludeJob(Reason.EXHAUSTED, self.fatal, verdict)
         members = in_order(self.places)
         if members == old.members:
             return self._wait()
@@ -256,7 +269,7 @@ class Change:
             tag="",
             why=why,
             reason=reason,
-            members=lean(members),
+            members=strip_unused_ports(members),
             slots=q.spec.slots,
             before=old.before,
             budget=self.budget,
@@ -270,55 +283,57 @@ class Change:
         inside = {place.node for place in (*members, *old.members)}
         forget += sorted(said - inside)  # Said late, or did not fit into the revision that took the node out.
         planned = bool(self.told.joined or self.told.draining or self.told.surplus)
-        at_work = [place.node for place in old.members if works(place) and place.node not in self.ends]
+        at_work = [place.node for place in old.members if has_workers(place) and place.node not in self.ends]
         lost = [place.node for place in self.told.lost]
-        return Form(
+        return FormGeneration(
             code,
             reason,
             generation,
             lost=tuple(node for node in lost if node not in self.ends),
             forget=tuple(forget),
-            unfinished=tuple(node for node in at_work if here(q, node)) if planned else (),
+            unfinished=tuple(node for node in at_work if is_present(q, node)) if planned else (),
             gone=(*(place.node for place in self.told.freed), *(node for node in lost if node in self.ends)),
         )
 
-    def _wait(self) -> Wait:
+    def _wait(self) -> WaitDecision:
         q, until = self.q, earliest(*self.until)
         vacant = vacant_servers(self.roles, self.places)
         if self.waiting:
-            return Wait(Reason.BACKOFF, self.waiting, until)
-        away = [place for place in self.places if place.leaving and serves(place) and not here(q, place.node)]
+            return WaitDecision(Reason.BACKOFF, self.waiting, until)
+        away = [
+            place for place in self.places if place.leaving and has_servers(place) and not is_present(q, place.node)
+        ]
         if away:
-            text = f"{away[0].node} ({seats_in_words(away[0])}) was lost; its seats are free in a moment"
-            return Wait(Reason.VACANT, text, until)
+            text = f"{away[0].node} ({tasks_in_words(away[0])}) was lost; its seats are free in a moment"
+            return WaitDecision(Reason.VACANT, text, until)
         if vacant:
             text = f"the workers wait for {servers_in_words(self.roles, vacant)}"
-            return Wait(Reason.VACANT, text, until)
+            return WaitDecision(Reason.VACANT, text, until)
         if self.finished:
-            at_work = sum(works(place) and not place.leaving for place in self.places)
-            return Wait(
+            at_work = sum(has_workers(place) and not place.leaving for place in self.places)
+            return WaitDecision(
                 Reason.FINISHING, f"{len(self.finished)} of {at_work} nodes done; waiting for the others", until
             )
-        if not any(works(place) and not place.leaving for place in self.places):
-            return Wait(Reason.VACANT, "no worker is left; waiting for nodes", until)
+        if not any(has_workers(place) and not place.leaving for place in self.places):
+            return WaitDecision(Reason.VACANT, "no worker is left; waiting for nodes", until)
         spares = len(candidates_outside(q, frozenset(place.node for place in self.places)))
         text = f"training with {in_words(self.roles, self.places)}"
-        return Wait(Reason.TRAINING, text + (f", {spares} spare" if spares else ""), until)
+        return WaitDecision(Reason.TRAINING, text + (f", {spares} spare" if spares else ""), until)
 
 
 @dataclass
-class Told:
+class RevisionSummary:
     """What happens in a revision, for its reason."""
 
-    lost: list[Place] = field(default_factory=list)
-    freed: list[Place] = field(default_factory=list)
-    left: list[Place] = field(default_factory=list)
-    failed: list[Place] = field(default_factory=list)
-    stopped: list[Place] = field(default_factory=list)
-    draining: list[Place] = field(default_factory=list)
-    surplus: list[Place] = field(default_factory=list)
-    joined: list[Place] = field(default_factory=list)
-    again: list[Place] = field(default_factory=list)
+    lost: list[GenerationMember] = field(default_factory=list)
+    freed: list[GenerationMember] = field(default_factory=list)
+    left: list[GenerationMember] = field(default_factory=list)
+    failed: list[GenerationMember] = field(default_factory=list)
+    stopped: list[GenerationMember] = field(default_factory=list)
+    draining: list[GenerationMember] = field(default_factory=list)
+    surplus: list[GenerationMember] = field(default_factory=list)
+    joined: list[GenerationMember] = field(default_factory=list)
+    again: list[GenerationMember] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def reason(self, text: str) -> None:
@@ -326,20 +341,20 @@ class Told:
         if text and text not in self.notes:
             self.notes.append(text)
 
-    def summary(self) -> tuple[Reason, Why, str]:
+    def summary(self) -> tuple[Reason, ChangeReason, str]:
         """The weightiest change gives the kind; the sentence names all."""
         found = [
-            (self.failed, Reason.FAILED, Why.FAILURE, "failed and starts again"),
-            (self.lost, Reason.LOST, Why.LOSS, "was lost"),
-            (self.stopped, Reason.STOPPED, Why.STOPPED, "had to stop and starts again"),
-            (self.draining, Reason.DRAINED, Why.DRAIN, "drains"),
-            (self.surplus, Reason.SHRUNK, Why.SHRINK, "is not needed any more"),
-            (self.freed, Reason.LOST, Why.LOSS, "is gone and its seats are free"),
-            (self.left, Reason.DRAINED, Why.DRAIN, "has left"),
-            (self.joined, Reason.GROWN, Why.GROWTH, "joins"),
-            (self.again, Reason.STOPPED, Why.STOPPED, "had ended and starts again"),
+            (self.failed, Reason.FAILED, ChangeReason.FAILURE, "failed and starts again"),
+            (self.lost, Reason.LOST, ChangeReason.LOSS, "was lost"),
+            (self.stopped, Reason.STOPPED, ChangeReason.STOPPED, "had to stop and starts again"),
+            (self.draining, Reason.DRAINED, ChangeReason.DRAIN, "drains"),
+            (self.surplus, Reason.SHRUNK, ChangeReason.SHRINK, "is not needed any more"),
+            (self.freed, Reason.LOST, ChangeReason.LOSS, "is gone and its seats are free"),
+            (self.left, Reason.DRAINED, ChangeReason.DRAIN, "has left"),
+            (self.joined, Reason.GROWN, ChangeReason.GROWTH, "joins"),
+            (self.again, Reason.STOPPED, ChangeReason.STOPPED, "had ended and starts again"),
         ]
-        parts = [f"{place.node} ({seats_in_words(place)}) {verb}" for places, _, _, verb in found for place in places]
-        code, why = next(((code, why) for places, code, why, _ in found if places), (Reason.GROWN, Why.GROWTH))
+        parts = [f"{place.node} ({tasks_in_words(place)}) {verb}" for places, _, _, verb in found for place in places]
+        code, why = next(((code, why) for places, code, why, _ in found if places), (Reason.GROWN, ChangeReason.GROWTH))
         notes = f" ({'; '.join(self.notes)})" if self.notes else ""
         return code, why, ", ".join(parts) + notes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.core.model import Place, Role, Roles
+from elastic.core.model import GenerationMember, PsLayout, Role
 from elastic.core.ps.placement import host_of, servers_wanted, vacant_servers
 
 
-def seats_in_words(place: Place) -> str:
+def tasks_in_words(place: GenerationMember) -> str:
     """The seats of a node: "server 0, workers 2-3"."""
     parts = []
     for role in dict.fromkeys(seat.role for seat in place.seats):
@@ -19,7 +19,7 @@ def seats_in_words(place: Place) -> str:
     return ", ".join(parts)
 
 
-def in_words(roles: Roles, places: Sequence[Place]) -> str:
+def in_words(roles: PsLayout, places: Sequence[GenerationMember]) -> str:
     """How many servers and workers there are."""
     workers = sum(seat.role is Role.WORKER for place in places for seat in place.seats)
     heters = sum(seat.role is Role.HETER for place in places for seat in place.seats)
@@ -38,7 +38,7 @@ def _listed(indexes: list[int]) -> str:
     return ",".join(map(str, indexes))
 
 
-def servers_in_words(roles: Roles, vacant: list[int]) -> str:
+def servers_in_words(roles: PsLayout, vacant: list[int]) -> str:
     """Servers that are missing, and where they belong."""
     if not roles.servers:
         which = f"{'server' if len(vacant) == 1 else 'servers'} {_listed(vacant)}"

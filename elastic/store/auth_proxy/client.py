@@ -18,7 +18,7 @@ from typing import Any, Final
 from elastic._net import connected
 from elastic.store.auth_proxy import protocol
 from elastic.store.auth_proxy.relay import Ends, carry
-from elastic.store.http2_probe import first_words, is_http2
+from elastic.store.http2_probe import is_http2, read_first_bytes
 
 DIAL_LIMIT_S = 2.0
 """For the connection, and for each line of the porter."""
@@ -35,7 +35,7 @@ OTHER_SECRET: Final = (
 )
 
 
-class Passage:
+class AuthTunnel:
     """Carries to one porter. `refused` says why this node is not let in, `trouble` why nobody is reached; else ""."""
 
     def __init__(self, target: str, key: bytes) -> None:
@@ -116,7 +116,7 @@ class Passage:
             async with asyncio.timeout(DIAL_LIMIT_S):
                 said = await _line(reader)
         except TimeoutError:
-            if is_http2(await first_words(self._host, self._port)):
+            if is_http2(await read_first_bytes(self._host, self._port)):
                 return NO_PORTER
             raise
         if not said:

@@ -36,7 +36,7 @@ def key_of(secret: str) -> bytes:
     return hashlib.pbkdf2_hmac("sha256", secret.encode(), GREETING.encode(), KEY_ROUNDS)
 
 
-def greeting(nonce: str) -> bytes:
+def proxy_greeting(nonce: str) -> bytes:
     """The porter's first line; a nonce is 32 hexadecimal digits that nobody can foresee."""
     return f"{GREETING} {VERSION} {nonce}\n".encode()
 
@@ -47,7 +47,7 @@ def read_greeting(line: bytes) -> str | None:
     return found[1].decode() if found else None
 
 
-def is_porter(start: bytes) -> bool:
+def is_auth_proxy(start: bytes) -> bool:
     """Tell whether the first bytes of a connection are a porter's, of whatever version."""
     return start.startswith(GREETING.encode()[: len(start)]) and bool(start)
 

@@ -4,8 +4,8 @@ from elastic import _grpc  # noqa: F401
 
 # isort: split
 
-from elastic.store.etcd.address import Address
+from elastic.store.etcd.address import EtcdAddress
 from elastic.store.etcd.client import EtcdStore
 from elastic.store.etcd.endpoint import EtcdOptions
 
-__all__ = ["Address", "EtcdOptions", "EtcdStore"]
+__all__ = ["EtcdAddress", "EtcdOptions", "EtcdStore"]

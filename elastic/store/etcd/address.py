@@ -11,7 +11,7 @@ _ADDRESS = re.compile(r"(?:(https?)://)?(\[[^\s/\[\],]+\]|[^\s:/\[\],]+):([0-9]{
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class EtcdAddress:
     """Where a server listens: `target` is host:port as the user wrote it.
 
     `tls` says that it was written with https://, `plain` with http://; with neither, certificates decide.
@@ -22,7 +22,7 @@ class Address:
     plain: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> EtcdAddress:
         """Read host:port, http://host:port, [::1]:2379, or unix:/path of a hidden server of ours.
 
         `ConfigError` says what is wrong and how to mend it.

@@ -19,30 +19,30 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.core.kv import (
     NOW,
-    Batch,
     Compare,
-    Instead,
+    ElseBranch,
+    ElseIf,
+    EndpointStatus,
+    KeyRange,
     Lease,
     Listing,
     Operation,
-    Otherwise,
-    Range,
-    Read,
-    Refresh,
-    Status,
+    ReadRange,
+    RefreshResult,
     TxnResult,
+    WatchBatch,
     check_txn,
     merged,
 )
 from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
-from elastic.store.etcd.codec import compare_message, entries, instead_message, operation_message, span
-from elastic.store.etcd.endpoint import Endpoint, EtcdOptions
-from elastic.store.etcd.errors import Meaning, meaning, refusal, unanswered
-from elastic.store.etcd.failover import HASLEADER, Servers
+from elastic.store.etcd.codec import compare_message, else_if_message, entries, operation_message, span
+from elastic.store.etcd.endpoint import EtcdEndpoint, EtcdOptions
+from elastic.store.etcd.errors import ErrorMeaning, meaning, refusal, unanswered
+from elastic.store.etcd.failover import HASLEADER, EtcdServers
 from elastic.store.etcd.paging import in_pages
 from elastic.store.etcd.stubs import rpc
 from elastic.store.etcd.watch import WatchStream
-from elastic.store.protocol import More
+from elastic.store.protocol import WatchExtension
 
 
 class EtcdStore:
@@ -56,7 +56,7 @@ class EtcdStore:
         random_source: random.Random | None = None,
     ) -> None:
         """Read the addresses (see `Address.parse`); `random_source` chooses the first server and the pauses."""
-        self._servers = Servers(endpoints, options or EtcdOptions(), random_source or random.Random())
+        self._servers = EtcdServers(endpoints, options or EtcdOptions(), random_source or random.Random())
 
     @property
     def revision_seen(self) -> int:
@@ -80,7 +80,7 @@ class EtcdStore:
 
     async def list(
         self,
-        range: Range,  # noqa: A002
+        range: KeyRange,  # noqa: A002
         *,
         keys_only: bool = False,
         limit: int = 0,
@@ -107,20 +107,24 @@ class EtcdStore:
     async def _ask_range(self, request: Any) -> Any:
         return await self._servers.ask(lambda endpoint: endpoint.kv.Range, request)
 
-    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Otherwise = ()) -> TxnResult:
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()
+    ) -> TxnResult:
         """See `Store.txn`. One that only reads never raises `OutcomeUnknown`.
 
         Do not use one that only reads where it can be cancelled: etcd 3.5.1 panics then.
         """
         check_txn(compares, then, otherwise)
-        nested = isinstance(otherwise, Instead)
-        failure = [instead_message(otherwise)] if isinstance(otherwise, Instead) else map(operation_message, otherwise)
+        nested = isinstance(otherwise, ElseIf)
+        failure = [else_if_message(otherwise)] if isinstance(otherwise, ElseIf) else map(operation_message, otherwise)
         request = rpc.TxnRequest(
             compare=map(compare_message, compares),
             success=map(operation_message, then),
             failure=failure,
         )
-        reads_only = not isinstance(otherwise, Instead) and all(isinstance(one, Read) for one in (*then, *otherwise))
+        reads_only = not isinstance(otherwise, ElseIf) and all(
+            isinstance(one, ReadRange) for one in (*then, *otherwise)
+        )
         answer = await self._servers.ask(lambda endpoint: endpoint.kv.Txn, request, repeat=reads_only)
         taken = answer.responses[0].response_txn if nested and not answer.succeeded else answer
         reads = tuple(
@@ -132,8 +136,8 @@ class EtcdStore:
         return TxnResult(answer.succeeded, answer.header.revision, reads, instead)
 
     async def watch(
-        self, ranges: Sequence[Range], from_revision: int, more: More | None = None
-    ) -> AsyncGenerator[Batch, None]:
+        self, ranges: Sequence[KeyRange], from_revision: int, more: WatchExtension | None = None
+    ) -> AsyncGenerator[WatchBatch, None]:
         """See `Store.watch`. Of a revision that touches several ranges the changes may come in two batches."""
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
@@ -155,12 +159,12 @@ class EtcdStore:
         finally:
             self._servers.streams.discard(stream)
 
-    async def _check_same(self, watched: Range, revision: int) -> None:
+    async def _check_same(self, watched: KeyRange, revision: int) -> None:
         """Raise `WatchLost` unless the store is at `revision` at least; a follower may only be late.
 
         It is asked for a key that is watched, for this user may have no right to any other.
         """
-        listing = await self.list(Range.key(watched.start), keys_only=True)
+        listing = await self.list(KeyRange.key(watched.start), keys_only=True)
         if listing.revision < revision:
             raise WatchLost(f"another store answers: it is at revision {listing.revision}, {revision} was seen before")
 
@@ -176,7 +180,7 @@ class EtcdStore:
         request = rpc.LeaseRevokeRequest(ID=lease_id)
         await self._servers.ask(lambda endpoint: endpoint.lease.LeaseRevoke, request, gone_is_fine=True)
 
-    async def refresh(self, lease_id: int) -> Refresh:
+    async def refresh(self, lease_id: int) -> RefreshResult:
         """See `Store.refresh`. One round: the current server, after a moment also the next; the first answer counts.
 
         Takes at most `hedge_after_s + refresh_try_s`. The server that does not answer in time is left, with all that
@@ -185,7 +189,7 @@ class EtcdStore:
         await self._servers.authenticated()
         self._servers.usable()
         error: StoreError | None = None
-        pending: set[asyncio.Task[Refresh | StoreError]] = set()
+        pending: set[asyncio.Task[RefreshResult | StoreError]] = set()
         servers = list(self._servers.rotation.two())
         while servers or pending:
             limit_s = None
@@ -204,7 +208,7 @@ class EtcdStore:
         assert error is not None  # every try ended with one
         raise error
 
-    async def statuses(self) -> tuple[Status, ...]:
+    async def statuses(self) -> tuple[EndpointStatus, ...]:
         """See `Store.statuses`."""
         await self._servers.authenticated()
         found = await asyncio.gather(*(self._status(endpoint) for endpoint in self._servers.rotation.endpoints))
@@ -214,16 +218,16 @@ class EtcdStore:
         """See `Store.close`. Every later call raises `StoreUnavailable`."""
         await self._servers.close()
 
-    async def _refresh_at(self, endpoint: Endpoint, lease_id: int) -> Refresh | StoreError:
+    async def _refresh_at(self, endpoint: EtcdEndpoint, lease_id: int) -> RefreshResult | StoreError:
         """One try of a refresh at one server. Errors are returned, for the other server may still answer."""
         token, limit_s = self._servers.token, self._servers.options.refresh_try_s
         try:
             answer = await endpoint.refreshing.ask(endpoint.lease, lease_id, limit_s, self._servers.metadata())
         except grpc.aio.AioRpcError as error:
-            if meaning(error) is Meaning.STALE_TOKEN and self._servers.options.user:
+            if meaning(error) is ErrorMeaning.STALE_TOKEN and self._servers.options.user:
                 self._servers.forget(token)
                 return unanswered(error, endpoint)
-            if meaning(error) in (Meaning.REFUSED, Meaning.STALE_TOKEN):
+            if meaning(error) in (ErrorMeaning.REFUSED, ErrorMeaning.STALE_TOKEN):
                 return refusal(error, endpoint, self._servers.options.user)
             return self._servers.blame_for(error, endpoint)
         except asyncio.CancelledError:
@@ -232,9 +236,9 @@ class EtcdStore:
                 raise
             return StoreUnavailable(f"the connection to {endpoint} was given up")
         endpoint.answered()
-        return Refresh(float(answer.TTL), answer.header.revision)
+        return RefreshResult(float(answer.TTL), answer.header.revision)
 
-    async def _status(self, endpoint: Endpoint) -> Status | None:
+    async def _status(self, endpoint: EtcdEndpoint) -> EndpointStatus | None:
         """What one server says of itself, also one without a leader; None if it says nothing."""
         servers = self._servers
         metadata = [pair for pair in servers.metadata() if pair != HASLEADER]
@@ -243,8 +247,8 @@ class EtcdStore:
                 endpoint.maintenance.Status, rpc.StatusRequest(), servers.options.try_s, metadata
             )
         except grpc.aio.AioRpcError as error:
-            if meaning(error) is Meaning.REFUSED:
+            if meaning(error) is ErrorMeaning.REFUSED:
                 raise refusal(error, endpoint, servers.options.user) from error
             return None
         leads = bool(answer.leader) and answer.leader == answer.header.member_id
-        return Status(str(endpoint), answer.version, answer.header.revision, leads)
+        return EndpointStatus(str(endpoint), answer.version, answer.header.revision, leads)

@@ -5,13 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from elastic.core.kv import Change, Compare, Delete, Entry, Instead, Operation, Put, Range, Read, Target
+from elastic.core.kv import (
+    Compare,
+    CompareTarget,
+    Delete,
+    ElseIf,
+    KeyChange,
+    KeyRange,
+    KeyValue,
+    Operation,
+    Put,
+    ReadRange,
+)
 from elastic.store.etcd.stubs import kv, rpc
 
-_TARGETS = {Target.CREATE: rpc.Compare.CREATE, Target.MOD: rpc.Compare.MOD, Target.VALUE: rpc.Compare.VALUE}
+_TARGETS = {
+    CompareTarget.CREATE: rpc.Compare.CREATE,
+    CompareTarget.MOD: rpc.Compare.MOD,
+    CompareTarget.VALUE: rpc.Compare.VALUE,
+}
 
 
-def span(of: Range) -> dict[str, bytes]:
+def span(of: KeyRange) -> dict[str, bytes]:
     """The two fields that name a range. etcd takes no empty key; nothing lies before a zero byte."""
     start, end = of.start.encode() or b"\0", of.end.encode()
     return {"key": start} if end == start + b"\0" else {"key": start, "range_end": end}
@@ -34,27 +49,27 @@ def operation_message(operation: Operation) -> Any:
             return rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value, lease=lease))
         case Delete(what):
             return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(**span(what)))
-        case Read(what):
+        case ReadRange(what):
             return rpc.RequestOp(request_range=rpc.RangeRequest(**span(what)))
 
 
-def instead_message(instead: Instead) -> Any:
+def else_if_message(instead: ElseIf) -> Any:
     """A transaction within one."""
     inner = rpc.TxnRequest(compare=map(compare_message, instead.compares), success=map(operation_message, instead.then))
     return rpc.RequestOp(request_txn=inner)
 
 
-def entry(pair: Any) -> Entry:
+def entry(pair: Any) -> KeyValue:
     """A key as etcd shows it. A key that is not UTF-8, hence not ours, keeps its odd bytes as surrogates."""
     key = pair.key.decode("utf-8", "surrogateescape")
-    return Entry(key, pair.value, pair.create_revision, pair.mod_revision, pair.lease)
+    return KeyValue(key, pair.value, pair.create_revision, pair.mod_revision, pair.lease)
 
 
-def entries(pairs: Iterable[Any]) -> tuple[Entry, ...]:
+def entries(pairs: Iterable[Any]) -> tuple[KeyValue, ...]:
     """Keys as etcd shows them."""
     return tuple(entry(pair) for pair in pairs)
 
 
-def change(event: Any) -> Change:
+def change(event: Any) -> KeyChange:
     """An event of a watch."""
-    return Change(entry(event.kv), deleted=event.type == kv.Event.DELETE)
+    return KeyChange(entry(event.kv), deleted=event.type == kv.Event.DELETE)

@@ -13,11 +13,11 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError
-from elastic.store.auth_proxy.client import Passage
+from elastic.store.auth_proxy.client import AuthTunnel
 from elastic.store.auth_proxy.protocol import key_of
-from elastic.store.etcd.address import Address
-from elastic.store.etcd.keepalive import Refreshing
-from elastic.store.etcd.stubs import Stub
+from elastic.store.etcd.address import EtcdAddress
+from elastic.store.etcd.keepalive import KeepaliveStream
+from elastic.store.etcd.stubs import ServiceStub
 from elastic.store.tls import NONE, Certificates
 
 MESSAGE_BYTES_MAX = 16 << 20
@@ -85,10 +85,10 @@ def _key(secret: str) -> bytes:
     return key_of(secret)
 
 
-class Endpoint:
+class EtcdEndpoint:
     """One server: its channel, made at first use, and how often in a row it said nothing."""
 
-    def __init__(self, address: Address, options: EtcdOptions) -> None:
+    def __init__(self, address: EtcdAddress, options: EtcdOptions) -> None:
         """Keep the address; nothing is connected yet. Certificates are read now, so that a wrong path shows early."""
         self.address = address
         self._options = options
@@ -97,14 +97,14 @@ class Endpoint:
                 f"http://{address.target} is without TLS, which certificates are for; write https://{address.target}, "
                 "or leave out --etcd_ca, --etcd_cert and --etcd_key"
             )
-        self.passage = Passage(address.target, _key(options.secret)) if options.secret else None
+        self.passage = AuthTunnel(address.target, _key(options.secret)) if options.secret else None
         self._credentials = options.credentials() if address.tls or options.certificates else None
         self._channel: Any = None
-        self._stubs: dict[str, Stub] = {}
+        self._stubs: dict[str, ServiceStub] = {}
         self._silences = 0
         self.misfit = ""
         """What is wrong with TLS between it and us, as far as is known."""
-        self.refreshing = Refreshing()
+        self.refreshing = KeepaliveStream()
 
     def __str__(self) -> str:
         """The address."""
@@ -158,9 +158,9 @@ class Endpoint:
         """Users and tokens."""
         return self._stub("Auth")
 
-    def _stub(self, service: str) -> Stub:
+    def _stub(self, service: str) -> ServiceStub:
         if service not in self._stubs:
-            self._stubs[service] = Stub(service, self.channel)
+            self._stubs[service] = ServiceStub(service, self.channel)
         return self._stubs[service]
 
     def answered(self) -> None:
@@ -189,24 +189,24 @@ class Endpoint:
             self.passage.close()
 
 
-class Rotation:
+class EndpointRotation:
     """Which server is asked: one at a time, from a random start, the next one when it fails."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], random_source: random.Random) -> None:
+    def __init__(self, endpoints: Sequence[EtcdEndpoint], random_source: random.Random) -> None:
         """Start anywhere, so that many agents spread over the servers."""
         self.endpoints = tuple(endpoints)
         self._at = random_source.randrange(len(self.endpoints))
 
     @property
-    def current(self) -> Endpoint:
+    def current(self) -> EtcdEndpoint:
         """The server that is asked now."""
         return self.endpoints[self._at]
 
-    def two(self) -> tuple[Endpoint, ...]:
+    def two(self) -> tuple[EtcdEndpoint, ...]:
         """The current server and the one after it, if there is another."""
         return tuple(self.endpoints[(self._at + step) % len(self.endpoints)] for step in range(len(self.endpoints))[:2])
 
-    def leave(self, endpoint: Endpoint) -> bool:
+    def leave(self, endpoint: EtcdEndpoint) -> bool:
         """Go on to the next server if `endpoint` is the current one. Tells whether the server changed."""
         if endpoint is not self.current or len(self.endpoints) == 1:
             return False

@@ -12,7 +12,7 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 from elastic.errors import Compacted, StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
 
 
-class Meaning(Enum):
+class ErrorMeaning(Enum):
     """The kinds of bad answers."""
 
     UNSENT = auto()
@@ -74,16 +74,16 @@ def plain(text: str) -> str:
     return found[1] if found else text
 
 
-def meaning(error: Any) -> Meaning:
+def meaning(error: Any) -> ErrorMeaning:
     """Read a `grpc.aio.AioRpcError`."""
     text = details(error)
     if any(part in text for part in _STALE_TOKEN):
-        return Meaning.STALE_TOKEN
+        return ErrorMeaning.STALE_TOKEN
     if any(part in text for part in _UNSENT):
-        return Meaning.UNSENT
+        return ErrorMeaning.UNSENT
     if any(part in text for part in _DENIED):
-        return Meaning.REFUSED
-    return Meaning.LOST if error.code() in _UNANSWERED else Meaning.REFUSED
+        return ErrorMeaning.REFUSED
+    return ErrorMeaning.LOST if error.code() in _UNANSWERED else ErrorMeaning.REFUSED
 
 
 def refusal(error: Any, server: object, user: str = "") -> StoreError:
@@ -98,12 +98,12 @@ def refusal(error: Any, server: object, user: str = "") -> StoreError:
         return Compacted(0)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return StoreDenied(f"{text}; is this an etcd of version 3.4 or later?")
-    mend = _mend(said, user)
+    mend = _hint(said, user)
     denied = error.code() in _DENIALS or any(part in text for part in (*_DENIED, *_STALE_TOKEN))
     return StoreDenied(f"{text}{mend}") if denied else StoreError(text)
 
 
-def _mend(said: str, user: str) -> str:
+def _hint(said: str, user: str) -> str:
     """What to do about an answer that has to do with users, "" if it has not."""
     if "user name is empty" in said:
         return ": it asks who this is; add --etcd_user NAME and --etcd_password_file FILE, or the job's secret"

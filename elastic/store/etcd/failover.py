@@ -10,11 +10,11 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, WatchLost
-from elastic.store.etcd.address import Address
-from elastic.store.etcd.endpoint import Endpoint, EtcdOptions, Rotation
-from elastic.store.etcd.errors import NO_USERS, Meaning, cut, details, meaning, refusal, unanswered
+from elastic.store.etcd.address import EtcdAddress
+from elastic.store.etcd.endpoint import EndpointRotation, EtcdEndpoint, EtcdOptions
+from elastic.store.etcd.errors import NO_USERS, ErrorMeaning, cut, details, meaning, refusal, unanswered
 from elastic.store.etcd.stubs import rpc
-from elastic.store.etcd.tls_diagnosis import suspect, why_not
+from elastic.store.etcd.tls_diagnosis import may_be_tls_error, why_not
 from elastic.store.etcd.watch import Metadata, WatchStream
 
 ENDPOINTS_MAX = 32
@@ -27,20 +27,22 @@ PAUSE_S = (0.1, 0.3)
 HASLEADER = ("hasleader", "true")
 """A server that lost its leader refuses at once and ends its streams, where it would leave us waiting."""
 
-Method = Callable[[Endpoint], Any]
+Method = Callable[[EtcdEndpoint], Any]
 """Takes the wanted method from an endpoint's stubs."""
 
 
-class Servers:
+class EtcdServers:
     """Every server of one etcd, and what one client of it knows: its token, its streams, the revisions it saw."""
 
     def __init__(self, endpoints: Sequence[str], options: EtcdOptions, random_source: random.Random) -> None:
         """Read the addresses; nothing is connected yet."""
         if not 0 < len(endpoints) <= ENDPOINTS_MAX:
             raise ConfigError(f"{len(endpoints)} etcd servers; name at least one and at most {ENDPOINTS_MAX}")
-        addresses = {(one.target, one.tls): one for one in map(Address.parse, endpoints)}
+        addresses = {(one.target, one.tls): one for one in map(EtcdAddress.parse, endpoints)}
         self.options = options
-        self.rotation = Rotation([Endpoint(address, options) for address in addresses.values()], random_source)
+        self.rotation = EndpointRotation(
+            [EtcdEndpoint(address, options) for address in addresses.values()], random_source
+        )
         self.revision_seen = 0
         self.replacements = 0
         self.token = ""
@@ -124,16 +126,16 @@ class Servers:
                 answer = await self.call(method(endpoint), request, self.options.try_s)
             except grpc.aio.AioRpcError as error:
                 match meaning(error):
-                    case Meaning.STALE_TOKEN if self.options.user and not last:
+                    case ErrorMeaning.STALE_TOKEN if self.options.user and not last:
                         self._no_users = False  # It may know users since a moment ago.
                         await self._authenticate(endpoint, instead_of=token)
                         continue
-                    case Meaning.REFUSED | Meaning.STALE_TOKEN:
+                    case ErrorMeaning.REFUSED | ErrorMeaning.STALE_TOKEN:
                         endpoint.answered()
                         if gone_is_fine and error.code() is grpc.StatusCode.NOT_FOUND:
                             return None
                         raise refusal(error, endpoint, self.options.user) from error
-                    case Meaning.LOST if not repeat:
+                    case ErrorMeaning.LOST if not repeat:
                         self.blame_for(error, endpoint)
                         text = f"etcd at {endpoint} took a write and did not answer: {error.details()}"
                         raise OutcomeUnknown(text) from error
@@ -171,7 +173,7 @@ class Servers:
         if self.options.user and not self.token and not self._no_users:
             await self._authenticate(self.usable(), instead_of="")
 
-    async def _authenticate(self, endpoint: Endpoint, *, instead_of: str) -> None:
+    async def _authenticate(self, endpoint: EtcdEndpoint, *, instead_of: str) -> None:
         """Get a token in place of an old one, unless another call did so meanwhile.
 
         A password that is refused is not shown again for `REFUSED_PAUSE_S`, unless there is a new one: to check one
@@ -190,7 +192,7 @@ class Servers:
                     raise
                 await self._show_password(endpoint)
 
-    async def _show_password(self, endpoint: Endpoint) -> None:
+    async def _show_password(self, endpoint: EtcdEndpoint) -> None:
         request = rpc.AuthenticateRequest(name=self.options.user, password=self._password)
         try:
             answer = await self.call(endpoint.auth.Authenticate, request, self.options.try_s, metadata=())
@@ -198,7 +200,7 @@ class Servers:
             if NO_USERS in details(error):
                 self.token, self._no_users = "", True
                 return
-            if meaning(error) is Meaning.REFUSED:
+            if meaning(error) is ErrorMeaning.REFUSED:
                 raise refusal(error, endpoint, self.options.user) from error
             raise await self._unanswered(error, endpoint) from error
         self.token, self._refused = answer.token, None
@@ -210,7 +212,7 @@ class Servers:
         before, self._password = self._password, self.options.password_again() or self._password
         return self._password != before
 
-    def usable(self) -> Endpoint:
+    def usable(self) -> EtcdEndpoint:
         """The current server; raises when this client was closed."""
         if self.closed:
             raise StoreUnavailable("this client of etcd was closed")
@@ -227,13 +229,13 @@ class Servers:
             stream.lose(WatchLost(f"another store answers: it is at revision {revision}, {seen} was seen before"))
         self.streams.clear()  # what they still deliver is the other store's, and counts no longer
 
-    def blame_for(self, error: Any, endpoint: Endpoint) -> StoreUnavailable:
+    def blame_for(self, error: Any, endpoint: EtcdEndpoint) -> StoreUnavailable:
         """Leave a server for a grpc error; returns the error to raise."""
         result = unanswered(error, endpoint)
         self.blame(endpoint, str(result), silent=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
         return result
 
-    async def _unanswered(self, error: Any, endpoint: Endpoint) -> StoreError:
+    async def _unanswered(self, error: Any, endpoint: EtcdEndpoint) -> StoreError:
         """Leave a server for a grpc error; the error to raise. It names TLS or the secret if they are the reason.
 
         While no server has ever answered, and each is found to be of another mind about these, it is a `StoreDenied`:
@@ -244,7 +246,7 @@ class Servers:
             endpoint.misfit, trouble = endpoint.passage.refused, endpoint.passage.trouble
             if trouble:
                 result = self.last_error = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}")
-        elif suspect(details(error)):
+        elif may_be_tls_error(details(error)):
             endpoint.misfit = await why_not(endpoint.address, self.options.certificates)
             if endpoint.tls and not self.closed:  # The next connection has the files as they are then.
                 self.keep(asyncio.create_task(endpoint.disconnect()))
@@ -254,7 +256,7 @@ class Servers:
         final = not self._met and all(one.misfit for one in self.rotation.endpoints)
         return StoreDenied(text) if final else StoreUnavailable(text)
 
-    def blame(self, endpoint: Endpoint, why: str, *, silent: bool) -> None:
+    def blame(self, endpoint: EtcdEndpoint, why: str, *, silent: bool) -> None:
         """Leave a server that did not answer, and take the watches along.
 
         If it is the only one, its watches stay: they share its connection, and are as well as the next request. After

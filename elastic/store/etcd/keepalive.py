@@ -17,7 +17,7 @@ from elastic.store.etcd.errors import cut, late
 from elastic.store.etcd.stubs import rpc
 
 
-class Refreshing:
+class KeepaliveStream:
     """Keeps the stream open from one refresh to the next."""
 
     def __init__(self) -> None:

@@ -77,7 +77,7 @@ kv, rpc = _load()
 """Messages of keys and events, and messages of requests and answers."""
 
 
-class Stub:
+class ServiceStub:
     """The methods of one of etcd's services over one channel, by their names."""
 
     def __init__(self, service: str, channel: Any) -> None:

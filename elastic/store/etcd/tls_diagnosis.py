@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from elastic._net import connected
 from elastic.errors import ConfigError
-from elastic.store.auth_proxy.protocol import is_porter
-from elastic.store.etcd.address import Address
-from elastic.store.http2_probe import GREETING, first_words, is_http2
+from elastic.store.auth_proxy.protocol import is_auth_proxy
+from elastic.store.etcd.address import EtcdAddress
+from elastic.store.http2_probe import GREETING, is_http2, read_first_bytes
 from elastic.store.tls import Certificates
 
 LIMIT_S = 1.0
@@ -38,16 +38,16 @@ _NO_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME."""
 
 
-def suspect(text: str) -> bool:
+def may_be_tls_error(text: str) -> bool:
     """Tell whether gRPC's text of a failed connection may come from TLS, or from its absence."""
     return _MAYBE.search(text) is not None
 
 
-async def why_not(address: Address, certificates: Certificates) -> str:
+async def why_not(address: EtcdAddress, certificates: Certificates) -> str:
     """What is wrong with TLS between us and this server, and the mend; "" if it cannot be told, or nothing is."""
     host, _, port = address.target.rpartition(":")
     host = host.strip("[]")
-    server = _Server(host, int(port), certificates)
+    server = _ProbedServer(host, int(port), certificates)
     try:
         return await (server.over_tls() if address.tls or certificates else server.in_plain())
     except ConfigError as error:  # A file is gone, or being written.
@@ -56,7 +56,7 @@ async def why_not(address: Address, certificates: Certificates) -> str:
         return ""
 
 
-class _Server:
+class _ProbedServer:
     """One server, asked as often as it takes."""
 
     def __init__(self, host: str, port: int, certificates: Certificates) -> None:
@@ -66,8 +66,8 @@ class _Server:
 
     async def in_plain(self) -> str:
         """Whether it wants TLS where none was spoken, or the secret of a job."""
-        head = await first_words(self._host, self._port)
-        if is_porter(head):
+        head = await read_first_bytes(self._host, self._port)
+        if is_auth_proxy(head):
             return _PORTER
         if is_http2(head):
             return ""
@@ -95,8 +95,8 @@ class _Server:
             pass
         else:
             return ""
-        head = await first_words(self._host, self._port)
-        if is_porter(head):
+        head = await read_first_bytes(self._host, self._port)
+        if is_auth_proxy(head):
             return _PORTER
         if is_http2(head):
             return "it speaks no TLS; write http:// before the server, and leave out --etcd_ca, --etcd_cert, --etcd_key"

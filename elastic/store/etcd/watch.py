@@ -20,13 +20,13 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.core.kv import NOW, Batch, Change, Range
+from elastic.core.kv import NOW, KeyChange, KeyRange, WatchBatch
 from elastic.errors import StoreError, StoreUnavailable, TooLarge, WatchLost
 from elastic.store.etcd.codec import change, span
-from elastic.store.etcd.endpoint import Endpoint
-from elastic.store.etcd.errors import Meaning, details, meaning, refusal, watch_end
+from elastic.store.etcd.endpoint import EtcdEndpoint
+from elastic.store.etcd.errors import ErrorMeaning, details, meaning, refusal, watch_end
 from elastic.store.etcd.stubs import rpc
-from elastic.store.protocol import More
+from elastic.store.protocol import WatchExtension
 
 GATHER_S = 0.002
 """One revision that touches several ranges arrives in as many messages; so long they are waited for."""
@@ -40,7 +40,7 @@ class WatchStream:
     """A watch over `ranges` (disjoint) from `from_revision` on (`NOW` is etcd's 0), at `endpoint`."""
 
     def __init__(
-        self, endpoint: Endpoint, ranges: Sequence[Range], from_revision: int, seen: int, create_limit_s: float
+        self, endpoint: EtcdEndpoint, ranges: Sequence[KeyRange], from_revision: int, seen: int, create_limit_s: float
     ) -> None:
         """Remember what to watch; `batches` opens the stream. The store was `seen` at that revision before."""
         self.endpoint = endpoint
@@ -74,8 +74,8 @@ class WatchStream:
         return arrived
 
     async def batches(
-        self, metadata: Metadata, check: Callable[[], Awaitable[None]], more: More | None = None
-    ) -> AsyncGenerator[Batch, None]:
+        self, metadata: Metadata, check: Callable[[], Awaitable[None]], more: WatchExtension | None = None
+    ) -> AsyncGenerator[WatchBatch, None]:
         """Open the stream and yield what comes, one batch for each revision, first an empty one.
 
         `check` is awaited if the server was behind what was seen when it took the watch; it raises if the server is not
@@ -99,7 +99,7 @@ class WatchStream:
             early = self._ranges
             if more is not None:
                 await more.offer(partial(self._take_on, call))
-            yield Batch(begins_after, ())
+            yield WatchBatch(begins_after, ())
             async with aclosing(self._deliver(held, begins_after, early)) as delivered:
                 async for batch in delivered:
                     yield batch
@@ -113,7 +113,7 @@ class WatchStream:
         if not pump.cancelled() and (error := pump.exception()) is not None:
             self._put(error)
 
-    async def _take_on(self, call: Any, ranges: Sequence[Range], from_revision: int) -> None:
+    async def _take_on(self, call: Any, ranges: Sequence[KeyRange], from_revision: int) -> None:
         """Watch more ranges on the stream that stands: a new one would cost several times as much."""
         self._ranges += tuple(ranges)
         try:
@@ -123,7 +123,7 @@ class WatchStream:
             self.broken = True
             self.lose(StoreUnavailable(f"etcd at {self.endpoint} did not take a range to watch in time"))
 
-    async def _send(self, call: Any, ranges: Sequence[Range], from_revision: int) -> None:
+    async def _send(self, call: Any, ranges: Sequence[KeyRange], from_revision: int) -> None:
         """Ask for every range; an error here is also seen, with its text, by the pump."""
         for watched in ranges:
             request = rpc.WatchCreateRequest(start_revision=from_revision, **span(watched))
@@ -144,7 +144,7 @@ class WatchStream:
             self.broken = True
             self.lose(WatchLost(f"etcd at {self.endpoint} closed the watch"))
         except grpc.aio.AioRpcError as error:
-            if meaning(error) is Meaning.REFUSED:
+            if meaning(error) is ErrorMeaning.REFUSED:
                 refused = refusal(error, self.endpoint)
                 # Many large changes at once do not fit into one response; a listing has them in pages.
                 self.lose(WatchLost(str(refused)) if isinstance(refused, TooLarge) else refused)
@@ -182,7 +182,9 @@ class WatchStream:
                     held.append(response)
         return held, revisions
 
-    async def _deliver(self, held: list[Any], after: int, early: Sequence[Range]) -> AsyncGenerator[Batch, None]:
+    async def _deliver(
+        self, held: list[Any], after: int, early: Sequence[KeyRange]
+    ) -> AsyncGenerator[WatchBatch, None]:
         """Yield batches in the order of their revisions until an error ends it.
 
         Nothing up to the revision `after` is told of the ranges that were taken first: of a watch from now, one range
@@ -194,7 +196,7 @@ class WatchStream:
             end: StoreError | None = None
             if not responses:
                 responses = await self._take()
-            changes: list[Change] = []
+            changes: list[KeyChange] = []
             for response in responses:
                 try:
                     changes += [
@@ -211,7 +213,7 @@ class WatchStream:
                 raise WatchLost("changes came out of order")
             for revision, group in groupby(changes, key=lambda each: each.entry.mod_revision):
                 delivered = max(delivered, revision)
-                yield Batch(revision, tuple(group))
+                yield WatchBatch(revision, tuple(group))
             if end is not None:
                 raise end
             responses = []

@@ -27,7 +27,7 @@ Trees = Mapping[str, Any]
 log = logging.getLogger(__name__)
 
 
-class Saver:
+class AsyncSaver:
     """Saves into one folder, one checkpoint at a time. `newest` is the last one published, by step and folder."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Saver:
         from elastic.train.statedict import host_copy
 
         for name, tree in replicated.items():
-            host_copy.refuse_sharded(name, tree)
+            host_copy.require_replicated(name, tree)
         self._copies = self._copies or host_copy.HostCopy()
         mine = replicated if self._checkpoints.rank == 0 else {}
         copied = self._copies.take({"replicated": dict(mine), "sharded": dict(sharded or {})})
@@ -109,7 +109,9 @@ class Saver:
             from elastic.train.checkpoint import collective_save
 
             if sharded:
-                target = collective_save.Together(self._checkpoints, self._group, step).save(replicated, sharded, also)
+                target = collective_save.CollectiveSave(self._checkpoints, self._group, step).save(
+                    replicated, sharded, also
+                )
             else:
                 target = collective_save.save_replicated(self._checkpoints, step, replicated, also)
             self.newest = (step, target)

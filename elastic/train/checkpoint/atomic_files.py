@@ -45,14 +45,14 @@ def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint
     return f"{where}: {error.strerror or error}; mend that, or give another {other}"
 
 
-def passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Tell whether a disk or a network is behind an error, which may do better at the next try."""
     cause = error.__cause__
-    return cause is not None and ((isinstance(cause, OSError) and cause.errno not in _LASTING) or passing(cause))
+    return cause is not None and ((isinstance(cause, OSError) and cause.errno not in _LASTING) or is_transient(cause))
 
 
 @contextmanager
-def explained(doing: str, folder: Path, other: str = "--checkpoint_dir") -> Iterator[None]:
+def as_checkpoint_error(doing: str, folder: Path, other: str = "--checkpoint_dir") -> Iterator[None]:
     """Turn an OSError inside the block into a CheckpointError that names the mend."""
     try:
         yield

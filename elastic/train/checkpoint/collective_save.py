@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 def save_replicated(checkpoints: Checkpoints, step: int, trees: Trees, also: Any) -> Path:
     """Write a checkpoint of replicated parts, on rank 0; its folder."""
-    with atomic_files.explained(f"saving step {step}", checkpoints.folder):
+    with atomic_files.as_checkpoint_error(f"saving step {step}", checkpoints.folder):
         staged = checkpoints.stage()
         try:
             return checkpoints.publish(staged, step, _write_all(staged, _with(trees, also)))
@@ -48,11 +48,11 @@ def _with(trees: Trees, also: Any) -> Trees:
     return {**trees, **further}
 
 
-def _write_all(staged: Path, trees: Trees) -> dict[str, manifest.Part]:
+def _write_all(staged: Path, trees: Trees) -> dict[str, manifest.PartFile]:
     return {name: write(staged, name, tree) for name, tree in trees.items()}
 
 
-class _Offer(msgspec.Struct, frozen=True):
+class _SaveOffer(msgspec.Struct, frozen=True):
     """What rank 0 says before a save (the staging folder's name) and after it (the checkpoint's), or why there is none.
 
     `folder` is the checkpoint folder on `host`.
@@ -65,7 +65,7 @@ class _Offer(msgspec.Struct, frozen=True):
     fenced: bool = False
 
 
-class _Report(msgspec.Struct, frozen=True):
+class _SaveReport(msgspec.Struct, frozen=True):
     """What a rank says of the staging folder, and of what it wrote there: part, then file.
 
     `first` tells an error of this rank's own disk from one that it only heard of.
@@ -74,12 +74,12 @@ class _Report(msgspec.Struct, frozen=True):
     host: str
     folder: str
     sees: bool = False
-    files: dict[str, dict[str, manifest.Part]] = {}
+    files: dict[str, dict[str, manifest.PartFile]] = {}
     error: str = ""
     first: bool = False
 
 
-class Together:
+class CollectiveSave:
     """One save by all ranks."""
 
     def __init__(self, checkpoints: Checkpoints, group: Any, step: int) -> None:
@@ -114,10 +114,10 @@ class Together:
     def _stage(self) -> Path:
         return self.checkpoints.stage()
 
-    def _write(self, staged: Path, replicated: Trees, parts: Mapping[str, Trees], also: Any) -> _Report:
+    def _write(self, staged: Path, replicated: Trees, parts: Mapping[str, Trees], also: Any) -> _SaveReport:
         error, first, files = "", False, {}
         try:
-            with atomic_files.explained(self.doing, self.checkpoints.folder):
+            with atomic_files.as_checkpoint_error(self.doing, self.checkpoints.folder):
                 for name, flat in parts.items():
                     files[name] = sharded_part.write(staged / name, flat, self.group)
                 if self.rank == 0:
@@ -128,9 +128,9 @@ class Together:
             error = f"{self.doing} failed on rank {self.rank}: {type(problem).__name__}: {problem}"
         return self._report(files=files, error=error, first=first)
 
-    def _publish(self, staged: Path, reports: list[_Report]) -> Path:
+    def _publish(self, staged: Path, reports: list[_SaveReport]) -> Path:
         """Check that the files of all ranks are here, and publish."""
-        parts: dict[str, dict[str, manifest.Part]] = {}
+        parts: dict[str, dict[str, manifest.PartFile]] = {}
         for report in reports:
             for name, files in report.files.items():
                 if not name:
@@ -146,41 +146,41 @@ class Together:
             atomic_files.sync_folder(staged / name)
         return self.checkpoints.publish(staged, self.step, reports[0].files[""], parts, self.world)
 
-    def _offer(self, make: Callable[[], Path]) -> _Offer:
+    def _offer(self, make: Callable[[], Path]) -> _SaveOffer:
         """Rank 0 makes something and all learn its name, or raise why it could not be made."""
         said = None
         if self.rank == 0:
             name, error, fenced = "", "", False
             try:
-                with atomic_files.explained(self.doing, self.checkpoints.folder):
+                with atomic_files.as_checkpoint_error(self.doing, self.checkpoints.folder):
                     name = make().name
             except CheckpointError as problem:
                 error, fenced = str(problem), isinstance(problem, CheckpointFenced)
             except Exception as problem:  # noqa: BLE001  # The others wait for a word.
                 error = f"{self.doing} failed: {type(problem).__name__}: {problem}"
-            said = _Offer(name, self.host, str(self.checkpoints.folder.absolute()), error, fenced)
+            said = _SaveOffer(name, self.host, str(self.checkpoints.folder.absolute()), error, fenced)
         offer = said if self.world == 1 else self._heard(said)
         assert offer is not None
         if offer.error:
             raise (CheckpointFenced if offer.fenced else CheckpointError)(offer.error)
         return offer
 
-    def _heard(self, said: _Offer | None) -> _Offer:
+    def _heard(self, said: _SaveOffer | None) -> _SaveOffer:
         first = dist.get_global_rank(self.group, 0) if self.group is not None else 0
         data = None if said is None else msgspec.json.encode(said)
-        return msgspec.json.decode(byte_collectives.broadcast(data, first, self.group), type=_Offer)
+        return msgspec.json.decode(byte_collectives.broadcast(data, first, self.group), type=_SaveOffer)
 
-    def _report(self, **known: Any) -> _Report:
-        return _Report(self.host, str(self.checkpoints.folder.absolute()), **known)
+    def _report(self, **known: Any) -> _SaveReport:
+        return _SaveReport(self.host, str(self.checkpoints.folder.absolute()), **known)
 
-    def _gather(self, report: _Report) -> list[_Report]:
+    def _gather(self, report: _SaveReport) -> list[_SaveReport]:
         if self.world == 1:
             return [report]
         said = byte_collectives.gather(msgspec.json.encode(report), self.group)
-        return [msgspec.json.decode(one, type=_Report) for one in said]
+        return [msgspec.json.decode(one, type=_SaveReport) for one in said]
 
 
-def _is_there(path: Path, part: manifest.Part) -> bool:
+def _is_there(path: Path, part: manifest.PartFile) -> bool:
     try:
         return path.stat().st_size == part.size
     except OSError:

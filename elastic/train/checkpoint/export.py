@@ -18,7 +18,7 @@ from typing import Any
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ElasticError
 from elastic.train.checkpoint import atomic_files, manifest
-from elastic.train.checkpoint.folder import Candidate, Checkpoints
+from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
 from elastic.train.checkpoint.manifest import PARTS
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def export(checkpoint: str | os.PathLike[str], file: str | os.PathLike[str], par
     trees = _read(Path(checkpoint), tuple(dict.fromkeys(parts)))
     target = Path(file)
     content = {**trees, PARTS: list(trees)} if len(trees) > 1 else next(iter(trees.values()))
-    with atomic_files.explained(f"exporting to {target.name}", target.absolute().parent, "file"):
+    with atomic_files.as_checkpoint_error(f"exporting to {target.name}", target.absolute().parent, "file"):
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(target, content)
     return target
@@ -59,12 +59,12 @@ def _read(place: Path, names: Sequence[str]) -> dict[str, Any]:
     raise CheckpointError(f"there is no checkpoint in {place} that can be read")
 
 
-def _candidates(checkpoints: Checkpoints, place: Path) -> list[Candidate]:
+def _candidates(checkpoints: Checkpoints, place: Path) -> list[CheckpointCandidate]:
     entry = manifest.entry_of(place)
-    return checkpoints.candidates() if entry is None else [Candidate(entry, manifest.read_meta(entry))]
+    return checkpoints.candidates() if entry is None else [CheckpointCandidate(entry, manifest.read_meta(entry))]
 
 
-def _part(candidate: Candidate, name: str) -> Any:
+def _part(candidate: CheckpointCandidate, name: str) -> Any:
     from elastic.train.checkpoint import replicated_part, sharded_part
 
     if name in candidate.meta.parts:

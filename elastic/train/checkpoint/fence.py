@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"\d{10,19}")
 _MARK = re.compile(r"(?P<incarnation>[^/]{1,128})/(?P<g>\d{1,19})")
 
 
-class Claim(msgspec.Struct, frozen=True):
+class FenceClaim(msgspec.Struct, frozen=True):
     """One claim as it stands on disk: whose folder it is, and the checkpoints that count from before it.
 
     `incarnations` are those that ever owned the folder, this one included, the newest last.
@@ -61,7 +61,7 @@ class Claim(msgspec.Struct, frozen=True):
         return mark == self.mark or name in self.accepted or mark.rpartition("/")[0] not in self.incarnations
 
 
-_claim = msgspec.json.Decoder(Claim)
+_claim = msgspec.json.Decoder(FenceClaim)
 
 
 def claim(folder: Path, mark: str) -> str:
@@ -75,7 +75,7 @@ def claim(folder: Path, mark: str) -> str:
     incarnation, _ = _split(mark)
     fence = folder / FENCE
     taken_by = ""
-    with atomic_files.explained("claiming the checkpoint folder", folder):
+    with atomic_files.as_checkpoint_error("claiming the checkpoint folder", folder):
         fence.mkdir(parents=True, exist_ok=True)
         for _ in range(CLAIM_TRIES_MAX):
             staged = atomic_files.staging(fence, ".claim-")
@@ -91,7 +91,7 @@ def claim(folder: Path, mark: str) -> str:
                 owners = (*before, incarnation)[-INCARNATIONS_MAX:]
                 if standing is not None and incarnation in standing.incarnations[:-1]:
                     taken_by = standing.mark
-                document = Claim(mark, _accepted(folder, standing), owners)
+                document = FenceClaim(mark, _accepted(folder, standing), owners)
                 atomic_files.write(staged / CLAIM, msgspec.json.encode(document))
                 if atomic_files.publish(staged, fence / f"{number + 1:010d}"):
                     _prune(fence)
@@ -120,9 +120,9 @@ def check(folder: Path, mark: str) -> None:
         )
 
 
-def current(folder: Path) -> Claim | None:
+def current(folder: Path) -> FenceClaim | None:
     """Read the claim that counts, None if the folder was never claimed."""
-    with atomic_files.explained("reading the mark", folder):
+    with atomic_files.as_checkpoint_error("reading the mark", folder):
         return _newest(folder / FENCE)[1]
 
 
@@ -139,7 +139,7 @@ def _split(mark: str) -> tuple[str, int]:
     return match["incarnation"], int(match["g"])
 
 
-def _newest(fence: Path) -> tuple[int, Claim | None]:
+def _newest(fence: Path) -> tuple[int, FenceClaim | None]:
     """Find the highest claim and its number; (0, None) if there is none. One that vanishes was pruned: look again."""
     for _ in range(CLAIM_TRIES_MAX):
         numbers = _numbers(fence)
@@ -162,7 +162,7 @@ def _numbers(fence: Path) -> list[int]:
         return []
 
 
-def _accepted(folder: Path, standing: Claim | None) -> tuple[str, ...]:
+def _accepted(folder: Path, standing: FenceClaim | None) -> tuple[str, ...]:
     """List the checkpoints that count under the claim that stands now (all, if there is none)."""
     names: list[str] = []
     for entry in manifest.entries(folder):

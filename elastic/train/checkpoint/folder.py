@@ -13,8 +13,8 @@ import msgspec
 
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, fence, manifest
-from elastic.train.checkpoint.reader import Candidate as Candidate
-from elastic.train.checkpoint.reader import Reader
+from elastic.train.checkpoint.reader import CheckpointCandidate as CheckpointCandidate
+from elastic.train.checkpoint.reader import CheckpointReader
 
 RELISTS_MAX = 5
 """How often `load` lists again because what it was about to read was replaced by newer ones meanwhile."""
@@ -36,8 +36,8 @@ class Loaded:
         return self.parts[part]
 
 
-class Checkpoints(Reader):
-    """The checkpoints in one folder, to be read (see `Reader`) and written."""
+class Checkpoints(CheckpointReader):
+    """The checkpoints in one folder, to be read (see `CheckpointReader`) and written."""
 
     def save(self, step: int, /, **parts: Any) -> Path | None:
         """Write a checkpoint of `step`; its folder once the disk has it, None on every rank but 0.
@@ -49,7 +49,7 @@ class Checkpoints(Reader):
         if self.rank != 0:
             return None
         check_names(step, parts)
-        with atomic_files.explained(f"saving step {step}", self.folder):
+        with atomic_files.as_checkpoint_error(f"saving step {step}", self.folder):
             staged = self.stage()
             try:
                 return self.publish(staged, step, {name: write(staged, name, part) for name, part in parts.items()})
@@ -66,15 +66,15 @@ class Checkpoints(Reader):
         self,
         staged: Path,
         step: int,
-        parts: Mapping[str, manifest.Part],
-        sharded: Mapping[str, Mapping[str, manifest.Part]] | None = None,
+        parts: Mapping[str, manifest.PartFile],
+        sharded: Mapping[str, Mapping[str, manifest.PartFile]] | None = None,
         world: int = 1,
     ) -> Path:
         """Make what lies in `staged` the checkpoint of `step`, in one rename, and remove what is too old.
 
         Its files are as `parts` and `sharded` say, and on the disk. Raises OSError, CheckpointFenced.
         """
-        meta = manifest.Meta(
+        meta = manifest.CheckpointMeta(
             step=step,
             generation=self.generation,
             mark=self.mark,
@@ -168,14 +168,14 @@ def check_names(step: int, parts: Iterable[str]) -> None:
         raise ValueError(f"parts are named as Python names are, not {', '.join(parts)}")
 
 
-def write(staged: Path, name: str, tree: Any) -> manifest.Part:
+def write(staged: Path, name: str, tree: Any) -> manifest.PartFile:
     """Write one replicated part into a staged folder. Raises OSError; CheckpointError if it would not be loaded."""
     from elastic.train.checkpoint import replicated_part
 
     return replicated_part.write(staged / f"{name}.pt", tree)
 
 
-def _is_stray(entry: manifest.Entry, claim: fence.Claim | None) -> bool:
+def _is_stray(entry: manifest.CheckpointEntry, claim: fence.FenceClaim | None) -> bool:
     """Tell whether a checkpoint was written by an older world after `claim`. A damaged one is not told from others."""
     try:
         return claim is not None and not claim.counts(entry.name, manifest.read_meta(entry).mark)

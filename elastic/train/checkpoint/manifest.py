@@ -39,7 +39,7 @@ _NAME = re.compile(r"step-(\d{10,19})\.g(\d{1,19})")
 _FILE = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+class PartFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of a checkpoint: its size and a checksum of its content, in hex. One of the two checksums is empty."""
 
     size: int
@@ -47,7 +47,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     crc32: str = ""
 
 
-class Meta(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What `meta.json` holds. `mark` is the fence's at the time, "" without one; `at` is wall clock, for people.
 
     `parts` are the replicated ones by name, each the file `<name>.pt`. `sharded` are the others: name, then file in the
@@ -57,25 +57,25 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     generation: int
     mark: str
-    parts: dict[str, Part]
+    parts: dict[str, PartFile]
     at: float
-    sharded: dict[str, dict[str, Part]] = {}
+    sharded: dict[str, dict[str, PartFile]] = {}
     world: int = 1
     schema: int = SCHEMA
 
     @property
-    def files(self) -> dict[str, Part]:
+    def files(self) -> dict[str, PartFile]:
         """Every file of the checkpoint but this one, by its path in the folder."""
         return {f"{name}.pt": part for name, part in self.parts.items()} | {
             f"{name}/{file}": part for name, files in self.sharded.items() for file, part in files.items()
         }
 
 
-_meta = msgspec.json.Decoder(Meta)
+_meta = msgspec.json.Decoder(CheckpointMeta)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Entry:
+class CheckpointEntry:
     """One checkpoint by its name. Entries sort from old to new: by step, then by generation."""
 
     step: int
@@ -93,13 +93,13 @@ def name(step: int, generation: int) -> str:
     return f"step-{step:010d}.g{generation}"
 
 
-def entry_of(folder: Path) -> Entry | None:
+def entry_of(folder: Path) -> CheckpointEntry | None:
     """Read the name of one checkpoint's folder; None if it is not one."""
     match = _NAME.fullmatch(folder.name)
-    return None if match is None else Entry(int(match[1]), int(match[2]), folder)
+    return None if match is None else CheckpointEntry(int(match[1]), int(match[2]), folder)
 
 
-def entries(folder: Path) -> list[Entry]:
+def entries(folder: Path) -> list[CheckpointEntry]:
     """List the checkpoints in a folder, newest first. A folder that is not there has none."""
     try:
         paths = list(folder.iterdir())
@@ -108,7 +108,7 @@ def entries(folder: Path) -> list[Entry]:
     return sorted((entry for path in paths if (entry := entry_of(path)) is not None), reverse=True)
 
 
-def read_meta(entry: Entry) -> Meta:
+def read_meta(entry: CheckpointEntry) -> CheckpointMeta:
     """Read what a checkpoint says of itself; CheckpointDamaged says what is wrong with it."""
     try:
         meta = _meta.decode((entry.folder / META).read_bytes())

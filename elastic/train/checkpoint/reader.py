@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CheckpointCandidate:
     """A checkpoint that counts and can be tried."""
 
-    entry: manifest.Entry
-    meta: manifest.Meta
+    entry: manifest.CheckpointEntry
+    meta: manifest.CheckpointMeta
 
     @property
     def step(self) -> int:
@@ -49,7 +49,7 @@ class Candidate:
         return self.entry.folder
 
 
-class Reader:
+class CheckpointReader:
     """The checkpoints in one folder, as one worker sees them.
 
     Everything has a default from the environment that elastic-launch sets. `mark` is what the fence must say for this
@@ -86,7 +86,7 @@ class Reader:
         """Those of them that a disk or a network withheld: another try may read them."""
         self._said: set[Path] = set()
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[CheckpointCandidate]:
         """List the checkpoints that count, newest first. Nothing but their meta.json is read.
 
         One whose meta.json is damaged is left out, with a line that says what is wrong, and so is one that an older
@@ -95,9 +95,9 @@ class Reader:
         claim = fence.current(self.folder)
         if self.mark and claim is not None and fence.overtaken(self.mark, claim.mark):
             fence.check(self.folder, self.mark)
-        with atomic_files.explained("listing the checkpoints", self.folder):
+        with atomic_files.as_checkpoint_error("listing the checkpoints", self.folder):
             entries = manifest.entries(self.folder)
-        found: list[Candidate] = []
+        found: list[CheckpointCandidate] = []
         for entry in entries:
             try:
                 meta = manifest.read_meta(entry)
@@ -106,7 +106,7 @@ class Reader:
                     self._skip(entry.folder, error)
                 continue
             if claim is None or claim.counts(entry.name, meta.mark):
-                found.append(Candidate(entry, meta))
+                found.append(CheckpointCandidate(entry, meta))
             else:
                 self._say_once(
                     entry.folder,
@@ -119,7 +119,7 @@ class Reader:
         self.damaged.clear()
         self.passing.clear()
 
-    def read(self, candidate: Candidate, *, map_location: Any = "cpu") -> dict[str, Any]:
+    def read(self, candidate: CheckpointCandidate, *, map_location: Any = "cpu") -> dict[str, Any]:
         """Read the replicated parts of a checkpoint, each verified while it is read.
 
         Raises CheckpointDamaged, with the line for people already said, and CheckpointError for a part that
@@ -137,7 +137,9 @@ class Reader:
                 self._skip(candidate.folder, error)
             raise
 
-    def read_sharded(self, candidate: Candidate, name: str, template: Template, group: Any = None) -> dict[str, Any]:
+    def read_sharded(
+        self, candidate: CheckpointCandidate, name: str, template: Template, group: Any = None
+    ) -> dict[str, Any]:
         """Read a sharded part, whatever world size wrote it, into what `template` makes for it.
 
         Every rank of `group`, one of gloo's, calls it, and all see the folder. Tensors are filled in place, DTensors
@@ -158,7 +160,7 @@ class Reader:
                 self._skip(candidate.folder, error)
             raise
 
-    def verify(self, candidate: Candidate) -> None:
+    def verify(self, candidate: CheckpointCandidate) -> None:
         """Read all files of a checkpoint once; CheckpointDamaged when one is not what its meta.json says."""
         from elastic.train.checkpoint import replicated_part
 
@@ -174,7 +176,7 @@ class Reader:
                 "bring one back, or remove them all to start over"
             )
 
-    def await_mark(self) -> fence.Claim | None:
+    def await_mark(self) -> fence.FenceClaim | None:
         """Wait until this worker's generation owns the folder; at once None where nothing is fenced.
 
         Raises CheckpointFenced when a newer generation has it, and CheckpointError when no mark of ours comes: then
@@ -209,7 +211,7 @@ class Reader:
 
     def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
         self.damaged[folder.name] = str(error)
-        if atomic_files.passing(error):
+        if atomic_files.is_transient(error):
             self.passing.add(folder.name)
         self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
 

@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 """Bytes that are written and summed at a time: few enough to be in the processor's cache for both."""
 
 
-class Summed:
+class ChecksumWriter:
     """A file for torch.save that sums what passes and remembers why a write failed (torch only says that it did)."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -63,12 +63,12 @@ class Summed:
         return self._file.fileno()
 
     @property
-    def part(self) -> manifest.Part:
+    def part(self) -> manifest.PartFile:
         """What meta.json says of the file."""
-        return manifest.Part(self._size, crc32=f"{self._crc:08x}")
+        return manifest.PartFile(self._size, crc32=f"{self._crc:08x}")
 
 
-def write(path: Path, tree: Any) -> manifest.Part:
+def write(path: Path, tree: Any) -> manifest.PartFile:
     """Write a part into a new file and wait until the disk has it.
 
     Raises OSError, and CheckpointError when the tree holds what `read` would refuse.
@@ -76,7 +76,7 @@ def write(path: Path, tree: Any) -> manifest.Part:
     import torch
 
     with path.open("xb", buffering=CHUNK) as file:
-        summed = Summed(file)
+        summed = ChecksumWriter(file)
         try:
             torch.save(tree, cast("IO[bytes]", summed))
         except RuntimeError as error:
@@ -84,18 +84,18 @@ def write(path: Path, tree: Any) -> manifest.Part:
                 raise
             raise summed.failure from error
         os.fsync(summed.fileno())
-    refuse_unsafe(path, path.stem)
+    require_loadable_file(path, path.stem)
     return summed.part
 
 
-def refuse_unsafe(file: Any, part: str) -> None:
+def require_loadable_file(file: Any, part: str) -> None:
     """Raise CheckpointError if `file`, written by torch.save, would not be loaded again."""
     import torch
 
-    refuse(sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file)), part)
+    require_loadable(sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file)), part)
 
 
-def refuse(unsafe: Sequence[str], part: str) -> None:
+def require_loadable(unsafe: Sequence[str], part: str) -> None:
     """Raise CheckpointError if there are such classes in a part."""
     if unsafe:
         raise CheckpointError(
@@ -104,7 +104,7 @@ def refuse(unsafe: Sequence[str], part: str) -> None:
         )
 
 
-def read(path: Path, part: manifest.Part, map_location: Any) -> Any:
+def read(path: Path, part: manifest.PartFile, map_location: Any) -> Any:
     """Read a part; CheckpointDamaged when its file is not what `part` says.
 
     One thread sums the file while this one loads it, so that a cold file is read from the disk once. What was loaded
@@ -128,7 +128,7 @@ def read(path: Path, part: manifest.Part, map_location: Any) -> Any:
         ) from error
 
 
-def verify(path: Path, part: manifest.Part) -> None:
+def verify(path: Path, part: manifest.PartFile) -> None:
     """Read a file once; CheckpointDamaged when it is not what `part` says."""
     import hashlib
 
@@ -145,7 +145,7 @@ def verify(path: Path, part: manifest.Part) -> None:
         raise CheckpointDamaged(f"the checksum of {path.name} is wrong")
 
 
-def _check_size(path: Path, size: int, part: manifest.Part) -> None:
+def _check_size(path: Path, size: int, part: manifest.PartFile) -> None:
     if size != part.size:
         raise CheckpointDamaged(f"{path.name} has {size} bytes instead of {part.size}")
 

@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
 from elastic.train.comm import byte_collectives, rank_errors
-from elastic.train.statedict.sharded import Stored, Template
+from elastic.train.statedict.sharded import SavedTensor, Template
 
 METADATA = ".metadata"
 
@@ -56,13 +56,13 @@ def alone(group: Any) -> bool:
     return group is None and not (dist.is_available() and dist.is_initialized())
 
 
-def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, manifest.Part]:
+def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, manifest.PartFile]:
     """Write a part into a new folder, every rank of `group` its own shards; the files that this rank wrote.
 
     They are on the disk when this returns. Raises OSError where one is the cause on this rank, CheckpointError for
     what went wrong elsewhere; all ranks raise if one does.
     """
-    writer = _Writer(folder)
+    writer = _ShardWriter(folder)
     try:
         with _explained("saving", folder):
             _call(save, dict(flat), storage_writer=writer, planner=_SavePlanner(folder.name), process_group=group)
@@ -74,7 +74,7 @@ def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, manife
     return writer.fs.written
 
 
-def read(folder: Path, files: Mapping[str, manifest.Part], template: Template, group: Any) -> dict[str, Any]:
+def read(folder: Path, files: Mapping[str, manifest.PartFile], template: Template, group: Any) -> dict[str, Any]:
     """Read into what `template` makes: its tensors are filled in place. Every rank of `group` calls it.
 
     Each file is verified by one rank, `.metadata` by all. Raises CheckpointDamaged and CheckpointError, on all ranks.
@@ -83,18 +83,18 @@ def read(folder: Path, files: Mapping[str, manifest.Part], template: Template, g
     state = template(_stored(metadata(folder)))
     planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with _explained("loading", folder):
-        _call(load, state, storage_reader=_Reader(folder), planner=planner, process_group=group)
+        _call(load, state, storage_reader=_ShardReader(folder), planner=planner, process_group=group)
     return state
 
 
-def _stored(found: Metadata) -> dict[str, Stored | None]:
+def _stored(found: Metadata) -> dict[str, SavedTensor | None]:
     return {
-        key: Stored(tuple(one.size), one.properties.dtype) if isinstance(one, TensorStorageMetadata) else None
+        key: SavedTensor(tuple(one.size), one.properties.dtype) if isinstance(one, TensorStorageMetadata) else None
         for key, one in found.state_dict_metadata.items()
     }
 
 
-def read_whole(folder: Path, files: Mapping[str, manifest.Part]) -> dict[str, Any]:
+def read_whole(folder: Path, files: Mapping[str, manifest.PartFile]) -> dict[str, Any]:
     """Read a part in this process alone, each tensor whole, on the CPU. Raises CheckpointDamaged, CheckpointError."""
     for file, part in files.items():
         replicated_part.verify(folder / file, part)
@@ -106,7 +106,7 @@ def read_whole(folder: Path, files: Mapping[str, manifest.Part]) -> dict[str, An
             state[key] = None
     planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with _explained("loading", folder):
-        _call(load, state, storage_reader=_Reader(folder), planner=planner, no_dist=True)
+        _call(load, state, storage_reader=_ShardReader(folder), planner=planner, no_dist=True)
     return state
 
 
@@ -121,7 +121,7 @@ def metadata(folder: Path) -> Metadata:
     """Read DCP's `.metadata`; CheckpointDamaged when it holds anything but what DCP writes there."""
     try:
         with (folder / METADATA).open("rb") as file:
-            found = _Unpickler(file).load()
+            found = _MetadataUnpickler(file).load()
     except OSError as error:
         raise CheckpointDamaged(f"{folder.name}/{METADATA} cannot be read ({error.strerror})") from error
     except _NOT_DCPS as error:
@@ -131,7 +131,7 @@ def metadata(folder: Path) -> Metadata:
     return found
 
 
-def _verify(folder: Path, files: Mapping[str, manifest.Part], group: Any) -> None:
+def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) -> None:
     """Verify all files, shared out over the ranks, and tell everybody what was found."""
     rank, world = (0, 1) if alone(group) else (dist.get_rank(group), dist.get_world_size(group))
     found = b""
@@ -141,15 +141,17 @@ def _verify(folder: Path, files: Mapping[str, manifest.Part], group: Any) -> Non
                 replicated_part.verify(folder / file, files[file])
         metadata(folder)
     except CheckpointDamaged as error:
-        found = rank_errors.word(CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.passing(error))
+        found = rank_errors.encode_error(
+            CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.is_transient(error)
+        )
     for verdict in [found] if world == 1 else byte_collectives.gather(found, group):
         if verdict:
             text = verdict[1:].decode()
             # On every rank it has the kind of cause that it has where it was found (`durable.passing`).
-            raise CheckpointDamaged(text) from (None if rank_errors.hopeless_word(verdict) else OSError(text))
+            raise CheckpointDamaged(text) from (None if rank_errors.is_unrecoverable(verdict) else OSError(text))
 
 
-class _Unpickler(pickle.Unpickler):
+class _MetadataUnpickler(pickle.Unpickler):
     """Takes the names that DCP's metadata needs, and no other."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -160,11 +162,11 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-class _Files(FileSystem):
+class _ChecksumFileSystem(FileSystem):
     """DCP's files: each is summed while it is written, and the reason of a failure is kept."""
 
     def __init__(self) -> None:
-        self.written: dict[str, manifest.Part] = {}
+        self.written: dict[str, manifest.PartFile] = {}
         self.failure: OSError | None = None
 
     @contextmanager
@@ -175,7 +177,7 @@ class _Files(FileSystem):
             return
         try:
             with Path(path).open("xb", buffering=replicated_part.CHUNK) as file:
-                summed = replicated_part.Summed(file)
+                summed = replicated_part.ChecksumWriter(file)
                 try:
                     yield summed
                 finally:
@@ -190,16 +192,16 @@ class _Files(FileSystem):
         self.written[Path(new_path).name] = self.written.pop(Path(path).name)
 
 
-class _Writer(FileSystemWriter):
+class _ShardWriter(FileSystemWriter):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, single_file_per_rank=True, sync_files=True, thread_count=1)
-        self.fs: _Files = _Files()
+        self.fs: _ChecksumFileSystem = _ChecksumFileSystem()
 
     def storage_meta(self) -> None:
         """Nothing: DCP would note the name of the staging folder, which is gone after the rename."""
 
 
-class _Reader(FileSystemReader):
+class _ShardReader(FileSystemReader):
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         return metadata(Path(self.path))
 
@@ -214,7 +216,7 @@ class _SavePlanner(DefaultSavePlanner):
         plain = io.BytesIO()
         torch.save({key: value for key, value in self.state_dict.items() if not isinstance(value, torch.Tensor)}, plain)
         plain.seek(0)
-        replicated_part.refuse_unsafe(plain, self.part)
+        replicated_part.require_loadable_file(plain, self.part)
         return super().create_local_plan()
 
 

@@ -19,7 +19,7 @@ _PREFIX = ".probe-"
 def write_token(folder: Path) -> str:
     """Write the token file, on rank 0; what the others are told. Raises CheckpointError with the mend."""
     token = secrets.token_hex(8)
-    with atomic_files.explained("looking whether the folder is shared", folder):
+    with atomic_files.as_checkpoint_error("looking whether the folder is shared", folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             (folder / f"{_PREFIX}{token}").write_text(token)

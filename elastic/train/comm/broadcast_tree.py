@@ -10,19 +10,19 @@ import torch
 
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.chunks import Box
-from elastic.train.comm.redistribute import Piece, exchange
+from elastic.train.comm.redistribute import TensorPiece, exchange
 from elastic.train.statedict import tree
 
 
-class _Leaf(msgspec.Struct, frozen=True, array_like=True):
+class _TreeLeaf(msgspec.Struct, frozen=True, array_like=True):
     dtype: str
     shape: tuple[int, ...]
 
 
-_leaves = msgspec.json.Decoder(list[_Leaf])
+_leaves = msgspec.json.Decoder(list[_TreeLeaf])
 
 
-def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any) -> dict[str, Any]:
+def broadcast_trees(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any) -> dict[str, Any]:
     """Give everybody the same trees. A collective; `holders` is the same everywhere, by rank.
 
     `trees` are those of a rank that holds them, None elsewhere. Whoever holds them gets its own back; the tensors of
@@ -32,13 +32,13 @@ def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any)
     if all(holders):
         assert trees is not None
         return dict(trees)
-    rest, tensors = tree.take_apart(dict(trees)) if trees is not None else (None, [])
-    leaves = [_Leaf(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in tensors]
+    rest, tensors = tree.split_tensors(dict(trees)) if trees is not None else (None, [])
+    leaves = [_TreeLeaf(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in tensors]
     mine = torch.distributed.get_rank(group)
     told = byte_collectives.broadcast(tree.pack(rest) if mine == source else None, source, group)
     table = byte_collectives.broadcast(msgspec.json.encode(leaves) if mine == source else None, source, group)
-    offers: dict[str, list[Piece]] = {}
-    needs: dict[str, Piece] = {}
+    offers: dict[str, list[TensorPiece]] = {}
+    needs: dict[str, TensorPiece] = {}
     if trees is not None:
         offers = {str(at): [_piece(one)] for at, one in enumerate(tensors)}
     else:
@@ -48,10 +48,10 @@ def spread(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any)
     exchange(group, offers, needs)
     if trees is not None:
         return dict(trees)
-    given: dict[str, Any] = tree.put_together(tree.unpack(told), tensors)
+    given: dict[str, Any] = tree.merge_tensors(tree.unpack(told), tensors)
     return given
 
 
-def _piece(tensor: torch.Tensor) -> Piece:
+def _piece(tensor: torch.Tensor) -> TensorPiece:
     shape = tuple(tensor.shape)
-    return Piece(Box((0,) * len(shape), shape), tensor.detach(), shape)
+    return TensorPiece(Box((0,) * len(shape), shape), tensor.detach(), shape)

@@ -69,7 +69,7 @@ def overlap(a: Box, b: Box) -> Box | None:
     return Box(tuple(offsets), tuple(sizes))
 
 
-def without(box: Box, part: Box) -> list[Box]:
+def subtract(box: Box, part: Box) -> list[Box]:
     """What is left of a box when a part that lies inside it is taken: boxes that do not overlap."""
     left = []
     offsets, sizes = list(box.offsets), list(box.sizes)
@@ -97,7 +97,7 @@ def split(box: Box, numel_max: int) -> Iterator[Box]:
         yield from split(Box(offsets, sizes), numel_max)
 
 
-def plan(offers: Sequence[Mapping[str, Sequence[Box]]], needs: Sequence[Mapping[str, Box]]) -> list[Transfer]:
+def plan_transfers(offers: Sequence[Mapping[str, Sequence[Box]]], needs: Sequence[Mapping[str, Box]]) -> list[Transfer]:
     """Who sends what to whom, so that every rank gets all of the box that it needs, each element exactly once.
 
     Both are by rank. A rank takes from itself what it has; the rest comes from the holder that can give the largest
@@ -107,7 +107,7 @@ def plan(offers: Sequence[Mapping[str, Sequence[Box]]], needs: Sequence[Mapping[
     sent = [0] * len(offers)
     transfers: list[Transfer] = []
     for key in sorted({key for need in needs for key in need}):
-        shelf = _Shelf([offer.get(key, ()) for offer in offers])
+        shelf = _ChunkIndex([offer.get(key, ()) for offer in offers])
         for target, need in enumerate(needs):
             if key not in need or not need[key].numel:
                 continue
@@ -121,11 +121,11 @@ def plan(offers: Sequence[Mapping[str, Sequence[Box]]], needs: Sequence[Mapping[
                 source, part = found
                 sent[source] += part.numel
                 transfers.append(Transfer(source, target, key, part))
-                left += without(wanted, part)
+                left += subtract(wanted, part)
     return transfers
 
 
-class _Shelf:
+class _ChunkIndex:
     """The boxes of one key and who has them, found by where they begin in the first dimension."""
 
     def __init__(self, by_rank: Sequence[Sequence[Box]]) -> None:
@@ -150,7 +150,7 @@ class _Shelf:
                     rest.append(wanted)
                 else:
                     taken.append(part)
-                    rest += without(wanted, part)
+                    rest += subtract(wanted, part)
             left = rest
         return left, taken
 

@@ -9,7 +9,7 @@ import torch
 from elastic.train.comm.chunks import Box
 
 
-class Shards:
+class LocalShards:
     """Finds the parts, and remembers where the shards of a mesh lie: that is asked for at every commit."""
 
     def __init__(self) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from elastic.errors import CheckpointError, RestoreHopeless
+from elastic.errors import CheckpointError, RestoreUnrecoverable
 
 
-def word(error: Exception | None, *, hopeless: bool) -> bytes:
-    """What a rank tells the others of its error: b"" for none; then one byte, by which `hopeless_word` tells them."""
+def encode_error(error: Exception | None, *, hopeless: bool) -> bytes:
+    """What a rank tells the others of its error: b"" for none; else the first byte is for `is_unrecoverable`."""
     return b"" if error is None else (b"!" if hopeless else b"?") + str(error).encode()
 
 
-def hopeless_word(said: bytes) -> bool:
+def is_unrecoverable(said: bytes) -> bool:
     """Tell whether the rank that said it has no hope in another start."""
     return said.startswith(b"!")
 
@@ -21,4 +21,4 @@ def raise_first(words: Iterable[bytes]) -> None:
     """Raise the first error that a rank has told, the same on all ranks."""
     for said in words:
         if said:
-            raise (RestoreHopeless if hopeless_word(said) else CheckpointError)(said[1:].decode())
+            raise (RestoreUnrecoverable if is_unrecoverable(said) else CheckpointError)(said[1:].decode())

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from elastic.errors import TensorsDiffer
 from elastic.train.comm import byte_collectives
-from elastic.train.comm.chunks import Box, Transfer, overlap, plan, split
+from elastic.train.comm.chunks import Box, Transfer, overlap, plan_transfers, split
 
 MESSAGE_BYTES_MAX = 64 << 20
 """Bytes of one message."""
@@ -31,7 +31,7 @@ ON_THE_WAY_BYTES_MAX = 256 << 20
 """Bytes that a rank sends and receives at a time. What has no place in contiguous CPU memory costs as many more."""
 
 
-class Piece(NamedTuple):
+class TensorPiece(NamedTuple):
     """A part of a global tensor of `shape`: `tensor` has the size of `box`, on any device."""
 
     box: Box
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Kind(msgspec.Struct, frozen=True, array_like=True):
+class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
     """What a rank says of a tensor: its type, its global shape, and the parts."""
 
     dtype: str
@@ -47,18 +47,18 @@ class Kind(msgspec.Struct, frozen=True, array_like=True):
     boxes: tuple[Box, ...]
 
 
-class Said(msgspec.Struct, frozen=True):
+class ExchangeRequest(msgspec.Struct, frozen=True):
     """What a rank says: what it has, what it needs, and what is wrong with its own call ("" if nothing)."""
 
-    offers: dict[str, Kind]
-    needs: dict[str, Kind]
+    offers: dict[str, TensorInfo]
+    needs: dict[str, TensorInfo]
     trouble: str = ""
 
 
-_decoder = msgspec.json.Decoder(Said)
+_decoder = msgspec.json.Decoder(ExchangeRequest)
 
 
-def exchange(group: Any, offers: Mapping[str, Sequence[Piece]], needs: Mapping[str, Piece]) -> None:
+def exchange(group: Any, offers: Mapping[str, Sequence[TensorPiece]], needs: Mapping[str, TensorPiece]) -> None:
     """Fill the tensors of `needs` in place from the `offers` of all ranks.
 
     Every rank of the group calls it at the same time, with what it has; both may be empty. Raises `TensorsMissing` when
@@ -69,7 +69,7 @@ def exchange(group: Any, offers: Mapping[str, Sequence[Piece]], needs: Mapping[s
     trouble = disagreement(said)
     if trouble is not None:
         raise TensorsDiffer(trouble)
-    transfers = plan(
+    transfers = plan_transfers(
         [{key: kind.boxes for key, kind in one.offers.items()} for one in said],
         [{key: kind.boxes[0] for key, kind in one.needs.items()} for one in said],
     )
@@ -77,12 +77,12 @@ def exchange(group: Any, offers: Mapping[str, Sequence[Piece]], needs: Mapping[s
         _carry_out(group, transfers, offers, needs)
 
 
-def disagreement(said: Sequence[Said]) -> str | None:
+def disagreement(said: Sequence[ExchangeRequest]) -> str | None:
     """What keeps the ranks from an exchange, in words; None if nothing does."""
     for rank, one in enumerate(said):
         if one.trouble:
             return f"rank {rank}: {one.trouble}"
-    known: dict[str, tuple[int, Kind]] = {}
+    known: dict[str, tuple[int, TensorInfo]] = {}
     for rank, one in enumerate(said):
         for key, kind in one.needs.items():
             known.setdefault(key, (rank, kind))
@@ -104,22 +104,22 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def _said(offers: Mapping[str, Sequence[Piece]], needs: Mapping[str, Piece]) -> Said:
+def _said(offers: Mapping[str, Sequence[TensorPiece]], needs: Mapping[str, TensorPiece]) -> ExchangeRequest:
     all_of_them = [(key, piece) for key, pieces in offers.items() for piece in pieces] + list(needs.items())
     for key, piece in all_of_them:
         trouble = _trouble(piece)
         if trouble:
-            return Said({}, {}, f"{key} {trouble}")
+            return ExchangeRequest({}, {}, f"{key} {trouble}")
     for key, pieces in offers.items():
         if len({(piece.tensor.dtype, piece.shape) for piece in pieces}) > 1:
-            return Said({}, {}, f"{key} is offered with several types or shapes")
-    return Said(
+            return ExchangeRequest({}, {}, f"{key} is offered with several types or shapes")
+    return ExchangeRequest(
         {key: _kind(pieces) for key, pieces in offers.items() if pieces},
         {key: _kind([piece]) for key, piece in needs.items()},
     )
 
 
-def _trouble(piece: Piece) -> str:
+def _trouble(piece: TensorPiece) -> str:
     if piece.tensor.layout is not torch.strided or piece.tensor.is_quantized or piece.tensor.is_meta:
         return f"is of a kind that cannot be sent ({piece.tensor.layout}, {piece.tensor.dtype})"
     if tuple(piece.tensor.shape) != piece.box.sizes:
@@ -129,13 +129,13 @@ def _trouble(piece: Piece) -> str:
     return ""
 
 
-def _kind(pieces: Sequence[Piece]) -> Kind:
+def _kind(pieces: Sequence[TensorPiece]) -> TensorInfo:
     dtype = str(pieces[0].tensor.dtype).removeprefix("torch.")
-    return Kind(dtype, pieces[0].shape, tuple(piece.box for piece in pieces))
+    return TensorInfo(dtype, pieces[0].shape, tuple(piece.box for piece in pieces))
 
 
 @dataclass
-class _Message:
+class _TensorMessage:
     """Parts that go from one rank to another together, in this order.
 
     `place` is that of its first part among all transfers of all ranks, and `tag` counts the messages of a pair.
@@ -150,7 +150,7 @@ class _Message:
 
 
 @dataclass
-class _Pending:
+class _PendingMessage:
     """A message on the way, its memory, and the parts of it that go to another place once it is here."""
 
     size: int
@@ -167,7 +167,10 @@ class _Pending:
 
 
 def _carry_out(
-    group: Any, transfers: Sequence[Transfer], offers: Mapping[str, Sequence[Piece]], needs: Mapping[str, Piece]
+    group: Any,
+    transfers: Sequence[Transfer],
+    offers: Mapping[str, Sequence[TensorPiece]],
+    needs: Mapping[str, TensorPiece],
 ) -> None:
     me = dist.get_rank(group) if dist.is_initialized() else 0
     for one in transfers:
@@ -175,7 +178,7 @@ def _carry_out(
             _part(needs[one.key], one.box).copy_(_offered(offers[one.key], one.box))
     itemsizes = {key: pieces[0].tensor.dtype.itemsize for key, pieces in offers.items() if pieces}
     itemsizes |= {key: piece.tensor.dtype.itemsize for key, piece in needs.items()}
-    under_way: deque[_Pending] = deque()
+    under_way: deque[_PendingMessage] = deque()
     size = 0
     for message in _messages(me, transfers, itemsizes):
         while under_way and size + message.size > ON_THE_WAY_BYTES_MAX:
@@ -186,15 +189,15 @@ def _carry_out(
         pending.finish()
 
 
-def _messages(me: int, transfers: Sequence[Transfer], itemsizes: Mapping[str, int]) -> list[_Message]:
+def _messages(me: int, transfers: Sequence[Transfer], itemsizes: Mapping[str, int]) -> list[_TensorMessage]:
     """The messages that this rank sends and receives. Both ends of a pair make the same ones, in the same order."""
-    messages: list[_Message] = []
+    messages: list[_TensorMessage] = []
     tags: dict[tuple[int, int], int] = {}
-    small: dict[tuple[int, int], _Message] = {}
+    small: dict[tuple[int, int], _TensorMessage] = {}
 
-    def begin(place: tuple[int, int], pair: tuple[int, int]) -> _Message:
+    def begin(place: tuple[int, int], pair: tuple[int, int]) -> _TensorMessage:
         tags[pair] = tags.get(pair, -1) + 1
-        messages.append(_Message(place, *pair, tags[pair]))
+        messages.append(_TensorMessage(place, *pair, tags[pair]))
         return messages[-1]
 
     for place, one in enumerate(transfers):
@@ -215,7 +218,7 @@ def _messages(me: int, transfers: Sequence[Transfer], itemsizes: Mapping[str, in
     return sorted(messages, key=lambda message: message.place)
 
 
-def _send(group: Any, message: _Message, offers: Mapping[str, Sequence[Piece]]) -> _Pending:
+def _send(group: Any, message: _TensorMessage, offers: Mapping[str, Sequence[TensorPiece]]) -> _PendingMessage:
     parts = [_offered(offers[key], box) for key, box in message.parts]
     if len(parts) == 1:
         buffer = as_bytes(parts[0].detach().cpu().resolve_conj().resolve_neg().contiguous())
@@ -224,18 +227,18 @@ def _send(group: Any, message: _Message, offers: Mapping[str, Sequence[Piece]]) 
         for into, part in zip(places, parts, strict=True):
             into.copy_(part)
     to = _rank(group, message.target)
-    return _Pending(message.size, dist.isend(buffer, to, group=group, tag=message.tag), buffer)
+    return _PendingMessage(message.size, dist.isend(buffer, to, group=group, tag=message.tag), buffer)
 
 
-def _receive(group: Any, message: _Message, needs: Mapping[str, Piece]) -> _Pending:
+def _receive(group: Any, message: _TensorMessage, needs: Mapping[str, TensorPiece]) -> _PendingMessage:
     parts = [_part(needs[key], box) for key, box in message.parts]
     source = _rank(group, message.source)
     if len(parts) == 1 and _plain(parts[0]):
         buffer = as_bytes(parts[0])
-        return _Pending(message.size, dist.irecv(buffer, source, group=group, tag=message.tag), buffer)
+        return _PendingMessage(message.size, dist.irecv(buffer, source, group=group, tag=message.tag), buffer)
     buffer, places = _places(parts)
     work = dist.irecv(buffer, source, group=group, tag=message.tag)
-    return _Pending(message.size, work, buffer, list(zip(places, parts, strict=True)))
+    return _PendingMessage(message.size, work, buffer, list(zip(places, parts, strict=True)))
 
 
 def _places(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -258,11 +261,11 @@ def _plain(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-def _offered(pieces: Sequence[Piece], box: Box) -> torch.Tensor:
+def _offered(pieces: Sequence[TensorPiece], box: Box) -> torch.Tensor:
     return next(_part(piece, box) for piece in pieces if overlap(piece.box, box) == box)
 
 
-def _part(piece: Piece, box: Box) -> torch.Tensor:
+def _part(piece: TensorPiece, box: Box) -> torch.Tensor:
     """The part of the tensor that is `box` of the whole."""
     part = piece.tensor.detach()
     for d, (start, size) in enumerate(zip(box.offsets, box.sizes, strict=True)):

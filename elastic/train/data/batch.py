@@ -38,10 +38,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from elastic.errors import ConfigError
-from elastic.train.data.batch_plan import Rule
+from elastic.train.data.batch_plan import BatchRule
 from elastic.train.ranks import rank_and_world
 
-Loss = TypeVar("Loss")
+LossT = TypeVar("LossT")
 
 LR_RULES: Final[Mapping[str, Callable[[float], float]]] = {
     "linear": lambda times: times,
@@ -60,7 +60,7 @@ SCHEDULER_RATES: Final = ("base_lrs", "max_lrs", "_last_lr")
 """Lists of learning rates in a scheduler: CyclicLR has `max_lrs`; `_last_lr` is what `get_last_lr` returns."""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where the batches come from: an `ElasticSampler` or an `ElasticStream`."""
 
     @property
@@ -76,18 +76,18 @@ class Source(Protocol):
         """Whether the batch just taken completes its step."""
 
 
-class Batch:
+class GlobalBatch:
     """What `elastic.batch` returns. Bound to a sampler or stream by their argument `batch=`."""
 
-    def __init__(self, rule: Rule, lr: str, lr_base: int | None) -> None:
+    def __init__(self, rule: BatchRule, lr: str, lr_base: int | None) -> None:
         """Call `elastic.batch` instead."""
         self.rule = rule
         self.lr = lr
         self.lr_base = lr_base
         self._applied = 1.0
-        self._source: weakref.ref[Source] | None = None
+        self._source: weakref.ref[BatchSource] | None = None
 
-    def bind(self, source: Source) -> None:
+    def bind(self, source: BatchSource) -> None:
         """Take weights from `source`. `ElasticSampler` and `ElasticStream` call it."""
         if self._found() not in (None, source):
             raise ConfigError("this elastic.batch belongs to another sampler; make one for each sampler")
@@ -119,14 +119,14 @@ class Batch:
         """What the mean loss of the batch just taken counts; 1.0 where all shares are equal, 0.0 for padding."""
         return self._bound().weight
 
-    def weigh(self, loss: Loss) -> Loss:
+    def weigh(self, loss: LossT) -> LossT:
         """The loss of the batch just taken, times its weight.
 
         `loss` is the mean over the samples of the batch. Then the gradient that DDP or FSDP averages over the ranks,
         summed over the micro-batches of the step, is that of the mean over the whole step. A padding sample has
         weight 0; its loss must be finite, since 0 times infinity is no number.
         """
-        return cast("Loss", cast("Any", loss) * self._bound().weight)
+        return cast("LossT", cast("Any", loss) * self._bound().weight)
 
     @contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:
@@ -182,10 +182,10 @@ class Batch:
             self._applied = self.factor
         return ratio
 
-    def _found(self) -> Source | None:
+    def _found(self) -> BatchSource | None:
         return self._source() if self._source is not None else None
 
-    def _bound(self) -> Source:
+    def _bound(self) -> BatchSource:
         if (source := self._found()) is None:
             raise ConfigError("this elastic.batch has no sampler; write ElasticSampler(dataset, batch=batch)")
         return source
@@ -199,7 +199,7 @@ def batch(
     lr: str = "none",
     lr_base: int | None = None,
     drop_last: bool = False,
-) -> Batch:
+) -> GlobalBatch:
     """Say how large a batch is when the world changes.
 
     `total` samples in each step over all ranks, whatever the world: a rank gets its share, at most `most` at once and
@@ -209,7 +209,7 @@ def batch(
 
     Raises `ConfigError` if the values do not fit together.
     """
-    rule = Rule(per_rank, total, most, drop_last)
+    rule = BatchRule(per_rank, total, most, drop_last)
     if lr not in LR_RULES:
         raise ConfigError(f"lr is {lr!r}; write one of {', '.join(LR_RULES)}")
     if lr != "none" and total is not None:
@@ -218,7 +218,7 @@ def batch(
         raise ConfigError(f'lr="{lr}" needs lr_base: the total batch that your learning rate is meant for')
     if lr_base is not None and (not isinstance(lr_base, int) or lr_base < 1):
         raise ConfigError(f"lr_base is {lr_base!r}; it is a number of samples, 1 or more")
-    return Batch(rule, lr, lr_base)
+    return GlobalBatch(rule, lr, lr_base)
 
 
 def _scale_group(group: dict[str, Any], ratio: float) -> None:

@@ -33,7 +33,7 @@ Sample = TypeVar("Sample")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class BatchRule:
     """How an order is cut into steps: by `per_rank` samples for each rank, or by `total` for all.
 
     `most` goes with `total`: how many samples a rank may hold at once. With `drop_last` only whole steps are served,
@@ -86,7 +86,7 @@ class Rule:
         return 1 if self.total is not None else world
 
 
-class Micro(NamedTuple):
+class MicroBatch(NamedTuple):
     """One micro-batch of one rank.
 
     `start` and `size`: its positions in the epoch's order; size 0 for padding. `of`: the samples of the whole global
@@ -112,26 +112,26 @@ class Micro(NamedTuple):
         return self.size * self.world / self.of
 
 
-def micro_batches(start: int, of: int, rule: Rule, rank: int, world: int) -> list[Micro]:
+def micro_batches(start: int, of: int, rule: BatchRule, rank: int, world: int) -> list[MicroBatch]:
     """The micro-batches of a rank in the global step that has the positions from `start` to `start + of`."""
     return [_micro(start, of, rule, rank, world, piece) for piece in range(_pieces(rule, -(-of // world)))]
 
 
-def _micro(start: int, of: int, rule: Rule, rank: int, world: int, piece: int) -> Micro:
+def _micro(start: int, of: int, rule: BatchRule, rank: int, world: int, piece: int) -> MicroBatch:
     pieces = _pieces(rule, -(-of // world))
     at, share = _part(of, world, rank)
     offset, size = _part(share, pieces, piece)
-    return Micro(start + at + offset, size, of, piece == pieces - 1, world, start)
+    return MicroBatch(start + at + offset, size, of, piece == pieces - 1, world, start)
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """The steps of one iteration: what a world does with the samples from `consumed` to `length`."""
 
     length: int
     consumed: int
     world: int
-    rule: Rule
+    rule: BatchRule
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a place that is not in the epoch."""
@@ -168,7 +168,7 @@ class Plan:
         """The place in the epoch when so many steps are done. After the last one nothing is left."""
         return self.length if steps >= self.steps else self.start(steps)
 
-    def micro_batches(self, step: int, rank: int) -> list[Micro]:
+    def micro_batches(self, step: int, rank: int) -> list[MicroBatch]:
         """What a rank does in a step: as many micro-batches as every other rank, at least one."""
         return micro_batches(self.start(step), self.samples(step), self.rule, rank, self.world)
 
@@ -182,7 +182,7 @@ class Plan:
         """How many steps are complete when a rank has taken so many micro-batches."""
         return self.steps if batches >= self.batches else batches // self._pieces  # The last step may have fewer.
 
-    def micro_batch(self, batch: int, rank: int) -> Micro:
+    def micro_batch(self, batch: int, rank: int) -> MicroBatch:
         """The micro-batch that a rank takes as number `batch` of this iteration, counted from 0."""
         if not 0 <= batch < self.batches:
             raise IndexError(f"batch {batch} of {self.batches}")
@@ -196,10 +196,11 @@ class Plan:
         return sum(times * sum(max(1, one.size) for one in self.micro_batches(step, rank)) for step, times in kinds)
 
 
-def steps_of(samples: Iterable[Sample], rule: Rule, world: int) -> Iterator[tuple[list[Sample], bool]]:
+def steps_of(samples: Iterable[Sample], rule: BatchRule, world: int) -> Iterator[tuple[list[Sample], bool]]:
     """The global steps of a stream whose length is not known, each with whether it is the last one.
 
-    They are those of a `Plan` of the stream's length. It reads ahead by what that takes: `Rule.ahead` samples.
+    They are those of a `BatchPlan` of the stream's length. It reads ahead by what that takes: `BatchRule.ahead`
+    samples.
     """
     source = iter(samples)
     step, ahead = rule.step(world), rule.ahead(world)
@@ -210,14 +211,14 @@ def steps_of(samples: Iterable[Sample], rule: Rule, world: int) -> Iterator[tupl
             now, have = have[:step], have[step:]
             yield now, False
             continue
-        plan = Plan(len(have), 0, world, rule)
+        plan = BatchPlan(len(have), 0, world, rule)
         for number in range(plan.steps):
             at = plan.start(number)
             yield have[at : at + plan.samples(number)], number == plan.steps - 1
         return
 
 
-def _pieces(rule: Rule, share: int) -> int:
+def _pieces(rule: BatchRule, share: int) -> int:
     """Into how many micro-batches the largest share of a step is cut."""
     return 1 if rule.most is None else -(-share // rule.most)
 

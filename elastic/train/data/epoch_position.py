@@ -8,13 +8,13 @@ from typing import Generic, Protocol, TypeVar
 
 from elastic.errors import ConfigError
 from elastic.train import report
-from elastic.train.data.batch import Batch
-from elastic.train.data.batch_plan import Micro, Plan, Rule
-from elastic.train.data.loader_probe import Caller
+from elastic.train.data.batch import GlobalBatch
+from elastic.train.data.batch_plan import BatchPlan, BatchRule, MicroBatch
+from elastic.train.data.loader_probe import LoaderInfo
 from elastic.train.ranks import rank_and_world
 
 
-class Taken(Protocol):
+class TakenBatch(Protocol):
     """A batch that a loop has."""
 
     @property
@@ -30,7 +30,7 @@ class Taken(Protocol):
         """Whether it completes this rank's share of the step."""
 
 
-class Running(Protocol):
+class RunningLoop(Protocol):
     """One loop over a sampler or stream."""
 
     @property
@@ -42,7 +42,7 @@ class Running(Protocol):
         """The place in the epoch as of the batches taken now."""
 
     @property
-    def current(self) -> Taken | None:
+    def current(self) -> TakenBatch | None:
         """The batch just taken; None before the first one."""
 
     def keep(self) -> None:
@@ -52,13 +52,13 @@ class Running(Protocol):
         """Count by hand from now on."""
 
 
-Loop = TypeVar("Loop", bound=Running)
+Loop = TypeVar("Loop", bound=RunningLoop)
 
 
-class InEpoch(Generic[Loop]):
+class EpochPosition(Generic[Loop]):
     """The place in an epoch of an `ElasticSampler` or an `ElasticStream`, and what is asked of the batch just taken."""
 
-    def __init__(self, batch: Batch | None, rank: int | None, world: int | None) -> None:
+    def __init__(self, batch: GlobalBatch | None, rank: int | None, world: int | None) -> None:
         """Nothing is consumed; epoch 0."""
         rank_and_world(rank, world)
         self.batch = batch
@@ -90,7 +90,7 @@ class InEpoch(Generic[Loop]):
         """
         if epoch != self._epoch:
             if epoch < self._restored and rank_and_world(*self._place)[0] == 0:
-                report.say(
+                report.log_line(
                     f"{type(self).__name__}: epoch {epoch} begins, though the checkpoint was in {self._restored}; "
                     "loop over elastic.epochs(state, n), or from the sampler's own epoch on, to do no epoch again",
                     warn=True,
@@ -141,16 +141,16 @@ class InEpoch(Generic[Loop]):
         """Whether the batch just taken completes this rank's share of its step."""
         return self._now().last
 
-    def _now(self) -> Taken:
+    def _now(self) -> TakenBatch:
         if self._loop is None or (taken := self._loop.current) is None:
             raise ConfigError(f"{type(self).__name__}: no batch has been taken yet; ask within the loop over it")
         return taken
 
 
-class Iteration:
+class SamplerIteration:
     """One iteration over an `ElasticSampler`: its plan, and how far it is."""
 
-    def __init__(self, plan: Plan, rank: int, caller: Caller, *, by_hand: bool) -> None:
+    def __init__(self, plan: BatchPlan, rank: int, caller: LoaderInfo, *, by_hand: bool) -> None:
         """Nothing is taken yet. `by_hand`: what is taken is told to `advance`."""
         self.plan = plan
         self.rank = rank
@@ -166,7 +166,7 @@ class Iteration:
         """The ranks that share the data."""
         return self.plan.world
 
-    def next_cut(self) -> Micro:
+    def next_cut(self) -> MicroBatch:
         """The next micro-batch that is asked for. Whoever asks may be ahead of the loop."""
         micro = self.plan.micro_batch(self.cut, self.rank)
         self.cut += 1
@@ -209,7 +209,7 @@ class Iteration:
         return self._place(self.kept)
 
     @property
-    def current(self) -> Micro | None:
+    def current(self) -> MicroBatch | None:
         """The micro-batch just taken."""
         return self.plan.micro_batch(taken - 1, self.rank) if (taken := self.taken) else None
 
@@ -226,14 +226,16 @@ def check_thread(who: str, thread: int) -> None:
         )
 
 
-def rule_for(batch: Batch | None, caller: Caller, world: int, before: int | None) -> Rule:
+def rule_for(batch: GlobalBatch | None, caller: LoaderInfo, world: int, before: int | None) -> BatchRule:
     """How the order is cut for who asks; `before` is the batch size of an earlier loop, for who only asks the length.
 
     Raises `ConfigError` if the DataLoader's settings cannot serve the batch.
     """
     size = caller.batch_size
     if batch is None:
-        return Rule(per_rank=size or (None if caller.loop is not None else before) or 1, drop_last=caller.drop_last)
+        return BatchRule(
+            per_rank=size or (None if caller.loop is not None else before) or 1, drop_last=caller.drop_last
+        )
     rule = batch.rule
     if rule.total is not None and caller.drop_last:
         raise ConfigError(
@@ -248,4 +250,4 @@ def rule_for(batch: Batch | None, caller: Caller, world: int, before: int | None
             f"ElasticSampler: the DataLoader's batch_size is {size}, and a rank's batch has {needed} samples in a "
             f"world of {world}; write DataLoader(batch_size=batch.size)"
         )
-    return Rule(rule.per_rank, rule.total, rule.most, rule.drop_last or caller.drop_last)
+    return BatchRule(rule.per_rank, rule.total, rule.most, rule.drop_last or caller.drop_last)

@@ -25,7 +25,7 @@ FRAMES_MAX: Final = 64
 _ASKING: Final = ("__iter__", "__len__", "_next_index", "_reset", "__init__")
 
 
-class Loop:
+class LoaderLoop:
     """Counts the batches that a loop over a DataLoader has taken, also after the loop has ended.
 
     The DataLoader's iterator is not kept alive: it stops its workers when it is dropped. Only its attributes are, and
@@ -60,7 +60,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class LoaderInfo:
     """Who asks. `batch_size` None: one index at a time. `cuts`: an early end of a batch is understood.
 
     `loop` is None where nobody can tell how many batches were taken. `between`: what serves the DataLoader takes single
@@ -70,11 +70,11 @@ class Caller:
     batch_size: int | None = None
     drop_last: bool = False
     cuts: bool = False
-    loop: Loop | None = None
+    loop: LoaderLoop | None = None
     between: bool = False
 
 
-def find(sampler: object) -> Caller:
+def inspect_loader(sampler: object) -> LoaderInfo:
     """Look for who asks `sampler`. To be called while it is asked for an iterator, an index or its length."""
     batches: BatchSampler | None = None
     frame = sys._getframe(1)
@@ -91,10 +91,10 @@ def find(sampler: object) -> Caller:
     return _caller(sampler, batches, None)
 
 
-def _caller(sampler: object, batches: BatchSampler | None, iterator: _BaseDataLoaderIter | None) -> Caller:
+def _caller(sampler: object, batches: BatchSampler | None, iterator: _BaseDataLoaderIter | None) -> LoaderInfo:
     served = batches if batches is not None else sampler
     known = iterator is not None and iterator._index_sampler is served and hasattr(iterator, "_num_yielded")
-    loop = Loop(iterator) if known and iterator is not None else None
+    loop = LoaderLoop(iterator) if known and iterator is not None else None
     if batches is None:
-        return Caller(loop=loop, between=iterator is not None and iterator._index_sampler is not sampler)
-    return Caller(batches.batch_size, batches.drop_last, not batches.drop_last, loop)
+        return LoaderInfo(loop=loop, between=iterator is not None and iterator._index_sampler is not sampler)
+    return LoaderInfo(batches.batch_size, batches.drop_last, not batches.drop_last, loop)

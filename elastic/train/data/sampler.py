@@ -38,15 +38,15 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from elastic.errors import ConfigError
-from elastic.train.data.batch import Batch
-from elastic.train.data.batch_plan import Plan
-from elastic.train.data.epoch_position import InEpoch, Iteration, rule_for
-from elastic.train.data.loader_probe import Caller, find
+from elastic.train.data.batch import GlobalBatch
+from elastic.train.data.batch_plan import BatchPlan
+from elastic.train.data.epoch_position import EpochPosition, SamplerIteration, rule_for
+from elastic.train.data.loader_probe import LoaderInfo, inspect_loader
 from elastic.train.data.permutation import Permutation
 from elastic.train.ranks import rank_and_world
 
 
-class ElasticSampler(InEpoch[Iteration], Sampler[Any]):
+class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
     """Give it to an ordinary DataLoader: `DataLoader(dataset, sampler=sampler, batch_size=64)`.
 
     `dataset_or_length` is what is sampled, or how many samples it has. `batch` is an `elastic.batch`; without one each
@@ -65,7 +65,7 @@ class ElasticSampler(InEpoch[Iteration], Sampler[Any]):
         *,
         shuffle: bool = True,
         seed: int = 0,
-        batch: Batch | None = None,
+        batch: GlobalBatch | None = None,
         order: Callable[[int], Sequence[Any]] | None = None,
         rank: int | None = None,
         world: int | None = None,
@@ -97,7 +97,7 @@ class ElasticSampler(InEpoch[Iteration], Sampler[Any]):
         except ConfigError:  # Nobody can know.
             return None
         further = max(epochs - self._epoch - 1, 0)
-        return left + further * Plan(plan.length, 0, plan.world, plan.rule).steps
+        return left + further * BatchPlan(plan.length, 0, plan.world, plan.rule).steps
 
     def at_next_loop(self, call: Callable[[], None]) -> None:
         """Call this once when the next loop of this epoch begins, after its DataLoader has drawn its random seed."""
@@ -149,13 +149,13 @@ class ElasticSampler(InEpoch[Iteration], Sampler[Any]):
         return _Indices(self)
 
     def __len__(self) -> int:
-        caller = find(self)
+        caller = inspect_loader(self)
         loop = self._loop or self._planned(caller)
         if caller.batch_size is not None:
             return loop.plan.batches * caller.batch_size
         return loop.plan.taken_by(loop.rank)
 
-    def _begin(self, caller: Caller) -> Iteration:
+    def _begin(self, caller: LoaderInfo) -> SamplerIteration:
         """Start an iteration, for the caller that has just asked for the first index."""
         if caller.loop is not None and not caller.loop.in_order:
             raise ConfigError(
@@ -184,10 +184,10 @@ class ElasticSampler(InEpoch[Iteration], Sampler[Any]):
             begun()
         return self._loop
 
-    def _planned(self, caller: Caller) -> Iteration:
+    def _planned(self, caller: LoaderInfo) -> SamplerIteration:
         rank, world = rank_and_world(*self._place)
         rule = rule_for(self.batch, caller, world, self._batch_size)
-        return Iteration(Plan(self.length, self._base, world, rule), rank, caller, by_hand=self._by_hand)
+        return SamplerIteration(BatchPlan(self.length, self._base, world, rule), rank, caller, by_hand=self._by_hand)
 
 
 def _length(given: Sized | int) -> int:
@@ -212,7 +212,7 @@ class _Indices:
 
     def __init__(self, sampler: ElasticSampler) -> None:
         self._sampler = sampler
-        self._loop: Iteration | None = None
+        self._loop: SamplerIteration | None = None
         self._now: list[Any] = []
         self._at = 0
         self._short = False
@@ -232,7 +232,7 @@ class _Indices:
             raise StopIteration
         loop = self._loop
         if loop is None:
-            loop = self._loop = self._sampler._begin(find(self._sampler))
+            loop = self._loop = self._sampler._begin(inspect_loader(self._sampler))
         if loop.cut == loop.plan.batches:
             raise StopIteration
         if loop is not self._sampler._loop:

@@ -29,10 +29,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from elastic.errors import ConfigError
-from elastic.train.data.batch import Batch
-from elastic.train.data.batch_plan import Rule, micro_batches, steps_of
-from elastic.train.data.epoch_position import InEpoch, check_thread
-from elastic.train.data.worker_info import alone
+from elastic.train.data.batch import GlobalBatch
+from elastic.train.data.batch_plan import BatchRule, micro_batches, steps_of
+from elastic.train.data.epoch_position import EpochPosition, check_thread
+from elastic.train.data.worker_info import without_worker_info
 from elastic.train.ranks import rank_and_world
 
 OURS: Final = ("sampler", "batch_sampler", "shuffle", "in_order")
@@ -42,7 +42,7 @@ AHEAD_MAX: Final = 1000
 """Batches that may be taken before the first `advance`: more than any prefetcher takes ahead."""
 
 
-class Note(NamedTuple):
+class BatchInfo(NamedTuple):
     """What goes with each batch: its samples, those of its step, the place after it, and whether a step is complete.
 
     `final`: nothing of the epoch is left after it.
@@ -55,7 +55,7 @@ class Note(NamedTuple):
     final: bool
 
 
-class ElasticStream(InEpoch["_Loop"]):
+class ElasticStream(EpochPosition["_StreamLoop"]):
     """An iterable of this rank's batches.
 
     `make(epoch)` returns the samples of an epoch: an iterable or an iterator. An iterable dataset will do too, if it is
@@ -73,7 +73,7 @@ class ElasticStream(InEpoch["_Loop"]):
         make: Callable[[int], Iterable[Any]] | Iterable[Any],
         *,
         batch_size: int | None = None,
-        batch: Batch | None = None,
+        batch: GlobalBatch | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         drop_last: bool = False,
@@ -92,9 +92,9 @@ class ElasticStream(InEpoch["_Loop"]):
                 "function that makes it: ElasticStream(lambda epoch: ...)"
             )
         super().__init__(batch, rank, world)
-        rule = batch.rule if batch is not None else Rule(per_rank=batch_size)
-        self._rule = Rule(rule.per_rank, rule.total, rule.most, rule.drop_last or drop_last)
-        self._served = Served(make, self._rule, collate_fn or default_collate, shared=num_workers > 0)
+        rule = batch.rule if batch is not None else BatchRule(per_rank=batch_size)
+        self._rule = BatchRule(rule.per_rank, rule.total, rule.most, rule.drop_last or drop_last)
+        self._served = StreamDataset(make, self._rule, collate_fn or default_collate, shared=num_workers > 0)
         self._options = {"num_workers": num_workers, **loader_options}
         self._loader: DataLoader[Any] | None = None
         self._ended = False
@@ -134,7 +134,7 @@ class ElasticStream(InEpoch["_Loop"]):
                     "n); a stream for validation stays out of the elastic.State, and then serves everything each time"
                 )
         rank, world = rank_and_world(*self._place)
-        loop = self._loop = _Loop(Place(self._base, self._ended), world, by_hand=self._by_hand)
+        loop = self._loop = _StreamLoop(StreamPosition(self._base, self._ended), world, by_hand=self._by_hand)
         if self._ended:
             return
         self._served.aim(self._epoch, self._base, rank, world)
@@ -150,29 +150,29 @@ class ElasticStream(InEpoch["_Loop"]):
                     "ElasticStream: it was moved, or another loop over it was started, while this loop was running; "
                     "leave the loop first"
                 )
-            loop.take(Note(*note))
+            loop.take(BatchInfo(*note))
             yield batch
         loop.end()
 
 
-class Place(NamedTuple):
+class StreamPosition(NamedTuple):
     """A place in an epoch, and whether nothing is left after it."""
 
     consumed: int
     ended: bool
 
 
-class _Loop:
+class _StreamLoop:
     """One loop over a stream: how far it is."""
 
-    def __init__(self, start: Place, world: int, *, by_hand: bool) -> None:
+    def __init__(self, start: StreamPosition, world: int, *, by_hand: bool) -> None:
         self.world = world
-        self.current: Note | None = None
-        self.kept: Place | None = None
+        self.current: BatchInfo | None = None
+        self.kept: StreamPosition | None = None
         """The place of the last commit in this loop."""
         self.place = self._start = start
         self._by_hand = by_hand
-        self._ahead: deque[Note] | None = deque()
+        self._ahead: deque[BatchInfo] | None = deque()
         """What was taken, and not yet told to `advance`; None once it is clear that nobody will."""
         self._thread = 0
 
@@ -180,7 +180,7 @@ class _Loop:
     def consumed(self) -> int:
         return self.place.consumed
 
-    def take(self, note: Note) -> None:
+    def take(self, note: BatchInfo) -> None:
         """The loop takes a batch, or what takes them for it."""
         self._thread = get_ident()
         if self._ahead is not None:
@@ -215,10 +215,10 @@ class _Loop:
         if self.current is not None:
             self.kept = self.place
 
-    def _count(self, note: Note) -> None:
+    def _count(self, note: BatchInfo) -> None:
         self.current = note
         if note.last:
-            self.place = Place(note.consumed, note.final)
+            self.place = StreamPosition(note.consumed, note.final)
 
 
 def _as_it_is(made: Any) -> Any:
@@ -226,10 +226,10 @@ def _as_it_is(made: Any) -> Any:
     return made
 
 
-class Served(IterableDataset[Any]):
+class StreamDataset(IterableDataset[Any]):
     """What one rank, or one of its DataLoader workers, makes of a stream: batches, each with its note."""
 
-    def __init__(self, make: Any, rule: Rule, collate: Callable[[list[Any]], Any], *, shared: bool) -> None:
+    def __init__(self, make: Any, rule: BatchRule, collate: Callable[[list[Any]], Any], *, shared: bool) -> None:
         """`shared`: the aim is read in other processes, which may outlive a loop (persistent_workers)."""
         self._make = make
         self._rule = rule
@@ -247,7 +247,7 @@ class Served(IterableDataset[Any]):
         info = get_worker_info()
         mine, workers = (info.id, info.num_workers) if info is not None else (0, 1)
         number, before = 0, consumed
-        samples = alone(lambda: self._rest(epoch, before))
+        samples = without_worker_info(lambda: self._rest(epoch, before))
         for step, final in steps_of(samples, self._rule, world):
             consumed += len(step)
             for micro in micro_batches(0, len(step), self._rule, rank, world):

@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker
 
 
-def alone(make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+def without_worker_info(make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """The samples of `make()`."""
     if (info := get_worker_info()) is None:
         yield from make()

@@ -8,20 +8,20 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from elastic.train.memory.slot import DATA_AT, SPARE_BYTES, Content, NoRoom, Slot
+from elastic.train.memory.slot import DATA_AT, SPARE_BYTES, Slot, SlotContent, SlotMemoryShort
 
 
-class Memory(Protocol):
+class SegmentSource(Protocol):
     """Who gives memory: the worker's end of the channel to its agent."""
 
     def segment(self, name: str, size: int) -> tuple[int, int] | str:
         """The descriptor and size of a piece of memory, or why there is none; size 0: only if it is there."""
 
 
-class Pair:
+class DoubleBuffer:
     """The two slots of one state, by the name of their memory. Only one process writes them."""
 
-    def __init__(self, end: Memory, name: str) -> None:
+    def __init__(self, end: SegmentSource, name: str) -> None:
         """Nothing is asked for before the first use."""
         self.name = name
         self._end = end
@@ -29,7 +29,7 @@ class Pair:
         self._held: list[tuple[str, int] | None] = [None, None]
         self._looked = False
 
-    def look(self) -> list[Content]:
+    def look(self) -> list[SlotContent]:
         """What the slots hold: none, one or two states."""
         self._looked = True
         self._slots = [self._open(number, 0) for number in range(2)]
@@ -43,7 +43,7 @@ class Pair:
         return any(slot is not None for slot in self._slots)
 
     def make_room(self, data_size: int, meta_size: int, kept: tuple[str, int] | None = None) -> Slot:
-        """The slot to write next, large enough and cleared. Raises `NoRoom`.
+        """The slot to write next, large enough and cleared. Raises `SlotMemoryShort`.
 
         It is one that holds nothing, or else the older one, but not the one that holds `kept` (mark and step).
         """
@@ -83,14 +83,14 @@ class Pair:
         answer = self._end.segment(_name(self.name, number), size)
         if isinstance(answer, str):
             if size:
-                raise NoRoom(answer)
+                raise SlotMemoryShort(answer)
             return None
         fd, found = answer
         try:
             return Slot(fd, found)
         except (OSError, ValueError) as error:
             if size:
-                raise NoRoom(str(error)) from error
+                raise SlotMemoryShort(str(error)) from error
             return None
         finally:
             os.close(fd)

@@ -11,7 +11,7 @@ COMMITS_SKIPPED = 2
 """The first ones take memory from the kernel, which no later one does."""
 
 
-class Toll:
+class CommitOverhead:
     """Counts the time that commits block training."""
 
     def __init__(self) -> None:

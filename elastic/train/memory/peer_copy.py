@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from elastic.train.memory.double_buffer import Pair
-from elastic.train.memory.slot import NoRoom, Sizes, Slot
+from elastic.train.memory.double_buffer import DoubleBuffer
+from elastic.train.memory.slot import Slot, SlotMemoryShort, SlotSizes
 
 MESSAGE_BYTES_MAX = 64 << 20
 _FIELDS = 6
@@ -21,7 +21,7 @@ _TAG = 1 << 20
 """Tags that no exchange uses."""
 
 
-class Ring:
+class PeerReplicator:
     """The neighbours of one rank at one distance, in nodes."""
 
     def __init__(self, group: Any, rank: int, world: int, local_world: int, distance: int) -> None:
@@ -32,11 +32,16 @@ class Ring:
         self._tag = _TAG + 4 * distance
 
     def copy(
-        self, sent: tuple[Slot, Sizes] | None, pair: Pair | None, mark: str, step: int, kept: tuple[str, int] | None
+        self,
+        sent: tuple[Slot, SlotSizes] | None,
+        pair: DoubleBuffer | None,
+        mark: str,
+        step: int,
+        kept: tuple[str, int] | None,
     ) -> tuple[bool, str]:
         """Send what is in a slot, receive into the neighbour's pair; None: nothing to send, nowhere to receive.
 
-        `mark` and `step` are those of this commit, on all ranks; `kept` as in `Pair.make_room`.
+        `mark` and `step` are those of this commit, on all ranks; `kept` as in `DoubleBuffer.make_room`.
         Whether the copy was taken, and why there was no room for the neighbour's ("" if there was). Every rank calls
         it. Raises what gloo raises when a neighbour is gone.
         """
@@ -45,7 +50,7 @@ class Ring:
             sizes = sent[1]
             mine[:] = torch.tensor([1, sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum], device="cpu")
         comes, table, head, rest, data, checksum = self._talk(mine, to=self._to, source=self._from, tag=0)
-        theirs = Sizes(table, head, rest, data, checksum)
+        theirs = SlotSizes(table, head, rest, data, checksum)
         slot, why = None, ""
         if comes:
             slot, why = self._room(pair, theirs, kept)
@@ -67,12 +72,14 @@ class Ring:
             pair.wrote(slot, mark, step)
         return taken, why
 
-    def _room(self, pair: Pair | None, sizes: Sizes, kept: tuple[str, int] | None) -> tuple[Slot | None, str]:
+    def _room(
+        self, pair: DoubleBuffer | None, sizes: SlotSizes, kept: tuple[str, int] | None
+    ) -> tuple[Slot | None, str]:
         if pair is None:
             return None, ""
         try:
             return pair.make_room(sizes.data, sizes.meta, kept), ""
-        except NoRoom as error:
+        except SlotMemoryShort as error:
             return None, str(error)
 
     def _talk(self, word: torch.Tensor, *, to: int, source: int, tag: int) -> list[int]:

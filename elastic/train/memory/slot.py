@@ -42,11 +42,11 @@ _POPULATE = 23
 """MADV_POPULATE_WRITE, which Python 3.11 does not name; from Linux 5.14 on."""
 
 
-class NoRoom(Exception):
+class SlotMemoryShort(Exception):
     """There is no memory for a slot; the text says why."""
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+class SlotHead(msgspec.Struct, frozen=True, kw_only=True):
     """Whose state it is: the generation's mark, the step, and the place of the rank that wrote it.
 
     `count` is 1 for the first commit of that rank in that generation, and `replicated` and `sharded` say whether the
@@ -63,7 +63,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     sharded: bool
 
 
-class Leaf(msgspec.Struct, frozen=True, array_like=True):
+class TensorLeaf(msgspec.Struct, frozen=True, array_like=True):
     """One tensor: its type, the shape of the whole, the part that is here, and the byte of the data where it begins.
 
     `key` names a tensor that is a part of a sharded dict; "" is a tensor of a tree, known by its number.
@@ -76,17 +76,17 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     at: int
 
 
-class Table(msgspec.Struct, frozen=True, array_like=True):
+class LeafTable(msgspec.Struct, frozen=True, array_like=True):
     """All leaves, and the bytes of their data."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[TensorLeaf, ...]
     data_size: int
 
 
-_head, _table = msgspec.json.Decoder(Head), msgspec.json.Decoder(Table)
+_head, _table = msgspec.json.Decoder(SlotHead), msgspec.json.Decoder(LeafTable)
 
 
-class Spec(NamedTuple):
+class LeafSpec(NamedTuple):
     """What makes a leaf: its key, type, and the shape of the whole; `box` None is the whole."""
 
     key: str
@@ -95,24 +95,24 @@ class Spec(NamedTuple):
     box: Box | None = None
 
 
-class Layout:
+class SlotLayout:
     """The table of a state, made once and used as long as the tensors stay the same."""
 
-    def __init__(self, specs: Sequence[Spec]) -> None:
+    def __init__(self, specs: Sequence[LeafSpec]) -> None:
         """Give each tensor its place."""
         self.specs = specs
         leaves, at = [], 0
         for spec in specs:
             box = spec.box or Box.whole(spec.shape)
             name = str(spec.dtype).removeprefix("torch.")
-            leaves.append(Leaf(spec.key, name, tuple(spec.shape), box, at))
+            leaves.append(TensorLeaf(spec.key, name, tuple(spec.shape), box, at))
             at = _aligned(at + box.numel * spec.dtype.itemsize)
-        self.table = Table(tuple(leaves), at)
+        self.table = LeafTable(tuple(leaves), at)
         self.encoded = msgspec.json.encode(self.table)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SlotSizes:
     """How long the parts of a slot are, in bytes, and the checksum of those that describe the data."""
 
     table: int
@@ -128,11 +128,11 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Content:
+class SlotContent:
     """What a slot holds. `tensors` are its memory itself: they change with the next but one commit."""
 
-    head: Head
-    leaves: tuple[Leaf, ...]
+    head: SlotHead
+    leaves: tuple[TensorLeaf, ...]
     tensors: tuple[torch.Tensor, ...]
     rest: bytes
 
@@ -148,14 +148,14 @@ class Slot:
         self._memory = mmap.mmap(fd, size)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._populated = False
-        self._layout: Layout | None = None
+        self._layout: SlotLayout | None = None
         self._views: tuple[torch.Tensor, ...] = ()
 
     def fits(self, data_size: int, meta_size: int) -> bool:
         """Tell whether a state of this size has room."""
         return DATA_AT + data_size + meta_size <= self.size
 
-    def write(self, layout: Layout, head: Head, rest: bytes, tensors: Sequence[torch.Tensor]) -> Sizes:
+    def write(self, layout: SlotLayout, head: SlotHead, rest: bytes, tensors: Sequence[torch.Tensor]) -> SlotSizes:
         """Copy a state here; it blocks for one copy of the data. The caller has made sure that it fits."""
         self.clear()
         if layout is not self._layout:
@@ -169,7 +169,7 @@ class Slot:
         meta = b"".join((layout.encoded, encoded, rest))
         data = layout.table.data_size
         self._memory[DATA_AT + data : DATA_AT + data + len(meta)] = meta
-        sizes = Sizes(len(layout.encoded), len(encoded), len(rest), data, zlib.crc32(meta))
+        sizes = SlotSizes(len(layout.encoded), len(encoded), len(rest), data, zlib.crc32(meta))
         self.finish(sizes)
         return sizes
 
@@ -179,21 +179,21 @@ class Slot:
         if not self._populated:
             self._populate()
 
-    def finish(self, sizes: Sizes) -> None:
+    def finish(self, sizes: SlotSizes) -> None:
         """Say that what is here counts, once all of it is written."""
         fields = (sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum, 0)
         self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, 0, *fields)
         self._memory[_FLAG_AT : _FLAG_AT + 8] = _WHOLE.to_bytes(8, "little")
 
-    def stretches(self, sizes: Sizes, size_max: int) -> list[torch.Tensor]:
+    def stretches(self, sizes: SlotSizes, size_max: int) -> list[torch.Tensor]:
         """The bytes of data and meta, to send or to receive them as they are, in pieces of at most `size_max`."""
         end = DATA_AT + sizes.data + sizes.meta
         return [self._bytes[at : min(at + size_max, end)] for at in range(DATA_AT, end, size_max)]
 
-    def read(self) -> Content | None:
+    def read(self) -> SlotContent | None:
         """What is here, None if nothing is that could be trusted."""
         magic, flag, table, head, rest, data, checksum, _ = _HEADER.unpack(self._memory[: _HEADER.size])
-        sizes = Sizes(table, head, rest, data, checksum)
+        sizes = SlotSizes(table, head, rest, data, checksum)
         if (magic, flag) != (_MAGIC, _WHOLE) or not self.fits(sizes.data, sizes.meta):
             return None
         start = DATA_AT + sizes.data
@@ -207,9 +207,9 @@ class Slot:
             return None
         if found.data_size != data or not all(map(_sound, found.leaves, [data] * len(found.leaves))):
             return None
-        return Content(whose, found.leaves, self._tensors(found), meta[table + head :])
+        return SlotContent(whose, found.leaves, self._tensors(found), meta[table + head :])
 
-    def _tensors(self, table: Table) -> tuple[torch.Tensor, ...]:
+    def _tensors(self, table: LeafTable) -> tuple[torch.Tensor, ...]:
         """Views of the data, a tensor for each leaf."""
         found = []
         for leaf in table.leaves:
@@ -220,16 +220,18 @@ class Slot:
         return tuple(found)
 
     def _populate(self) -> None:
-        """Have the kernel give all pages now, in one call. Raises `NoRoom` where there are not enough."""
+        """Have the kernel give all pages now, in one call. Raises `SlotMemoryShort` where there are not enough."""
         try:
             self._memory.madvise(_POPULATE)
         except OSError as error:
             if error.errno != errno.EINVAL:
-                raise NoRoom(f"this machine gives no memory of {self.size / 1e9:.1f} GB ({error.strerror})") from error
+                raise SlotMemoryShort(
+                    f"this machine gives no memory of {self.size / 1e9:.1f} GB ({error.strerror})"
+                ) from error
         self._populated = True
 
 
-def _sound(leaf: Leaf, data_size: int) -> bool:
+def _sound(leaf: TensorLeaf, data_size: int) -> bool:
     dtype = getattr(torch, leaf.dtype, None)
     return (
         isinstance(dtype, torch.dtype)

@@ -21,47 +21,47 @@ from typing import Final, Literal
 import msgspec
 
 from elastic.errors import TensorsMissing
-from elastic.train.comm.chunks import Box, plan
-from elastic.train.memory.slot import Content, Head
+from elastic.train.comm.chunks import Box, plan_transfers
+from elastic.train.memory.slot import SlotContent, SlotHead
 
 TRUNK_HEAD_BYTES: Final = 8
 """What a tree begins with when it is sent: the length of its leaves."""
 
 
-class Cut(msgspec.Struct, frozen=True, array_like=True):
+class ShardRegion(msgspec.Struct, frozen=True, array_like=True):
     """The shape of a sharded tensor, and the part that is held."""
 
     shape: tuple[int, ...]
     box: Box
 
 
-class Held(msgspec.Struct, frozen=True):
+class StoredState(msgspec.Struct, frozen=True):
     """One state in memory: the replicated parts of a node, a rank's own and sharded ones, or a copy of such.
 
-    `cuts` names the entry of `Holding.cuts` with the sharded tensors in it. `size` is how long its tree is, and `sum`
-    the checksum of its leaves.
+    `cuts` names the entry of `RankStates.cuts` with the sharded tensors in it. `size` is how long its tree is, and
+    `sum` the checksum of its leaves.
     """
 
     kind: Literal["node", "rank", "copy"]
-    head: Head
+    head: SlotHead
     cuts: int = -1
     size: int = 0
     sum: int = 0
 
 
-class Holding(msgspec.Struct, frozen=True):
+class RankStates(msgspec.Struct, frozen=True):
     """All that one rank can read. States with the same tensors share an entry of `cuts`.
 
     `local_world` is how many workers its node has, and `sharded` says whether its script has sharded parts.
     """
 
-    held: tuple[Held, ...] = ()
-    cuts: tuple[dict[str, Cut], ...] = ()
+    held: tuple[StoredState, ...] = ()
+    cuts: tuple[dict[str, ShardRegion], ...] = ()
     local_world: int = 1
     sharded: bool = False
 
 
-class Agreed(msgspec.Struct, frozen=True):
+class AgreedStep(msgspec.Struct, frozen=True):
     """The step to go on from, whose mark it has, and the sentence that says why this one."""
 
     step: int
@@ -69,34 +69,36 @@ class Agreed(msgspec.Struct, frozen=True):
     why: str
 
 
-class Nothing(msgspec.Struct, frozen=True):
+class NoCommonStep(msgspec.Struct, frozen=True):
     """No step can be restored from memory, and why."""
 
     why: str
 
 
-def agree(holdings: Sequence[Holding], incarnation: str, since: int = 0) -> Agreed | Nothing:
+def agree(holdings: Sequence[RankStates], incarnation: str, since: int = 0) -> AgreedStep | NoCommonStep:
     """Choose the step to go on from, by what every rank says. The same on every rank."""
-    generations: dict[int, list[tuple[int, Held]]] = {}
+    generations: dict[int, list[tuple[int, StoredState]]] = {}
     for rank, holding in enumerate(holdings):
         for held in holding.held:
             whose, _, number = held.head.mark.rpartition("/")
             if whose == incarnation and number.isdecimal() and int(number) >= since:
                 generations.setdefault(int(number), []).append((rank, held))
     if not generations:
-        return Nothing("no node holds anything of this job in its memory")
+        return NoCommonStep("no node holds anything of this job in its memory")
     why = ""
     for g in sorted(generations, reverse=True):
         found = _newest(g, generations[g], holdings)
-        if isinstance(found, Agreed):
+        if isinstance(found, AgreedStep):
             return found
         why = why or found.why
         if any(held.head.count > 1 for _, held in generations[g]):
             break
-    return Nothing(why)
+    return NoCommonStep(why)
 
 
-def _newest(g: int, all_held: Sequence[tuple[int, Held]], holdings: Sequence[Holding]) -> Agreed | Nothing:
+def _newest(
+    g: int, all_held: Sequence[tuple[int, StoredState]], holdings: Sequence[RankStates]
+) -> AgreedStep | NoCommonStep:
     steps = {held.head.step for _, held in all_held}
     by_holder: dict[tuple[int, str], set[int]] = {}
     for rank, held in all_held:
@@ -108,12 +110,12 @@ def _newest(g: int, all_held: Sequence[tuple[int, Held]], holdings: Sequence[Hol
         missing = _missing([(rank, held) for rank, held in all_held if held.head.step == step], holdings)
         if not missing:
             reason = "the newest that all have" if step in common else "the newest that is whole"
-            return Agreed(step, all_held[0][1].head.mark, f"step {step} of generation {g} is {reason}")
+            return AgreedStep(step, all_held[0][1].head.mark, f"step {step} of generation {g} is {reason}")
         why = why or f"step {step} of generation {g} is not whole: {missing}"
-    return Nothing(why)
+    return NoCommonStep(why)
 
 
-def _missing(held: Sequence[tuple[int, Held]], holdings: Sequence[Holding]) -> str:
+def _missing(held: Sequence[tuple[int, StoredState]], holdings: Sequence[RankStates]) -> str:
     """What is missing of a step, in words; "" if it is whole."""
     if any(one.head.replicated for _, one in held) and not any(one.kind == "node" for _, one in held):
         return "no node holds its replicated parts"
@@ -129,7 +131,7 @@ def _missing(held: Sequence[tuple[int, Held]], holdings: Sequence[Holding]) -> s
     if not needs:
         return "no rank holds anything of its sharded parts"
     try:
-        plan([offers], [needs])
+        plan_transfers([offers], [needs])
     except TensorsMissing as error:
         lost = sorted(set(range(held[0][1].head.world)) - {one.head.rank for _, one in held if one.kind != "node"})
         whose = f"the shards of rank {', '.join(map(str, lost))} are lost: " if lost else ""
@@ -138,15 +140,20 @@ def _missing(held: Sequence[tuple[int, Held]], holdings: Sequence[Holding]) -> s
 
 
 def holding(
-    contents: Iterable[tuple[Literal["node", "rank", "copy"], Content]], *, local_world: int = 1, sharded: bool = False
-) -> Holding:
+    contents: Iterable[tuple[Literal["node", "rank", "copy"], SlotContent]],
+    *,
+    local_world: int = 1,
+    sharded: bool = False,
+) -> RankStates:
     """What a rank says of the states that it can read, and of itself."""
-    held, cuts = [], list[Mapping[str, Cut]]()
+    held, cuts = [], list[Mapping[str, ShardRegion]]()
     for kind, content in contents:
-        parts = {leaf.key: Cut(leaf.shape, leaf.box) for leaf in content.leaves if leaf.key}
+        parts = {leaf.key: ShardRegion(leaf.shape, leaf.box) for leaf in content.leaves if leaf.key}
         if kind != "node" and content.head.sharded and parts not in cuts:
             cuts.append(parts)
         leaves = msgspec.json.encode(content.leaves)
         size = TRUNK_HEAD_BYTES + len(leaves) + len(content.rest)
-        held.append(Held(kind, content.head, cuts.index(parts) if parts in cuts else -1, size, zlib.crc32(leaves)))
-    return Holding(tuple(held), tuple(dict(cut) for cut in cuts), local_world, sharded)
+        held.append(
+            StoredState(kind, content.head, cuts.index(parts) if parts in cuts else -1, size, zlib.crc32(leaves))
+        )
+    return RankStates(tuple(held), tuple(dict(cut) for cut in cuts), local_world, sharded)

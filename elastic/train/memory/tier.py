@@ -18,16 +18,16 @@ from typing import Any, Literal, cast
 import msgspec
 import torch
 
-from elastic.channel.client import WorkerEnd
+from elastic.channel.client import ChannelClient
 from elastic.train import report
 from elastic.train.comm import byte_collectives
-from elastic.train.comm.local_shard import Shards
+from elastic.train.comm.local_shard import LocalShards
 from elastic.train.memory import transfer
-from elastic.train.memory.double_buffer import Pair
-from elastic.train.memory.overhead import Toll
-from elastic.train.memory.peer_copy import Ring
-from elastic.train.memory.slot import Content, Head, Layout, NoRoom, Sizes, Slot, Spec
-from elastic.train.memory.step_agreement import Agreed, Holding, agree, holding
+from elastic.train.memory.double_buffer import DoubleBuffer
+from elastic.train.memory.overhead import CommitOverhead
+from elastic.train.memory.peer_copy import PeerReplicator
+from elastic.train.memory.slot import LeafSpec, Slot, SlotContent, SlotHead, SlotLayout, SlotMemoryShort, SlotSizes
+from elastic.train.memory.step_agreement import AgreedStep, RankStates, agree, holding
 from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import Template
 
@@ -44,7 +44,7 @@ class MemoryTier:
 
     def __init__(
         self,
-        end: WorkerEnd | None,
+        end: ChannelClient | None,
         *,
         rank: int,
         local_rank: int,
@@ -67,21 +67,21 @@ class MemoryTier:
         self._mark, self._group = mark, group
         nodes = max(1, world_size // max(1, local_world_size))
         distances = range(1, min(copies, nodes - 1) + 1) if world_size == nodes * local_world_size else ()
-        self._rings = {d: Ring(group, rank, world_size, local_world_size, d) for d in distances}
+        self._rings = {d: PeerReplicator(group, rank, world_size, local_world_size, d) for d in distances}
         self._together = False
         """Whether ranks copy to each other: then all of them take part in every commit."""
         self._bare = nodes > 1 and not self._rings
-        self._pairs: dict[str, Pair] = {}
+        self._pairs: dict[str, DoubleBuffer] = {}
         self._used: set[str] = set()
-        self._layouts: dict[str, Layout] = {}
-        self._shards = Shards()
+        self._layouts: dict[str, SlotLayout] = {}
+        self._shards = LocalShards()
         self._restored: tuple[str, int] | None = None
-        self._found: list[tuple[Kind, Content]] = []
+        self._found: list[tuple[Kind, SlotContent]] = []
         """What the last look found; it is held no longer than until it is fetched."""
         self._count = 0
         self._refused = ""
         self._told: set[str] = set()
-        self._toll = Toll()
+        self._toll = CommitOverhead()
 
     # Commits.
 
@@ -94,7 +94,7 @@ class MemoryTier:
             return 0.0
         began = time.perf_counter()
         self._count += 1
-        head = Head(
+        head = SlotHead(
             mark=self._mark,
             step=step,
             count=self._count,
@@ -111,12 +111,12 @@ class MemoryTier:
         if not self._refused:
             try:
                 if self._local_rank == 0 and replicated:
-                    rest, tensors = tree.take_apart(dict(replicated))
-                    specs = [Spec("", tensor.dtype, tensor.shape) for tensor in tensors]
+                    rest, tensors = tree.split_tensors(dict(replicated))
+                    specs = [LeafSpec("", tensor.dtype, tensor.shape) for tensor in tensors]
                     self._write("node", head, rest, specs, tensors)
                 if own or sharded:
                     written = self._write(self._own_name, head, *self._taken(own, sharded))
-            except (NoRoom, TypeError) as error:
+            except (SlotMemoryShort, TypeError) as error:
                 self._give_up(str(error))
         if self._together:
             self._copy(step, written)
@@ -125,7 +125,7 @@ class MemoryTier:
         ended = time.perf_counter()
         line = self._toll.line(began, ended)
         if line and self._rank == 0:
-            report.say(line, warn=True)
+            report.log_line(line, warn=True)
         return ended - began
 
     @property
@@ -137,38 +137,38 @@ class MemoryTier:
         if self._end is None:
             self._refused = "the memory tier is off: there is no agent to keep memory; start with elastic-launch"
             if self._rank == 0:
-                report.say(self._refused)
+                report.log_line(self._refused)
         if sharded and self._rings:
             self._together = b"on" in byte_collectives.gather(b"" if self._refused else b"on", self._group)
         self.on = self._together or not self._refused
         if sharded and self._bare and self._rank == 0 and self.on:
-            report.say(
+            report.log_line(
                 "shards have no copy on another node (memory_copies=0): a lost node is served from disk", warn=True
             )
 
-    def _taken(self, own: Trees, sharded: Mapping[str, Trees]) -> tuple[Any, list[Spec], list[torch.Tensor]]:
+    def _taken(self, own: Trees, sharded: Mapping[str, Trees]) -> tuple[Any, list[LeafSpec], list[torch.Tensor]]:
         """This rank's parts: the rest of the tree, and the tensors, those of the tree first."""
         values: dict[str, dict[str, Any]] = {}
         pieces: list[tuple[str, torch.Tensor]] = []
         for name, part in sharded.items():
             values[name] = {key: item for key, item in part.items() if not isinstance(item, torch.Tensor)}
             pieces += [(f"{name}/{key}", item) for key, item in part.items() if isinstance(item, torch.Tensor)]
-        rest, tensors = tree.take_apart({"own": dict(own), "values": values})
-        specs = [Spec("", tensor.dtype, tensor.shape) for tensor in tensors]
+        rest, tensors = tree.split_tensors({"own": dict(own), "values": values})
+        specs = [LeafSpec("", tensor.dtype, tensor.shape) for tensor in tensors]
         for key, item in pieces:
             local, box = self._shards.local(item)
-            specs.append(Spec(key, local.dtype, item.shape, box))
+            specs.append(LeafSpec(key, local.dtype, item.shape, box))
             tensors.append(local)
         return rest, specs, tensors
 
     def _write(
-        self, name: str, head: Head, rest: Any, specs: Sequence[Spec], tensors: Sequence[torch.Tensor]
-    ) -> tuple[Slot, Sizes]:
+        self, name: str, head: SlotHead, rest: Any, specs: Sequence[LeafSpec], tensors: Sequence[torch.Tensor]
+    ) -> tuple[Slot, SlotSizes]:
         layout = self._layouts.get(name)
         packed = tree.pack(rest)
         if layout is None or layout.specs != specs:
             _check(tensors, packed)
-            layout = self._layouts[name] = Layout(specs)
+            layout = self._layouts[name] = SlotLayout(specs)
         meta_size = len(layout.encoded) + len(packed) + len(msgspec.json.encode(head))
         pair = self._pair(name)
         slot = pair.make_room(layout.table.data_size, meta_size, self._kept)
@@ -182,7 +182,7 @@ class MemoryTier:
         """What the first commit must not write over: if it fails, it is all that there is."""
         return self._restored if self._count == 1 else None
 
-    def _copy(self, step: int, written: tuple[Slot, Sizes] | None) -> None:
+    def _copy(self, step: int, written: tuple[Slot, SlotSizes] | None) -> None:
         """Give this rank's shards to the next nodes, and keep those of the nodes before."""
         for distance, ring in self._rings.items():
             name = f"copy{distance}.{self._local_rank}"
@@ -199,7 +199,7 @@ class MemoryTier:
     def _give_up(self, why: str) -> None:
         """Keep nothing from now on; what was kept would only grow old."""
         self._refused = why
-        report.say(f"rank {self._rank} keeps no copy in memory: {why}", warn=True)
+        report.log_line(f"rank {self._rank} keeps no copy in memory: {why}", warn=True)
         for name in ("node", self._own_name):
             if name in self._used:
                 self._pair(name).drop()
@@ -211,38 +211,38 @@ class MemoryTier:
             if name not in self._used:
                 pair.drop()
 
-    def _pair(self, name: str) -> Pair:
+    def _pair(self, name: str) -> DoubleBuffer:
         assert self._end is not None
         if name not in self._pairs:
-            self._pairs[name] = Pair(self._end, self._owner + name)
+            self._pairs[name] = DoubleBuffer(self._end, self._owner + name)
         return self._pairs[name]
 
     def _say_once(self, line: str) -> None:
         if line not in self._told:
             self._told.add(line)
-            report.say(line, warn=True)
+            report.log_line(line, warn=True)
 
     # The way back.
 
-    def held(self, *, sharded: bool = False) -> Holding:
+    def held(self, *, sharded: bool = False) -> RankStates:
         """What this rank can read of what its node holds. `sharded`: whether the script has sharded parts."""
         self._found = self._look()
         return holding(self._found, local_world=self._local_world, sharded=sharded)
 
-    def choose(self, holdings: Sequence[Holding], *, since: int = 0) -> Agreed | None:
+    def choose(self, holdings: Sequence[RankStates], *, since: int = 0) -> AgreedStep | None:
         """The step that all ranks can go on from, None if memory cannot serve. The same on every rank.
 
         `holdings` are what `held` says, by rank. Nothing that a generation before `since` wrote counts.
         """
         found = agree(holdings, self._mark.rpartition("/")[0], since)
-        if isinstance(found, Agreed):
+        if isinstance(found, AgreedStep):
             return found
         if self._rank == 0 and any(one.held for one in holdings):
-            report.say(f"memory cannot serve: {found.why}")
+            report.log_line(f"memory cannot serve: {found.why}")
         return None
 
     def fetch(
-        self, agreed: Agreed, holdings: Sequence[Holding], templates: Mapping[str, Template]
+        self, agreed: AgreedStep, holdings: Sequence[RankStates], templates: Mapping[str, Template]
     ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
         """The replicated trees, this rank's own ones (None if the world is another one), and the filled templates.
 
@@ -252,22 +252,22 @@ class MemoryTier:
         """
         self._restored = (agreed.mark, agreed.step)
         found, self._found = self._found, []
-        contents: dict[int, Content] = {}
+        contents: dict[int, SlotContent] = {}
         for kind, content in found:
             if (content.head.mark, content.head.step) == self._restored:
                 contents.setdefault(transfer.NODE if kind == "node" else content.head.rank, content)
-        said = transfer.has(holdings, agreed.mark, agreed.step)
+        said = transfer.rank_holdings(holdings, agreed.mark, agreed.step)
         return transfer.fetch(self._group, contents, self._rank, said, templates)
 
-    def _look(self) -> list[tuple[Kind, Content]]:
+    def _look(self) -> list[tuple[Kind, SlotContent]]:
         """What lies on this node and is this rank's to offer: the replicated parts are every rank's."""
         if self._end is None:
             return []
-        found: list[tuple[Kind, Content]] = []
+        found: list[tuple[Kind, SlotContent]] = []
         if self._local_rank == 0:
             found += [("node", one) for one in self._pair("node").look()]
         else:
-            found += [("node", one) for one in Pair(self._end, f"{self._owner}node").look()]
+            found += [("node", one) for one in DoubleBuffer(self._end, f"{self._owner}node").look()]
         for local in range(self._local_rank, LOCAL_RANKS_MAX, max(1, self._local_world)):
             names = [(f"rank{local}", "rank"), *((f"copy{d}.{local}", "copy") for d in range(1, DISTANCES_MAX + 1))]
             there = False

@@ -18,35 +18,35 @@ import torch
 from elastic.errors import CheckpointDamaged, TensorsMissing
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.chunks import Box
-from elastic.train.comm.local_shard import Shards
-from elastic.train.comm.redistribute import Piece, exchange
-from elastic.train.memory.slot import Content, Leaf
-from elastic.train.memory.step_agreement import TRUNK_HEAD_BYTES, Held, Holding
+from elastic.train.comm.local_shard import LocalShards
+from elastic.train.comm.redistribute import TensorPiece, exchange
+from elastic.train.memory.slot import SlotContent, TensorLeaf
+from elastic.train.memory.step_agreement import TRUNK_HEAD_BYTES, RankStates, StoredState
 from elastic.train.statedict import tree
-from elastic.train.statedict.sharded import Stored, Template
+from elastic.train.statedict.sharded import SavedTensor, Template
 
-_leaves = msgspec.json.Decoder(tuple[Leaf, ...])
+_leaves = msgspec.json.Decoder(tuple[TensorLeaf, ...])
 NODE = -1
 """Stands for the replicated parts where others have the number of a rank."""
 
 
-Sources = Mapping[int, Content]
+Sources = Mapping[int, SlotContent]
 """What this rank can read of one step: the replicated parts under `NODE`, other parts by the rank they are of."""
 
 
 @dataclass(frozen=True)
-class Trunk:
+class TreeSkeleton:
     """A tree without its tensors, and what is known of them."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[TensorLeaf, ...]
     rest: Any
 
 
 @dataclass(frozen=True)
-class Has:
+class RankHoldings:
     """What a rank can read of one step, by whose it is, and what it needs of that."""
 
-    held: Mapping[int, Held]
+    held: Mapping[int, StoredState]
     wants: frozenset[int]
     same_world: bool
     """Whether its own parts are those of a worker at its place in a world like this one."""
@@ -57,9 +57,9 @@ class Has:
         return self.wants <= self.held.keys()
 
 
-def has(holdings: Sequence[Holding], mark: str, step: int) -> list[Has]:
+def rank_holdings(holdings: Sequence[RankStates], mark: str, step: int) -> list[RankHoldings]:
     """What each rank has and needs of a step. The same on every rank."""
-    by_rank: list[dict[int, Held]] = []
+    by_rank: list[dict[int, StoredState]] = []
     for one in holdings:
         by_rank.append({})
         for held in one.held:
@@ -72,17 +72,17 @@ def has(holdings: Sequence[Holding], mark: str, step: int) -> list[Has]:
         own = heads.get(rank)
         same = own is not None and (own.world, own.local_world) == (len(holdings), one.local_world)
         wants = {*({NODE} & heads.keys()), *([rank] if same else ()), *(old[:1] if one.sharded else ())}
-        found.append(Has(mine, frozenset(wants), same))
+        found.append(RankHoldings(mine, frozenset(wants), same))
     return found
 
 
 def fetch(
-    group: Any, mine: Sources, rank: int, said: Sequence[Has], templates: Mapping[str, Template]
+    group: Any, mine: Sources, rank: int, said: Sequence[RankHoldings], templates: Mapping[str, Template]
 ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
     """The replicated trees; this rank's own parts, None if the world is another one; and the filled templates.
 
-    Every rank calls it; `said` is what `has` found. What `templates` make is filled from the shards of any world.
-    Raises `TensorsMissing`, `TensorsDiffer`, and `CheckpointDamaged` for a tree that is not plain; on all ranks.
+    Every rank calls it; `said` is what `rank_holdings` found. What `templates` make is filled from the shards of any
+    world. Raises `TensorsMissing`, `TensorsDiffer`, and `CheckpointDamaged` for a tree that is not plain; on all ranks.
     Others may still read this node's memory when it returns: all meet once more before anything is written there.
 
     What several ranks hold is sent by the first of them, and by others only as far as their leaves are the same: the
@@ -93,32 +93,34 @@ def fetch(
     wanted = said[rank].wants
     trunks = _trunks(group, said, sources, mine, rank, wanted, local=local)
 
-    needs: dict[str, Piece] = {}
+    needs: dict[str, TensorPiece] = {}
     found = {who: _tensors(who, trunk, mine, needs) for who, trunk in trunks.items()}
     old = min((who for who in sources if who != NODE), default=None)
     sharded = _fill(templates, *((trunks.get(old), found.get(old)) if old is not None else (None, None)), needs)
     if not local:
         exchange(group, _offers(said, sources, mine, rank), needs)
 
-    replicated = tree.put_together(trunks[NODE].rest, found[NODE]) if NODE in trunks else {}
-    own = tree.put_together(trunks[rank].rest["own"], found[rank]) if said[rank].same_world else None
+    replicated = tree.merge_tensors(trunks[NODE].rest, found[NODE]) if NODE in trunks else {}
+    own = tree.merge_tensors(trunks[rank].rest["own"], found[rank]) if said[rank].same_world else None
     return replicated, own, sharded
 
 
-def _offers(said: Sequence[Has], sources: Mapping[int, int], mine: Sources, rank: int) -> dict[str, list[Piece]]:
+def _offers(
+    said: Sequence[RankHoldings], sources: Mapping[int, int], mine: Sources, rank: int
+) -> dict[str, list[TensorPiece]]:
     """The tensors that this rank can give: what not everybody has, and as it is with the first who has it."""
-    offers: dict[str, list[Piece]] = {}
+    offers: dict[str, list[TensorPiece]] = {}
     all_have_it = all(NODE in one.held for one in said)
     for who, content in mine.items():
         if said[rank].held[who].sum != said[sources[who]].held[who].sum:
             continue
         for number, (leaf, tensor) in enumerate(zip(content.leaves, content.tensors, strict=True)):
             if not (who == NODE and all_have_it):
-                offers.setdefault(_key(who, number, leaf), []).append(Piece(leaf.box, tensor, leaf.shape))
+                offers.setdefault(_key(who, number, leaf), []).append(TensorPiece(leaf.box, tensor, leaf.shape))
     return offers
 
 
-def _trunk(content: Content) -> bytes:
+def _trunk(content: SlotContent) -> bytes:
     """Leaves and the rest of a tree, as they are sent."""
     leaves = msgspec.json.encode(content.leaves)
     return len(leaves).to_bytes(TRUNK_HEAD_BYTES, "little") + leaves + content.rest
@@ -126,19 +128,21 @@ def _trunk(content: Content) -> bytes:
 
 def _trunks(
     group: Any,
-    said: Sequence[Has],
+    said: Sequence[RankHoldings],
     sources: Mapping[int, int],
     mine: Sources,
     rank: int,
     wanted: frozenset[int],
     *,
     local: bool,
-) -> dict[int, Trunk]:
+) -> dict[int, TreeSkeleton]:
     """The trees that this rank wants, its own or sent by the first rank that has them; none is with `local`."""
     sizes = {who: said[at].held[who].size for who, at in sources.items()}
     data: dict[int, bytes] = {who: _trunk(mine[who]) for who in wanted if who in mine}
     needs = {
-        who: Piece(Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8, device="cpu"), (sizes[who],))
+        who: TensorPiece(
+            Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8, device="cpu"), (sizes[who],)
+        )
         for who in sorted(wanted - data.keys())
     }
     if not local:
@@ -147,14 +151,14 @@ def _trunks(
             if sources[who] != rank:
                 continue
             sent = torch.frombuffer(bytearray(_trunk(content)), dtype=torch.uint8)
-            offers[f"tree {who}"] = [Piece(Box.whole(sent.shape), sent, tuple(sent.shape))]
+            offers[f"tree {who}"] = [TensorPiece(Box.whole(sent.shape), sent, tuple(sent.shape))]
         exchange(group, offers, {f"tree {who}": piece for who, piece in needs.items()})
     data |= {who: piece.tensor.numpy().tobytes() for who, piece in needs.items()}
     found, wrong = {}, ""
     for who, one in data.items():
         end = TRUNK_HEAD_BYTES + int.from_bytes(one[:TRUNK_HEAD_BYTES], "little")
         try:
-            found[who] = Trunk(_leaves.decode(one[TRUNK_HEAD_BYTES:end]), tree.unpack(one[end:]))
+            found[who] = TreeSkeleton(_leaves.decode(one[TRUNK_HEAD_BYTES:end]), tree.unpack(one[end:]))
         except pickle.UnpicklingError:
             strange = ", ".join(tree.unsafe(one[end:])) or "what torch.load refuses"
             wrong = f"the copy in memory holds {strange}, which is not loaded for safety"
@@ -163,12 +167,12 @@ def _trunks(
     return found
 
 
-def _key(who: int, number: int, leaf: Leaf) -> str:
+def _key(who: int, number: int, leaf: TensorLeaf) -> str:
     """The name of a tensor among the ranks: of a sharded one its own, else where it stands in which tree."""
     return f"part {leaf.key}" if leaf.key else f"{'node' if who == NODE else f'rank {who}'} tensor {number}"
 
 
-def _tensors(who: int, trunk: Trunk, mine: Sources, needs: dict[str, Piece]) -> list[torch.Tensor]:
+def _tensors(who: int, trunk: TreeSkeleton, mine: Sources, needs: dict[str, TensorPiece]) -> list[torch.Tensor]:
     """The tensors of a tree: copies of what is on this node, or empty ones that the exchange fills."""
     found = []
     for number, leaf in enumerate(trunk.leaves):
@@ -178,40 +182,40 @@ def _tensors(who: int, trunk: Trunk, mine: Sources, needs: dict[str, Piece]) -> 
             found.append(mine[who].tensors[number].clone())
         else:
             found.append(torch.empty(leaf.box.sizes, dtype=getattr(torch, leaf.dtype), device="cpu"))
-            needs[_key(who, number, leaf)] = Piece(leaf.box, found[-1], leaf.shape)
+            needs[_key(who, number, leaf)] = TensorPiece(leaf.box, found[-1], leaf.shape)
     return found
 
 
 def _fill(
     templates: Mapping[str, Template],
-    trunk: Trunk | None,
+    trunk: TreeSkeleton | None,
     plain: Sequence[torch.Tensor] | None,
-    needs: dict[str, Piece],
+    needs: dict[str, TensorPiece],
 ) -> dict[str, dict[str, Any]]:
     """The templates for what was kept, with the old values; their tensors go to the needs."""
     if templates and (trunk is None or plain is None):
         raise TensorsMissing(f"no rank holds anything of {', '.join(templates)}")
     sharded: dict[str, dict[str, Any]] = {}
-    shards = Shards()
+    shards = LocalShards()
     for name, template in templates.items():
         assert trunk is not None
         values = trunk.rest["values"].get(name, {})
         leaves = {leaf.key: leaf for leaf in trunk.leaves if leaf.key}
-        saved: dict[str, Stored | None] = dict.fromkeys(values)
+        saved: dict[str, SavedTensor | None] = dict.fromkeys(values)
         for full, leaf in leaves.items():
             if full.startswith(f"{name}/"):
-                saved[full.removeprefix(f"{name}/")] = Stored(leaf.shape, getattr(torch, leaf.dtype))
+                saved[full.removeprefix(f"{name}/")] = SavedTensor(leaf.shape, getattr(torch, leaf.dtype))
         sharded[name] = {}
         for key, item in template(saved).items():
             full = f"{name}/{key}"
             filled = item
             if key in values:
-                filled = tree.put_together(values[key], plain or ())
+                filled = tree.merge_tensors(values[key], plain or ())
             elif isinstance(item, torch.Tensor) or full in leaves:
                 if not isinstance(item, torch.Tensor):
                     filled = torch.empty(leaves[full].shape, dtype=getattr(torch, leaves[full].dtype), device="cpu")
                 part, box = shards.local(filled)
                 shape = tuple(filled.shape)
-                needs[f"part {full}"] = Piece(box or Box.whole(shape), part, shape)
+                needs[f"part {full}"] = TensorPiece(box or Box.whole(shape), part, shape)
             sharded[name][key] = filled
     return sharded

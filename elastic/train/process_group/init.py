@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic.channel.client import Formed, clock
+from elastic.channel.client import GroupFormed, clock
 from elastic.errors import ConfigError
-from elastic.script.relaunch import mistakes_told
+from elastic.script.relaunch import reporting_config_errors
 from elastic.train import report
 from elastic.train.process_group import preparing, rendezvous, shutdown
 
@@ -28,7 +28,7 @@ SERVER_ROLES: Final = frozenset({"PSERVER", "SERVER"})
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class WorkerContext:
     """This worker's place. `local_rank` is its place on its node, `device` what it computes on.
 
     `generation` is the world it belongs to, 0 outside elastic-launch; `restarts` counts the failures so far that were
@@ -44,11 +44,11 @@ class Context:
     restarts: int
 
 
-_started: list[Context] = []
+_started: list[WorkerContext] = []
 """The context of this process, once it is there."""
 
 
-def init(role: str | None = None, *, backend: str | None = None, timeout_s: float | None = None) -> Context:
+def init(role: str | None = None, *, backend: str | None = None, timeout_s: float | None = None) -> WorkerContext:
     """Join the other workers; this worker's place.
 
     The backend is nccl where a card is visible and gloo elsewhere. With nccl the card of this worker becomes the
@@ -65,7 +65,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
         from elastic import oneflow
 
         oneflow.launch_if_collected()
-    with mistakes_told():
+    with reporting_config_errors():
         _check_role(role, os.environ)
         if backend is not None and backend not in BACKENDS:
             raise ConfigError(f"backend is {backend!r}; leave it out, or write one of {', '.join(BACKENDS)}")
@@ -77,8 +77,8 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
             raise ConfigError("this torch was built without torch.distributed; install one that has it")
         if _started and dist.is_initialized():
             return _started[0]
-        place = placed(os.environ)
-    with mistakes_told(hopeless=False):  # The cards of another node may be there.
+        place = rank_info(os.environ)
+    with reporting_config_errors(hopeless=False):  # The cards of another node may be there.
         chosen, device = _device(backend, os.environ, place)
     if not dist.is_initialized():
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
@@ -88,7 +88,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
             dist.init_process_group(chosen, store=_store_of_one(), rank=0, world_size=1, timeout=timeout)
         shutdown.arm()
     _started[:] = [
-        Context(
+        WorkerContext(
             rank=dist.get_rank(),
             local_rank=place.local_rank,
             world_size=dist.get_world_size(),
@@ -101,7 +101,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
     return _started[0]
 
 
-def _join(backend: str, place: Placed, timeout_s: float | None) -> None:
+def _join(backend: str, place: RankInfo, timeout_s: float | None) -> None:
     """Meet the other workers, and start the process group with the store where they met."""
     import torch.distributed as dist
 
@@ -120,9 +120,9 @@ def _join(backend: str, place: Placed, timeout_s: float | None) -> None:
         world_size=place.world_size,
         timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
     )
-    rendezvous.met(os.environ, end)
+    rendezvous.begin_next_attempt(os.environ, end)
     if end is not None:
-        end.send(Formed(clock()))
+        end.send(GroupFormed(clock()))
 
 
 def _store_of_one() -> Any:
@@ -132,7 +132,7 @@ def _store_of_one() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RankInfo:
     """What the environment says about the place of this worker."""
 
     rank: int
@@ -140,7 +140,7 @@ class Placed:
     world_size: int
 
 
-def placed(environ: Mapping[str, str]) -> Placed:
+def rank_info(environ: Mapping[str, str]) -> RankInfo:
     """The place that torchrun's variables give; without RANK a world of one.
 
     LOCAL_RANK may be missing, as where each worker has a machine of its own: then it is 0. Raises `ConfigError` when
@@ -148,23 +148,23 @@ def placed(environ: Mapping[str, str]) -> Placed:
     """
     if "RANK" not in environ:
         if environ.get("WORLD_SIZE", "1") != "1":
-            raise ConfigError(f"WORLD_SIZE is {environ['WORLD_SIZE']}, but RANK is not set; {_MEND}")
-        return Placed(0, 0, 1)
+            raise ConfigError(f"WORLD_SIZE is {environ['WORLD_SIZE']}, but RANK is not set; {_HINT}")
+        return RankInfo(0, 0, 1)
     missing = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if missing:
         raise ConfigError(
-            f"RANK is set, but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not; {_MEND}"
+            f"RANK is set, but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not; {_HINT}"
         )
     rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     local_rank = _number(environ, "LOCAL_RANK", 0)
     if rank >= world_size:
-        raise ConfigError(f"RANK {rank} is not below WORLD_SIZE {world_size}; {_MEND}")
+        raise ConfigError(f"RANK {rank} is not below WORLD_SIZE {world_size}; {_HINT}")
     if local_rank >= world_size:
-        raise ConfigError(f"LOCAL_RANK {local_rank} is not below WORLD_SIZE {world_size}; {_MEND}")
-    return Placed(rank, local_rank, world_size)
+        raise ConfigError(f"LOCAL_RANK {local_rank} is not below WORLD_SIZE {world_size}; {_HINT}")
+    return RankInfo(rank, local_rank, world_size)
 
 
-_MEND: Final = "start the script with elastic-launch, or unset what another launcher left"
+_HINT: Final = "start the script with elastic-launch, or unset what another launcher left"
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -173,7 +173,7 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     if not text and default is not None:
         return default
     if not text.isdecimal():
-        raise ConfigError(f"{name} is {text!r}, not a whole number; {_MEND}")
+        raise ConfigError(f"{name} is {text!r}, not a whole number; {_HINT}")
     return int(text)
 
 
@@ -188,7 +188,7 @@ def _check_role(role: str | None, environ: Mapping[str, str]) -> None:
         )
 
 
-def _device(backend: str | None, environ: Mapping[str, str], place: Placed) -> tuple[str, torch.device]:
+def _device(backend: str | None, environ: Mapping[str, str], place: RankInfo) -> tuple[str, torch.device]:
     """The backend and this worker's device, which becomes the current one when it is a card."""
     import torch
 
@@ -197,13 +197,13 @@ def _device(backend: str | None, environ: Mapping[str, str], place: Placed) -> t
         if backend == "nccl":
             raise ConfigError('no card is visible, and nccl needs one; leave backend out, or write backend="gloo"')
         return backend or "gloo", torch.device("cpu")
-    index = card(environ, place, cards)
+    index = gpu_index(environ, place, cards)
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return backend or "nccl", device
 
 
-def card(environ: Mapping[str, str], place: Placed, cards: int) -> int:
+def gpu_index(environ: Mapping[str, str], place: RankInfo, cards: int) -> int:
     """The index of this worker's card among the `cards` that are visible.
 
     It is LOCAL_RANK, except where our launcher shows each worker its own card only (--one_card_per_worker). Raises

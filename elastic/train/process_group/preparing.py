@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from elastic.channel.client import fitting
+from elastic.channel.client import truncate_text
 from elastic.train.process_group import rendezvous
 from elastic.train.report import this_process
 
@@ -17,7 +17,7 @@ def preparing(what: str) -> None:
     """
     this_process.preparing(what)
     if (before := rendezvous.current(os.environ, this_process.end)) is not None:
-        before.announce(fitting(str(what), rendezvous.REASON_MAX) or "preparing")
+        before.announce(truncate_text(str(what), rendezvous.REASON_MAX) or "preparing")
 
 
 def ready() -> None:

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from elastic import _port_wait
-from elastic.channel.client import Joining, WorkerEnd
+from elastic.channel.client import ChannelClient, JoiningGroup
 from elastic.errors import WorkersMissing
 
 LIMIT_S: Final = 1800.0
@@ -34,11 +34,11 @@ ROOT: Final = "elastic/meet/"
 FORMING: Final = "the process group; all workers are there"
 """What is waited for when all have met: that each of them reaches those that it speaks with."""
 
-Tell = Callable[[Joining], None]
+Tell = Callable[[JoiningGroup], None]
 
 
 @dataclass
-class Patience:
+class PausableDeadline:
     """The time that is left to wait for others. It does not run while somebody prepares (pure)."""
 
     left_s: float
@@ -58,7 +58,7 @@ def missing_in_words(missing: Mapping[int, str], more: int = 0) -> str:
 
 
 @dataclass
-class Meeting:
+class Rendezvous:
     """One process's way to the others. `attempt` is the same in all: how often they have met before."""
 
     rank: int
@@ -129,12 +129,12 @@ class Meeting:
         if self._thread is not None:
             self._thread.join(CONNECT_LIMIT_S)
         self.announce("")
-        patience, teller = Patience(limit_s, self.clock()), _Teller(self.tell, self.clock)
+        patience, teller = PausableDeadline(limit_s, self.clock()), _MissingReporter(self.tell, self.clock)
         if self.store is None:
             self._reach(patience, teller, limit_s)
         return self._gather(patience, teller, limit_s)
 
-    def _reach(self, patience: Patience, teller: _Teller, limit_s: float) -> None:
+    def _reach(self, patience: PausableDeadline, teller: _MissingReporter, limit_s: float) -> None:
         """Open the store, once rank 0 has it."""
         began = self.clock()
         while not self._hosts and not self._answers():
@@ -147,7 +147,7 @@ class Meeting:
             time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
         self._open(CONNECT_LIMIT_S)
 
-    def _gather(self, patience: Patience, teller: _Teller, limit_s: float) -> Any:
+    def _gather(self, patience: PausableDeadline, teller: _MissingReporter, limit_s: float) -> Any:
         here, everybody = self._key("here", self.rank), self._key("all")
         if not self.store.check([here]):
             self.store.set(here, "1")
@@ -166,7 +166,7 @@ class Meeting:
                     )
                 teller.tell(missing, prepares=preparing)
             time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
-        self.tell(Joining(FORMING, met=True))
+        self.tell(JoiningGroup(FORMING, met=True))
         return self.store
 
     def _missing(self) -> str:
@@ -192,7 +192,7 @@ class Meeting:
 
     def _answers(self) -> bool:
         """Tell whether somebody listens where the store is to be."""
-        return _port_wait.listens(self.host, self.port)
+        return _port_wait.is_listening(self.host, self.port)
 
     def _open(self, limit_s: float) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is there, and documented.
@@ -211,7 +211,7 @@ class Meeting:
         return f"{ROOT}{self.attempt}/{name}" + ("" if rank is None else f"/{rank}")
 
 
-class _Teller:
+class _MissingReporter:
     """Passes on who is missing, about once a second."""
 
     def __init__(self, tell: Tell, clock: Callable[[], float]) -> None:
@@ -226,14 +226,14 @@ class _Teller:
     def tell(self, missing: str, *, prepares: bool = False) -> None:
         if self.due:
             self._next = self._clock() + TELL_EVERY_S
-            self._tell(Joining(missing, prepares))
+            self._tell(JoiningGroup(missing, prepares))
 
 
-def teller(end: WorkerEnd | None, rank: int, clock: Callable[[], float] = time.monotonic) -> Tell:
+def missing_reporter(end: ChannelClient | None, rank: int, clock: Callable[[], float] = time.monotonic) -> Tell:
     """Who hears who is missing: the agent, or without one whoever reads rank 0's stderr."""
     began = said = clock()
 
-    def tell(joining: Joining) -> None:
+    def tell(joining: JoiningGroup) -> None:
         nonlocal said
         if end is not None:
             end.send(joining)
@@ -245,7 +245,7 @@ def teller(end: WorkerEnd | None, rank: int, clock: Callable[[], float] = time.m
     return tell
 
 
-def meeting(environ: Mapping[str, str], end: WorkerEnd | None, attempt: int = 0) -> Meeting | None:
+def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: int = 0) -> Rendezvous | None:
     """The meeting of a worker with these variables of torchrun's; None where they are not there or make no sense."""
     numbers = [environ.get(name, "").strip() for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")]
     if not all(number.isdecimal() for number in numbers) or not environ.get("MASTER_ADDR"):
@@ -254,36 +254,36 @@ def meeting(environ: Mapping[str, str], end: WorkerEnd | None, attempt: int = 0)
     agent_hosts = environ.get(_port_wait.AGENT_STORE) == "True"
     # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
     life = environ.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_hosts else "0"
-    return Meeting(
+    return Rendezvous(
         rank=rank,
         world_size=world_size,
         host=environ["MASTER_ADDR"],
         port=port,
         agent_hosts=agent_hosts,
         attempt=f"{life}.{attempt}",
-        tell=teller(end, rank),
+        tell=missing_reporter(end, rank),
     )
 
 
-_current: list[tuple[int, Meeting | None, int]] = []
+_current: list[tuple[int, Rendezvous | None, int]] = []
 """The process, its meeting to come, and how often it has met."""
 
 
-def current(environ: Mapping[str, str], end: WorkerEnd | None) -> Meeting | None:
+def current(environ: Mapping[str, str], end: ChannelClient | None) -> Rendezvous | None:
     """The meeting that this process has before it. What it forks has none: a store is not shared with a fork."""
     pid = os.getpid()
     if not _current:
-        _current.append((pid, meeting(environ, end), 0))
+        _current.append((pid, rendezvous(environ, end), 0))
     owner, found, _ = _current[0]
     return found if owner == pid else None
 
 
-def met(environ: Mapping[str, str], end: WorkerEnd | None) -> None:
+def begin_next_attempt(environ: Mapping[str, str], end: ChannelClient | None) -> None:
     """All have met: should they meet again, the words of this time do not count."""
     pid, old, times = _current[0]
     _kept[:] = [old]
-    _current[0] = (pid, meeting(environ, end, times + 1), times + 1)
+    _current[0] = (pid, rendezvous(environ, end, times + 1), times + 1)
 
 
-_kept: list[Meeting | None] = []
+_kept: list[Rendezvous | None] = []
 """The others need the store of rank 0 for as long as they run."""

@@ -35,7 +35,7 @@ PREFIX: Final = "elastic/stop/"
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class CounterAdd:
     """Add to a counter that starts at 0; the answer is its new value."""
 
     key: str
@@ -43,14 +43,14 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class BoardRead:
     """Read a number; 0 if nobody wrote it."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class CompareAndSwap:
     """Write `new` if `old` stands there (0: nothing does); the answer is what stands there afterwards."""
 
     key: str
@@ -59,14 +59,14 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class BoardPause:
     """Wait a little; the answer is 0."""
 
 
-Operation = Add | Read | Swap | Pause
+BoardOperation = CounterAdd | BoardRead | CompareAndSwap | BoardPause
 
 
-class Next(Enum):
+class CommitVerdict(Enum):
     """What a rank does after a commit."""
 
     GO_ON = "go on"
@@ -78,35 +78,35 @@ SEEN: Final = "seen"
 TOP: Final = "top"
 
 
-def at_commit(step: int, world: int, *, first: bool) -> Generator[Operation, int, Next]:
+def at_commit(step: int, world: int, *, first: bool) -> Generator[BoardOperation, int, CommitVerdict]:
     """What a rank that has heard the word does after its commit of `step`. `first`: it is its first one since."""
     if first:  # Where steps have no collective, this rank may be ahead of all others.
         yield from _raise_top(step)
-    heard = yield Add(HEARD, 1 if first else 0)
+    heard = yield CounterAdd(HEARD, 1 if first else 0)
     if heard < world:
         yield from _raise_top(step + 1)
-        return Next.GO_ON
-    top = yield Read(TOP)
+        return CommitVerdict.GO_ON
+    top = yield BoardRead(TOP)
     if top > step:
-        return Next.GO_ON
-    parked = yield Add(f"parked/{step}", 1)
+        return CommitVerdict.GO_ON
+    parked = yield CounterAdd(f"parked/{step}", 1)
     while parked < world:
-        top = yield Read(TOP)
+        top = yield BoardRead(TOP)
         if top > step:
-            return Next.GO_ON
-        yield Pause()
-        parked = yield Add(f"parked/{step}", 0)
-    yield Add(SEEN, 1)
-    return Next.STOP
+            return CommitVerdict.GO_ON
+        yield BoardPause()
+        parked = yield CounterAdd(f"parked/{step}", 0)
+    yield CounterAdd(SEEN, 1)
+    return CommitVerdict.STOP
 
 
-def _raise_top(step: int) -> Generator[Operation, int, None]:
-    top = yield Read(TOP)
+def _raise_top(step: int) -> Generator[BoardOperation, int, None]:
+    top = yield BoardRead(TOP)
     while top < step:
-        top = yield Swap(TOP, top, step)
+        top = yield CompareAndSwap(TOP, top, step)
 
 
-class Board:
+class StopBoard:
     """The store of the process group as the board. Every key is this generation's: the store is new with it."""
 
     def __init__(self, store: Any, world: int) -> None:
@@ -114,27 +114,27 @@ class Board:
         self._store = store
         self._pause_s = POLL_S + world * POLL_EACH_S
 
-    def do(self, operation: Operation) -> int:
+    def do(self, operation: BoardOperation) -> int:
         """Carry out one operation."""
         match operation:
-            case Add(key, amount):
+            case CounterAdd(key, amount):
                 return int(self._store.add(PREFIX + key, amount))
-            case Read(key):
+            case BoardRead(key):
                 return int(self._store.get(PREFIX + key)) if self._store.check([PREFIX + key]) else 0
-            case Swap(key, old, new):
+            case CompareAndSwap(key, old, new):
                 return int(self._store.compare_set(PREFIX + key, str(old) if old else "", str(new)))
-            case Pause():
+            case BoardPause():
                 time.sleep(self._pause_s)
                 return 0
 
-    def run(self, rules: Generator[Operation, int, Next]) -> Next:
+    def run(self, rules: Generator[BoardOperation, int, CommitVerdict]) -> CommitVerdict:
         """Carry out the rules to their end."""
         try:
             operation = next(rules)
             while True:
                 operation = rules.send(self.do(operation))
         except StopIteration as end:
-            return Next(end.value)
+            return CommitVerdict(end.value)
 
     def leave(self, rank: int, world: int) -> None:
         """The last call. Rank 0 returns when all others have called it, or have seen where to stop `LINGER_S` ago.
@@ -143,7 +143,7 @@ class Board:
         Another rank that no longer finds the board returns too: everything is saved, and only rank 0 would look there.
         """
         try:
-            left = self.do(Add("left", 1))
+            left = self.do(CounterAdd("left", 1))
         except RuntimeError:  # What torch raises when rank 0, whose process has the store, is gone.
             if rank == 0:
                 raise
@@ -151,7 +151,7 @@ class Board:
         began_s = time.monotonic()
         limit_s = LEAVE_LIMIT_S
         while rank == 0 and left < world and time.monotonic() < began_s + limit_s:
-            self.do(Pause())
-            left = self.do(Add("left", 0))
-            if limit_s != LINGER_S and self.do(Add(SEEN, 0)) >= world:
+            self.do(BoardPause())
+            left = self.do(CounterAdd("left", 0))
+            if limit_s != LINGER_S and self.do(CounterAdd(SEEN, 0)) >= world:
                 began_s, limit_s = time.monotonic(), LINGER_S

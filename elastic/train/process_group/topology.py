@@ -13,7 +13,7 @@ from elastic.train.process_group import shutdown
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class Topology:
     """This worker's place.
 
     `group` carries the library's own messages between ranks; `background` is one more, for the thread that saves
@@ -33,7 +33,7 @@ class Here:
         return self.world_size == 1
 
 
-def here(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> Here:
+def current_topology(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> Topology:
     """Read the place from the process group. A collective: it may make groups of gloo's beside that of NCCL.
 
     Raises `ConfigError` if this is one of several workers and the process group does not stand.
@@ -43,13 +43,13 @@ def here(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> H
     if not dist.is_available() or not dist.is_initialized():
         if environ.get("WORLD_SIZE", "1") != "1":
             raise ConfigError("the process group does not stand yet; call elastic.init() before state.restore()")
-        return Here(0, 1, 0, 1)
+        return Topology(0, 1, 0, 1)
     world_size = dist.get_world_size()
     group = None
     if world_size > 1:
         shutdown.arm()
         group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-    return Here(
+    return Topology(
         rank=dist.get_rank(),
         world_size=world_size,
         local_rank=int(environ.get("LOCAL_RANK") or 0),

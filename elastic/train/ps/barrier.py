@@ -19,7 +19,7 @@ HELD_MAX = 2
 G = TypeVar("G")
 
 
-class Barrier(Generic[G]):
+class GradientBarrier(Generic[G]):
     """The gradients of the step being gathered, and of later ones that came early."""
 
     def __init__(self, trainers: int, *, step: int = 0, opened: bool = False) -> None:

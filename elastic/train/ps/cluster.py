@@ -14,7 +14,7 @@ from elastic.errors import ConfigError
 log = logging.getLogger("elastic.train.ps")
 
 
-class Place(Protocol):
+class TaskEnvironment(Protocol):
     """What the library asks of the environment; `elastic.env()` gives one.
 
     `trainers` is the number of workers that the first synchronous step waits for. `roster_file` is kept up to date by
@@ -54,42 +54,42 @@ class Place(Protocol):
         """Where the launcher writes who is where."""
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedWorker(msgspec.Struct, frozen=True):
     """A worker in the roster."""
 
     index: int
 
 
-class Roster(msgspec.Struct, frozen=True):
+class ClusterSpec(msgspec.Struct, frozen=True):
     """What the launcher's file says, as far as it concerns us."""
 
     servers: tuple[str, ...]
-    workers: tuple[Listed, ...] = ()
-    heters: tuple[Listed, ...] = ()
+    workers: tuple[ListedWorker, ...] = ()
+    heters: tuple[ListedWorker, ...] = ()
 
 
-def roster(path: str) -> Roster | None:
+def cluster_spec(path: str) -> ClusterSpec | None:
     """Read the launcher's file. None if there is none, or it cannot be read: what was known before counts then."""
     if not path:
         return None
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Roster)
+        return msgspec.json.decode(Path(path).read_bytes(), type=ClusterSpec)
     except (OSError, *UNREADABLE) as error:
         log.warning("the roster %s cannot be read: %s", path, error)
         return None
 
 
-def servers(place: Place) -> tuple[str, ...]:
+def servers(place: TaskEnvironment) -> tuple[str, ...]:
     """Every server by index. `ConfigError` if none is named."""
     found = place.servers
-    if not found and (now := roster(place.roster_file)):
+    if not found and (now := cluster_spec(place.roster_file)):
         found = now.servers
     if not found:
         raise ConfigError("no parameter servers are named; set PADDLE_PSERVER_IPS to their hosts, or use --server_num")
     return found
 
 
-def workers(place: Place) -> int:
+def workers(place: TaskEnvironment) -> int:
     """How many workers there are now."""
-    now = roster(place.roster_file)
+    now = cluster_spec(place.roster_file)
     return len(now.workers) + len(now.heters) if now else place.trainers

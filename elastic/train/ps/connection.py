@@ -12,8 +12,8 @@ from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_excepti
 
 from elastic.errors import MessageError, ParameterServerError, ServerLost
 from elastic.train.ps import protocol as m
-from elastic.train.ps.cluster import roster
-from elastic.train.ps.framing import Assembly, H, Header, frames, receive
+from elastic.train.ps.cluster import cluster_spec
+from elastic.train.ps.framing import H, MessageAssembly, MessageHeader, frames, receive
 from elastic.train.ps.handlers import STATUS
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import UnknownSession
@@ -41,11 +41,11 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 log = logging.getLogger("elastic.train.ps")
 
 
-class _Away(Exception):
+class _ServerAway(Exception):
     """The server is not there just now; the text says why."""
 
 
-class Link:
+class ServerConnection:
     """One worker's connection to one server. Lives in one event loop.
 
     It keeps the session open also while nobody calls, so that a worker that computes for long is not taken for lost.
@@ -53,8 +53,8 @@ class Link:
 
     def __init__(
         self,
-        hello: m.Hello,
-        register: m.Register,
+        hello: m.SessionRequest,
+        register: m.RegisterRequest,
         values: Callable[[Sequence[int]], list[torch.Tensor]],
         *,
         address: str,
@@ -93,7 +93,7 @@ class Link:
     async def call(
         self,
         method: str,
-        request: Header,
+        request: MessageHeader,
         kind: type[H],
         tensors: Sequence[torch.Tensor] = (),
         check: Callable[[H], object] | None = None,
@@ -104,7 +104,7 @@ class Link:
                 channel = await self._connected()
                 try:
                     return await self._once(channel, method, request, kind, tensors, check)
-                except _Away as error:
+                except _ServerAway as error:
                     self._drop(channel, error)
                     raise
         raise AssertionError("tenacity ends by a result or an error")
@@ -120,7 +120,7 @@ class Link:
         self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                await self.call("Close", m.Close(session=self._hello.session), m.Done)
+                await self.call("Close", m.CloseRequest(session=self._hello.session), m.EmptyReply)
         except (TimeoutError, ParameterServerError) as error:
             reason = str(error) or "it does not answer"
             log.warning("%s was not told that worker %d has ended: %s", self, self._hello.worker, reason)
@@ -141,7 +141,7 @@ class Link:
     def _tries(self) -> AsyncIterator[Any]:
         async def tries() -> AsyncIterator[Any]:
             retrying = AsyncRetrying(
-                retry=retry_if_exception_type(_Away),
+                retry=retry_if_exception_type(_ServerAway),
                 stop=self._out_of_patience,
                 wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
             )
@@ -160,7 +160,7 @@ class Link:
         return self._away_since is not None and self._now() >= self._away_since + self._patience_s
 
     async def _connected(self) -> Any:
-        """The channel, once the session is open and the model registered. `_Away` after one try."""
+        """The channel, once the session is open and the model registered. `_ServerAway` after one try."""
         async with self._connecting:
             if self._failure is not None:
                 raise self._failure
@@ -177,23 +177,23 @@ class Link:
                 async with asyncio.timeout(CONNECT_S):
                     life = self._notice(await stream.read()).life
             except TimeoutError:
-                raise _Away("no answer") from None
+                raise _ServerAway("no answer") from None
             except grpc.aio.AioRpcError as error:
                 raise _meaning(error) from None
         except BaseException as error:
             await channel.close()
-            if isinstance(error, _Away):
+            if isinstance(error, _ServerAway):
                 self._missed(error)
             raise
         holding = self._begin(self._hold(stream, channel))
         try:
             await self._registered(channel)
             if holding.done():
-                raise _Away("the session broke")
+                raise _ServerAway("the session broke")
         except BaseException as error:
             holding.cancel()
             await channel.close()
-            if isinstance(error, _Away):
+            if isinstance(error, _ServerAway):
                 self._missed(error)
             raise
         if self._away_since is not None and self.lives:
@@ -206,18 +206,18 @@ class Link:
     async def _registered(self, channel: Any) -> None:
         """Tell the server our part of the model, and give it values where it has none and wants ours."""
         while True:
-            answer, _ = await self._once(channel, "Register", self._register, m.Registered)
+            answer, _ = await self._once(channel, "Register", self._register, m.RegisterReply)
             if not answer.wanted:
                 self.step = max(self.step, answer.step)
                 return
             if max(answer.wanted) >= len(self._register.pieces):
                 raise MessageError(f"{self} wants pieces that there are not")
-            give = m.Give(session=self._hello.session, pieces=answer.wanted)
-            await self._once(channel, "Give", give, m.Done, self._values(answer.wanted))
+            give = m.InitialValues(session=self._hello.session, pieces=answer.wanted)
+            await self._once(channel, "Give", give, m.EmptyReply, self._values(answer.wanted))
 
     async def _hold(self, stream: Any, channel: Any) -> None:
         """Listen until the session breaks, then open it again."""
-        reason: Exception = _Away("it has ended the session")
+        reason: Exception = _ServerAway("it has ended the session")
         try:
             while (frame := await stream.read()) is not grpc.aio.EOF:
                 log.warning("%s", self._notice(frame).text)
@@ -247,7 +247,7 @@ class Link:
         self,
         channel: Any,
         method: str,
-        request: Header,
+        request: MessageHeader,
         kind: type[H],
         tensors: Sequence[torch.Tensor] = (),
         check: Callable[[H], object] | None = None,
@@ -263,7 +263,7 @@ class Link:
             # A call that `_drop` has cancelled ends like this, although nobody has cancelled us.
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            raise _Away("the connection broke") from None
+            raise _ServerAway("the connection broke") from None
         finally:
             self._calls.discard(call)
             call.cancel()
@@ -289,19 +289,19 @@ class Link:
 
     def _find(self) -> None:
         """Look where the launcher says that the server is now."""
-        now = roster(self._roster_file)
+        now = cluster_spec(self._roster_file)
         if now is not None and self._hello.server < len(now.servers):
             self.address = now.servers[self._hello.server]
         if not self.address:
-            reason = _Away("nobody runs it just now")
+            reason = _ServerAway("nobody runs it just now")
             self._missed(reason)
             raise reason
 
     @staticmethod
-    def _notice(frame: Any) -> m.Notice:
+    def _notice(frame: Any) -> m.SessionNotice:
         if frame is grpc.aio.EOF:
-            raise _Away("it has ended the session")
-        assembly = Assembly(m.Notice)
+            raise _ServerAway("it has ended the session")
+        assembly = MessageAssembly(m.SessionNotice)
         assembly.feed(frame)
         if assembly.header is None:
             raise MessageError("a notice is longer than one frame")
@@ -325,10 +325,10 @@ def _meaning(error: grpc.aio.AioRpcError) -> Exception:
     kind = KINDS.get(error.code())
     text = error.details() or str(error.code())
     if kind is UnknownSession:
-        return _Away("it does not know this worker's session")
+        return _ServerAway("it does not know this worker's session")
     if kind is not None:
         return kind(text)
     if error.code() in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED):
         return ParameterServerError(f"the server answered {text}")
     # gRPC writes down the whole way; the last part says what happened.
-    return _Away(text.rpartition(": ")[2])
+    return _ServerAway(text.rpartition(": ")[2])

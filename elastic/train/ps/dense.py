@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from elastic.errors import ConfigError
-from elastic.train.ps.framing import NAMES, Shape
-from elastic.train.ps.placement import Extent, Piece, place
+from elastic.train.ps.framing import NAMES, TensorShape
+from elastic.train.ps.placement import ParameterExtent, ParameterPiece, place_parameters
 from elastic.train.ps.protocol import PieceSpec
 
 
-class Dense:
+class DenseParameters:
     """The parameters of a model, and which server has which piece of them."""
 
     def __init__(self, model: torch.nn.Module, servers: int) -> None:
@@ -23,9 +23,9 @@ class Dense:
         for name, value in self._parameters.items():
             if value.dtype not in NAMES:
                 raise ConfigError(f"{name} is of {value.dtype}; parameter servers hold {', '.join(NAMES.values())}")
-        self._pieces: list[list[Piece]] = [[] for _ in range(servers)]
-        extents = [Extent(name, value.numel(), value.itemsize) for name, value in self._parameters.items()]
-        for piece in place(extents, servers):
+        self._pieces: list[list[ParameterPiece]] = [[] for _ in range(servers)]
+        extents = [ParameterExtent(name, value.numel(), value.itemsize) for name, value in self._parameters.items()]
+        for piece in place_parameters(extents, servers):
             self._pieces[piece.server].append(piece)
 
     def specs(self, server: int) -> tuple[PieceSpec, ...]:
@@ -42,10 +42,10 @@ class Dense:
             for piece in self._pieces[server]
         )
 
-    def shapes(self, server: int) -> tuple[Shape, ...]:
+    def shapes(self, server: int) -> tuple[TensorShape, ...]:
         """What a server sends when it sends all its pieces."""
         return tuple(
-            Shape(NAMES[self._parameters[piece.name].dtype], (piece.stop - piece.start,))
+            TensorShape(NAMES[self._parameters[piece.name].dtype], (piece.stop - piece.start,))
             for piece in self._pieces[server]
         )
 
@@ -81,5 +81,5 @@ class Dense:
                 parameter.copy_(whole.view(parameter.shape))
 
 
-def _cut(piece: Piece, wholes: dict[str, torch.Tensor] | dict[str, torch.nn.Parameter]) -> torch.Tensor:
+def _cut(piece: ParameterPiece, wholes: dict[str, torch.Tensor] | dict[str, torch.nn.Parameter]) -> torch.Tensor:
     return wholes[piece.name].detach().reshape(-1)[piece.start : piece.stop].cpu()

@@ -53,14 +53,14 @@ if sys.byteorder != "little":  # Tensors are sent as they lie in memory.
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
-class Shape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class TensorShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One tensor of a message."""
 
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
     sizes: Annotated[tuple[Size, ...], msgspec.Meta(max_length=DIMENSIONS_MAX)]
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Shape:
+    def of(cls, tensor: torch.Tensor) -> TensorShape:
         """Describe a tensor. `MessageError` for a dtype that is not sent."""
         if tensor.dtype not in NAMES:
             raise MessageError(f"tensors of {tensor.dtype} are not sent; these are: {', '.join(DTYPES)}")
@@ -81,22 +81,22 @@ class Shape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
         return self.numbers * DTYPES[self.dtype].itemsize
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MessageHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stands before the tensors of every message. `shapes` is filled in when the message is sent."""
 
     kind: ClassVar[str] = "Header"
     """How errors name it."""
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[TensorShape, ...] = ()
 
 
-H = TypeVar("H", bound=Header)
+H = TypeVar("H", bound=MessageHeader)
 
 
-def frames(header: Header, tensors: Sequence[torch.Tensor] = ()) -> Iterator[bytes]:
+def frames(header: MessageHeader, tensors: Sequence[torch.Tensor] = ()) -> Iterator[bytes]:
     """Cut a message into frames. The tensors are read while the frames are taken, so nobody may change them."""
     # Tensors that lie in the CPU's memory in one piece are not copied.
     flat = [tensor.detach().to("cpu").contiguous() for tensor in tensors]
-    head = msgspec.msgpack.encode(msgspec.structs.replace(header, shapes=tuple(map(Shape.of, flat))))
+    head = msgspec.msgpack.encode(msgspec.structs.replace(header, shapes=tuple(map(TensorShape.of, flat))))
     if len(head) > HEADER_BYTES_MAX:
         raise MessageError(f"a header of {len(head)} bytes is longer than {HEADER_BYTES_MAX}")
     pending = bytearray(_LENGTH.pack(len(head)) + head)
@@ -125,7 +125,7 @@ def _parts(tensors: Sequence[torch.Tensor], at: int) -> Iterator[memoryview]:
         at += padding + length
 
 
-class Assembly(Generic[H]):
+class MessageAssembly(Generic[H]):
     """One message as it arrives, frame by frame. Each wrong thing is a `MessageError` as soon as it shows."""
 
     def __init__(self, kind: type[H], body_max: int = BODY_BYTES_MAX) -> None:
@@ -193,7 +193,7 @@ async def receive(
     stream: AsyncIterator[bytes], kind: type[H], check: Callable[[H], object] | None = None
 ) -> tuple[H, tuple[torch.Tensor, ...]]:
     """Read one message to the end of the stream. `check` may refuse its header before its tensors are read."""
-    assembly = Assembly(kind)
+    assembly = MessageAssembly(kind)
     async for frame in stream:
         known = assembly.header is not None
         assembly.feed(frame)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SessionReplaced
-from elastic.train.ps.framing import H, Header, frames, receive
+from elastic.train.ps.framing import H, MessageHeader, frames, receive
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import UnknownSession
 
@@ -23,13 +23,13 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
 }
 """How each refusal travels. Anything else that a handler raises is a mistake of ours, and gRPC says UNKNOWN."""
 
-Answer = tuple[Header, Sequence[torch.Tensor]]
+HandlerAnswer = tuple[MessageHeader, Sequence[torch.Tensor]]
 Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 
 
-def answering(
+def grpc_handler(
     kind: type[H],
-    answer: Callable[[H, Sequence[torch.Tensor]], Awaitable[Answer]],
+    answer: Callable[[H, Sequence[torch.Tensor]], Awaitable[HandlerAnswer]],
     check: Callable[[H], object] | None = None,
 ) -> Handler:
     """A gRPC handler: one message in, one message out, or a status. `check` refuses by the header alone."""

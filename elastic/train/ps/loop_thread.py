@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Background:
+class LoopThread:
     """Runs coroutines while the script does something else, or waits for them."""
 
     def __init__(self, name: str) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from elastic.errors import MessageError, ModelMismatch
-from elastic.train.ps.framing import DTYPES, Shape
-from elastic.train.ps.protocol import SGD, Give, Mode, PieceSpec, Push, Register, TableSpec
-from elastic.train.ps.sparse_table import Table, state_dtype
+from elastic.train.ps.framing import DTYPES, TensorShape
+from elastic.train.ps.protocol import SGD, InitialValues, PieceSpec, PushRequest, RegisterRequest, TableSpec, UpdateMode
+from elastic.train.ps.sparse_table import SparseTable, state_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
+class PushedGradients:
     """What one worker pushed: by piece, and by table as ids and rows."""
 
     weight: float
@@ -25,7 +25,7 @@ class Gradients:
     tables: Mapping[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
 
-def average(given: Sequence[Gradients]) -> Gradients:
+def average(given: Sequence[PushedGradients]) -> PushedGradients:
     """The weighted mean of several workers' gradients. One that has none for a piece counts as zero there.
 
     The sum is taken in the order given, so that the same gradients give the same bits.
@@ -44,17 +44,17 @@ def average(given: Sequence[Gradients]) -> Gradients:
         index: (torch.cat([ids for ids, _ in parts]), torch.cat([part for _, part in parts]))
         for index, parts in rows.items()
     }
-    return Gradients(total, given[0].lr, pieces, tables)
+    return PushedGradients(total, given[0].lr, pieces, tables)
 
 
-class Holdings:
+class ParameterStore:
     """Everything of the model that is on this server."""
 
     def __init__(self, index: int, servers: int, initial: Mapping[str, torch.Tensor] | None = None) -> None:
         """Hold nothing until a worker registers. `initial` has whole parameters that count before the workers' own."""
         self.pieces: tuple[PieceSpec, ...] = ()
-        self.tables: list[Table] = []
-        self.mode: Mode | None = None
+        self.tables: list[SparseTable] = []
+        self.mode: UpdateMode | None = None
         self.sgd = SGD()
         self._index = index
         self._servers = servers
@@ -67,7 +67,7 @@ class Holdings:
         """Whether a worker has said, in this life of the server, what the model is."""
         return self.mode is not None
 
-    def register(self, asked: Register) -> None:
+    def register(self, asked: RegisterRequest) -> None:
         """Take the model from the first worker, and hold every later one to it. `ModelMismatch` names what differs."""
         if self._values or self.tables or self.registered:
             self._compare(asked)
@@ -83,7 +83,7 @@ class Holdings:
         """The pieces that have no values yet."""
         return tuple(index for index, value in enumerate(self._values) if value is None)
 
-    def check_give(self, given: Give) -> None:
+    def check_give(self, given: InitialValues) -> None:
         """`MessageError` unless the message carries whole pieces of ours."""
         self._check_pieces(given.pieces, given.shapes, self._shape)
 
@@ -97,7 +97,7 @@ class Holdings:
         """A copy of every piece, in the order registered, as the model's own dtype."""
         return [self._value(index).to(DTYPES[spec.dtype], copy=True) for index, spec in enumerate(self.pieces)]
 
-    def check_push(self, pushed: Push) -> None:
+    def check_push(self, pushed: PushRequest) -> None:
         """`MessageError` unless the message carries gradients of trained pieces and of tables of ours."""
         if not (math.isfinite(pushed.lr) and math.isfinite(pushed.weight)):
             raise MessageError(f"a learning rate of {pushed.lr} and a weight of {pushed.weight}")
@@ -108,10 +108,10 @@ class Holdings:
             raise MessageError("the tables of a push need ids and rows, once for each")
         for index, ids, rows in zip(pushed.tables, rest[::2], rest[1::2], strict=True):
             spec = self.table(index).spec
-            if ids.dtype != "int64" or len(ids.sizes) != 1 or rows != Shape(spec.dtype, (*ids.sizes, spec.width)):
+            if ids.dtype != "int64" or len(ids.sizes) != 1 or rows != TensorShape(spec.dtype, (*ids.sizes, spec.width)):
                 raise MessageError(f"ids of {ids} and rows of {rows} do not fit {spec}")
 
-    def gradients(self, pushed: Push, tensors: Sequence[torch.Tensor]) -> Gradients:
+    def gradients(self, pushed: PushRequest, tensors: Sequence[torch.Tensor]) -> PushedGradients:
         """Name the tensors of a checked push. `MessageError` for ids that are not ours."""
         dense = len(pushed.pieces)
         rest = tensors[dense:]
@@ -119,9 +119,9 @@ class Holdings:
         for index, ids, rows in zip(pushed.tables, rest[::2], rest[1::2], strict=True):
             self.tables[index].check(ids)
             tables[index] = (ids, rows)
-        return Gradients(pushed.weight, pushed.lr, dict(zip(pushed.pieces, tensors[:dense], strict=True)), tables)
+        return PushedGradients(pushed.weight, pushed.lr, dict(zip(pushed.pieces, tensors[:dense], strict=True)), tables)
 
-    def apply(self, gradients: Gradients) -> None:
+    def apply(self, gradients: PushedGradients) -> None:
         """Change the values as `torch.optim.SGD` does."""
         for index, given in gradients.pieces.items():
             value = self._value(index)
@@ -136,7 +136,7 @@ class Holdings:
         for index, (ids, rows) in gradients.tables.items():
             self.tables[index].apply(ids, rows, gradients.lr, self.sgd)
 
-    def table(self, index: int) -> Table:
+    def table(self, index: int) -> SparseTable:
         """A table by its place. `MessageError` if there is none."""
         if index >= len(self.tables):
             raise MessageError(f"there is no table {index}")
@@ -168,19 +168,19 @@ class Holdings:
             raise MessageError(f"{self.pieces[index].name} has no values yet")
         return value
 
-    def _shape(self, index: int) -> Shape:
+    def _shape(self, index: int) -> TensorShape:
         if index >= len(self.pieces):
             raise MessageError(f"there is no piece {index}")
         spec = self.pieces[index]
-        return Shape(spec.dtype, (spec.stop - spec.start,))
+        return TensorShape(spec.dtype, (spec.stop - spec.start,))
 
-    def _trained_shape(self, index: int) -> Shape:
+    def _trained_shape(self, index: int) -> TensorShape:
         shape = self._shape(index)
         if not self.pieces[index].trained:
             raise MessageError(f"{self.pieces[index].name} is not trained")
         return shape
 
-    def _check_pieces(self, indexes: Sequence[int], shapes: Sequence[Shape], expected: Any) -> None:
+    def _check_pieces(self, indexes: Sequence[int], shapes: Sequence[TensorShape], expected: Any) -> None:
         if len(set(indexes)) != len(indexes) or len(shapes) != len(indexes):
             raise MessageError("each piece needs one tensor")
         for index, shape in zip(indexes, shapes, strict=True):
@@ -195,13 +195,13 @@ class Holdings:
             raise ModelMismatch(f"{spec.name} is {list(whole.shape)} in the file, and {list(spec.sizes)} in the model")
         return whole.reshape(-1)[spec.start : spec.stop].to(state_dtype(DTYPES[spec.dtype])).clone()
 
-    def _table(self, spec: TableSpec) -> Table:
+    def _table(self, spec: TableSpec) -> SparseTable:
         base = self._initial.get(spec.name)
         if base is not None and tuple(base.shape) != (spec.rows, spec.width):
             raise ModelMismatch(f"{spec.name} is {list(base.shape)} in the file, and {[spec.rows, spec.width]} here")
-        return Table(spec, self._index, self._servers, base)
+        return SparseTable(spec, self._index, self._servers, base)
 
-    def _compare(self, asked: Register) -> None:
+    def _compare(self, asked: RegisterRequest) -> None:
         for have, want in (
             (self.pieces, asked.pieces),
             (tuple(table.spec for table in self.tables), asked.tables),
@@ -214,9 +214,9 @@ class Holdings:
                 raise ModelMismatch(f"the servers have {len(have)} pieces or tables here, this worker {len(want)}")
 
 
-def _check_specs(asked: Register, index: int, servers: int) -> None:
+def _check_specs(asked: RegisterRequest, index: int, servers: int) -> None:
     for piece in asked.pieces:
-        whole = Shape(piece.dtype, piece.sizes)
+        whole = TensorShape(piece.dtype, piece.sizes)
         if not 0 <= piece.start <= piece.stop <= whole.numbers or whole.length < 0:
             raise MessageError(f"there is no such piece: {piece}")
         if piece.trained and not DTYPES[piece.dtype].is_floating_point:

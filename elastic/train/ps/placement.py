@@ -16,7 +16,7 @@ CUT_BYTES = 256 * 1024
 """From this size on a parameter is cut. Below, the bytes saved cost less than another piece does."""
 
 
-class Extent(NamedTuple):
+class ParameterExtent(NamedTuple):
     """A parameter as far as the placement is concerned."""
 
     name: str
@@ -26,7 +26,7 @@ class Extent(NamedTuple):
     """Bytes of one number."""
 
 
-class Piece(NamedTuple):
+class ParameterPiece(NamedTuple):
     """The numbers from `start` up to `stop` of a parameter's flat row, and the server that holds them."""
 
     name: str
@@ -35,26 +35,28 @@ class Piece(NamedTuple):
     server: int
 
 
-def place(extents: Sequence[Extent], servers: int) -> tuple[Piece, ...]:
+def place_parameters(extents: Sequence[ParameterExtent], servers: int) -> tuple[ParameterPiece, ...]:
     """Where every piece goes, ordered by the parameters as they were given. Names must be unique."""
     if servers < 1:
         raise ValueError("there is no server")
     if len({extent.name for extent in extents}) != len(extents):
         raise ValueError("two parameters have one name")
     load = [0] * servers
-    placed: dict[str, tuple[Piece, ...]] = {}
+    placed: dict[str, tuple[ParameterPiece, ...]] = {}
     whole = []
     for extent in extents:
         if servers > 1 and extent.size * extent.width >= CUT_BYTES and extent.size >= servers:
             bounds = [extent.size * part // servers for part in range(servers + 1)]
-            placed[extent.name] = tuple(Piece(extent.name, bounds[n], bounds[n + 1], n) for n in range(servers))
+            placed[extent.name] = tuple(
+                ParameterPiece(extent.name, bounds[n], bounds[n + 1], n) for n in range(servers)
+            )
             for piece in placed[extent.name]:
                 load[piece.server] += (piece.stop - piece.start) * extent.width
         else:
             whole.append(extent)
     for extent in sorted(whole, key=lambda extent: (-extent.size * extent.width, extent.name)):
         least = min(range(servers), key=lambda server: (load[server], server))
-        placed[extent.name] = (Piece(extent.name, 0, extent.size, least),)
+        placed[extent.name] = (ParameterPiece(extent.name, 0, extent.size, least),)
         # A piece costs something besides its bytes, so that empty and tiny ones are spread as well.
         load[least] += extent.size * extent.width + 1
     return tuple(piece for extent in extents for piece in placed[extent.name])

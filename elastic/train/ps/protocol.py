@@ -2,7 +2,7 @@
 
     Session   Hello                    Notice, Notice, …   open for as long as the worker lives
     Register  Register                 Registered          the model; waits until there are values or some are wanted
-    Give      Give + values            Done                the values that `Registered` asked for
+    Give      Give + values            Done                the values that `RegisterReply` asked for
     Push      Push + gradients         Values (+ values)   gradients, applied once; with `pull` the values follow
     Pull      Pull                     Values + values     all pieces of this server, in the order registered
     Rows      Rows + ids               Values + rows       rows of a table
@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from elastic.train.ps.framing import DIMENSIONS_MAX, Header, Size
+from elastic.train.ps.framing import DIMENSIONS_MAX, MessageHeader, Size
 
 VERSION = 1
 """Of this protocol. A server refuses a worker that speaks another."""
@@ -33,7 +33,7 @@ Word = Annotated[str, msgspec.Meta(max_length=256)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
-class Mode(StrEnum):
+class UpdateMode(StrEnum):
     """When a server applies gradients."""
 
     SYNC = "sync"
@@ -79,7 +79,7 @@ class TableSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         return f"table {self.name} of {self.rows} rows of {self.width} {self.dtype}, seed {self.seed}, std {self.std}"
 
 
-class Hello(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SessionRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker opens its session. Another `session` of the same worker number replaces the older one."""
 
     kind: ClassVar[str] = "Hello"
@@ -91,7 +91,7 @@ class Hello(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session: Word
 
 
-class Notice(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SessionNotice(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a server says on its own: first that the session is open, later whom everybody waits for.
 
     `life` is another one after each start of the server.
@@ -102,18 +102,18 @@ class Notice(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     text: Text = ""
 
 
-class Register(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RegisterRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of the model that belongs to this server, and how it is trained."""
 
     kind: ClassVar[str] = "Register"
     session: Word
-    mode: Mode
+    mode: UpdateMode
     sgd: SGD
     pieces: tuple[PieceSpec, ...]
     tables: tuple[TableSpec, ...]
 
 
-class Registered(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RegisterReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`wanted`: these pieces have no values, and this worker is to give its own. `step`: the one being gathered."""
 
     kind: ClassVar[str] = "Registered"
@@ -121,7 +121,7 @@ class Registered(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     step: Count = 0
 
 
-class Give(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InitialValues(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Values for these pieces; those that have some by now keep them."""
 
     kind: ClassVar[str] = "Give"
@@ -129,7 +129,7 @@ class Give(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pieces: tuple[Index, ...]
 
 
-class Push(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PushRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Gradients: first those of `pieces`, then ids and rows for each of `tables`.
 
     `number` counts a session's pushes; a number that was applied is not applied again. `step` is the synchronous step
@@ -147,14 +147,14 @@ class Push(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pull: bool
 
 
-class Pull(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PullRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All values, please."""
 
     kind: ClassVar[str] = "Pull"
     session: Word
 
 
-class Rows(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RowsRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rows of a table with the ids that follow."""
 
     kind: ClassVar[str] = "Rows"
@@ -162,21 +162,21 @@ class Rows(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
     table: Index
 
 
-class Values(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ValuesReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The values asked for, and the step that is being gathered now."""
 
     kind: ClassVar[str] = "Values"
     step: Count = 0
 
 
-class Close(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CloseRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """This worker has done its work and will not come back."""
 
     kind: ClassVar[str] = "Close"
     session: Word
 
 
-class Done(Header, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EmptyReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nothing more to say."""
 
     kind: ClassVar[str] = "Done"

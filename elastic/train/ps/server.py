@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from elastic import environment
-from elastic.channel.client import VARIABLE, Restored, Standing, clock, worker_end
+from elastic.channel.client import VARIABLE, RestoreDone, Serving, channel_client, clock
 from elastic.errors import CheckpointError, ConfigError
-from elastic.script.relaunch import mistakes_told
-from elastic.train.ps.cluster import Place, servers, workers
-from elastic.train.ps.parameters import Holdings
+from elastic.script.relaunch import reporting_config_errors
+from elastic.train.ps.cluster import TaskEnvironment, servers, workers
+from elastic.train.ps.parameters import ParameterStore
 from elastic.train.ps.rpc import grpc
-from elastic.train.ps.service import Service
+from elastic.train.ps.service import ParameterService
 from elastic.train.ps.snapshot import Snapshots
 
 LOST_AFTER_S = 10.0
@@ -65,7 +65,7 @@ class Server:
     def __init__(
         self,
         *,
-        env: Place | None = None,
+        env: TaskEnvironment | None = None,
         load_from: str | os.PathLike[str] | None = None,
         names: Sequence[str] | None = None,
         lost_after_s: float = LOST_AFTER_S,
@@ -74,8 +74,8 @@ class Server:
         listen: str | None = None,
     ) -> None:
         """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
-        with mistakes_told():
-            self.env: Place = env or environment.read(os.environ)
+        with reporting_config_errors():
+            self.env: TaskEnvironment = env or environment.read(os.environ)
         if self.env.role != "server":
             raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
         self._servers = len(servers(self.env))
@@ -105,8 +105,8 @@ class Server:
 
     async def _serve(self) -> int:
         """Serve; the signal that was the end, or 0."""
-        holdings = Holdings(self.env.index, self._servers, self._initial)
-        service = Service(
+        holdings = ParameterStore(self.env.index, self._servers, self._initial)
+        service = ParameterService(
             holdings,
             index=self.env.index,
             servers=self._servers,
@@ -115,7 +115,7 @@ class Server:
             replaced=bool(self.env.roster_file),
             lost_after_s=self._lost_after_s,
         )
-        _say(Restored(self._restore(holdings, service), clock()))
+        _say(RestoreDone(self._restore(holdings, service), clock()))
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
@@ -130,7 +130,7 @@ class Server:
                 "machine; free it, or name another one"
             ) from error
         await server.start()
-        _say(Standing(clock()))
+        _say(Serving(clock()))
         log.info(
             "server %d of %d listens on %s for %d workers",
             self.env.index,
@@ -158,7 +158,7 @@ class Server:
         log.info("server %d ends: %s", self.env.index, why)
         return told.result() if told.done() else 0
 
-    async def _keep(self, service: Service) -> None:
+    async def _keep(self, service: ParameterService) -> None:
         """Write snapshots whenever something changed. A full disk is said, and tried again: training goes on."""
         while self._snapshots is not None:
             await service.changed.wait()
@@ -180,11 +180,11 @@ class Server:
         await asyncio.Event().wait()
 
     @staticmethod
-    def _state(service: Service) -> dict[str, Any]:
+    def _state(service: ParameterService) -> dict[str, Any]:
         workers, step = service.kept()
         return {"holdings": service.holdings.state(), "workers": workers, "step": step}
 
-    def _restore(self, holdings: Holdings, service: Service) -> int:
+    def _restore(self, holdings: ParameterStore, service: ParameterService) -> int:
         """Take over the newest snapshot; its step, -1 without one."""
         found = self._snapshots.load() if self._snapshots is not None else None
         if found is None:
@@ -201,9 +201,9 @@ class Server:
         return int(state["step"])
 
 
-def _say(word: Restored | Standing) -> None:
+def _say(word: RestoreDone | Serving) -> None:
     """Tell the agent of this node how far this server is, if there is one."""
-    end = worker_end(os.environ) if os.environ.get(VARIABLE) else None
+    end = channel_client(os.environ) if os.environ.get(VARIABLE) else None
     if end is not None:
         end.send(word)
 

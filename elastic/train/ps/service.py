@@ -12,12 +12,12 @@ import torch
 
 from elastic.errors import MessageError, ModelMismatch, SessionReplaced
 from elastic.train.ps import protocol as m
-from elastic.train.ps.barrier import Barrier
-from elastic.train.ps.framing import Assembly, Header, frames
-from elastic.train.ps.handlers import STATUS, Answer, answering
-from elastic.train.ps.parameters import Gradients, Holdings, average
+from elastic.train.ps.barrier import GradientBarrier
+from elastic.train.ps.framing import MessageAssembly, MessageHeader, frames
+from elastic.train.ps.handlers import STATUS, HandlerAnswer, grpc_handler
+from elastic.train.ps.parameters import ParameterStore, PushedGradients, average
 from elastic.train.ps.rpc import grpc
-from elastic.train.ps.sessions import REPLACED, Sessions, State, UnknownSession
+from elastic.train.ps.sessions import REPLACED, SessionState, UnknownSession, WorkerSessions
 
 NOTICE_EVERY_S = 10.0
 """How often everybody is told whom they wait for."""
@@ -29,12 +29,12 @@ ROWS_BYTES_MAX = 1024**3
 log = logging.getLogger("elastic.train.ps")
 
 
-class Service:
+class ParameterService:
     """The state of one server, and the handlers that change it."""
 
     def __init__(
         self,
-        holdings: Holdings,
+        holdings: ParameterStore,
         *,
         index: int,
         servers: int,
@@ -48,8 +48,8 @@ class Service:
         `trainers` says how many workers there are. `replaced`: lost ones are replaced by others, under the launcher.
         """
         self.holdings = holdings
-        self.sessions = Sessions(lost_after_s)
-        self.barrier: Barrier[Gradients] = Barrier(trainers())
+        self.sessions = WorkerSessions(lost_after_s)
+        self.barrier: GradientBarrier[PushedGradients] = GradientBarrier(trainers())
         self.finished = asyncio.Event()
         self.changed = asyncio.Event()
         """Something that a snapshot keeps is not what it was."""
@@ -61,19 +61,19 @@ class Service:
         self._job = job
         self._replaced = replaced
         self._registered: set[int] = set()
-        self._notices: dict[int, asyncio.Queue[m.Notice | SessionReplaced | None]] = {}
+        self._notices: dict[int, asyncio.Queue[m.SessionNotice | SessionReplaced | None]] = {}
         self._moved = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What gRPC calls: bytes in, bytes out."""
         answers = {
-            "Register": answering(m.Register, self._register, self._check_bare),
-            "Give": answering(m.Give, self._give, self._check_give),
-            "Push": answering(m.Push, self._push, self._check_push),
-            "Pull": answering(m.Pull, self._pull, self._check_bare),
-            "Rows": answering(m.Rows, self._rows, self._check_rows),
-            "Close": answering(m.Close, self._close, self._check_bare),
+            "Register": grpc_handler(m.RegisterRequest, self._register, self._check_bare),
+            "Give": grpc_handler(m.InitialValues, self._give, self._check_give),
+            "Push": grpc_handler(m.PushRequest, self._push, self._check_push),
+            "Pull": grpc_handler(m.PullRequest, self._pull, self._check_bare),
+            "Rows": grpc_handler(m.RowsRequest, self._rows, self._check_rows),
+            "Close": grpc_handler(m.CloseRequest, self._close, self._check_bare),
         }
         table = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in answers.items()}
         table["Session"] = grpc.unary_stream_rpc_method_handler(self._session)
@@ -83,7 +83,7 @@ class Service:
         """Whom everybody waits for just now, "" if for nobody."""
         if self.holdings.missing() and self._registered:
             return f"worker 0 and its first values ({self._known(0)})"
-        if self.holdings.mode is not m.Mode.SYNC:
+        if self.holdings.mode is not m.UpdateMode.SYNC:
             return ""
         if self._registered and (absent := self.barrier.absent()):
             never = [str(worker) for worker in range(self._trainers) if worker not in self.sessions.seen]
@@ -107,7 +107,7 @@ class Service:
             if text and text == before:
                 log.info("server %d waits for %s", self._index, text)
                 for queue in self._notices.values():
-                    queue.put_nowait(m.Notice(text=f"parameter server {self._index} waits for {text}"))
+                    queue.put_nowait(m.SessionNotice(text=f"parameter server {self._index} waits for {text}"))
             before = text
 
     def restored(self, sessions: Sequence[tuple[int, str, int, str]], step: int) -> None:
@@ -115,10 +115,10 @@ class Service:
 
         If none was live, that job had ended, and this is another one with its values.
         """
-        goes_on = any(state in (State.HERE, State.BROKEN) for _, _, _, state in sessions)
-        self.barrier = Barrier(self._trainers, step=step, opened=goes_on)
+        goes_on = any(state in (SessionState.HERE, SessionState.BROKEN) for _, _, _, state in sessions)
+        self.barrier = GradientBarrier(self._trainers, step=step, opened=goes_on)
         for worker, session, applied, state in sessions if goes_on else ():
-            if self.sessions.restore(worker, session, applied, State(state), self._now()):
+            if self.sessions.restore(worker, session, applied, SessionState(state), self._now()):
                 self.barrier.enter(worker)
         self._arm()
 
@@ -146,7 +146,7 @@ class Service:
         if older := self._notices.get(worker):
             older.put_nowait(None if known else SessionReplaced(REPLACED.format(worker)))
         queue = self._notices[worker] = asyncio.Queue()
-        queue.put_nowait(m.Notice(life=self.life))
+        queue.put_nowait(m.SessionNotice(life=self.life))
         self._change()
         try:
             while (notice := await queue.get()) is not None:
@@ -162,8 +162,8 @@ class Service:
                 log.info("the connection of worker %d broke", worker)
                 self._change()
 
-    def _greeted(self, request: bytes) -> m.Hello:
-        assembly = Assembly(m.Hello)
+    def _greeted(self, request: bytes) -> m.SessionRequest:
+        assembly = MessageAssembly(m.SessionRequest)
         assembly.feed(request)
         if assembly.tensors():
             raise MessageError("a hello has no tensors")
@@ -182,7 +182,7 @@ class Service:
             raise MessageError("the session does not begin with the worker's number")
         return hello
 
-    async def _close(self, asked: m.Close, _: Sequence[torch.Tensor]) -> Answer:
+    async def _close(self, asked: m.CloseRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.close(asked.session, self._now())
         self.barrier.leave(worker)
         self._registered.discard(worker)
@@ -191,35 +191,35 @@ class Service:
         log.info("worker %d has closed", worker)
         self.changed.set()
         self._change()
-        return m.Done(), ()
+        return m.EmptyReply(), ()
 
     # The model.
 
-    async def _register(self, asked: m.Register, _: Sequence[torch.Tensor]) -> Answer:
+    async def _register(self, asked: m.RegisterRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.check(asked.session)
         self.holdings.register(asked)
         self._registered.add(worker)
         self._change()
         while wanted := self.holdings.missing():
             if self.sessions.giver(self._registered, self._trainers) == worker:
-                return m.Registered(wanted=wanted), ()
+                return m.RegisterReply(wanted=wanted), ()
             await self._moved.wait()
             self.sessions.check(asked.session)
         step = self.barrier.enter(worker)
         self._change()
-        return m.Registered(step=step), ()
+        return m.RegisterReply(step=step), ()
 
-    async def _give(self, given: m.Give, values: Sequence[torch.Tensor]) -> Answer:
+    async def _give(self, given: m.InitialValues, values: Sequence[torch.Tensor]) -> HandlerAnswer:
         self._at_work(given.session, complete=False)
         self.holdings.fill(given.pieces, values)
         self.changed.set()
         self._change()
-        return m.Done(), ()
+        return m.EmptyReply(), ()
 
-    async def _push(self, pushed: m.Push, tensors: Sequence[torch.Tensor]) -> Answer:
+    async def _push(self, pushed: m.PushRequest, tensors: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self._at_work(pushed.session)
         gradients = self.holdings.gradients(pushed, tensors)
-        if self.holdings.mode is m.Mode.ASYNC:
+        if self.holdings.mode is m.UpdateMode.ASYNC:
             seen = self.sessions.seen[worker]
             if pushed.number > seen.applied:
                 self.holdings.apply(gradients)
@@ -231,33 +231,33 @@ class Service:
             while self.barrier.step <= pushed.step:
                 await self._moved.wait()
                 self.sessions.check(pushed.session)
-        return m.Values(step=self.barrier.step), self.holdings.values() if pushed.pull else ()
+        return m.ValuesReply(step=self.barrier.step), self.holdings.values() if pushed.pull else ()
 
-    async def _pull(self, asked: m.Pull, _: Sequence[torch.Tensor]) -> Answer:
+    async def _pull(self, asked: m.PullRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         self._at_work(asked.session)
-        return m.Values(step=self.barrier.step), self.holdings.values()
+        return m.ValuesReply(step=self.barrier.step), self.holdings.values()
 
-    async def _rows(self, asked: m.Rows, tensors: Sequence[torch.Tensor]) -> Answer:
+    async def _rows(self, asked: m.RowsRequest, tensors: Sequence[torch.Tensor]) -> HandlerAnswer:
         self._at_work(asked.session)
         table = self.holdings.table(asked.table)
         table.check(tensors[0])
-        return m.Values(step=self.barrier.step), (table.rows(tensors[0]),)
+        return m.ValuesReply(step=self.barrier.step), (table.rows(tensors[0]),)
 
     # What is refused before the tensors of a message are read.
 
-    def _check_bare(self, asked: Header) -> None:
+    def _check_bare(self, asked: MessageHeader) -> None:
         if asked.shapes:
             raise MessageError(f"a {asked.kind} has no tensors")
 
-    def _check_give(self, given: m.Give) -> None:
+    def _check_give(self, given: m.InitialValues) -> None:
         self._at_work(given.session, complete=False)
         self.holdings.check_give(given)
 
-    def _check_push(self, pushed: m.Push) -> None:
+    def _check_push(self, pushed: m.PushRequest) -> None:
         self._at_work(pushed.session)
         self.holdings.check_push(pushed)
 
-    def _check_rows(self, asked: m.Rows) -> None:
+    def _check_rows(self, asked: m.RowsRequest) -> None:
         self._at_work(asked.session)
         if len(asked.shapes) != 1 or asked.shapes[0].dtype != "int64" or len(asked.shapes[0].sizes) != 1:
             raise MessageError("rows are asked for with one list of int64 ids")
@@ -317,7 +317,7 @@ class Service:
         if seen is None:
             return "it never came"
         age = f"{self._now() - seen.since:.0f} s"
-        words = {State.HERE: "it is here", State.BROKEN: f"its connection broke {age} ago"}
+        words = {SessionState.HERE: "it is here", SessionState.BROKEN: f"its connection broke {age} ago"}
         return words.get(seen.state, f"{seen.state} {age} ago")
 
     @staticmethod

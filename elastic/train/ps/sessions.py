@@ -27,7 +27,7 @@ class UnknownSession(Exception):
     """This server does not know the session (any more): the worker says hello again."""
 
 
-class State(StrEnum):
+class SessionState(StrEnum):
     """Of one worker."""
 
     HERE = "here"
@@ -37,11 +37,11 @@ class State(StrEnum):
 
 
 @dataclass(slots=True)
-class Seen:
+class WorkerSession:
     """What is known of one worker."""
 
     session: str
-    state: State
+    state: SessionState
     since: float
     line: int = 0
     """Counts the connections of this worker, so that the end of an old one is not taken for that of the new one."""
@@ -51,65 +51,66 @@ class Seen:
     """The sessions that this one has replaced."""
 
 
-class Sessions:
+class WorkerSessions:
     """Every worker that was ever seen, by its number."""
 
     def __init__(self, lost_after_s: float) -> None:
         """Nobody was seen yet. A worker whose connection broke is lost after `lost_after_s`."""
-        self.seen: dict[int, Seen] = {}
+        self.seen: dict[int, WorkerSession] = {}
         self._lost_after_s = lost_after_s
 
     def hello(self, worker: int, session: str, now: float) -> int:
         """Open or resume a session; the number of this connection. `SessionReplaced` for one that was replaced."""
         before = self.seen.get(worker)
         if before is None:
-            self.seen[worker] = Seen(session, State.HERE, now, 1)
+            self.seen[worker] = WorkerSession(session, SessionState.HERE, now, 1)
         elif before.session == session:
-            self.seen[worker] = replace(before, state=State.HERE, since=now, line=before.line + 1)
+            self.seen[worker] = replace(before, state=SessionState.HERE, since=now, line=before.line + 1)
         elif session in before.retired:
             raise SessionReplaced(REPLACED.format(worker))
         else:
             retired = (*before.retired, before.session)[-RETIRED_MAX:]
-            self.seen[worker] = Seen(session, State.HERE, now, before.line + 1, 0, retired)
+            self.seen[worker] = WorkerSession(session, SessionState.HERE, now, before.line + 1, 0, retired)
         return self.seen[worker].line
 
-    def restore(self, worker: int, session: str, applied: int, state: State, now: float) -> bool:
+    def restore(self, worker: int, session: str, applied: int, state: SessionState, now: float) -> bool:
         """Remember a worker from before this server was started again. True if it was live.
 
         Such a worker counts as broken from now on: it has `lost_after_s` to come back.
         """
-        live = state in (State.HERE, State.BROKEN)
-        self.seen[worker] = Seen(session, State.BROKEN if live else state, now, 0, applied)
+        live = state in (SessionState.HERE, SessionState.BROKEN)
+        self.seen[worker] = WorkerSession(session, SessionState.BROKEN if live else state, now, 0, applied)
         return live
 
     def broke(self, worker: int, line: int, now: float) -> bool:
         """A connection ended without a close. False if a newer one is there, or the worker had closed."""
         one = self.seen.get(worker)
-        if one is None or one.line != line or one.state is not State.HERE:
+        if one is None or one.line != line or one.state is not SessionState.HERE:
             return False
-        one.state, one.since = State.BROKEN, now
+        one.state, one.since = SessionState.BROKEN, now
         return True
 
     def close(self, session: str, now: float) -> int:
         """The worker has done its work; its number."""
         worker = self.check(session)
         one = self.seen[worker]
-        one.state, one.since = State.CLOSED, now
+        one.state, one.since = SessionState.CLOSED, now
         return worker
 
     def lapse(self, now: float) -> list[int]:
         """The workers that are lost by now and were not before."""
         lost = []
         for worker, one in self.seen.items():
-            if one.state is State.BROKEN and now >= one.since + self._lost_after_s:
-                one.state, one.since = State.LOST, now
+            if one.state is SessionState.BROKEN and now >= one.since + self._lost_after_s:
+                one.state, one.since = SessionState.LOST, now
                 lost.append(worker)
         return lost
 
     def next_lapse(self) -> float | None:
         """When to call `lapse` next, None if nobody is broken."""
         return min(
-            (one.since + self._lost_after_s for one in self.seen.values() if one.state is State.BROKEN), default=None
+            (one.since + self._lost_after_s for one in self.seen.values() if one.state is SessionState.BROKEN),
+            default=None,
         )
 
     def check(self, session: str) -> int:
@@ -120,13 +121,15 @@ class Sessions:
             raise UnknownSession(session)
         if one.session != session:
             raise SessionReplaced(REPLACED.format(number))
-        if one.state not in (State.HERE, State.BROKEN):
+        if one.state not in (SessionState.HERE, SessionState.BROKEN):
             raise UnknownSession(session)
         return int(number)
 
     def live(self) -> list[int]:
         """The workers that are here or may still come back, in order."""
-        return sorted(worker for worker, one in self.seen.items() if one.state in (State.HERE, State.BROKEN))
+        return sorted(
+            worker for worker, one in self.seen.items() if one.state in (SessionState.HERE, SessionState.BROKEN)
+        )
 
     def giver(self, candidates: Iterable[int], trainers: int) -> int | None:
         """Who of the candidates gives first values: worker 0; without it, once it cannot come first, the lowest one."""
@@ -134,7 +137,7 @@ class Sessions:
         if not ready:
             return None
         zero = self.seen.get(0)
-        if ready[0] == 0 or (zero is not None and zero.state in (State.CLOSED, State.LOST)):
+        if ready[0] == 0 or (zero is not None and zero.state in (SessionState.CLOSED, SessionState.LOST)):
             return ready[0]
         return ready[0] if zero is None and len(self.seen) >= trainers else None
 
@@ -143,5 +146,5 @@ class Sessions:
 
         Where lost workers are replaced by others (`replaced`, under the launcher), every one must have closed.
         """
-        ended = (State.CLOSED,) if replaced else (State.CLOSED, State.LOST)
+        ended = (SessionState.CLOSED,) if replaced else (SessionState.CLOSED, SessionState.LOST)
         return len(self.seen) >= trainers and all(one.state in ended for one in self.seen.values())

@@ -32,7 +32,7 @@ _STAGED = ".saving-"
 log = logging.getLogger(__name__)
 
 
-class Meta(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What a snapshot says about itself. `written_at` is a wall clock's time."""
 
     written_at: float
@@ -52,12 +52,12 @@ class Snapshots:
 
     def write(self, state: dict[str, Any], now: float) -> Path:
         """Write a snapshot, and remove the oldest. CheckpointError says what mends a full or read-only disk."""
-        with atomic_files.explained("writing a snapshot", self.folder):
+        with atomic_files.as_checkpoint_error("writing a snapshot", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             data = io.BytesIO()
             torch.save(state, data)
             raw = data.getvalue()
-            meta = Meta(
+            meta = SnapshotMeta(
                 written_at=now, index=self._index, servers=self._servers, sha256=hashlib.sha256(raw).hexdigest()
             )
             staged = atomic_files.staging(self.folder, _STAGED)
@@ -75,9 +75,9 @@ class Snapshots:
         log.debug("%s is written", target.name.replace("-", " "))
         return target
 
-    def load(self) -> tuple[dict[str, Any], Meta] | None:
+    def load(self) -> tuple[dict[str, Any], SnapshotMeta] | None:
         """The newest snapshot that is whole; None if there is none, or it is of another number of servers."""
-        with atomic_files.explained("reading a snapshot", self.folder):
+        with atomic_files.as_checkpoint_error("reading a snapshot", self.folder):
             for number in sorted(self._numbers(), reverse=True):
                 try:
                     state, meta = self._read(self._path(number))
@@ -106,9 +106,9 @@ class Snapshots:
         return [int(found[1]) for path in self.folder.iterdir() if (found := _NAME.fullmatch(path.name))]
 
     @staticmethod
-    def _read(path: Path) -> tuple[dict[str, Any], Meta]:
+    def _read(path: Path) -> tuple[dict[str, Any], SnapshotMeta]:
         try:
-            meta = msgspec.json.decode((path / "meta.json").read_bytes(), type=Meta)
+            meta = msgspec.json.decode((path / "meta.json").read_bytes(), type=SnapshotMeta)
             raw = (path / "state.pt").read_bytes()
         except (FileNotFoundError, *UNREADABLE) as error:
             raise CheckpointDamaged(f"{path} is damaged: {error}") from error

@@ -19,7 +19,7 @@ _BLOCK = 1024
 """Rows that memory is asked for at first; it doubles from there."""
 
 
-class Table:
+class SparseTable:
     """The rows with ids `index`, `index + servers`, `index + 2 * servers` … of a table."""
 
     def __init__(self, spec: TableSpec, index: int, servers: int, base: torch.Tensor | None = None) -> None:

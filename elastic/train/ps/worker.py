@@ -16,18 +16,18 @@ from typing import Any
 import torch
 
 from elastic import environment
-from elastic.channel.client import Restored, Standing, clock
+from elastic.channel.client import RestoreDone, Serving, clock
 from elastic.errors import ConfigError, MessageError
-from elastic.script.relaunch import mistakes_told
+from elastic.script.relaunch import reporting_config_errors
 from elastic.train import report
 from elastic.train.checkpoint import atomic_files
 from elastic.train.ps import protocol as m
-from elastic.train.ps.cluster import Place, servers
-from elastic.train.ps.connection import Link
-from elastic.train.ps.dense import Dense
+from elastic.train.ps.cluster import TaskEnvironment, servers
+from elastic.train.ps.connection import ServerConnection
+from elastic.train.ps.dense import DenseParameters
 from elastic.train.ps.embedding import Embedding
-from elastic.train.ps.framing import NAMES, Shape
-from elastic.train.ps.loop_thread import Background
+from elastic.train.ps.framing import NAMES, TensorShape
+from elastic.train.ps.loop_thread import LoopThread
 
 PATIENCE_S = 120.0
 HETER_FROM = 1 << 20
@@ -66,15 +66,15 @@ class Worker:
         mode: str = "async",
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        env: Place | None = None,
+        env: TaskEnvironment | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """Connect to all servers, register, and pull. Waits for servers that are not there yet, and for worker 0."""
-        with mistakes_told():
-            self.env: Place = env or environment.read(os.environ)
+        with reporting_config_errors():
+            self.env: TaskEnvironment = env or environment.read(os.environ)
         if self.env.role == "server":
             raise ConfigError("this process is a server and no worker; ask elastic.env().role")
-        if mode not in list(m.Mode):
+        if mode not in list(m.UpdateMode):
             raise ConfigError(f"mode is {mode!r}; it should be 'sync' or 'async'")
         if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
             raise ConfigError("lr and weight_decay are at least 0, and momentum is at least 0 and below 1")
@@ -89,15 +89,17 @@ class Worker:
             for name, module in model.named_modules()
             if isinstance(module, Embedding)
         }
-        self._dense = Dense(model, len(self._servers))
+        self._dense = DenseParameters(model, len(self._servers))
         index = self.env.index + (HETER_FROM if self.env.role == "heter" else 0)
         self._session = f"{index}-{secrets.token_hex(8)}"
         self._links = [
-            self._link(server, index, m.Mode(mode), m.SGD(momentum=momentum, weight_decay=weight_decay), patience_s)
+            self._link(
+                server, index, m.UpdateMode(mode), m.SGD(momentum=momentum, weight_decay=weight_decay), patience_s
+            )
             for server in range(len(self._servers))
         ]
         self._lives: list[int] = []
-        self._background: Background | None = Background("parameter servers")
+        self._background: LoopThread | None = LoopThread("parameter servers")
         try:
             self._together(link.open() for link in self._links)
             self._step = max(link.step for link in self._links)
@@ -107,7 +109,7 @@ class Worker:
         except BaseException:
             self.abandon()
             raise
-        _say(Restored(self._step, clock()))
+        _say(RestoreDone(self._step, clock()))
         atexit.register(self._at_exit)
 
     def pull(self) -> None:
@@ -115,7 +117,10 @@ class Worker:
         lives = [len(link.lives) for link in self._links]
         answers = self._together(
             link.call(
-                "Pull", m.Pull(session=self._session), m.Values, check=self._expecting(self._dense.shapes(server))
+                "Pull",
+                m.PullRequest(session=self._session),
+                m.ValuesReply,
+                check=self._expecting(self._dense.shapes(server)),
             )
             for server, link in enumerate(self._links)
         )
@@ -146,7 +151,7 @@ class Worker:
         for index, (name, module) in enumerate(self._tables.items()):
             state[name] = self._whole(index, module)
         target = Path(path)
-        with atomic_files.explained("saving the model", target.parent):
+        with atomic_files.as_checkpoint_error("saving the model", target.parent):
             staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
             try:
                 with staged.open("xb") as file:
@@ -163,11 +168,11 @@ class Worker:
         Called at exit as well, but not after an exception that nobody caught: such a worker is taken for lost, and
         may come back.
         """
-        self._end(Link.close)
+        self._end(ServerConnection.close)
 
     def abandon(self) -> None:
         """Let go of the servers without a word: this worker has not done its work, and may come back."""
-        self._end(Link.abandon)
+        self._end(ServerConnection.abandon)
 
     def __enter__(self) -> Worker:
         """Close at the end of a `with` block."""
@@ -184,8 +189,8 @@ class Worker:
 
     # Gradients out, values in.
 
-    def _link(self, server: int, index: int, mode: m.Mode, sgd: m.SGD, patience_s: float) -> Link:
-        hello = m.Hello(
+    def _link(self, server: int, index: int, mode: m.UpdateMode, sgd: m.SGD, patience_s: float) -> ServerConnection:
+        hello = m.SessionRequest(
             version=m.VERSION,
             job=self.env.job_id,
             server=server,
@@ -193,14 +198,14 @@ class Worker:
             worker=index,
             session=self._session,
         )
-        register = m.Register(
+        register = m.RegisterRequest(
             session=self._session,
             mode=mode,
             sgd=sgd,
             pieces=self._dense.specs(server),
             tables=tuple(module.spec(name) for name, module in self._tables.items()),
         )
-        return Link(
+        return ServerConnection(
             hello,
             register,
             lambda wanted: self._dense.values(server, wanted),
@@ -229,11 +234,11 @@ class Worker:
             self._dense.take([values for _, values in answers])
             self._lives = lives
         if self._number == 1:
-            _say(Standing(clock()))
+            _say(Serving(clock()))
 
     def _gradients(
         self, server: int, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], weight: float, pull: bool
-    ) -> tuple[m.Push, type[m.Values], list[torch.Tensor]]:
+    ) -> tuple[m.PushRequest, type[m.ValuesReply], list[torch.Tensor]]:
         pieces, dense = self._dense.gradients(server)
         touched, sparse = [], []
         for index, (ids, rows) in enumerate(tables):
@@ -241,7 +246,7 @@ class Worker:
             if bool(mine.any()):
                 touched.append(index)
                 sparse += [ids[mine], rows[mine]]
-        push = m.Push(
+        push = m.PushRequest(
             session=self._session,
             number=self._number,
             step=self._step,
@@ -251,7 +256,7 @@ class Worker:
             tables=tuple(touched),
             pull=pull,
         )
-        return push, m.Values, dense + sparse
+        return push, m.ValuesReply, dense + sparse
 
     def _fetcher(self, table: int) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda ids: self._fetch(table, ids)
@@ -266,10 +271,10 @@ class Worker:
         answers = self._together(
             link.call(
                 "Rows",
-                m.Rows(session=self._session, table=table),
-                m.Values,
+                m.RowsRequest(session=self._session, table=table),
+                m.ValuesReply,
                 (ids[mine],),
-                self._expecting((Shape(NAMES[module.dtype], (int(mine.sum()), module.dim)),)),
+                self._expecting((TensorShape(NAMES[module.dtype], (int(mine.sum()), module.dim)),)),
             )
             for link, mine in asked
         )
@@ -286,8 +291,8 @@ class Worker:
         return whole
 
     @staticmethod
-    def _expecting(shapes: tuple[Shape, ...]) -> Callable[[m.Values], None]:
-        def check(answer: m.Values) -> None:
+    def _expecting(shapes: tuple[TensorShape, ...]) -> Callable[[m.ValuesReply], None]:
+        def check(answer: m.ValuesReply) -> None:
             if answer.shapes != shapes:
                 raise MessageError("a server has answered with other tensors than were asked for")
 
@@ -312,7 +317,7 @@ class Worker:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
 
-    def _end(self, way: Callable[[Link], Coroutine[Any, Any, None]]) -> None:
+    def _end(self, way: Callable[[ServerConnection], Coroutine[Any, Any, None]]) -> None:
         if self._background is None or os.getpid() != self._pid:
             return
         atexit.unregister(self._at_exit)
@@ -331,7 +336,7 @@ class Worker:
             self.close()
 
 
-def _say(word: Restored | Standing) -> None:
+def _say(word: RestoreDone | Serving) -> None:
     """Tell the agent of this node how far this worker is, if there is one."""
     end = report.end()
     if end is not None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable
 from elastic.train.checkpoint import manifest
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownCheckpoint(msgspec.Struct, frozen=True):
     """The newest committed checkpoint that the job knows of, and who has it."""
 
     step: int
@@ -24,7 +24,7 @@ class Known(msgspec.Struct, frozen=True):
     folder: str
 
 
-class Seen(msgspec.Struct, frozen=True, array_like=True):
+class VisibleCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     """One checkpoint that a rank sees in its folder."""
 
     step: int
@@ -32,7 +32,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     name: str
 
 
-class Damaged(msgspec.Struct, frozen=True, array_like=True, order=True):
+class DamagedCheckpoint(msgspec.Struct, frozen=True, array_like=True, order=True):
     """One checkpoint that cannot be taken, and why. They sort from old to new."""
 
     step: int
@@ -41,7 +41,7 @@ class Damaged(msgspec.Struct, frozen=True, array_like=True, order=True):
     why: str
 
     @classmethod
-    def of(cls, name: str, why: str) -> Damaged:
+    def of(cls, name: str, why: str) -> DamagedCheckpoint:
         """What is wrong with a checkpoint, by its folder's name. `ValueError` if that is not one's."""
         entry = manifest.entry_of(Path(name))
         if entry is None:
@@ -53,7 +53,7 @@ class Damaged(msgspec.Struct, frozen=True, array_like=True, order=True):
         return f"{self.name}: {self.why}"
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
 
     `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `damaged` are those
@@ -63,38 +63,38 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     folder: str
     token: str = ""
-    seen: tuple[Seen, ...] = ()
-    damaged: tuple[Damaged, ...] = ()
+    seen: tuple[VisibleCheckpoint, ...] = ()
+    damaged: tuple[DamagedCheckpoint, ...] = ()
     hopeless: bool = True
-    known: Known | None = None
+    known: KnownCheckpoint | None = None
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RestoreChoice:
     """One checkpoint on disk and the ranks that see it."""
 
-    seen: Seen
+    seen: VisibleCheckpoint
     ranks: tuple[int, ...]
 
 
-def choices(reports: Sequence[Report]) -> list[Choice]:
+def choices(reports: Sequence[RestoreReport]) -> list[RestoreChoice]:
     """What could be restored from disk, the newest first."""
-    ranks: dict[Seen, list[int]] = {}
+    ranks: dict[VisibleCheckpoint, list[int]] = {}
     for rank, report in enumerate(reports):
         for seen in report.seen:
             ranks.setdefault(seen, []).append(rank)
     ordered = sorted(ranks, key=lambda seen: (seen.step, seen.generation), reverse=True)
-    return [Choice(seen, tuple(ranks[seen])) for seen in ordered]
+    return [RestoreChoice(seen, tuple(ranks[seen])) for seen in ordered]
 
 
-def known(reports: Sequence[Report]) -> Known | None:
+def known(reports: Sequence[RestoreReport]) -> KnownCheckpoint | None:
     """The newest checkpoint that any rank was told of."""
     found = [report.known for report in reports if report.known is not None]
     return max(found, key=lambda one: one.step, default=None)
 
 
-def without(reports: Sequence[Report], aside: Collection[str]) -> list[Report]:
+def without(reports: Sequence[RestoreReport], aside: Collection[str]) -> list[RestoreReport]:
     """The reports without what is known of checkpoints that were set aside, by the names of their folders."""
     return [
         msgspec.structs.replace(report, known=None)
@@ -104,24 +104,24 @@ def without(reports: Sequence[Report], aside: Collection[str]) -> list[Report]:
     ]
 
 
-def trouble(reports: Sequence[Report]) -> str:
+def trouble(reports: Sequence[RestoreReport]) -> str:
     """Why some rank cannot take part; "" if all can."""
     return next((f"rank {rank}: {report.error}" for rank, report in enumerate(reports) if report.error), "")
 
 
 def check_newest(
     newest: int,
-    reports: Sequence[Report],
+    reports: Sequence[RestoreReport],
     *,
     allow_rollback: bool,
-    damaged: Iterable[Damaged] = (),
+    damaged: Iterable[DamagedCheckpoint] = (),
     hopeless: bool = True,
 ) -> str:
     """A line that says what is given up, "" if nothing is.
 
     `newest` is the step that can be read, -1 for none; `damaged` are checkpoints that turned out to be so when they
-    were read; `hopeless` says that another start would find them so. Raises `RestoreHopeless` if `newest` is older than
-    what the job has committed, or there is nothing but damaged ones, and that was not allowed; `CheckpointError`
+    were read; `hopeless` says that another start would find them so. Raises `RestoreUnrecoverable` if `newest` is older
+    than what the job has committed, or there is nothing but damaged ones, and that was not allowed; `CheckpointError`
     instead where another start may find more: a disk that fails, or a host that is away.
     """
     committed = known(reports)
@@ -133,7 +133,7 @@ def check_newest(
         nothing = f"no checkpoint in {reports[0].folder} can be read ({_told(bad)})"
         if allow_rollback:
             return f"{nothing} (--allow_rollback)"
-        raise (RestoreHopeless if hopeless else CheckpointDamaged)(
+        raise (RestoreUnrecoverable if hopeless else CheckpointDamaged)(
             f"{nothing}; bring one back, or start over with --allow_rollback"
         )
     best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
@@ -144,12 +144,12 @@ def check_newest(
     wanted = [one for one in bad if one.step >= committed.step]
     mend = f"{_told(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
     away = committed.host not in {report.host for report in reports}
-    raise (RestoreHopeless if hopeless and not away else CheckpointError)(
+    raise (RestoreUnrecoverable if hopeless and not away else CheckpointError)(
         f"{where} ({folders}); {mend}, or accept the loss with --allow_rollback"
     )
 
 
-def skipped(taken: Seen, reports: Sequence[Report], damaged: Iterable[Damaged]) -> str:
+def skipped(taken: VisibleCheckpoint, reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]) -> str:
     """What to say of those newer than the checkpoint that is taken instead; "" if there are none."""
     newer = [
         one for one in _unreadable(reports, damaged) if (one.step, one.generation) > (taken.step, taken.generation)
@@ -157,12 +157,12 @@ def skipped(taken: Seen, reports: Sequence[Report], damaged: Iterable[Damaged]) 
     return f"; skipped {_told(newer)}" if newer else ""
 
 
-def _unreadable(reports: Sequence[Report], damaged: Iterable[Damaged]) -> list[Damaged]:
+def _unreadable(reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]) -> list[DamagedCheckpoint]:
     """All that cannot be taken, the newest first: what ranks saw, and what they found reading."""
     return sorted({*damaged, *(one for report in reports for one in report.damaged)}, reverse=True)
 
 
-def _told(damaged: Iterable[Damaged]) -> str:
+def _told(damaged: Iterable[DamagedCheckpoint]) -> str:
     return "; ".join(map(str, damaged))
 
 

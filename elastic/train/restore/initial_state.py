@@ -12,16 +12,18 @@ from typing import Any, Final, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
-from elastic.train.checkpoint.folder import Candidate, Checkpoints
+from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
 from elastic.train.checkpoint.manifest import PARTS
 from elastic.train.comm import byte_collectives, rank_errors
-from elastic.train.comm.broadcast_tree import spread
-from elastic.train.process_group.topology import Here
+from elastic.train.comm.broadcast_tree import broadcast_trees
+from elastic.train.process_group.topology import Topology
 from elastic.train.statedict import tree
-from elastic.train.statedict.parts import Part, Sharded
+from elastic.train.statedict.parts import ShardedPart, StatePart
 
 
-def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path: str) -> dict[str, Any]:
+def load_resume_source(
+    place: Topology, checkpoints: Checkpoints, parts: Mapping[str, StatePart], path: str
+) -> dict[str, Any]:
     """The parts and values that `path` offers, the same on all ranks. A collective.
 
     The lowest rank that can read it sends the whole parts to the others; sharded parts are read by all. A module that
@@ -38,9 +40,9 @@ def warm(place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], path:
 
 
 def _whole(
-    place: Here,
+    place: Topology,
     checkpoints: Checkpoints,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, StatePart],
     path: str,
     damaged: Mapping[str, CheckpointDamaged],
 ) -> tuple[dict[str, Any], str]:
@@ -54,14 +56,14 @@ def _whole(
         trees, candidate = _read(checkpoints, parts, path, damaged)
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
-        said = rank_errors.word(failed, hopeless=not atomic_files.passing(failed))
+        said = rank_errors.encode_error(failed, hopeless=not atomic_files.is_transient(failed))
     told = byte_collectives.gather(said, place.group)
     if all(told):
         rank_errors.raise_first(told)
     first = told.index(b"")
     if not place.alone:
         holders = [rank == first for rank in range(place.world_size)]
-        trees = spread(trees if place.rank == first else None, holders, place.group)
+        trees = broadcast_trees(trees if place.rank == first else None, holders, place.group)
         folder = byte_collectives.broadcast(
             folder.encode() if place.rank == first else None, first, place.group
         ).decode()
@@ -70,19 +72,19 @@ def _whole(
     return given, folder
 
 
-def of_rank_0(place: Here, parts: Mapping[str, Part]) -> dict[str, Any]:
+def broadcast_from_rank_0(place: Topology, parts: Mapping[str, StatePart]) -> dict[str, Any]:
     """What rank 0 has in these whole parts, for the other ranks; nothing for rank 0 itself. A collective."""
     taken = {name: part.take() for name, part in parts.items()}
     for name, one in taken.items():  # On every rank, so that none waits for one that cannot read what it gets.
-        replicated_part.refuse(tree.unsafe(tree.pack(tree.take_apart(one)[0])), name)
+        replicated_part.require_loadable(tree.unsafe(tree.pack(tree.split_tensors(one)[0])), name)
     mine = taken if place.rank == 0 else None
-    given = spread(mine, [rank == 0 for rank in range(place.world_size)], place.group)
+    given = broadcast_trees(mine, [rank == 0 for rank in range(place.world_size)], place.group)
     return {} if mine is not None else given
 
 
 def _read(
-    checkpoints: Checkpoints, parts: Mapping[str, Part], path: str, damaged: Mapping[str, CheckpointDamaged]
-) -> tuple[dict[str, Any], Candidate | None]:
+    checkpoints: Checkpoints, parts: Mapping[str, StatePart], path: str, damaged: Mapping[str, CheckpointDamaged]
+) -> tuple[dict[str, Any], CheckpointCandidate | None]:
     """The whole parts of the newest checkpoint that can be read, or of a plain file."""
     found = resume_from(path)
     damage: CheckpointDamaged | None = None
@@ -106,19 +108,19 @@ def _read(
 
 
 def _read_sharded(
-    place: Here, checkpoints: Checkpoints, parts: Mapping[str, Part], folder: str
+    place: Topology, checkpoints: Checkpoints, parts: Mapping[str, StatePart], folder: str
 ) -> dict[str, dict[str, Any]]:
     """The sharded parts of one checkpoint, which every rank must see."""
     found = resume_from(folder).candidates if _seen(place, folder) else ()
     given: dict[str, dict[str, Any]] = {}
     for name, part in parts.items():
         if part.sharded and found and name in found[0].meta.sharded:
-            template = cast("Sharded", part).template
+            template = cast("ShardedPart", part).template
             given[name] = checkpoints.read_sharded(found[0], name, template, place.group)
     return given
 
 
-def _seen(place: Here, folder: str) -> bool:
+def _seen(place: Topology, folder: str) -> bool:
     """Whether a checkpoint is there on every rank; `CheckpointError` on all if only some see it and it is sharded."""
     try:
         sharded = bool(resume_from(folder).candidates[0].meta.sharded)
@@ -142,15 +144,15 @@ NOT_TORCHS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Warm:
+class ResumeSource:
     """What `--resume_from` offers: checkpoints to be tried from first to last, or the trees of a plain file."""
 
     path: Path
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[CheckpointCandidate, ...] = ()
     trees: Mapping[str, Any] = field(default_factory=dict)
 
 
-def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> Warm:
+def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> ResumeSource:
     """Look at what `--resume_from` names.
 
     That is one checkpoint (`step-….gN`), a folder of them (the newest first), or a file that `elastic.export` or
@@ -162,19 +164,19 @@ def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> W
         raise ConfigError(f"--resume_from {place}: there is nothing at that path")
     try:
         if not place.is_dir():
-            return Warm(place, trees=_trees(place, map_location))
+            return ResumeSource(place, trees=_trees(place, map_location))
         candidates = _candidates(place)
     except (CheckpointError, OSError) as error:
         raise ConfigError(f"--resume_from {place}: {error}") from error
     if not candidates:
         raise ConfigError(f"--resume_from {place}: there is no checkpoint in that folder")
-    return Warm(place, candidates)
+    return ResumeSource(place, candidates)
 
 
-def _candidates(place: Path) -> tuple[Candidate, ...]:
+def _candidates(place: Path) -> tuple[CheckpointCandidate, ...]:
     entry = manifest.entry_of(place.absolute())
     if entry is not None:
-        return (Candidate(entry, manifest.read_meta(entry)),)
+        return (CheckpointCandidate(entry, manifest.read_meta(entry)),)
     if (place / manifest.META).exists():
         raise CheckpointError(f"a checkpoint is named like {manifest.name(1234, 7)}, and this one was renamed")
     reader = Checkpoints(place, mark="")

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import msgspec
 
-from elastic.train.memory.step_agreement import Holding
-from elastic.train.restore.choose import Report
-from elastic.train.restore.options import Wishes
+from elastic.train.memory.step_agreement import RankStates
+from elastic.train.restore.choose import RestoreReport
+from elastic.train.restore.options import RestoreOptions
 
 
-class Start(msgspec.Struct, frozen=True):
+class RestoreStart(msgspec.Struct, frozen=True):
     """What rank 0 has done and says for all: what is asked for, and what was set aside.
 
     `since` is the generation from which on copies in memory count, `aside` are folders that no longer do. `word` is why
     it cannot go on (see `word`), "" if it can.
     """
 
-    wishes: Wishes
+    wishes: RestoreOptions
     since: int = 0
     aside: frozenset[str] = frozenset()
     word: str = ""
 
 
-class Said(msgspec.Struct, frozen=True):
+class RestoreMessage(msgspec.Struct, frozen=True):
     """What a rank says in the first round; `start` is rank 0's.
 
     `early` says that it has not looked at its folder, or did so before rank 0 was ready: its report does not count.
     """
 
-    report: Report
-    holding: Holding
+    report: RestoreReport
+    holding: RankStates
     early: bool = False
-    start: Start | None = None
+    start: RestoreStart | None = None
 
 
-decoder = msgspec.json.Decoder(Said)
+decoder = msgspec.json.Decoder(RestoreMessage)
 """Made once: a nursery has it already when it forks a worker."""

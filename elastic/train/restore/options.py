@@ -9,13 +9,13 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
-from elastic.train.restore.choose import Known
+from elastic.train.restore.choose import KnownCheckpoint
 
-_known = msgspec.json.Decoder(Known)
+_known = msgspec.json.Decoder(KnownCheckpoint)
 TRUE = frozenset({"1", "true", "yes", "on"})
 
 
-class Wishes(msgspec.Struct, frozen=True):
+class RestoreOptions(msgspec.Struct, frozen=True):
     """What a script or its flags ask of a restore. Those of rank 0 count: nodes may join with other flags."""
 
     step: int | None
@@ -23,13 +23,13 @@ class Wishes(msgspec.Struct, frozen=True):
     allow_rollback: bool
 
 
-def wished(
+def read_options(
     environ: Mapping[str, str],
     step: int | None,
     resume_from: str | os.PathLike[str] | None,
     *,
     allow_rollback: bool | None,
-) -> Wishes:
+) -> RestoreOptions:
     """What was said in the call, otherwise what the flags say."""
     told, path = environ.get("ELASTIC_RESTORE_STEP"), environ.get("ELASTIC_RESUME_FROM") or None
     if step is None and told:
@@ -38,10 +38,10 @@ def wished(
         step = int(told)
     if allow_rollback is None:
         allow_rollback = environ.get("ELASTIC_ALLOW_ROLLBACK", "").lower() in TRUE
-    return Wishes(step, os.fspath(resume_from) if resume_from is not None else path, allow_rollback)
+    return RestoreOptions(step, os.fspath(resume_from) if resume_from is not None else path, allow_rollback)
 
 
-def newest_known(environ: Mapping[str, str]) -> Known | None:
+def newest_known(environ: Mapping[str, str]) -> KnownCheckpoint | None:
     """The newest committed checkpoint that the job knows of."""
     text = environ.get("ELASTIC_SAVED", "")
     try:

@@ -16,28 +16,28 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from elastic.channel.client import Listening, WorkerEnd
-from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless, TensorsDiffer, TensorsMissing
+from elastic.channel.client import AcceptsPlannedStop, ChannelClient
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable, TensorsDiffer, TensorsMissing
 from elastic.train.checkpoint import atomic_files, fence
-from elastic.train.checkpoint.folder import Candidate, Checkpoints
+from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
 from elastic.train.comm import byte_collectives, rank_errors
-from elastic.train.comm.broadcast_tree import spread
-from elastic.train.memory.step_agreement import Agreed, Holding
+from elastic.train.comm.broadcast_tree import broadcast_trees
+from elastic.train.memory.step_agreement import AgreedStep, RankStates
 from elastic.train.memory.tier import MemoryTier
-from elastic.train.process_group.topology import Here, host
-from elastic.train.report import say
+from elastic.train.process_group.topology import Topology, host
+from elastic.train.report import log_line
 from elastic.train.restore import choose, initial_state, messages, rollback
-from elastic.train.restore.choose import Damaged, Report, Seen
-from elastic.train.restore.messages import Said, Start
-from elastic.train.restore.options import Wishes, newest_known, wished
-from elastic.train.statedict.parts import Part, Sharded, ShardedModule
+from elastic.train.restore.choose import DamagedCheckpoint, RestoreReport, VisibleCheckpoint
+from elastic.train.restore.messages import RestoreMessage, RestoreStart
+from elastic.train.restore.options import RestoreOptions, newest_known, read_options
+from elastic.train.statedict.parts import ShardedModule, ShardedPart, StatePart
 
 UNSEEN: Final = b"-"
 """What a rank says of a checkpoint that it does not see."""
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoreResult:
     """What this rank goes on from. `step` is -1 if there was nothing; `warm` says that it is of another run.
 
     `newest` is the step of the newest checkpoint on disk, -1 if there is none.
@@ -57,11 +57,11 @@ class Restorer:
 
     def __init__(
         self,
-        place: Here,
+        place: Topology,
         checkpoints: Checkpoints,
         memory: MemoryTier,
-        parts: Mapping[str, Part],
-        end: WorkerEnd | None,
+        parts: Mapping[str, StatePart],
+        end: ChannelClient | None,
         *,
         others: Collection[str] = (),
     ) -> None:
@@ -78,13 +78,13 @@ class Restorer:
 
     def run(
         self, *, step: int | None, resume_from: str | os.PathLike[str] | None, allow_rollback: bool | None
-    ) -> Restored:
+    ) -> RestoreResult:
         """Bring every rank to the same step. Every rank calls it.
 
-        Raises `CheckpointError` on all of them, `RestoreHopeless` where another start would find the same.
+        Raises `CheckpointError` on all of them, `RestoreUnrecoverable` where another start would find the same.
         """
         start, candidates, reports, holdings = self._meet(
-            wished(os.environ, step, resume_from, allow_rollback=allow_rollback)
+            read_options(os.environ, step, resume_from, allow_rollback=allow_rollback)
         )
         wishes = start.wishes
         choices = choose.choices(reports)
@@ -101,12 +101,14 @@ class Restorer:
     def ready(self) -> None:
         """The last round: from now on a planned stop may be asked for with a word, and memory may be written again."""
         if self._end is not None:
-            self._end.send(Listening())
+            self._end.send(AcceptsPlannedStop())
         byte_collectives.gather(b"", self._here.group)
 
     # The rounds.
 
-    def _meet(self, mine: Wishes) -> tuple[Start, dict[Seen, Candidate], list[Report], list[Holding]]:
+    def _meet(
+        self, mine: RestoreOptions
+    ) -> tuple[RestoreStart, dict[VisibleCheckpoint, CheckpointCandidate], list[RestoreReport], list[RankStates]]:
         """What rank 0 says for all, and what every rank sees on disk and in memory, as every rank knows it.
 
         Mostly it is one round: everybody looks, and then says all. A look counts if it found the mark of this
@@ -116,26 +118,26 @@ class Restorer:
         start = self._start(mine) if self._here.rank == 0 else None
         candidates, report = self._look_early(mine)
         holding = self._memory.held(sharded=bool(self._sharded))
-        said = self._exchange(Said(report or _blind(), holding, early=report is None, start=start))
+        said = self._exchange(RestoreMessage(report or _blind(), holding, early=report is None, start=start))
         start = said[0].start
         assert start is not None
         rank_errors.raise_first([start.word.encode()])
         reports = [one.report for one in said]
         if start.wishes.step is not None or any(one.early for one in said):
             candidates, again = self._look()
-            reports = [one.report for one in self._exchange(Said(again, Holding()))]
+            reports = [one.report for one in self._exchange(RestoreMessage(again, RankStates()))]
         mark = self._checkpoints.mark
         self.shared = bool(mark) and all(report.token == mark for report in reports)
         if wrong := choose.trouble(reports):
             raise CheckpointError(wrong)
         return start, candidates, choose.without(reports, start.aside), [one.holding for one in said]
 
-    def _exchange(self, mine: Said) -> list[Said]:
+    def _exchange(self, mine: RestoreMessage) -> list[RestoreMessage]:
         return [
             messages.decoder.decode(one) for one in byte_collectives.gather(msgspec.json.encode(mine), self._here.group)
         ]
 
-    def _start(self, wishes: Wishes) -> Start:
+    def _start(self, wishes: RestoreOptions) -> RestoreStart:
         """On rank 0: wait until its folder carries this generation's mark, and set newer checkpoints aside if asked."""
         since, aside = 0, frozenset[str]()
         run = rollback.run_mark()
@@ -145,13 +147,15 @@ class Restorer:
                 rollback.rollback(self._checkpoints, wishes.step, run)
             record = rollback.rolled_back(self._checkpoints.folder)
         except CheckpointError as error:
-            word = rank_errors.word(error, hopeless=isinstance(error, RestoreHopeless))
-            return Start(wishes, word=word.decode())
+            word = rank_errors.encode_error(error, hopeless=isinstance(error, RestoreUnrecoverable))
+            return RestoreStart(wishes, word=word.decode())
         if record is not None:  # The generations of another run are counted anew.
             since, aside = record.generation if record.run == run else 0, rollback.names_aside(record)
-        return Start(wishes, since, aside)
+        return RestoreStart(wishes, since, aside)
 
-    def _look_early(self, wishes: Wishes) -> tuple[dict[Seen, Candidate], Report | None]:
+    def _look_early(
+        self, wishes: RestoreOptions
+    ) -> tuple[dict[VisibleCheckpoint, CheckpointCandidate], RestoreReport | None]:
         """This rank's checkpoints, before rank 0 has said anything; None where they would not count."""
         if self._here.rank != 0 and wishes.step is not None:
             return {}, None
@@ -164,45 +168,45 @@ class Restorer:
                 return {}, None
         return self._look()
 
-    def _look(self) -> tuple[dict[Seen, Candidate], Report]:
+    def _look(self) -> tuple[dict[VisibleCheckpoint, CheckpointCandidate], RestoreReport]:
         """This rank's checkpoints, and what it says of them."""
-        candidates: dict[Seen, Candidate] = {}
+        candidates: dict[VisibleCheckpoint, CheckpointCandidate] = {}
         error = ""
         self._checkpoints.forget_damage()  # What was set aside does not matter any more.
         try:
             for candidate in self._checkpoints.candidates():
-                candidates[Seen(candidate.step, candidate.generation, candidate.folder.name)] = candidate
+                candidates[VisibleCheckpoint(candidate.step, candidate.generation, candidate.folder.name)] = candidate
             claim = fence.current(self._checkpoints.folder)
         except CheckpointError as failed:
             claim, error = None, str(failed)
         known = newest_known(os.environ)
         if known is not None and os.path.abspath(Path(known.folder).parent) in self._others:
             known = None
-        return candidates, Report(
+        return candidates, RestoreReport(
             host=host(),
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
-            damaged=tuple(Damaged.of(name, why) for name, why in self._checkpoints.damaged.items()),
+            damaged=tuple(DamagedCheckpoint.of(name, why) for name, why in self._checkpoints.damaged.items()),
             hopeless=not self._checkpoints.passing,
             known=known,
             error=error,
         )
 
-    def _from_memory(self, agreed: Agreed, holdings: list[Holding], lost: str) -> Restored:
-        templates = {name: cast("Sharded", self._parts[name]).template for name in self._sharded}
+    def _from_memory(self, agreed: AgreedStep, holdings: list[RankStates], lost: str) -> RestoreResult:
+        templates = {name: cast("ShardedPart", self._parts[name]).template for name in self._sharded}
         replicated, own, sharded = self._memory.fetch(agreed, holdings, templates)
         self._say(f"resumed at step {agreed.step} from memory{f'; {lost}' if lost else ''}")
         return _restored(agreed.step, self._completed({**replicated, **sharded}), own.get("rng") if own else None)
 
     def _from_disk(
         self,
-        choices: list[choose.Choice],
-        candidates: Mapping[Seen, Candidate],
-        reports: list[Report],
-        wishes: Wishes,
-    ) -> Restored:
-        bad: list[Damaged] = []
+        choices: list[choose.RestoreChoice],
+        candidates: Mapping[VisibleCheckpoint, CheckpointCandidate],
+        reports: list[RestoreReport],
+        wishes: RestoreOptions,
+    ) -> RestoreResult:
+        bad: list[DamagedCheckpoint] = []
         hopeless = True
         for choice in choices:
             mine = candidates.get(choice.seen)
@@ -210,19 +214,19 @@ class Restorer:
             told = byte_collectives.gather(why, self._here.group)
             holders = [not word for word in told]
             damage = [word for word in told if word not in (b"", UNSEEN)]
-            hopeless &= all(map(rank_errors.hopeless_word, damage))
+            hopeless &= all(map(rank_errors.is_unrecoverable, damage))
             if not any(holders):
-                bad.append(Damaged.of(choice.seen.name, damage[0][1:].decode()))
+                bad.append(DamagedCheckpoint.of(choice.seen.name, damage[0][1:].decode()))
                 continue
             step, allowed = choice.seen.step, wishes.allow_rollback
             lost = choose.check_newest(step, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
-            given = spread(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
+            given = broadcast_trees(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
                     given |= self._read_sharded(choice, mine, holders, reports)
                 except CheckpointDamaged as error:  # On all ranks.
-                    bad.append(Damaged.of(choice.seen.name, str(error)))
-                    hopeless &= not atomic_files.passing(error)
+                    bad.append(DamagedCheckpoint.of(choice.seen.name, str(error)))
+                    hopeless &= not atomic_files.is_transient(error)
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
@@ -235,18 +239,18 @@ class Restorer:
         lost = choose.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
         return self._afresh(wishes.resume_from, lost)
 
-    def _read(self, candidate: Candidate | None) -> tuple[dict[str, Any] | None, bytes]:
+    def _read(self, candidate: CheckpointCandidate | None) -> tuple[dict[str, Any] | None, bytes]:
         """The whole parts of a checkpoint; or None, and what the others are to know of it."""
         if candidate is None:
             return None, UNSEEN
         try:
             if why := self._mismatch(candidate):
-                raise RestoreHopeless(why)
+                raise RestoreUnrecoverable(why)
             return self._checkpoints.read(candidate, map_location="cpu"), b""
         except CheckpointError as error:
-            return None, rank_errors.word(error, hopeless=not atomic_files.passing(error))
+            return None, rank_errors.encode_error(error, hopeless=not atomic_files.is_transient(error))
 
-    def _mismatch(self, candidate: Candidate) -> str:
+    def _mismatch(self, candidate: CheckpointCandidate) -> str:
         """Say which part was saved in another way than this script keeps it; "" if none was."""
         for name, part in self._parts.items():
             if part.sharded and name in candidate.meta.parts and not isinstance(part, ShardedModule):
@@ -256,7 +260,11 @@ class Restorer:
         return ""
 
     def _read_sharded(
-        self, choice: choose.Choice, mine: Candidate | None, holders: list[bool], reports: list[Report]
+        self,
+        choice: choose.RestoreChoice,
+        mine: CheckpointCandidate | None,
+        holders: list[bool],
+        reports: list[RestoreReport],
     ) -> dict[str, Any]:
         if not all(holders):
             blind = ", ".join(sorted({reports[rank].host for rank, holds in enumerate(holders) if not holds}))
@@ -265,7 +273,7 @@ class Restorer:
                 "every node can read it"
             )
         assert mine is not None
-        parts = {name: cast("Sharded", self._parts[name]) for name in self._sharded if name in mine.meta.sharded}
+        parts = {name: cast("ShardedPart", self._parts[name]) for name in self._sharded if name in mine.meta.sharded}
         return {
             name: self._checkpoints.read_sharded(mine, name, part.template, self._here.group)
             for name, part in parts.items()
@@ -278,12 +286,12 @@ class Restorer:
         found = random["ranks"].get(str(self._here.rank))
         return found if isinstance(found, dict) else None
 
-    def _afresh(self, warm: str | None, lost: str) -> Restored:
+    def _afresh(self, warm: str | None, lost: str) -> RestoreResult:
         """Nothing was saved yet: from --resume_from, or from the start. Rank 0's parts count for all."""
         if warm is not None:
-            given = initial_state.warm(self._here, self._checkpoints, self._parts, warm)
+            given = initial_state.load_resume_source(self._here, self._checkpoints, self._parts, warm)
             if not given.keys() & self._parts.keys():
-                raise RestoreHopeless(
+                raise RestoreUnrecoverable(
                     f"--resume_from {warm}: it has the parts {', '.join(given)}, and elastic.State has "
                     f"{', '.join(self._parts)}: nothing to start from; name a part as it is there"
                 )
@@ -294,29 +302,35 @@ class Restorer:
         elif os.environ.get("ELASTIC_GENERATION", "1") != "1":
             folder = self._checkpoints.folder.absolute()
             self._say(f"no step is in memory and none in {folder}: training starts at step 0", warn=True)
-        return Restored(-1, self._completed({}))
+        return RestoreResult(-1, self._completed({}))
 
     def _completed(self, given: dict[str, Any]) -> dict[str, Any]:
         """What was restored; for replicated parts that are not in it, rank 0's on the other ranks."""
         missing = {name: part for name, part in self._parts.items() if not part.sharded and name not in given}
-        return given if self._here.alone or not missing else given | initial_state.of_rank_0(self._here, missing)
+        return (
+            given
+            if self._here.alone or not missing
+            else given | initial_state.broadcast_from_rank_0(self._here, missing)
+        )
 
     def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:
-            say(text, warn=warn)
+            log_line(text, warn=warn)
 
 
-def _blind() -> Report:
+def _blind() -> RestoreReport:
     """The report of a rank that has not looked; it does not count."""
-    return Report(host="", folder="")
+    return RestoreReport(host="", folder="")
 
 
-def _restored(step: int, given: dict[str, Any], random: dict[str, Any] | None, *, on_disk: bool = False) -> Restored:
+def _restored(
+    step: int, given: dict[str, Any], random: dict[str, Any] | None, *, on_disk: bool = False
+) -> RestoreResult:
     values = given.pop("values", None) or {"step": step}
-    return Restored(step, given, values, random, on_disk)
+    return RestoreResult(step, given, values, random, on_disk)
 
 
-def _warm(given: dict[str, Any]) -> Restored:
+def _warm(given: dict[str, Any]) -> RestoreResult:
     """Parts and values of another run; its step and epoch are not ours."""
     values = given.pop("values", None) or {}
-    return Restored(0, given, {"values": values.get("values", {})}, warm=True)
+    return RestoreResult(0, given, {"values": values.get("values", {})}, warm=True)

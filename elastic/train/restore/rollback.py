@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from elastic._decode import UNREADABLE
-from elastic.errors import CheckpointDamaged, CheckpointError, RestoreHopeless
+from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable
 from elastic.train.checkpoint import atomic_files, manifest
 from elastic.train.checkpoint.folder import Checkpoints
-from elastic.train.restore.choose import Damaged
+from elastic.train.restore.choose import DamagedCheckpoint
 
 RECORD = "rollback.json"
 ASIDE = "aside-"
@@ -30,7 +30,7 @@ STEPS_NAMED_MAX = 12
 log = logging.getLogger(__name__)
 
 
-class Record(msgspec.Struct, frozen=True):
+class RollbackRecord(msgspec.Struct, frozen=True):
     """The last rollback of a folder: of which run, to which step, and by which generation.
 
     What generations before `generation` hold in memory does not count. `aside` are the new names of what was newer.
@@ -43,7 +43,7 @@ class Record(msgspec.Struct, frozen=True):
     at: float
 
 
-_record = msgspec.json.Decoder(Record)
+_record = msgspec.json.Decoder(RollbackRecord)
 
 
 def run_mark(environ: Mapping[str, str] | None = None) -> str:
@@ -59,7 +59,7 @@ def run_mark(environ: Mapping[str, str] | None = None) -> str:
     return f"torchrun:{run_id}" if run_id and run_id != "none" else ""
 
 
-def rolled_back(folder: Path) -> Record | None:
+def rolled_back(folder: Path) -> RollbackRecord | None:
     """Read what the last rollback noted; None if there was none. Raises CheckpointError when it is damaged."""
     try:
         return _record.decode((folder / RECORD).read_bytes())
@@ -71,7 +71,7 @@ def rolled_back(folder: Path) -> Record | None:
         raise CheckpointError(atomic_files.explain(error, "reading what was rolled back", folder)) from error
 
 
-def names_aside(record: Record) -> frozenset[str]:
+def names_aside(record: RollbackRecord) -> frozenset[str]:
     """The folders that were set aside, by their names before: what is known of them elsewhere does not count either.
 
     Names and not steps: a run that went back comes to the same steps again, in a later generation.
@@ -79,7 +79,7 @@ def names_aside(record: Record) -> frozenset[str]:
     return frozenset(".".join(name.removeprefix(ASIDE).split(".")[:2]) for name in record.aside)  # Then a count.
 
 
-def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
+def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
     """Make the checkpoint of `step` the newest one; on rank 0 alone, before anybody lists the folder.
 
     `run` is what `run_mark` says. If this run has gone back to this step already, nothing happens, and a line says so
@@ -101,9 +101,9 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
     checkpoints.await_mark()
     _check(checkpoints, step)
     newer = [entry for entry in manifest.entries(checkpoints.folder) if entry.step > step]
-    with atomic_files.explained(f"going back to step {step}", checkpoints.folder):
+    with atomic_files.as_checkpoint_error(f"going back to step {step}", checkpoints.folder):
         aside = tuple(_set_aside(entry.folder) for entry in newer)
-        record = Record(run, step, checkpoints.generation, aside, time.time())
+        record = RollbackRecord(run, step, checkpoints.generation, aside, time.time())
         atomic_files.replace(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
         atomic_files.sync_folder(checkpoints.folder)
     log.warning(
@@ -120,22 +120,22 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> Record:
 def _check(checkpoints: Checkpoints, step: int) -> None:
     """Return if a step has a whole checkpoint."""
     found = checkpoints.candidates()
-    damaged = [Damaged.of(name, why) for name, why in checkpoints.damaged.items()]
+    damaged = [DamagedCheckpoint.of(name, why) for name, why in checkpoints.damaged.items()]
     hopeful = bool(checkpoints.passing)
     for candidate in found:
         if candidate.step == step:
             try:
                 checkpoints.verify(candidate)
             except CheckpointDamaged as error:
-                damaged.append(Damaged.of(candidate.folder.name, str(error)))
-                hopeful |= atomic_files.passing(error)
+                damaged.append(DamagedCheckpoint.of(candidate.folder.name, str(error)))
+                hopeful |= atomic_files.is_transient(error)
             else:
                 return
     damage = next((f"{one.name} is damaged ({one.why}); " for one in damaged if one.step == step), "")
     steps = sorted({candidate.step for candidate in found} - {step}, reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
     there = f"there are steps {named}" if steps else "there is none"
-    raise (CheckpointError if hopeful else RestoreHopeless)(
+    raise (CheckpointError if hopeful else RestoreUnrecoverable)(
         f"--restore_step {step}: {damage or 'there is no such checkpoint; '}in {checkpoints.folder} {there}"
     )
 

@@ -23,7 +23,7 @@ _UNCHANGING = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 @dataclass(slots=True)
-class _Range:
+class _StorageRange:
     """The bytes of one storage that the tree's tensors use, and those tensors by their `id`."""
 
     storage: torch.UntypedStorage
@@ -33,7 +33,7 @@ class _Range:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _CopyPlan:
     """Where the tensors of a tree go, good as long as each of them lies where it did.
 
     `views` are the copies, in the order of the tensors. A tensor that fills its range is copied as it is (`whole`).
@@ -54,7 +54,7 @@ class HostCopy:
     def __init__(self) -> None:
         """Allocate nothing yet."""
         self._buffers: list[torch.Tensor] = []
-        self._plan = _Plan([], [], [], [], set())
+        self._plan = _CopyPlan([], [], [], [], set())
 
     def take(self, tree: Any) -> Any:
         """Copy a tree: its tensors into the buffers, everything else anew.
@@ -90,8 +90,8 @@ class HostCopy:
             torch.cuda.current_stream(card).synchronize()
         return plan.views
 
-    def _planned(self, places: list[Any], tensors: list[torch.Tensor]) -> _Plan:
-        plan = _Plan(places, list(tensors), [], [], {one.device for one in tensors if one.device.type != "cpu"})
+    def _planned(self, places: list[Any], tensors: list[torch.Tensor]) -> _CopyPlan:
+        plan = _CopyPlan(places, list(tensors), [], [], {one.device for one in tensors if one.device.type != "cpu"})
         ranges = _ranges(dict(enumerate(tensors)))
         for index, used in enumerate(ranges):
             size = used.last - used.first
@@ -186,9 +186,9 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _ranges(tensors: dict[int, torch.Tensor]) -> list[_Range]:
+def _ranges(tensors: dict[int, torch.Tensor]) -> list[_StorageRange]:
     """Which bytes the tensors use, storage by storage, in the order of the tree."""
-    ranges: dict[tuple[torch.device, int], _Range] = {}
+    ranges: dict[tuple[torch.device, int], _StorageRange] = {}
     for key, tensor in tensors.items():
         storage = tensor.untyped_storage()
         size = tensor.element_size()
@@ -196,13 +196,13 @@ def _ranges(tensors: dict[int, torch.Tensor]) -> list[_Range]:
         first = offset * size // _ALIGNED * _ALIGNED
         reach = sum((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride(), strict=True))
         last = (offset + reach + 1) * size
-        used = ranges.setdefault((storage.device, storage.data_ptr()), _Range(storage, first, last))
+        used = ranges.setdefault((storage.device, storage.data_ptr()), _StorageRange(storage, first, last))
         used.first, used.last = min(used.first, first), max(used.last, last)
         used.tensors[key] = tensor
     return list(ranges.values())
 
 
-def refuse_sharded(name: str, tree: Any) -> None:
+def require_replicated(name: str, tree: Any) -> None:
     """Raise CheckpointError if a part that is to be the same on all ranks holds a piece of a sharded tensor."""
     found: dict[int, torch.Tensor] = {}
     _collect(tree, found)

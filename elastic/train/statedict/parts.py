@@ -16,16 +16,16 @@ from typing import Any, Final, Protocol, cast
 import torch
 
 from elastic.errors import ConfigError
-from elastic.train.statedict.sharded import Sharded as Sharded
 from elastic.train.statedict.sharded import ShardedModule as ShardedModule
 from elastic.train.statedict.sharded import ShardedOptimizer, is_sharded
-from elastic.train.statedict.tree import dressed, is_number_of_numpy
+from elastic.train.statedict.sharded import ShardedPart as ShardedPart
+from elastic.train.statedict.tree import is_number_of_numpy, with_attributes
 from elastic.train.statedict.tree import without_numpy as without_numpy
 
 PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """What is a value by itself, and may be a key of a dict. A subclass, as of an IntEnum, could not be loaded."""
 
-_MENDS: Final = {
+_HINTS: Final = {
     "on the meta device": "give it a device that has values",
     "nested": "make it a list of tensors",
     "sharded (DTensor)": "make it whole with .full_tensor()",
@@ -35,7 +35,7 @@ DICTS: Final = frozenset({dict, OrderedDict, Counter})
 """The dicts that `torch.load(weights_only=True)` takes; a module's `state_dict` is an OrderedDict."""
 
 
-class Part(Protocol):
+class StatePart(Protocol):
     """One named thing of a state."""
 
     sharded: bool
@@ -47,7 +47,7 @@ class Part(Protocol):
         """Give it a state that `take` once returned, perhaps in another world."""
 
 
-class Replicated:
+class ReplicatedPart:
     """A thing with `state_dict` and `load_state_dict` that is the same on all ranks."""
 
     sharded = False
@@ -65,21 +65,21 @@ class Replicated:
         self.thing.load_state_dict(state)
 
 
-def make(things: Mapping[str, Any]) -> dict[str, Part]:
+def make(things: Mapping[str, Any]) -> dict[str, StatePart]:
     """The parts among `things`, by name; what is not here is a plain value.
 
     Raises `ConfigError` for a thing that could not be restored.
     """
     modules = {name: bare(thing) for name, thing in things.items() if isinstance(thing, torch.nn.Module)}
-    parts: dict[str, Part] = {}
+    parts: dict[str, StatePart] = {}
     for name, thing in things.items():
         if isinstance(thing, torch.nn.Module):
             module = modules[name]
-            parts[name] = ShardedModule(module) if is_sharded(module.parameters()) else Replicated(module)
+            parts[name] = ShardedModule(module) if is_sharded(module.parameters()) else ReplicatedPart(module)
         elif isinstance(thing, torch.optim.Optimizer):
             parts[name] = _optimizer(name, thing, modules)
         elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
-            parts[name] = Replicated(thing)
+            parts[name] = ReplicatedPart(thing)
     return parts
 
 
@@ -95,7 +95,7 @@ def bare(module: torch.nn.Module) -> torch.nn.Module:
             return module
 
 
-def refuse_empty(name: str, part: Part) -> None:
+def require_values(name: str, part: StatePart) -> None:
     """Raise `ConfigError` if a module has parameters or buffers without values yet: on the meta device, or lazy."""
     module = getattr(part, "module", None) or getattr(part, "thing", None)
     if not isinstance(module, torch.nn.Module):
@@ -118,10 +118,10 @@ def plain(name: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.is_meta or value.is_nested or is_sharded([value]):
             kind = "on the meta device" if value.is_meta else "nested" if value.is_nested else "sharded (DTensor)"
-            raise ConfigError(f"elastic.State: {name} is a tensor that is {kind}, which is no value; {_MENDS[kind]}")
+            raise ConfigError(f"elastic.State: {name} is a tensor that is {kind}, which is no value; {_HINTS[kind]}")
         return value
     if type(value) in DICTS:
-        return dressed(type(value)({_key(name, key): plain(name, one) for key, one in value.items()}), value)
+        return with_attributes(type(value)({_key(name, key): plain(name, one) for key, one in value.items()}), value)
     if type(value) in (list, tuple):
         return type(value)(plain(name, one) for one in value)
     return _single(name, value, "is")
@@ -156,13 +156,13 @@ def on_its_device(restored: Any, living: Any) -> Any:
     if isinstance(restored, dict):
         places = living if isinstance(living, dict) else {}
         made = type(restored)({key: on_its_device(one, places.get(key)) for key, one in restored.items()})
-        return dressed(made, restored)
+        return with_attributes(made, restored)
     if type(restored) in (list, tuple) and type(living) is type(restored) and len(living) == len(restored):
         return type(restored)(map(on_its_device, restored, living))
     return restored
 
 
-def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str, torch.nn.Module]) -> Part:
+def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str, torch.nn.Module]) -> StatePart:
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
         raise ConfigError(
             f"elastic.State: {name} is a ZeroRedundancyOptimizer, whose parts cannot be moved between worlds; "
@@ -170,7 +170,7 @@ def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str
         )
     mine = [one for group in optimizer.param_groups for one in group["params"]]
     if not is_sharded(mine):
-        return Replicated(optimizer)
+        return ReplicatedPart(optimizer)
     ids = {id(one) for one in mine}
     for module in modules.values():
         if ids <= {id(one) for one in module.parameters()}:

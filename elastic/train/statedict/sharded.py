@@ -24,21 +24,21 @@ _WRAPPERS: Final = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\
 """What torch.compile and activation checkpointing put into the names of parameters."""
 
 
-class Stored(NamedTuple):
+class SavedTensor(NamedTuple):
     """A tensor that was saved: the shape of the whole, and its type."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
-Template = Callable[[Mapping[str, Stored | None]], dict[str, Any]]
+Template = Callable[[Mapping[str, SavedTensor | None]], dict[str, Any]]
 """What is loaded into, made from what was saved by its keys; None is a plain value."""
 
 
-class Sharded(Protocol):
+class ShardedPart(Protocol):
     """A part whose tensors are shards."""
 
-    def template(self, saved: Mapping[str, Stored | None]) -> dict[str, Any]:
+    def template(self, saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
         """A dict with tensors of this world to load into."""
 
 
@@ -57,7 +57,7 @@ class ShardedModule:
 
         return dict(get_model_state_dict(self.module))
 
-    def template(self, saved: Mapping[str, Stored | None]) -> dict[str, Any]:
+    def template(self, saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
         """The module's own tensors: whatever was saved, it has all of them."""
         return self.take()
 
@@ -92,7 +92,7 @@ class ShardedOptimizer:
         flat: dict[str, Any] = without_numpy(found)
         return flat
 
-    def template(self, saved: Mapping[str, Stored | None]) -> dict[str, Any]:
+    def template(self, saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
         """A tensor for each that was saved: sharded as its parameter if it has the shape of it, otherwise whole."""
         names = self._names()
         mine = {names[id(one)]: one for group in self.optimizer.param_groups for one in group["params"]}

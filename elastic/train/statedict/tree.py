@@ -41,7 +41,7 @@ _OWN_MEMORY: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types of tensors that are seen to share their memory. Others may be a shard, or have no memory at all."""
 
 
-def take_apart(tree: Any) -> tuple[Any, list[torch.Tensor]]:
+def split_tensors(tree: Any) -> tuple[Any, list[torch.Tensor]]:
     """The tree with a mark in place of each tensor, and the tensors in the order of the marks.
 
     Nothing is copied: the tensors are those of the tree.
@@ -65,14 +65,14 @@ def take_apart(tree: Any) -> tuple[Any, list[torch.Tensor]]:
     return _mapped(tree, mark), tensors
 
 
-def put_together(rest: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """The opposite of `take_apart`."""
+def merge_tensors(rest: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """The opposite of `split_tensors`."""
     if isinstance(rest, dict):
         if rest.keys() == {_MARK}:
             return tensors[rest[_MARK]]
-        return dressed(type(rest)({key: put_together(value, tensors) for key, value in rest.items()}), rest)
+        return with_attributes(type(rest)({key: merge_tensors(value, tensors) for key, value in rest.items()}), rest)
     if isinstance(rest, list | tuple):
-        return type(rest)(put_together(value, tensors) for value in rest)
+        return type(rest)(merge_tensors(value, tensors) for value in rest)
     return rest
 
 
@@ -84,7 +84,7 @@ def pack(rest: Any) -> bytes:
     buffer = io.BytesIO()
     buffer.write(_HEAD)
     try:
-        _Pickler(buffer, _PROTOCOL).dump(rest)
+        _PlainPickler(buffer, _PROTOCOL).dump(rest)
     except _HasTensorsError:
         buffer = io.BytesIO()
         torch.save(rest, buffer)
@@ -150,7 +150,7 @@ class _HasTensorsError(Exception):
     """The tree is not one without tensors."""
 
 
-class _Pickler(pickle.Pickler):
+class _PlainPickler(pickle.Pickler):
     """Pickles what is plain. Only what is of no type of Python's own is asked about."""
 
     def reducer_override(self, item: Any) -> Any:
@@ -168,7 +168,7 @@ def _mapped(tree: Any, mark: Callable[[torch.Tensor], dict[str, int]]) -> Any:
     if isinstance(tree, torch.Tensor):
         return mark(tree)
     if type(tree) in (OrderedDict, Counter):
-        return dressed(type(tree)({key: _mapped(value, mark) for key, value in tree.items()}), tree)
+        return with_attributes(type(tree)({key: _mapped(value, mark) for key, value in tree.items()}), tree)
     if isinstance(tree, dict):
         return {key: _mapped(value, mark) for key, value in tree.items()}
     if type(tree) in (list, tuple):
@@ -176,7 +176,7 @@ def _mapped(tree: Any, mark: Callable[[torch.Tensor], dict[str, int]]) -> Any:
     return tree
 
 
-def dressed(made: Any, like: Any) -> Any:
+def with_attributes(made: Any, like: Any) -> Any:
     """A new OrderedDict with the attributes of the old one: a module's `state_dict` has versions there."""
     if isinstance(made, OrderedDict):
         made.__dict__.update(like.__dict__)

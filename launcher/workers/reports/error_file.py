@@ -15,13 +15,13 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from launcher.system import descriptors
-from launcher.text.sanitize import clean
+from launcher.text.sanitize import sanitize_line
 
 BYTES_MAX = 1 << 20
 LINES_MAX = 2000
 
 
-def lines(path: str | os.PathLike[str]) -> tuple[str, ...]:
+def traceback_lines(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """The traceback, fit for any screen, its message at the end; () if there is none or it is not understood."""
     return said(_bytes(Path(path)))
 
@@ -45,7 +45,7 @@ def said(data: bytes) -> tuple[str, ...]:
 def _lines(text: Any) -> tuple[str, ...]:
     if not isinstance(text, str):
         return ()
-    return tuple(line for part in text.split("\n")[-LINES_MAX:] if (line := clean(part)))
+    return tuple(line for part in text.split("\n")[-LINES_MAX:] if (line := sanitize_line(part)))
 
 
 def _of(document: Any, key: str) -> Any:

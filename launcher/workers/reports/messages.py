@@ -1,7 +1,7 @@
 """What the workers of this node say: the one place where it arrives, and what is known of each of them.
 
-`elastic.channel.server` hears them, `WorkerTalk` keeps a `Heard` for each worker of the generation that runs, and tells
-those who asked. What has ended or is of another generation is not listened to.
+`elastic.channel.server` hears them, `WorkerChannel` keeps a `WorkerReport` for each worker of the generation that runs,
+and tells those who asked. What has ended or is of another generation is not listened to.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic.channel.client import (
-    Committed,
-    Formed,
-    Hello,
-    Hopeless,
-    Joining,
-    Left,
-    Listening,
-    Note,
+    AcceptsPlannedStop,
+    AgentLogLine,
+    CheckpointSaved,
+    FirstCommit,
+    GroupFormed,
+    JoiningGroup,
+    PlannedStopRequest,
+    PreparationOver,
     Preparing,
     Progress,
-    Ready,
-    Said,
-    Saved,
-    Standing,
-    Stop,
+    SavedAndLeaving,
+    Serving,
+    Unrecoverable,
+    WorkerHello,
+    WorkerMessage,
 )
-from elastic.channel.server import ChannelServer, Connection
+from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 from elastic.errors import ConfigError
-from launcher.logs.logger import Narrator
+from launcher.logs.logger import AgentLog
 
 NOTES_MAX = 100
 """Different lines that the workers of a node may have said in one generation."""
 
 
 @dataclass
-class Heard:
+class WorkerReport:
     """What one worker has said in this generation.
 
     `preparing` and `joining` are "" when it does neither; `step` is -1 before its first report, and `reported_at` is
@@ -50,7 +50,7 @@ class Heard:
 
     rank: int
     local_rank: int
-    connection: Connection | None = None
+    connection: WorkerConnection | None = None
     listening: bool = False
     committed: bool = False
     preparing: str = ""
@@ -63,7 +63,7 @@ class Heard:
     reported_at: float = 0.0
     saved: int = -1
     left_at: int | None = None
-    hopeless: Hopeless | None = None
+    hopeless: Unrecoverable | None = None
 
     @property
     def started(self) -> bool:
@@ -71,21 +71,22 @@ class Heard:
         return self.formed or self.listening or self.committed or self.step >= 0
 
 
-Follower = Callable[[Heard, Said], None]
-"""Is told of each message, after the `Heard` has been brought up to date."""
+ReportListener = Callable[[WorkerReport, WorkerMessage], None]
+"""Is told of each message, after the `WorkerReport` has been brought up to date."""
 
 
-class WorkerTalk:
+class WorkerChannel:
     """The node's side of the talk with its workers.
 
-    `workers` are those of the running generation, by local rank. `followers` are told of every message but `Note`.
+    `workers` are those of the running generation, by local rank. `followers` are told of every message but
+    `AgentLogLine`.
     """
 
-    def __init__(self, path: Path, narrator: Narrator, memory_limit_bytes: int | None = None) -> None:
+    def __init__(self, path: Path, narrator: AgentLog, memory_limit_bytes: int | None = None) -> None:
         """Nothing is opened before `start`. `path` is in a folder that only this user can enter."""
-        self.workers: dict[int, Heard] = {}
-        self.followers: list[Follower] = []
-        self.on_saved: Callable[[Heard, Saved], None] = lambda heard, saved: None
+        self.workers: dict[int, WorkerReport] = {}
+        self.followers: list[ReportListener] = []
+        self.on_saved: Callable[[WorkerReport, CheckpointSaved], None] = lambda heard, saved: None
         self.segments = Segments(memory_limit_bytes)
         self.g = 0
         self._path = path
@@ -113,7 +114,7 @@ class WorkerTalk:
         """From now on listen to the workers of generation `g`; `ranks` by local rank."""
         self.end()
         self.g = g
-        self.workers = {local: Heard(rank, local) for local, rank in ranks.items()}
+        self.workers = {local: WorkerReport(rank, local) for local, rank in ranks.items()}
 
     def end(self) -> None:
         """The workers are gone: what they said counts no more."""
@@ -150,13 +151,13 @@ class WorkerTalk:
         heard = self.workers.get(local_rank)
         return heard is not None and heard.started
 
-    def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[Heard]:
+    def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[WorkerReport]:
         """Give the word of a planned stop to those of `local_ranks` that listen; those that got it."""
         self.catch_up()
         asked = []
         for local in sorted(local_ranks):
             heard = self.workers.get(local)
-            if heard is not None and heard.listening and self._tell(heard, Stop(reason)):
+            if heard is not None and heard.listening and self._tell(heard, PlannedStopRequest(reason)):
                 asked.append(heard)
         return asked
 
@@ -168,14 +169,14 @@ class WorkerTalk:
             self._server = None
         self.segments.drop_all()
 
-    def _tell(self, heard: Heard, word: Stop) -> bool:
+    def _tell(self, heard: WorkerReport, word: PlannedStopRequest) -> bool:
         if self._server is None or heard.connection is None:
             return False
         return self._server.tell(heard.connection, word)
 
     # --- what is heard --------------------------------------------------------------------------------------------
 
-    def _hear(self, connection: Connection, message: Said) -> None:
+    def _hear(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         assert self._server is not None
         assert connection.hello is not None
         hello = connection.hello
@@ -184,45 +185,45 @@ class WorkerTalk:
             self._server.hang_up(connection, f"is no worker of generation {self.g} here")
             return
         match message:
-            case Hello():
+            case WorkerHello():
                 # A second program of a worker's shell script begins as one that has said nothing.
-                heard = self.workers[hello.local_rank] = Heard(heard.rank, heard.local_rank, connection)
-            case Note():
+                heard = self.workers[hello.local_rank] = WorkerReport(heard.rank, heard.local_rank, connection)
+            case AgentLogLine():
                 self._note(message)
                 return
-            case Listening():
+            case AcceptsPlannedStop():
                 heard.listening, heard.hopeless = True, None
-            case Committed():
+            case FirstCommit():
                 heard.committed, heard.hopeless = True, None
-            case Standing():
+            case Serving():
                 heard.hopeless = None
-            case Hopeless():
+            case Unrecoverable():
                 heard.hopeless = message
             case Preparing():
                 heard.preparing = message.what
-            case Ready():
+            case PreparationOver():
                 heard.preparing = ""
-            case Joining():
+            case JoiningGroup():
                 heard.joining = message.missing
-            case Formed():
+            case GroupFormed():
                 heard.joining, heard.formed, heard.hopeless = "", True, None
             case Progress():
                 heard.step, heard.world, heard.metrics = message.step, message.world, message.metrics
                 heard.total, heard.reported_at = message.total, time.monotonic()
-            case Left():
+            case SavedAndLeaving():
                 heard.left_at = message.step
-            case Saved():
+            case CheckpointSaved():
                 heard.saved = max(heard.saved, message.step)
                 self.on_saved(heard, message)
         for follower in self.followers:
             follower(heard, message)
 
-    def _hung_up(self, connection: Connection) -> None:
+    def _hung_up(self, connection: WorkerConnection) -> None:
         for heard in self.workers.values():
             if heard.connection is connection:
                 heard.connection = None
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: AgentLogLine) -> None:
         if note.text in self._notes or len(self._notes) >= NOTES_MAX:
             return
         self._notes.add(note.text)

@@ -6,25 +6,33 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from elastic.channel.client import Formed, Hello, Joining, Preparing, Progress, Ready, Said
+from elastic.channel.client import (
+    GroupFormed,
+    JoiningGroup,
+    PreparationOver,
+    Preparing,
+    Progress,
+    WorkerHello,
+    WorkerMessage,
+)
 from launcher.logs.console import Console
-from launcher.logs.logger import Narrator
-from launcher.workers.reports.messages import Heard, WorkerTalk
-from launcher.workers.reports.progress_text import RATE_WINDOW_S, Telling
-from launcher.workers.reports.step_rate import Steps
+from launcher.logs.logger import AgentLog
+from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.progress_text import RATE_WINDOW_S, ProgressFormatter
+from launcher.workers.reports.step_rate import StepRate
 
 TICK_S = 1.0
 PATIENCE_S = 50.0
 """So long a line of progress waits for a moment in which no worker is in the middle of a line on the same terminal."""
 
 
-class ProgressTeller:
+class ProgressReporter:
     """One node's teller. It has a timer only while there may be something to say."""
 
     def __init__(
         self,
-        talk: WorkerTalk,
-        narrator: Narrator,
+        talk: WorkerChannel,
+        narrator: AgentLog,
         shared: tuple[Console, ...],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -34,9 +42,9 @@ class ProgressTeller:
         self._shared = shared
         self._clock = clock
         self._terminal = shared[-1].is_terminal
-        self._telling = Telling(self._terminal)
+        self._telling = ProgressFormatter(self._terminal)
         self._timer: asyncio.TimerHandle | None = None
-        self.pace = Steps(RATE_WINDOW_S)
+        self.pace = StepRate(RATE_WINDOW_S)
         """How this node's first worker gets on."""
         self.shown_elsewhere = False
         """Whether progress is shown live on the console, so that its lines need only be kept."""
@@ -44,8 +52,8 @@ class ProgressTeller:
 
     def begin(self) -> None:
         """Other workers start: what was known of the old ones does not count."""
-        self._telling = Telling(self._terminal)
-        self.pace = Steps(RATE_WINDOW_S)
+        self._telling = ProgressFormatter(self._terminal)
+        self.pace = StepRate(RATE_WINDOW_S)
 
     def end(self) -> None:
         """The workers are gone; the last step is said."""
@@ -55,20 +63,20 @@ class ProgressTeller:
         self._say_progress(self._telling.progress(self._clock(), last=True))
         self.begin()
 
-    def _heard(self, heard: Heard, message: Said) -> None:
+    def _heard(self, heard: WorkerReport, message: WorkerMessage) -> None:
         now, telling = self._clock(), self._telling
         if isinstance(message, Progress) and heard.local_rank == min(self._talk.workers):
             self.pace.reported(message.step, message.metrics, now, message.total)
         match message:
-            case Hello():
+            case WorkerHello():
                 telling.gone(heard.rank)
-            case Joining(missing):
+            case JoiningGroup(missing):
                 telling.joining(heard.rank, missing, now)
-            case Formed():
+            case GroupFormed():
                 telling.joining(heard.rank, "", now)
             case Preparing(what):
                 telling.preparing(heard.rank, what, now)
-            case Ready():
+            case PreparationOver():
                 telling.preparing(heard.rank, "", now)
             case Progress(step, world, metrics) if heard.rank == 0:
                 telling.reported(step, world, metrics, now, message.total)

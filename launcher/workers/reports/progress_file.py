@@ -17,7 +17,7 @@ STEP_MAX = 2**62
 """As in the documents of the store; no training makes more."""
 
 
-def step(path: str | os.PathLike[str]) -> int:
+def read_step(path: str | os.PathLike[str]) -> int:
     """The step, -1 if there is none that could be one."""
     try:
         fd = os.open(Path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

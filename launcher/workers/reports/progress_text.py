@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from launcher.workers.reports.step_rate import Steps
+from launcher.workers.reports.step_rate import StepRate
 
 WAIT_EVERY_S = 10.0
 """A wait is said after this time, and again each time it has passed."""
@@ -24,7 +24,7 @@ METRICS_SHOWN_MAX = 8
 
 
 @dataclass(slots=True)
-class _Wait:
+class _OngoingWait:
     """Something that lasts: since when, how often it was said, and what."""
 
     since: float
@@ -33,14 +33,14 @@ class _Wait:
 
 
 @dataclass
-class Telling:
+class ProgressFormatter:
     """What is to be said of the workers of one generation on one node."""
 
     terminal: bool
-    _joining: dict[int, _Wait] = field(default_factory=dict)
+    _joining: dict[int, _OngoingWait] = field(default_factory=dict)
     _joining_said_at: float = float("-inf")
-    _preparing: dict[int, _Wait] = field(default_factory=dict)
-    pace: Steps = field(default_factory=lambda: Steps(RATE_WINDOW_S))
+    _preparing: dict[int, _OngoingWait] = field(default_factory=dict)
+    pace: StepRate = field(default_factory=lambda: StepRate(RATE_WINDOW_S))
     _world: int = 0
     _said_step: int | None = None
     _said_at: float = float("-inf")
@@ -137,10 +137,10 @@ def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
 
 
-def _keep(waits: dict[int, _Wait], rank: int, text: str, now: float) -> None:
+def _keep(waits: dict[int, _OngoingWait], rank: int, text: str, now: float) -> None:
     if not text:
         waits.pop(rank, None)
     elif rank in waits:
         waits[rank].text = text
     else:
-        waits[rank] = _Wait(now, 0, text)
+        waits[rank] = _OngoingWait(now, 0, text)

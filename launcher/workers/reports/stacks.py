@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from elastic.channel.client import fitting
+from elastic.channel.client import truncate_text
 from elastic.core.text import process_name
-from launcher.logs.worker_log import StartLog
+from launcher.logs.worker_log import WorkerStartLog
 from launcher.system.processes import is_frozen
-from launcher.wire.inspect import WORDS_MAX, Refusal, StackText, WorkerState
-from launcher.workers.reports.messages import Heard
-from launcher.workers.reports.states import Seen
+from launcher.wire.inspect import WORDS_MAX, InspectRefusal, StackText, WorkerState
+from launcher.workers.reports.messages import WorkerReport
+from launcher.workers.reports.states import TrackedProcess
 
 LIMIT_S: Final = 2.0
 """So long a process may take to write its stacks."""
@@ -37,23 +37,27 @@ OWN_SIGNAL: Final = signal.SIGRTMAX
 """What a warm worker has a handler for (`launcher.nursery.run_script`)."""
 
 
-async def stacks(one: Seen, heard: Heard | None, log: StartLog | None) -> StackText | Refusal:
+async def stacks(
+    one: TrackedProcess, heard: WorkerReport | None, log: WorkerStartLog | None
+) -> StackText | InspectRefusal:
     """The stacks of a process, or why there are none. `log` is that of its start, `heard` what it has said."""
     name = process_name(one.role, one.index)
     if one.state is WorkerState.EXITED or not one.pid or log is None:
         how = f" ({one.detail})" if one.detail else ""
-        return Refusal(f"{name} does not run now{how}: it has no stacks")
+        return InspectRefusal(f"{name} does not run now{how}: it has no stacks")
     if is_frozen(one.pid):
-        return Refusal(f"{name} (pid {one.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks")
+        return InspectRefusal(
+            f"{name} (pid {one.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks"
+        )
     before = log.said
     if (heard is not None and heard.connection is not None and heard.connection.show_stacks()) or _ask_warm(one):
         if text := await _written(log, before):
             return StackText(text, f"written by {name} itself (pid {one.pid}); its log has them, too")
-        return Refusal(f"{name} (pid {one.pid}) was asked for its stacks and wrote none within {LIMIT_S:g} s")
+        return InspectRefusal(f"{name} (pid {one.pid}) was asked for its stacks and wrote none within {LIMIT_S:g} s")
     return await _from_outside(name, one.pid)
 
 
-def _ask_warm(one: Seen) -> bool:
+def _ask_warm(one: TrackedProcess) -> bool:
     """Have a worker that was started warm write its stacks; False if it has no handler for that."""
     if not one.warm:
         return False
@@ -83,7 +87,7 @@ def _catches(pid: int, number: int) -> bool:
     return False
 
 
-async def _written(log: StartLog, before: int) -> str:
+async def _written(log: WorkerStartLog, before: int) -> str:
     """The stacks that a process writes behind its first `before` bytes."""
     size, loop = before, asyncio.get_running_loop()
     until = loop.time() + LIMIT_S
@@ -95,29 +99,29 @@ async def _written(log: StartLog, before: int) -> str:
     return stacks_in(_since(log, before))
 
 
-def _since(log: StartLog, before: int) -> bytes:
+def _since(log: WorkerStartLog, before: int) -> bytes:
     data = log.ending.data
     return data[max(len(data) - (log.said - before), 0) :]
 
 
-async def _from_outside(name: str, pid: int) -> StackText | Refusal:
+async def _from_outside(name: str, pid: int) -> StackText | InspectRefusal:
     program = shutil.which(
         "py-spy", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     )
     if program is None:
-        return Refusal(
+        return InspectRefusal(
             f"{name} (pid {pid}) was started cold and reports nothing to the elastic library, so that it cannot be "
             "asked; pip install py-spy on its node, and ask again"
         )
     try:
         code, out, err = await _run([program, "dump", "--nonblocking", "--pid", str(pid)], PY_SPY_LIMIT_S)
     except TimeoutError:
-        return Refusal(f"{name} (pid {pid}) cannot be looked at: py-spy took longer than {PY_SPY_LIMIT_S:g} s")
+        return InspectRefusal(f"{name} (pid {pid}) cannot be looked at: py-spy took longer than {PY_SPY_LIMIT_S:g} s")
     except OSError as error:
-        return Refusal(f"{name} (pid {pid}) cannot be looked at: py-spy does not start ({error.strerror})")
+        return InspectRefusal(f"{name} (pid {pid}) cannot be looked at: py-spy does not start ({error.strerror})")
     if code or not out:
-        why = fitting(" ".join(err.split()), WORDS_MAX // 2)
-        return Refusal(f"{name} (pid {pid}) cannot be looked at from outside; py-spy says: {why or 'nothing'}")
+        why = truncate_text(" ".join(err.split()), WORDS_MAX // 2)
+        return InspectRefusal(f"{name} (pid {pid}) cannot be looked at from outside; py-spy says: {why or 'nothing'}")
     return StackText(out.strip("\n"), f"seen from outside by py-spy (pid {pid})")
 
 

@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from elastic.channel.client import (
-    Committed,
-    Formed,
-    Hello,
-    Joining,
+    FirstCommit,
+    GroupFormed,
+    JoiningGroup,
+    PreparationOver,
     Preparing,
     Progress,
-    Ready,
-    Restored,
-    Said,
-    Standing,
-    fitting,
+    RestoreDone,
+    Serving,
+    WorkerHello,
+    WorkerMessage,
+    truncate_text,
 )
 from elastic.core.model import Role
-from launcher.wire.inspect import METRICS_MAX, WORDS_MAX, WorkerNow, WorkerState
-from launcher.workers.reports.step_rate import Steps
+from launcher.wire.inspect import METRICS_MAX, WORDS_MAX, WorkerSnapshot, WorkerState
+from launcher.workers.reports.step_rate import StepRate
 
 RATE_WINDOW_S = 10.0
 
 
 @dataclass
-class Seen:
+class TrackedProcess:
     """One process of the newest start. `warm`: it was forked by a nursery that had loaded python's modules."""
 
     role: Role
@@ -47,18 +47,18 @@ class Seen:
     state: WorkerState = WorkerState.STARTING
     detail: str = ""
     code: int | None = None
-    steps: Steps = field(default_factory=lambda: Steps(RATE_WINDOW_S))
+    steps: StepRate = field(default_factory=lambda: StepRate(RATE_WINDOW_S))
 
     def becomes(self, state: WorkerState, now: float, detail: str = "") -> None:
         """It does this now; other words for the same do not begin it anew."""
         if state is not self.state:
             self.state, self.since = state, now
-        self.detail = fitting(detail, WORDS_MAX)
+        self.detail = truncate_text(detail, WORDS_MAX)
 
-    def at(self, now: float) -> WorkerNow:
+    def at(self, now: float) -> WorkerSnapshot:
         """As it is told."""
         made_at = self.steps.made_at
-        return WorkerNow(
+        return WorkerSnapshot(
             role=self.role,
             index=self.index,
             local_rank=self.local_rank,
@@ -82,13 +82,13 @@ class WorkerStates:
 
     def __init__(self) -> None:
         """There were none yet."""
-        self.seen: dict[int, Seen] = {}
+        self.seen: dict[int, TrackedProcess] = {}
 
-    def begin(self, starting: Iterable[Seen]) -> None:
+    def begin(self, starting: Iterable[TrackedProcess]) -> None:
         """Others start."""
         self.seen = {one.local_rank: one for one in starting}
 
-    def named(self, role: Role, index: int) -> Seen | None:
+    def named(self, role: Role, index: int) -> TrackedProcess | None:
         """The process with that rank, or in that seat; None if it is not here."""
         return next((one for one in self.seen.values() if (one.role, one.index) == (role, index)), None)
 
@@ -112,7 +112,7 @@ class WorkerStates:
             one.becomes(WorkerState.EXITED, now, words)
             one.code = code
 
-    def heard(self, local_rank: int, message: Said, now: float) -> None:
+    def heard(self, local_rank: int, message: WorkerMessage, now: float) -> None:
         """One has said something."""
         one = self.seen.get(local_rank)
         if one is None or one.state is WorkerState.EXITED:
@@ -122,17 +122,17 @@ class WorkerStates:
         if one.state is WorkerState.STOPPING:
             return
         match message:
-            case Hello() | Ready() | Joining(missing=""):
+            case WorkerHello() | PreparationOver() | JoiningGroup(missing=""):
                 one.becomes(WorkerState.RUNNING, now)
             case Preparing(what):
                 one.becomes(WorkerState.PREPARING, now, what)
-            case Joining(missing):
+            case JoiningGroup(missing):
                 one.becomes(WorkerState.JOINING, now, missing)
-            case Formed():
+            case GroupFormed():
                 one.becomes(WorkerState.IN_GROUP, now)
-            case Restored(step):
+            case RestoreDone(step):
                 one.becomes(WorkerState.RESTORED, now, f"step {step}" if step >= 0 else "training begins")
-            case Standing():
+            case Serving():
                 one.becomes(WorkerState.SERVING if one.role is Role.SERVER else WorkerState.STEPPING, now)
-            case Progress() | Committed():
+            case Progress() | FirstCommit():
                 one.becomes(WorkerState.STEPPING, now)

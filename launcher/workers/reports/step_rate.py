@@ -10,7 +10,7 @@ POINTS_MAX = 400
 METRICS_KEPT_MAX = 64
 
 
-class Steps:
+class StepRate:
     """What was reported since one start. Seconds are those of any monotonic clock."""
 
     def __init__(self, window_s: float) -> None:

@@ -36,7 +36,7 @@ _HARMLESS = re.compile(r"^(?:Exception ignored (?:in|on)|Exception in thread|Err
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TracebackSpan:
     """A traceback: lines `first` to `last` of the text, the exception itself at `line`."""
 
     first: int
@@ -69,7 +69,7 @@ def excerpt(lines: Sequence[str], room: int) -> tuple[str, ...]:
     return (*part, *rest)
 
 
-def uncaught(lines: Sequence[str]) -> Found | None:
+def uncaught(lines: Sequence[str]) -> TracebackSpan | None:
     """The last traceback that may have ended the process; one of a thread, if there is no other."""
     plain = [_RANK_PREFIX.sub("", line) for line in lines]
     found = [one for at in range(len(plain)) if (one := _at(plain, at)) is not None]
@@ -77,7 +77,7 @@ def uncaught(lines: Sequence[str]) -> Found | None:
     return fatal[-1] if fatal else found[-1] if found else None
 
 
-def _at(lines: Sequence[str], at: int) -> Found | None:
+def _at(lines: Sequence[str], at: int) -> TracebackSpan | None:
     """The traceback that begins at a line, None if none does or its exception is not there."""
     header = _HEADER.match(lines[at])
     if header is None:
@@ -86,7 +86,7 @@ def _at(lines: Sequence[str], at: int) -> Found | None:
     if header["group"]:
         return _group(lines, at, fatal)
     line = _exception(lines, at)
-    return Found(at, line, _message_end(lines, line), fatal) if line is not None else None
+    return TracebackSpan(at, line, _message_end(lines, line), fatal) if line is not None else None
 
 
 def _exception(lines: Sequence[str], header: int) -> int | None:
@@ -105,21 +105,21 @@ def _exception(lines: Sequence[str], header: int) -> int | None:
     return first
 
 
-def _group(lines: Sequence[str], at: int, fatal: bool) -> Found | None:
+def _group(lines: Sequence[str], at: int, fatal: bool) -> TracebackSpan | None:
     last = at
     while last + 1 < len(lines) and _OF_GROUP.match(lines[last + 1]):
         last += 1
     line = next((number for number in range(at + 1, last + 1) if _IN_GROUP.match(lines[number])), None)
-    return Found(at, line, last, fatal, group=True) if line is not None else None
+    return TracebackSpan(at, line, last, fatal, group=True) if line is not None else None
 
 
-def _syntax_error(lines: Sequence[str], at: int) -> Found | None:
+def _syntax_error(lines: Sequence[str], at: int) -> TracebackSpan | None:
     """A script that python could not even read: there is no header."""
     if not _SYNTAX.match(lines[at]):
         return None
     above = range(at - 1, max(at - 1 - _SYNTAX_LINES, -1), -1)
     first = next((number for number in above if _FILE.match(lines[number])), None)
-    return Found(first, at, at, True) if first is not None else None
+    return TracebackSpan(first, at, at, True) if first is not None else None
 
 
 def _message_end(lines: Sequence[str], line: int) -> int:
@@ -131,7 +131,7 @@ def _message_end(lines: Sequence[str], line: int) -> int:
     return last
 
 
-def _part(lines: Sequence[str], found: Found) -> list[str]:
+def _part(lines: Sequence[str], found: TracebackSpan) -> list[str]:
     """The last lines of a traceback with its exception; of a group all its exceptions, as far as there is room."""
     if not found.group or found.last - found.first < PART_MAX:
         return list(lines[max(found.first, found.last - PART_MAX + 1) : found.last + 1])
