@@ -50,20 +50,20 @@ ROWS: Final = (
     ("joining: the job has ended", "JOINING", "verdict"),
     ("joining: refused", "JOINING", "refused"),
     ("joining: drain", "JOINING", "drain_recorded"),
-    ("joining: gave up", "JOINING", "gave_up"),
+    ("joining: gave up", "JOINING", "timed_out"),
     ("joining: registered", "JOINING", "registered"),
     ("spare: verdict", "SPARE", "verdict"),
     ("spare: drain", "SPARE", "drain"),
     ("spare: registration lost", "SPARE", "lost_registration"),
     ("spare: chosen", "SPARE", "chosen"),
-    ("spare: gave up", "SPARE", "gave_up"),
+    ("spare: gave up", "SPARE", "timed_out"),
     ("gated: verdict", "GATED", "verdict"),
     ("gated: drain", "GATED", "drain"),
     ("gated: registration lost", "GATED", "lost_registration"),
     ("gated: passed over", "GATED", "passed_over"),
     ("gated: newer generation", "GATED", "newer_target"),
     ("gated: go", "GATED", "go"),
-    ("gated: gave up", "GATED", "gave_up"),
+    ("gated: gave up", "GATED", "timed_out"),
     ("running: right ended", "RUNNING", "overdue"),
     ("running: failed", "RUNNING", "failed"),
     ("running: ok", "RUNNING", "all_ok"),
@@ -71,7 +71,7 @@ ROWS: Final = (
     ("running: superseded", "RUNNING", "superseded"),
     ("running: verdict", "RUNNING", "verdict"),
     ("running: killed", "RUNNING", "vanished"),
-    ("running: drain unheard", "RUNNING", "drain_unheard"),
+    ("running: drain unheard", "RUNNING", "drain_unanswered"),
     ("stopping: out of time", "STOPPING", "out_of_time"),
     ("stopping: a loss", "STOPPING", "unplanned_now"),
     ("stopping: failed", "STOPPING", "failed_in_plan"),
@@ -136,8 +136,8 @@ MUTATIONS: Final = (
     Mutation(
         "link patience",
         MEMBERSHIP,
-        "if isinstance(decision, WaitDecision) and memory.seen_since:",
-        "if False:",
+        "        isinstance(decision, WaitDecision) and memory.seen_since\n",
+        "        False\n",
         "who cannot be linked is taken without a link in the end",
     ),
     Mutation(
@@ -216,8 +216,8 @@ MUTATIONS: Final = (
     Mutation(
         "lost unwatched",
         MEMBERSHIP,
-        "lost_words(q, lost), staying), lost=tuple(lost)), q.memory",
-        "lost_words(q, lost), staying)), q.memory",
+        "lost_words(q, lost), staying), lost=tuple(lost)\n",
+        "lost_words(q, lost), staying)\n",
         "the transaction compares that the lost have recorded nothing",
     ),
     Mutation(
@@ -252,8 +252,8 @@ MUTATIONS: Final = (
     Mutation(
         "planned after ok",
         MEMBERSHIP,
-        "    if done:\n        return WaitDecision(Reason.FINISHING",
-        "    if False:\n        return WaitDecision(Reason.FINISHING",
+        "    if done:\n        return WaitDecision(\n            Reason.FINISHING",
+        "    if False:\n        return WaitDecision(\n            Reason.FINISHING",
         "nothing planned after the first ok",
     ),
     # membership: changes that can wait
@@ -454,8 +454,8 @@ MUTATIONS: Final = (
     Mutation(
         "plan: joined",
         "elastic/core/model.py",
-        "ChangeReason.STOP, ChangeReason.JOINED, ChangeReason.LEFT)",
-        "ChangeReason.STOP, ChangeReason.LEFT)",
+        "    ChangeReason.JOINED,\n    ChangeReason.LEFT,\n",
+        "    ChangeReason.LEFT,\n",
         "who comes while others save hurries nobody",
     ),
     Mutation(
@@ -476,8 +476,8 @@ MUTATIONS: Final = (
     Mutation(
         "aborted: lost",
         GATE,
-        '    if lost:\n        return form(q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
-        '    if False:\n        return form(q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
+        '    if lost:\n        return form(\n            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
+        '    if False:\n        return form(\n            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
         "a loss aborts a plan",
     ),
     Mutation("aborted: failed", GATE, "    if failed:\n", "    if False:\n", "a failure aborts a plan"),
@@ -693,8 +693,8 @@ MUTATIONS: Final = (
     Mutation(
         "roster: too few",
         MEMBERSHIP,
-        "if not roster.standing(q, generation) or roster.too_few(q, roles, generation):",
-        "if not roster.standing(q, generation):",
+        "if not cluster_spec.any_member_present(q, generation) or cluster_spec.too_few(q, roles, generation):",
+        "if not cluster_spec.any_member_present(q, generation):",
         "a roster at the gate is formed anew when more workers are wanted",
     ),
     Mutation(
@@ -901,7 +901,7 @@ MUTATIONS: Final = (
     Mutation(
         "halt: asked",
         MEMBERSHIP,
-        "    if halt is not None:\n        return halting.answer(q, halt), q.memory\n",
+        "    if halt is not None:\n        return operator_stop.answer(q, halt), q.memory\n",
         "",
         "an operator can stop a job",
     ),
@@ -1039,8 +1039,8 @@ MUTATIONS: Final = (
     Mutation(
         "leave: registered",
         PROPOSALS,
-        'Transaction("deregister", (Compare.created(key, created),), then)',
-        'Transaction("deregister", (), then)',
+        'Transaction("leave", (Compare.created(key, created),), then)',
+        'Transaction("leave", (), then)',
         "a node takes back its own registration only",
     ),
     # parameter-server jobs

@@ -194,7 +194,7 @@ def stop_failed(f: AgentState) -> None:
     f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
 
 
-def record_workers_done(f: AgentState) -> None:
+def record_done(f: AgentState) -> None:
     """Record that the workers are done, while the servers run on."""
     f.want_outcome(f.workers_g, _outcome(f, over=False))
 
