@@ -245,6 +245,6 @@ def _value(where: str, wanted: str, value: object) -> Any:
             return tuple(value)
         case "dict[str, str]", dict() if all(isinstance(part, str) for part in value.values()):
             return value
-        case "tuple[Start, ...]", list():
+        case "tuple[WorkerStart, ...]", list():
             return tuple(_build(WorkerStart, part) for part in value)
     raise WireError(f"{where} is not {wanted}")

@@ -476,8 +476,10 @@ MUTATIONS: Final = (
     Mutation(
         "aborted: lost",
         GATE,
-        '    if lost:\n        return form(\n            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
-        '    if False:\n        return form(\n            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
+        "    if lost:\n        return form(\n"
+        '            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
+        "    if False:\n        return form(\n"
+        '            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
         "a loss aborts a plan",
     ),
     Mutation("aborted: failed", GATE, "    if failed:\n", "    if False:\n", "a failure aborts a plan"),

@@ -186,7 +186,7 @@ def test_pythons_exit_finishes_a_save_that_was_started(tmp_path: Path) -> None:
         "import sys, torch\n"
         "from elastic.train.checkpoint import Checkpoints\n"
         "from elastic.train.checkpoint.async_saver import AsyncSaver\n"
-        "Saver(Checkpoints(sys.argv[1])).start(10, {'w': torch.ones(1 << 20)})\n"
+        "AsyncSaver(Checkpoints(sys.argv[1])).start(10, {'w': torch.ones(1 << 20)})\n"
         "sys.exit(3)\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 3
