@@ -53,4 +53,4 @@ $(PADDLE)/.installed: constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv $(PADDLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(PADDLE) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis
