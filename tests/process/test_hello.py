@@ -205,7 +205,7 @@ def test_a_resolver_that_is_away_holds_nobody_back_at_the_end() -> None:
         "from launcher.peers import listener\n"
         "socket.getaddrinfo = lambda *words, **more: threading.Event().wait()\n"
         "listener.ASK_LIMIT_S = 0.1\n"
-        "try:\n    asyncio.run(listener.ask('a-name', 1))\nexcept TimeoutError:\n    print('no answer')\n"
+        "try:\n    asyncio.run(listener.ask_greeting('a-name', 1))\nexcept TimeoutError:\n    print('no answer')\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert (ran.stdout, ran.stderr) == ("no answer\n", "")

@@ -24,7 +24,7 @@ from launcher.logs.stdio import StdioRedirect
 """
 LINES = 1000
 SPEAKER = f"""{BEGIN}
-with Outputs() as outputs:
+with StdioRedirect() as outputs:
     out, err = outputs.console(1), outputs.console(2)
     for number in range({LINES}):
         out.write(b"out %d\\n" % number)
@@ -35,7 +35,7 @@ sys.exit(7)
 """
 WHO = ("out", "err", "child", "print")
 KILLED = f"""{BEGIN}
-with Outputs() as outputs:
+with StdioRedirect() as outputs:
     (writer,) = psutil.Process().children()
     writer.kill()
     os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
@@ -87,7 +87,7 @@ def test_a_file_whose_disk_says_at_the_end_that_it_has_no_room_costs_a_line_and_
 
 
 def test_a_pipe_and_a_device_are_written_without_a_process_for_it(tmp_path: Path) -> None:
-    code = f"{BEGIN}\nwith Outputs() as outputs: outputs.console(1).write_line(str(psutil.Process().children()))"
+    code = f"{BEGIN}\nwith StdioRedirect() as outputs: outputs.console(1).write_line(str(psutil.Process().children()))"
     assert shell('exec "$@" 2> /dev/null', code, tmp_path).stdout == "[]\n"
 
 
@@ -101,7 +101,7 @@ def test_when_the_process_that_writes_is_killed_the_file_is_written_directly(tmp
 
 def test_what_was_said_before_a_kill_is_in_the_file(tmp_path: Path) -> None:
     code = f"""{BEGIN}
-with Outputs() as outputs:
+with StdioRedirect() as outputs:
     print(*(child.pid for child in psutil.Process().children()), flush=True)
     outputs.console(2).write_line("precious")
     os.kill(os.getpid(), signal.SIGKILL)
