@@ -46,7 +46,7 @@ def environment(
     files: str,
 ) -> dict[str, str]:
     """All of it. `more` is what the caller of the run wishes, and counts most; `saved` is "" if there is nothing."""
-    kept = {name: text for name, text in base.items() if not name.startswith(LAUNCHERS)}
+    inherited = {name: text for name, text in base.items() if not name.startswith(LAUNCHERS)}
     world = place.nodes * place.slots
     made = {
         "PYTHONUNBUFFERED": "1",
@@ -80,4 +80,4 @@ def environment(
     }
     if saved:
         made["ELASTIC_SAVED"] = saved
-    return {**kept, **made, **testing, **more}
+    return {**inherited, **made, **testing, **more}

@@ -80,15 +80,15 @@ def run(
         _write_task(folder, function, (tuple(args), dict(kwargs or {})))
         server = fork_client.take_server()
         stack.callback(lambda: server.close())
-        one = _TestRun(server, folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
-        stack.callback(one.close)
+        test_run = _TestRun(server, folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
+        stack.callback(test_run.close)
         try:
-            result = one.all_worlds()
+            result = test_run.all_worlds()
         except RunFailed:
-            if one.nobody_runs and server.usable:
-                _keep(stack, one, server)
+            if test_run.nobody_runs and server.usable:
+                _keep(stack, test_run, server)
             raise
-        _keep(stack, one, server)
+        _keep(stack, test_run, server)
         return result
 
 
@@ -168,7 +168,7 @@ class _TestRun:
             for m_id in range(len(members))
             for local_rank in range(self._slots)
         ]
-        seen = WorldResult(generation, tuple(self._nodes[n].name for n in members), [one.seen for one in actors])
+        seen = WorldResult(generation, tuple(self._nodes[n].name for n in members), [actor.seen for actor in actors])
         story = WorldRun(self._server, world.until, lost(self._worlds, index), self._nodes, members, actors, seen)
         self._story, story.saved = story, self._saved
         for actor in actors:
@@ -294,10 +294,10 @@ def _folder() -> Iterator[Path]:
 def _check(function: Callable[..., Any]) -> None:
     """Raise `ValueError` if another process could not find the function by its name."""
     name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
-    found: Any = sys.modules.get(module) or (importlib.import_module(module) if module else None)
+    target: Any = sys.modules.get(module) or (importlib.import_module(module) if module else None)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is not function:
+        target = getattr(target, part, None)
+    if target is not function:
         raise ValueError(
             f"{name or function!r} cannot be found by its name in {module or 'any module'}, so that no other process "
             "can run it; define it at the top of its module"

@@ -85,8 +85,8 @@ def worlds_of(worlds: Sequence[int | World], change_at: Sequence[At], how: How |
                 f"and how has {len(hows)}"
             )
         full = [
-            World(here, _until(here, after, at, one))
-            for here, after, at, one in zip(numbers, numbers[1:], change_at, hows, strict=False)
+            World(nodes, _until(nodes, after, at, kind))
+            for nodes, after, at, kind in zip(numbers, numbers[1:], change_at, hows, strict=False)
         ]
         full.append(World(numbers[-1]))
     _check(full)
@@ -134,7 +134,7 @@ def memberships(worlds: Sequence[World]) -> tuple[tuple[int, ...], ...]:
     Who stays keeps the order, newcomers are appended: so rank 0 is a survivor whenever there is one.
     """
     members = tuple(range(worlds[0].nodes))
-    found, born = [members], worlds[0].nodes
+    rosters, born = [members], worlds[0].nodes
     for index, after in enumerate(worlds[1:]):
         until = worlds[index].until
         gone = until.leave if isinstance(until, Planned) else lost(worlds, index)
@@ -142,5 +142,5 @@ def memberships(worlds: Sequence[World]) -> tuple[tuple[int, ...], ...]:
         newcomers = tuple(range(born, born + after.nodes - len(stay)))
         born += len(newcomers)
         members = stay + newcomers
-        found.append(members)
-    return tuple(found)
+        rosters.append(members)
+    return tuple(rosters)

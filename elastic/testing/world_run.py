@@ -101,7 +101,7 @@ class WorldRun:
 
     def reached(self, message: inside.MarkReached, end: socket.socket) -> None:
         """A replica waits in `reached`: it goes on at once unless the world ends there."""
-        actor = next((one for one in self.actors if one.place.number == message.number), None)
+        actor = next((candidate for candidate in self.actors if candidate.place.number == message.number), None)
         if actor is None:
             return
         if isinstance(message.what, int):
@@ -115,7 +115,7 @@ class WorldRun:
 
     def exited(self, number: int, code: int) -> None:
         """A replica has ended."""
-        actor = next(one for one in self.actors if one.place.number == number)
+        actor = next(candidate for candidate in self.actors if candidate.place.number == number)
         actor.seen.code = code
         self._waiting.pop(actor.place.rank, None)
         if self.broken or actor.signalled:
