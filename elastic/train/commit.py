@@ -139,7 +139,7 @@ class Committer:
         if line and place.rank == 0:
             report.log_line(line, warn=True)
         values = restored.values
-        saved = {name: one for name, one in values.get("values", {}).items() if name not in self._parts}
+        saved = {name: value for name, value in values.get("values", {}).items() if name not in self._parts}
         data.values.update(on_its_device(saved, data.values))
         data.step, data.epoch = int(values.get("step", 0)), int(values.get("epoch", 0))
         self._kept_step = restored.newest
@@ -206,7 +206,7 @@ class Committer:
         replicated, sharded = self._take(step)
         if self.checks:
             nan_check.check_commit(
-                {**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept=self._kept_step
+                {**replicated, **sharded}, loss, step=step, rank=self._here.rank, kept_step=self._kept_step
             )
         own = {"rng": rng.capture()}
         if memory:
@@ -242,7 +242,7 @@ class Committer:
             replicated, sharded = self._take(step)
             if self.checks:
                 nan_check.check_commit(
-                    {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept=self._kept_step
+                    {**replicated, **sharded}, None, step=step, rank=self._here.rank, kept_step=self._kept_step
                 )
             self._to_disk(step, replicated, {"rng": rng.capture()}, sharded)
         self._saver.wait()
@@ -289,13 +289,15 @@ class Committer:
         if not token:
             return
         words = [host(), str(folder.absolute()), str(int(shared_folder.sees_token(folder, token)))]
-        told = [one.decode().split("\n") for one in byte_collectives.gather("\n".join(words).encode(), place.group)]
-        blind = [(host, where) for host, where, sees in told if sees == "0"]
+        reports = [
+            reply.decode().split("\n") for reply in byte_collectives.gather("\n".join(words).encode(), place.group)
+        ]
+        blind = [(host, where) for host, where, sees in reports if sees == "0"]
         self._shared = not blind
         if place.rank == 0:
             shared_folder.remove_token(folder, token)
             if blind:
-                report.log_line(shared_folder.not_shared(told[0][0], folder.absolute(), blind), warn=True)
+                report.log_line(shared_folder.not_shared(reports[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""

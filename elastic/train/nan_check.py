@@ -45,10 +45,10 @@ def first_bad(named: Iterable[tuple[str, Tensor]]) -> str | None:
     One fast pass over all tensors of a type, and one wait for each card. Of a DTensor this rank's shard is looked at.
     Whole numbers are finite. A mask, all of whose values are 0, 1 or infinite, counts as finite.
     """
-    kept = list(named)
+    pairs = list(named)
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = {}
     with torch.no_grad():
-        for index, (_, tensor) in enumerate(kept):
+        for index, (_, tensor) in enumerate(pairs):
             values = _values(tensor)
             if values is not None:
                 indices, tensors = groups.setdefault((values.device, values.dtype), ([], []))
@@ -63,27 +63,27 @@ def first_bad(named: Iterable[tuple[str, Tensor]]) -> str | None:
                 if not good and not bool(tensor.isfinite().all()) and not _is_mask(tensor):
                     bad.append(index)
                     break
-    return kept[min(bad)][0] if bad else None
+    return pairs[min(bad)][0] if bad else None
 
 
 def check_commit(
-    parts: Mapping[str, Any], loss: Any = None, *, step: int = 0, rank: int = 0, kept: int | None = None
+    parts: Mapping[str, Any], loss: Any = None, *, step: int = 0, rank: int = 0, kept_step: int | None = None
 ) -> None:
     """Raise `NotFinite` if the loss or a tensor of a part is not finite, with its name.
 
-    `parts` are trees by their names, `kept` is the step of the newest checkpoint, None or -1 if there is none. Plain
-    numbers in the trees may be anything: the best loss so far begins as inf. Only this rank is looked at.
+    `parts` are trees by their names, `kept_step` is the step of the newest checkpoint, None or -1 if there is none.
+    Plain numbers in the trees may be anything: the best loss so far begins as inf. Only this rank is looked at.
     """
-    where = f"at step {step} on rank {rank}; {_kept(kept)}"
+    where = f"at step {step} on rank {rank}; {_kept(kept_step)}"
     if isinstance(loss, Tensor):
         if first_bad([("loss", loss)]) is not None:
             raise NotFinite(f"the loss is {_kind(loss)} {where}")
     elif isinstance(loss, float) and not math.isfinite(loss):
         raise NotFinite(f"the loss is {'nan' if math.isnan(loss) else 'inf'} {where}")
-    found = {
+    tensors = {
         (part, path): tensor for part, tree in parts.items() for path, tensor in _tensors(tree)
     }  # A tensor that is there twice is looked at twice, which is rare.
-    names = {f"part {part}: {path}": tensor for (part, path), tensor in found.items()}
+    names = {f"part {part}: {path}": tensor for (part, path), tensor in tensors.items()}
     name = first_bad(names.items())
     if name is not None:
         raise NotFinite(f"{name} has {_kind(names[name])} {where}")
@@ -111,8 +111,8 @@ def watch(module: nn.Module, step: Callable[[], int], rank: int) -> NanHooks:
     Modules that are added later are not watched.
     """
     handles = [
-        one.register_forward_hook(_hook(_clean(name), step, rank, whole=one is module), with_kwargs=True)
-        for name, one in module.named_modules()
+        submodule.register_forward_hook(_hook(_clean(name), step, rank, whole=submodule is module), with_kwargs=True)
+        for name, submodule in module.named_modules()
     ]
     return NanHooks(handles)
 
@@ -231,7 +231,7 @@ def _kind(tensor: Tensor) -> str:
         return "nan" if values is not None and bool(values.isnan().any()) else "inf"
 
 
-def _kept(kept: int | None) -> str:
-    if kept is None or kept < 0:
+def _kept(step: int | None) -> str:
+    if step is None or step < 0:
         return "no checkpoint was saved before"
-    return f"the checkpoint of step {kept} is kept; --restore_step goes back further"
+    return f"the checkpoint of step {step} is kept; --restore_step goes back further"

@@ -84,9 +84,9 @@ class ProgressChannel:
         if self._preparing:
             self.ready()
         loss = self._loss if loss is None else loss
-        found = {**self._metrics, **metrics}
+        merged = {**self._metrics, **metrics}
         self._loss, self._metrics = None, {}
-        self._send(end, {"loss": loss, **found} if loss is not None else found)
+        self._send(end, {"loss": loss, **merged} if loss is not None else merged)
 
     def preparing(self, what: str) -> None:
         """Say that the script is alive and not ready yet."""
@@ -115,13 +115,13 @@ class ProgressChannel:
         step = _whole(self._step)
         if step is None:
             return
-        found: dict[str, float | None] = {}
+        numbers: dict[str, float | None] = {}
         for name, value in metrics.items():
             number = one_number(value)
-            if number is not None and len(found) < METRICS_MAX:
-                found[truncate_text(str(name), NAME_MAX)] = number if math.isfinite(number) else None
+            if number is not None and len(numbers) < METRICS_MAX:
+                numbers[truncate_text(str(name), NAME_MAX)] = number if math.isfinite(number) else None
         total = self._total() if callable(self._total) else self._total
-        if end.send(Progress(step, self._world, found, self._at, _whole(total) or 0)):
+        if end.send(Progress(step, self._world, numbers, self._at, _whole(total) or 0)):
             self._sent = step
 
     def _channel(self) -> ChannelClient | None:

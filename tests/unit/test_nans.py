@@ -82,7 +82,7 @@ class TestACommit:
     def test_names_the_tensor_the_step_the_rank_and_what_is_kept(self) -> None:
         model = {"layer1.weight": GOOD, "layer2.weight": NAN}
         with pytest.raises(NotFinite) as raised:
-            nan_check.check_commit({"model": model}, 0.5, step=512, rank=1, kept=500)
+            nan_check.check_commit({"model": model}, 0.5, step=512, rank=1, kept_step=500)
         assert str(raised.value) == (
             "part model: layer2.weight has nan at step 512 on rank 1; "
             "the checkpoint of step 500 is kept; --restore_step goes back further"

@@ -73,8 +73,8 @@ class AsyncSaver:
         for name, tree in replicated.items():
             host_copy.require_replicated(name, tree)
         self._copies = self._copies or host_copy.HostCopy()
-        mine = replicated if self._checkpoints.rank == 0 else {}
-        copied = self._copies.take({"replicated": dict(mine), "sharded": dict(sharded or {})})
+        own = replicated if self._checkpoints.rank == 0 else {}
+        copied = self._copies.take({"replicated": dict(own), "sharded": dict(sharded or {})})
         self._thread = threading.Thread(
             target=self._run,
             args=(step, copied["replicated"], copied["sharded"], also),

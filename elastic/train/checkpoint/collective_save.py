@@ -98,12 +98,12 @@ class CollectiveSave:
         try:
             offer = self._offer(self._stage)
             staged = self.checkpoints.folder / offer.name
-            unseeing = [one for one in self._gather(self._report(sees=staged.is_dir())) if not one.sees]
+            unseeing = [report for report in self._gather(self._report(sees=staged.is_dir())) if not report.sees]
             if unseeing:
-                others = [(one.host, one.folder) for one in unseeing]
+                others = [(report.host, report.folder) for report in unseeing]
                 raise CheckpointError(shared_folder.not_shared(offer.host, Path(offer.folder), others))
             reports = self._gather(self._write(staged, replicated, parts, also))
-            errors = sorted((one for one in reports if one.error), key=lambda one: not one.first)
+            errors = sorted((report for report in reports if report.error), key=lambda report: not report.first)
             if errors:
                 raise CheckpointError(errors[0].error)
             return self.checkpoints.folder / self._offer(lambda: self._publish(staged, reports)).name

@@ -104,8 +104,8 @@ class Checkpoints(CheckpointReader):
         self.await_mark()
         for _ in range(RELISTS_MAX):
             self.forget_damage()
-            found = self.candidates()
-            for candidate in found:
+            candidates = self.candidates()
+            for candidate in candidates:
                 try:
                     parts = self.read(candidate, map_location=map_location)
                 except CheckpointDamaged:
@@ -141,12 +141,12 @@ class Checkpoints(CheckpointReader):
         claim = fence.current(self.folder) if self.mark else None
         if claim is not None and claim.mark != self.mark:
             return  # The folder was claimed in this moment. What is too old is for its new owner to judge.
-        kept = 0
+        count = 0
         for entry in manifest.entries(self.folder):
-            if kept >= self.keep or _is_stray(entry, claim):
+            if count >= self.keep or _is_stray(entry, claim):
                 atomic_files.discard(entry.folder)
             elif entry.name not in self.damaged:
-                kept += 1
+                count += 1
         atomic_files.sweep(self.folder, (".saving-", ".removed-"))
 
 

@@ -97,7 +97,7 @@ class CheckpointReader:
             fence.check(self.folder, self.mark)
         with atomic_files.as_checkpoint_error("listing the checkpoints", self.folder):
             entries = manifest.entries(self.folder)
-        found: list[CheckpointCandidate] = []
+        candidates: list[CheckpointCandidate] = []
         for entry in entries:
             try:
                 meta = manifest.read_meta(entry)
@@ -106,13 +106,13 @@ class CheckpointReader:
                     self._skip(entry.folder, error)
                 continue
             if claim is None or claim.counts(entry.name, meta.mark):
-                found.append(CheckpointCandidate(entry, meta))
+                candidates.append(CheckpointCandidate(entry, meta))
             else:
                 self._say_once(
                     entry.folder,
                     f"checkpoint {entry.folder} is skipped: generation {meta.mark} wrote it when it was over",
                 )
-        return found
+        return candidates
 
     def forget_damage(self) -> None:
         """Look at every checkpoint as if for the first time."""

@@ -121,30 +121,30 @@ def metadata(folder: Path) -> Metadata:
     """Read DCP's `.metadata`; CheckpointDamaged when it holds anything but what DCP writes there."""
     try:
         with (folder / METADATA).open("rb") as file:
-            found = _MetadataUnpickler(file).load()
+            loaded = _MetadataUnpickler(file).load()
     except OSError as error:
         raise CheckpointDamaged(f"{folder.name}/{METADATA} cannot be read ({error.strerror})") from error
     except _NOT_DCPS as error:
         raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's ({error})") from error
-    if not isinstance(found, Metadata):
+    if not isinstance(loaded, Metadata):
         raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's")
-    return found
+    return loaded
 
 
 def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) -> None:
     """Verify all files, shared out over the ranks, and tell everybody what was found."""
     rank, world = (0, 1) if alone(group) else (dist.get_rank(group), dist.get_world_size(group))
-    found = b""
+    own = b""
     try:
         for index, file in enumerate(sorted(files)):
             if index % world == rank or file == METADATA:
                 replicated_part.verify(folder / file, files[file])
         metadata(folder)
     except CheckpointDamaged as error:
-        found = rank_errors.encode_error(
+        own = rank_errors.encode_error(
             CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.is_transient(error)
         )
-    for verdict in [found] if world == 1 else byte_collectives.gather(found, group):
+    for verdict in [own] if world == 1 else byte_collectives.gather(own, group):
         if verdict:
             text = verdict[1:].decode()
             # On every rank it has the kind of cause that it has where it was found (`durable.passing`).

@@ -33,22 +33,22 @@ def broadcast_trees(trees: Mapping[str, Any] | None, holders: Sequence[bool], gr
         assert trees is not None
         return dict(trees)
     rest, tensors = tree.split_tensors(dict(trees)) if trees is not None else (None, [])
-    leaves = [_TreeLeaf(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in tensors]
-    mine = torch.distributed.get_rank(group)
-    told = byte_collectives.broadcast(tree.pack(rest) if mine == source else None, source, group)
-    table = byte_collectives.broadcast(msgspec.json.encode(leaves) if mine == source else None, source, group)
+    leaves = [_TreeLeaf(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
+    rank = torch.distributed.get_rank(group)
+    packed = byte_collectives.broadcast(tree.pack(rest) if rank == source else None, source, group)
+    table = byte_collectives.broadcast(msgspec.json.encode(leaves) if rank == source else None, source, group)
     offers: dict[str, list[TensorPiece]] = {}
     needs: dict[str, TensorPiece] = {}
     if trees is not None:
-        offers = {str(at): [_piece(one)] for at, one in enumerate(tensors)}
+        offers = {str(at): [_piece(tensor)] for at, tensor in enumerate(tensors)}
     else:
         leaves = _leaves.decode(table)
         tensors = [torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype), device="cpu") for leaf in leaves]
-        needs = {str(at): _piece(one) for at, one in enumerate(tensors)}
+        needs = {str(at): _piece(tensor) for at, tensor in enumerate(tensors)}
     exchange(group, offers, needs)
     if trees is not None:
         return dict(trees)
-    given: dict[str, Any] = tree.merge_tensors(tree.unpack(told), tensors)
+    given: dict[str, Any] = tree.merge_tensors(tree.unpack(packed), tensors)
     return given
 
 

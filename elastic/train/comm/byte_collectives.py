@@ -31,14 +31,14 @@ def gather(data: bytes, group: Any = None) -> list[bytes]:
         return [data]
     inline = inline_bytes(world)
     begun = _all(_sized(data, inline), world, group)
-    sizes = [int.from_bytes(one[:_SIZE_BYTES], "little") for one in begun]
-    found = [one[_SIZE_BYTES : _SIZE_BYTES + size] for one, size in zip(begun, sizes, strict=True)]
+    sizes = [int.from_bytes(part[:_SIZE_BYTES], "little") for part in begun]
+    heads = [part[_SIZE_BYTES : _SIZE_BYTES + size] for part, size in zip(begun, sizes, strict=True)]
     longest = max(sizes) - inline
     if longest <= 0:
-        return found
+        return heads
     ended = _all(_padded(data[inline:], longest), world, group)
-    rests = [one[: max(0, size - inline)] for one, size in zip(ended, sizes, strict=True)]
-    return [one + rest for one, rest in zip(found, rests, strict=True)]
+    rests = [part[: max(0, size - inline)] for part, size in zip(ended, sizes, strict=True)]
+    return [head + rest for head, rest in zip(heads, rests, strict=True)]
 
 
 def broadcast(data: bytes | None, source: int, group: Any = None) -> bytes:

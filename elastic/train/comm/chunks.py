@@ -115,10 +115,10 @@ def plan_transfers(offers: Sequence[Mapping[str, Sequence[Box]]], needs: Sequenc
             transfers += [Transfer(target, target, key, box) for box in own]
             while left:
                 wanted = left.pop()
-                found = shelf.best(wanted, sent)
-                if found is None:
+                best = shelf.best(wanted, sent)
+                if best is None:
                     raise TensorsMissing(f"no rank holds {key}{wanted}, which rank {target} needs")
-                source, part = found
+                source, part = best
                 sent[source] += part.numel
                 transfers.append(Transfer(source, target, key, part))
                 left += subtract(wanted, part)
@@ -160,13 +160,13 @@ class _ChunkIndex:
         if wanted.sizes:
             first = bisect_left(self._starts, (wanted.offsets[0] - self._longest,))
             last = bisect_left(self._starts, (wanted.offsets[0] + wanted.sizes[0],))
-        found: tuple[tuple[int, int, int], Box] | None = None
+        best: tuple[tuple[int, int, int], Box] | None = None
         for box, ranks in self._held[first:last]:
             part = overlap(wanted, box)
             if part is None:
                 continue
             load, rank = min((sent[rank], rank) for rank in ranks)
             candidate = ((-part.numel, load, rank), part)
-            if found is None or candidate < found:
-                found = candidate
-        return None if found is None else (found[0][2], found[1])
+            if best is None or candidate < best:
+                best = candidate
+        return None if best is None else (best[0][2], best[1])

@@ -65,13 +65,15 @@ def exchange(group: Any, offers: Mapping[str, Sequence[TensorPiece]], needs: Map
     nobody has a part that somebody needs, and `TensorsDiffer` when types or shapes do not fit; both on all ranks,
     before anything is sent.
     """
-    said = [_decoder.decode(one) for one in byte_collectives.gather(msgspec.json.encode(_said(offers, needs)), group)]
+    said = [
+        _decoder.decode(reply) for reply in byte_collectives.gather(msgspec.json.encode(_said(offers, needs)), group)
+    ]
     trouble = disagreement(said)
     if trouble is not None:
         raise TensorsDiffer(trouble)
     transfers = plan_transfers(
-        [{key: kind.boxes for key, kind in one.offers.items()} for one in said],
-        [{key: kind.boxes[0] for key, kind in one.needs.items()} for one in said],
+        [{key: kind.boxes for key, kind in request.offers.items()} for request in said],
+        [{key: kind.boxes[0] for key, kind in request.needs.items()} for request in said],
     )
     with torch.no_grad():
         _carry_out(group, transfers, offers, needs)
@@ -79,15 +81,15 @@ def exchange(group: Any, offers: Mapping[str, Sequence[TensorPiece]], needs: Map
 
 def disagreement(said: Sequence[ExchangeRequest]) -> str | None:
     """What keeps the ranks from an exchange, in words; None if nothing does."""
-    for rank, one in enumerate(said):
-        if one.trouble:
-            return f"rank {rank}: {one.trouble}"
+    for rank, request in enumerate(said):
+        if request.trouble:
+            return f"rank {rank}: {request.trouble}"
     known: dict[str, tuple[int, TensorInfo]] = {}
-    for rank, one in enumerate(said):
-        for key, kind in one.needs.items():
+    for rank, request in enumerate(said):
+        for key, kind in request.needs.items():
             known.setdefault(key, (rank, kind))
-    for rank, one in enumerate(said):
-        for key, kind in (*one.needs.items(), *one.offers.items()):
+    for rank, request in enumerate(said):
+        for key, kind in (*request.needs.items(), *request.offers.items()):
             if key not in known:
                 continue
             first, other = known[key]
@@ -173,9 +175,9 @@ def _carry_out(
     needs: Mapping[str, TensorPiece],
 ) -> None:
     me = dist.get_rank(group) if dist.is_initialized() else 0
-    for one in transfers:
-        if one.source == one.target == me:
-            _part(needs[one.key], one.box).copy_(_offered(offers[one.key], one.box))
+    for transfer in transfers:
+        if transfer.source == transfer.target == me:
+            _part(needs[transfer.key], transfer.box).copy_(_offered(offers[transfer.key], transfer.box))
     itemsizes = {key: pieces[0].tensor.dtype.itemsize for key, pieces in offers.items() if pieces}
     itemsizes |= {key: piece.tensor.dtype.itemsize for key, piece in needs.items()}
     under_way: deque[_PendingMessage] = deque()
@@ -200,20 +202,20 @@ def _messages(me: int, transfers: Sequence[Transfer], itemsizes: Mapping[str, in
         messages.append(_TensorMessage(place, *pair, tags[pair]))
         return messages[-1]
 
-    for place, one in enumerate(transfers):
-        pair = (one.source, one.target)
-        if me not in pair or one.source == one.target:
+    for place, transfer in enumerate(transfers):
+        pair = (transfer.source, transfer.target)
+        if me not in pair or transfer.source == transfer.target:
             continue
-        itemsize = itemsizes[one.key]
-        if one.box.numel * itemsize < SMALL_BYTES:
+        itemsize = itemsizes[transfer.key]
+        if transfer.box.numel * itemsize < SMALL_BYTES:
             if pair not in small or small[pair].size >= SMALL_BYTES:
                 small[pair] = begin((place, 0), pair)
-            parts = [(small[pair], one.box)]
+            parts = [(small[pair], transfer.box)]
         else:
-            cut = split(one.box, MESSAGE_BYTES_MAX // itemsize)
+            cut = split(transfer.box, MESSAGE_BYTES_MAX // itemsize)
             parts = [(begin((place, number), pair), box) for number, box in enumerate(cut)]
         for message, box in parts:
-            message.parts.append((one.key, box))
+            message.parts.append((transfer.key, box))
             message.size += _padded(box.numel * itemsize)
     return sorted(messages, key=lambda message: message.place)
 

@@ -120,17 +120,17 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         """Go on from a place, in any world. Raises `ConfigError` if it is one in another order."""
         epoch, consumed = int(state["epoch"]), int(state["consumed"])
         length = self._order.length(epoch)
-        mine = {"length": length, "seed": self.seed, "shuffle": self.shuffle}
+        current = {"length": length, "seed": self.seed, "shuffle": self.shuffle}
         mends = {
             "length": "use the dataset that it was made with, or leave the sampler out of the state to start anew",
             "seed": f"write ElasticSampler(..., seed={state['seed']})",
             "shuffle": f"write ElasticSampler(..., shuffle={state['shuffle']})",
         }
         for name, mend in mends.items():
-            if state[name] != mine[name]:
+            if state[name] != current[name]:
                 raise ConfigError(
                     f"ElasticSampler: the checkpoint was made with {name} {state[name]}, and this run has "
-                    f"{mine[name]}: the order of the data would be another one; {mend}"
+                    f"{current[name]}: the order of the data would be another one; {mend}"
                 )
         if not 0 <= consumed <= length:
             raise ConfigError(f"ElasticSampler: the checkpoint says {consumed} of {length} samples are consumed")

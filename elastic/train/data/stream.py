@@ -245,13 +245,13 @@ class StreamDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[tuple[Any, tuple[int, int, int, bool, bool]]]:
         epoch, consumed, rank, world = self._aim.tolist()
         info = get_worker_info()
-        mine, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
         number, before = 0, consumed
         samples = without_worker_info(lambda: self._rest(epoch, before))
         for step, final in steps_of(samples, self._rule, world):
             consumed += len(step)
             for micro in micro_batches(0, len(step), self._rule, rank, world):
-                if number % workers == mine:
+                if number % workers == worker:
                     batch = self._collate([step[at] for at in micro.positions])
                     yield batch, (micro.size, micro.of, consumed, micro.last, micro.last and final)
                 number += 1

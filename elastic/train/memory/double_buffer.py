@@ -42,18 +42,18 @@ class DoubleBuffer:
         """Whether there is any memory under this name."""
         return any(slot is not None for slot in self._slots)
 
-    def make_room(self, data_size: int, meta_size: int, kept: tuple[str, int] | None = None) -> Slot:
+    def make_room(self, data_size: int, meta_size: int, protected: tuple[str, int] | None = None) -> Slot:
         """The slot to write next, large enough and cleared. Raises `SlotMemoryShort`.
 
-        It is one that holds nothing, or else the older one, but not the one that holds `kept` (mark and step).
+        It is one that holds nothing, or else the older one, but not the one that holds `protected` (mark and step).
         """
         if not self._looked:
             self.look()
         held = self._held
         if None in held:
             number = held.index(None)
-        elif kept in held:
-            number = 1 - held.index(kept)
+        elif protected in held:
+            number = 1 - held.index(protected)
         else:
             number = min(range(2), key=lambda n: _age(held[n]))
         held[number] = None
@@ -85,9 +85,9 @@ class DoubleBuffer:
             if size:
                 raise SlotMemoryShort(answer)
             return None
-        fd, found = answer
+        fd, segment_size = answer
         try:
-            return Slot(fd, found)
+            return Slot(fd, segment_size)
         except (OSError, ValueError) as error:
             if size:
                 raise SlotMemoryShort(str(error)) from error

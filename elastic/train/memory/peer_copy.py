@@ -37,23 +37,23 @@ class PeerReplicator:
         pair: DoubleBuffer | None,
         mark: str,
         step: int,
-        kept: tuple[str, int] | None,
+        protected: tuple[str, int] | None,
     ) -> tuple[bool, str]:
         """Send what is in a slot, receive into the neighbour's pair; None: nothing to send, nowhere to receive.
 
-        `mark` and `step` are those of this commit, on all ranks; `kept` as in `DoubleBuffer.make_room`.
+        `mark` and `step` are those of this commit, on all ranks; `protected` as in `DoubleBuffer.make_room`.
         Whether the copy was taken, and why there was no room for the neighbour's ("" if there was). Every rank calls
         it. Raises what gloo raises when a neighbour is gone.
         """
-        mine = torch.zeros(_FIELDS, dtype=torch.int64, device="cpu")
+        own = torch.zeros(_FIELDS, dtype=torch.int64, device="cpu")
         if sent is not None:
             sizes = sent[1]
-            mine[:] = torch.tensor([1, sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum], device="cpu")
-        comes, table, head, rest, data, checksum = self._talk(mine, to=self._to, source=self._from, tag=0)
+            own[:] = torch.tensor([1, sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum], device="cpu")
+        comes, table, head, rest, data, checksum = self._talk(own, to=self._to, source=self._from, tag=0)
         theirs = SlotSizes(table, head, rest, data, checksum)
         slot, why = None, ""
         if comes:
-            slot, why = self._room(pair, theirs, kept)
+            slot, why = self._room(pair, theirs, protected)
         answer = torch.tensor([int(slot is not None)], device="cpu")
         taken = self._talk(answer, to=self._from, source=self._to, tag=1) == [1]
         works: list[Any] = []
@@ -73,12 +73,12 @@ class PeerReplicator:
         return taken, why
 
     def _room(
-        self, pair: DoubleBuffer | None, sizes: SlotSizes, kept: tuple[str, int] | None
+        self, pair: DoubleBuffer | None, sizes: SlotSizes, protected: tuple[str, int] | None
     ) -> tuple[Slot | None, str]:
         if pair is None:
             return None, ""
         try:
-            return pair.make_room(sizes.data, sizes.meta, kept), ""
+            return pair.make_room(sizes.data, sizes.meta, protected), ""
         except SlotMemoryShort as error:
             return None, str(error)
 

@@ -201,13 +201,13 @@ class Slot:
         if zlib.crc32(meta) != checksum:
             return None
         try:
-            found = _table.decode(meta[:table])
+            layout = _table.decode(meta[:table])
             whose = _head.decode(meta[table : table + head])
         except UNREADABLE:
             return None
-        if found.data_size != data or not all(map(_sound, found.leaves, [data] * len(found.leaves))):
+        if layout.data_size != data or not all(map(_sound, layout.leaves, [data] * len(layout.leaves))):
             return None
-        return SlotContent(whose, found.leaves, self._tensors(found), meta[table + head :])
+        return SlotContent(whose, layout.leaves, self._tensors(layout), meta[table + head :])
 
     def _tensors(self, table: LeafTable) -> tuple[torch.Tensor, ...]:
         """Views of the data, a tensor for each leaf."""

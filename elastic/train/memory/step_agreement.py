@@ -87,10 +87,10 @@ def agree(holdings: Sequence[RankStates], incarnation: str, since: int = 0) -> A
         return NoCommonStep("no node holds anything of this job in its memory")
     why = ""
     for g in sorted(generations, reverse=True):
-        found = _newest(g, generations[g], holdings)
-        if isinstance(found, AgreedStep):
-            return found
-        why = why or found.why
+        result = _newest(g, generations[g], holdings)
+        if isinstance(result, AgreedStep):
+            return result
+        why = why or result.why
         if any(held.head.count > 1 for _, held in generations[g]):
             break
     return NoCommonStep(why)
@@ -117,15 +117,15 @@ def _newest(
 
 def _missing(held: Sequence[tuple[int, StoredState]], holdings: Sequence[RankStates]) -> str:
     """What is missing of a step, in words; "" if it is whole."""
-    if any(one.head.replicated for _, one in held) and not any(one.kind == "node" for _, one in held):
+    if any(state.head.replicated for _, state in held) and not any(state.kind == "node" for _, state in held):
         return "no node holds its replicated parts"
-    if not any(one.head.sharded for _, one in held):
+    if not any(state.head.sharded for _, state in held):
         return ""
     offers: dict[str, list[Box]] = {}
     needs: dict[str, Box] = {}
-    for rank, one in held:
-        if one.cuts >= 0:
-            for key, cut in holdings[rank].cuts[one.cuts].items():
+    for rank, state in held:
+        if state.cuts >= 0:
+            for key, cut in holdings[rank].cuts[state.cuts].items():
                 offers.setdefault(key, []).append(cut.box)
                 needs[key] = Box.whole(cut.shape)
     if not needs:
@@ -133,7 +133,9 @@ def _missing(held: Sequence[tuple[int, StoredState]], holdings: Sequence[RankSta
     try:
         plan_transfers([offers], [needs])
     except TensorsMissing as error:
-        lost = sorted(set(range(held[0][1].head.world)) - {one.head.rank for _, one in held if one.kind != "node"})
+        lost = sorted(
+            set(range(held[0][1].head.world)) - {state.head.rank for _, state in held if state.kind != "node"}
+        )
         whose = f"the shards of rank {', '.join(map(str, lost))} are lost: " if lost else ""
         return whose + str(error).partition(", which")[0]
     return ""

@@ -234,11 +234,11 @@ class MemoryTier:
 
         `holdings` are what `held` says, by rank. Nothing that a generation before `since` wrote counts.
         """
-        found = agree(holdings, self._mark.rpartition("/")[0], since)
-        if isinstance(found, AgreedStep):
-            return found
-        if self._rank == 0 and any(one.held for one in holdings):
-            report.log_line(f"memory cannot serve: {found.why}")
+        result = agree(holdings, self._mark.rpartition("/")[0], since)
+        if isinstance(result, AgreedStep):
+            return result
+        if self._rank == 0 and any(rank_states.held for rank_states in holdings):
+            report.log_line(f"memory cannot serve: {result.why}")
         return None
 
     def fetch(
@@ -251,9 +251,9 @@ class MemoryTier:
         commit: until then others may read here.
         """
         self._restored = (agreed.mark, agreed.step)
-        found, self._found = self._found, []
+        entries, self._found = self._found, []
         contents: dict[int, SlotContent] = {}
-        for kind, content in found:
+        for kind, content in entries:
             if (content.head.mark, content.head.step) == self._restored:
                 contents.setdefault(transfer.NODE if kind == "node" else content.head.rank, content)
         said = transfer.rank_holdings(holdings, agreed.mark, agreed.step)
@@ -263,23 +263,23 @@ class MemoryTier:
         """What lies on this node and is this rank's to offer: the replicated parts are every rank's."""
         if self._end is None:
             return []
-        found: list[tuple[Kind, SlotContent]] = []
+        entries: list[tuple[Kind, SlotContent]] = []
         if self._local_rank == 0:
-            found += [("node", one) for one in self._pair("node").look()]
+            entries += [("node", content) for content in self._pair("node").look()]
         else:
-            found += [("node", one) for one in DoubleBuffer(self._end, f"{self._owner}node").look()]
+            entries += [("node", content) for content in DoubleBuffer(self._end, f"{self._owner}node").look()]
         for local in range(self._local_rank, LOCAL_RANKS_MAX, max(1, self._local_world)):
             names = [(f"rank{local}", "rank"), *((f"copy{d}.{local}", "copy") for d in range(1, DISTANCES_MAX + 1))]
             there = False
             for name, kind in names:
                 pair = self._pair(name)
-                found += [(cast("Kind", kind), one) for one in pair.look()]
+                entries += [(cast("Kind", kind), content) for content in pair.look()]
                 there = there or pair.there
                 if kind == "copy" and not pair.there:
                     break
             if not there:
                 break
-        return found
+        return entries
 
 
 def _check(tensors: Sequence[torch.Tensor], packed: bytes) -> None:

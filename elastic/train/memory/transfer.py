@@ -60,24 +60,24 @@ class RankHoldings:
 def rank_holdings(holdings: Sequence[RankStates], mark: str, step: int) -> list[RankHoldings]:
     """What each rank has and needs of a step. The same on every rank."""
     by_rank: list[dict[int, StoredState]] = []
-    for one in holdings:
+    for holding in holdings:
         by_rank.append({})
-        for held in one.held:
+        for held in holding.held:
             if (held.head.mark, held.head.step) == (mark, step):
                 by_rank[-1].setdefault(NODE if held.kind == "node" else held.head.rank, held)
-    heads = {who: held.head for one in reversed(by_rank) for who, held in one.items()}
+    heads = {who: held.head for states in reversed(by_rank) for who, held in states.items()}
     old = sorted(who for who in heads if who != NODE)
-    found = []
-    for rank, (one, mine) in enumerate(zip(holdings, by_rank, strict=True)):
+    result = []
+    for rank, (holding, states) in enumerate(zip(holdings, by_rank, strict=True)):
         own = heads.get(rank)
-        same = own is not None and (own.world, own.local_world) == (len(holdings), one.local_world)
-        wants = {*({NODE} & heads.keys()), *([rank] if same else ()), *(old[:1] if one.sharded else ())}
-        found.append(RankHoldings(mine, frozenset(wants), same))
-    return found
+        same = own is not None and (own.world, own.local_world) == (len(holdings), holding.local_world)
+        wants = {*({NODE} & heads.keys()), *([rank] if same else ()), *(old[:1] if holding.sharded else ())}
+        result.append(RankHoldings(states, frozenset(wants), same))
+    return result
 
 
 def fetch(
-    group: Any, mine: Sources, rank: int, said: Sequence[RankHoldings], templates: Mapping[str, Template]
+    group: Any, contents: Sources, rank: int, said: Sequence[RankHoldings], templates: Mapping[str, Template]
 ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
     """The replicated trees; this rank's own parts, None if the world is another one; and the filled templates.
 
@@ -88,30 +88,30 @@ def fetch(
     What several ranks hold is sent by the first of them, and by others only as far as their leaves are the same: the
     bytes of a tree depend on which of its texts are one object, and a script may keep values that differ by rank.
     """
-    sources = {who: at for at, one in reversed(list(enumerate(said))) for who in one.held}
-    local = all(one.all_of_it for one in said) and not templates
+    sources = {who: at for at, holding in reversed(list(enumerate(said))) for who in holding.held}
+    local = all(holding.all_of_it for holding in said) and not templates
     wanted = said[rank].wants
-    trunks = _trunks(group, said, sources, mine, rank, wanted, local=local)
+    trunks = _trunks(group, said, sources, contents, rank, wanted, local=local)
 
     needs: dict[str, TensorPiece] = {}
-    found = {who: _tensors(who, trunk, mine, needs) for who, trunk in trunks.items()}
+    tensors = {who: _tensors(who, trunk, contents, needs) for who, trunk in trunks.items()}
     old = min((who for who in sources if who != NODE), default=None)
-    sharded = _fill(templates, *((trunks.get(old), found.get(old)) if old is not None else (None, None)), needs)
+    sharded = _fill(templates, *((trunks.get(old), tensors.get(old)) if old is not None else (None, None)), needs)
     if not local:
-        exchange(group, _offers(said, sources, mine, rank), needs)
+        exchange(group, _offers(said, sources, contents, rank), needs)
 
-    replicated = tree.merge_tensors(trunks[NODE].rest, found[NODE]) if NODE in trunks else {}
-    own = tree.merge_tensors(trunks[rank].rest["own"], found[rank]) if said[rank].same_world else None
+    replicated = tree.merge_tensors(trunks[NODE].rest, tensors[NODE]) if NODE in trunks else {}
+    own = tree.merge_tensors(trunks[rank].rest["own"], tensors[rank]) if said[rank].same_world else None
     return replicated, own, sharded
 
 
 def _offers(
-    said: Sequence[RankHoldings], sources: Mapping[int, int], mine: Sources, rank: int
+    said: Sequence[RankHoldings], sources: Mapping[int, int], contents: Sources, rank: int
 ) -> dict[str, list[TensorPiece]]:
     """The tensors that this rank can give: what not everybody has, and as it is with the first who has it."""
     offers: dict[str, list[TensorPiece]] = {}
-    all_have_it = all(NODE in one.held for one in said)
-    for who, content in mine.items():
+    all_have_it = all(NODE in holding.held for holding in said)
+    for who, content in contents.items():
         if said[rank].held[who].sum != said[sources[who]].held[who].sum:
             continue
         for number, (leaf, tensor) in enumerate(zip(content.leaves, content.tensors, strict=True)):
@@ -130,7 +130,7 @@ def _trunks(
     group: Any,
     said: Sequence[RankHoldings],
     sources: Mapping[int, int],
-    mine: Sources,
+    contents: Sources,
     rank: int,
     wanted: frozenset[int],
     *,
@@ -138,7 +138,7 @@ def _trunks(
 ) -> dict[int, TreeSkeleton]:
     """The trees that this rank wants, its own or sent by the first rank that has them; none is with `local`."""
     sizes = {who: said[at].held[who].size for who, at in sources.items()}
-    data: dict[int, bytes] = {who: _trunk(mine[who]) for who in wanted if who in mine}
+    data: dict[int, bytes] = {who: _trunk(contents[who]) for who in wanted if who in contents}
     needs = {
         who: TensorPiece(
             Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8, device="cpu"), (sizes[who],)
@@ -147,24 +147,24 @@ def _trunks(
     }
     if not local:
         offers = {}
-        for who, content in mine.items():
+        for who, content in contents.items():
             if sources[who] != rank:
                 continue
             sent = torch.frombuffer(bytearray(_trunk(content)), dtype=torch.uint8)
             offers[f"tree {who}"] = [TensorPiece(Box.whole(sent.shape), sent, tuple(sent.shape))]
         exchange(group, offers, {f"tree {who}": piece for who, piece in needs.items()})
     data |= {who: piece.tensor.numpy().tobytes() for who, piece in needs.items()}
-    found, wrong = {}, ""
-    for who, one in data.items():
-        end = TRUNK_HEAD_BYTES + int.from_bytes(one[:TRUNK_HEAD_BYTES], "little")
+    skeletons, wrong = {}, ""
+    for who, packed in data.items():
+        end = TRUNK_HEAD_BYTES + int.from_bytes(packed[:TRUNK_HEAD_BYTES], "little")
         try:
-            found[who] = TreeSkeleton(_leaves.decode(one[TRUNK_HEAD_BYTES:end]), tree.unpack(one[end:]))
+            skeletons[who] = TreeSkeleton(_leaves.decode(packed[TRUNK_HEAD_BYTES:end]), tree.unpack(packed[end:]))
         except pickle.UnpicklingError:
-            strange = ", ".join(tree.unsafe(one[end:])) or "what torch.load refuses"
+            strange = ", ".join(tree.unsafe(packed[end:])) or "what torch.load refuses"
             wrong = f"the copy in memory holds {strange}, which is not loaded for safety"
     if said_wrong := [word for word in byte_collectives.gather(wrong.encode(), group) if word]:
         raise CheckpointDamaged(said_wrong[0].decode())
-    return found
+    return skeletons
 
 
 def _key(who: int, number: int, leaf: TensorLeaf) -> str:
@@ -172,18 +172,18 @@ def _key(who: int, number: int, leaf: TensorLeaf) -> str:
     return f"part {leaf.key}" if leaf.key else f"{'node' if who == NODE else f'rank {who}'} tensor {number}"
 
 
-def _tensors(who: int, trunk: TreeSkeleton, mine: Sources, needs: dict[str, TensorPiece]) -> list[torch.Tensor]:
+def _tensors(who: int, trunk: TreeSkeleton, contents: Sources, needs: dict[str, TensorPiece]) -> list[torch.Tensor]:
     """The tensors of a tree: copies of what is on this node, or empty ones that the exchange fills."""
-    found = []
+    tensors = []
     for number, leaf in enumerate(trunk.leaves):
         if leaf.key:
             continue
-        if who in mine:
-            found.append(mine[who].tensors[number].clone())
+        if who in contents:
+            tensors.append(contents[who].tensors[number].clone())
         else:
-            found.append(torch.empty(leaf.box.sizes, dtype=getattr(torch, leaf.dtype), device="cpu"))
-            needs[_key(who, number, leaf)] = TensorPiece(leaf.box, found[-1], leaf.shape)
-    return found
+            tensors.append(torch.empty(leaf.box.sizes, dtype=getattr(torch, leaf.dtype), device="cpu"))
+            needs[_key(who, number, leaf)] = TensorPiece(leaf.box, tensors[-1], leaf.shape)
+    return tensors
 
 
 def _fill(

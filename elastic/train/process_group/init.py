@@ -107,15 +107,15 @@ def _join(backend: str, place: RankInfo, timeout_s: float | None) -> None:
 
     preparing.ready()
     end = report.end()
-    here = rendezvous.current(os.environ, end)
-    if here is None:  # A process that a worker forked: what it does with the group is its own affair.
+    meeting = rendezvous.current(os.environ, end)
+    if meeting is None:  # A process that a worker forked: what it does with the group is its own affair.
         dist.init_process_group(backend, timeout=None if timeout_s is None else timedelta(seconds=timeout_s))
         return
-    store = here.meet(rendezvous.LIMIT_S if timeout_s is None else timeout_s)
+    store = meeting.meet(rendezvous.LIMIT_S if timeout_s is None else timeout_s)
     store.set_timeout(timedelta(seconds=rendezvous.LIMIT_S if timeout_s is None else timeout_s))
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore(here.attempt, store),  # type: ignore[attr-defined]  # It is there, and documented.
+        store=dist.PrefixStore(meeting.attempt, store),  # type: ignore[attr-defined]  # It is there, and documented.
         rank=place.rank,
         world_size=place.world_size,
         timeout=None if timeout_s is None else timedelta(seconds=timeout_s),

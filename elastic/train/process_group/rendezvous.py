@@ -148,9 +148,9 @@ class Rendezvous:
         self._open(CONNECT_LIMIT_S)
 
     def _gather(self, patience: PausableDeadline, teller: _MissingReporter, limit_s: float) -> Any:
-        here, everybody = self._key("here", self.rank), self._key("all")
-        if not self.store.check([here]):
-            self.store.set(here, "1")
+        own_key, everybody = self._key("here", self.rank), self._key("all")
+        if not self.store.check([own_key]):
+            self.store.set(own_key, "1")
             if self.store.add(self._key("count"), 1) >= self.world_size:
                 self.store.set(everybody, "1")
         began = self.clock()
@@ -171,7 +171,7 @@ class Rendezvous:
 
     def _missing(self) -> str:
         """Who has not come, in words, with what they prepare."""
-        found: dict[int, str] = {}
+        missing: dict[int, str] = {}
         for rank in range(self.world_size):
             if rank in self._found:
                 continue
@@ -179,10 +179,10 @@ class Rendezvous:
                 self._found.add(rank)
                 continue
             what = self._key("what", rank)
-            found[rank] = self.store.get(what).decode(errors="replace") if self.store.check([what]) else ""
-            if len(found) == NAMED_MAX:
+            missing[rank] = self.store.get(what).decode(errors="replace") if self.store.check([what]) else ""
+            if len(missing) == NAMED_MAX:
                 break
-        return missing_in_words(found, self.world_size - self.store.add(self._key("count"), 0) - len(found))
+        return missing_in_words(missing, self.world_size - self.store.add(self._key("count"), 0) - len(missing))
 
     # --- the store ------------------------------------------------------------------------------------------------
 

@@ -30,15 +30,15 @@ def average(given: Sequence[PushedGradients]) -> PushedGradients:
 
     The sum is taken in the order given, so that the same gradients give the same bits.
     """
-    total = sum(one.weight for one in given)
+    total = sum(push.weight for push in given)
     pieces: dict[int, torch.Tensor] = {}
     rows: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-    for one in given:
-        share = one.weight / total
-        for index, gradient in one.pieces.items():
+    for push in given:
+        share = push.weight / total
+        for index, gradient in push.pieces.items():
             scaled = gradient.to(state_dtype(gradient.dtype)) * share
             pieces[index] = pieces[index] + scaled if index in pieces else scaled
-        for index, (ids, gradient) in one.tables.items():
+        for index, (ids, gradient) in push.tables.items():
             rows.setdefault(index, []).append((ids, gradient.to(state_dtype(gradient.dtype)) * share))
     tables = {
         index: (torch.cat([ids for ids, _ in parts]), torch.cat([part for _, part in parts]))

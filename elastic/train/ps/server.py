@@ -116,10 +116,10 @@ class Server:
             lost_after_s=self._lost_after_s,
         )
         _say(RestoreDone(self._restore(holdings, service), clock()))
-        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        signalled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(signum, _tell, told, signum)
+                asyncio.get_running_loop().add_signal_handler(signum, _tell, signalled, signum)
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((service.handlers(),))
         try:
@@ -140,10 +140,10 @@ class Server:
         )
         tasks = [asyncio.create_task(service.tell()), asyncio.create_task(self._keep(service))]
         finished = asyncio.create_task(service.finished.wait())
-        ends: list[asyncio.Future[Any]] = [*tasks, finished, told]
+        ends: list[asyncio.Future[Any]] = [*tasks, finished, signalled]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         # Nothing is acknowledged any more before the last snapshot is written.
-        await server.stop(0 if told.done() else GOODBYE_S)
+        await server.stop(0 if signalled.done() else GOODBYE_S)
         for task in [*tasks, finished]:
             task.cancel()
         for ended in await asyncio.gather(*tasks, finished, return_exceptions=True):
@@ -154,9 +154,9 @@ class Server:
                 self._snapshots.write(self._state(service), time.time())
             except CheckpointError as error:
                 log.error("no snapshot: %s", error)
-        why = signal.Signals(told.result()).name if told.done() else "every worker has closed or is lost"
+        why = signal.Signals(signalled.result()).name if signalled.done() else "every worker has closed or is lost"
         log.info("server %d ends: %s", self.env.index, why)
-        return told.result() if told.done() else 0
+        return signalled.result() if signalled.done() else 0
 
     async def _keep(self, service: ParameterService) -> None:
         """Write snapshots whenever something changed. A full disk is said, and tried again: training goes on."""
@@ -186,10 +186,10 @@ class Server:
 
     def _restore(self, holdings: ParameterStore, service: ParameterService) -> int:
         """Take over the newest snapshot; its step, -1 without one."""
-        found = self._snapshots.load() if self._snapshots is not None else None
-        if found is None:
+        restored = self._snapshots.load() if self._snapshots is not None else None
+        if restored is None:
             return -1
-        state, meta = found
+        state, meta = restored
         holdings.load(state["holdings"])
         service.restored(state["workers"], state["step"])
         log.warning(
@@ -218,13 +218,13 @@ def _tell(told: asyncio.Future[int], signum: int) -> None:
 def load(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
     """Read parameters from a plain file of tensors by name. `ConfigError` says what is wrong with file or names."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no file of torch.save with tensors only"
         raise ConfigError(f"load_from={os.fspath(path)!r} cannot be read: {reason}") from error
-    if not isinstance(found, dict):
+    if not isinstance(loaded, dict):
         raise ConfigError(f"load_from={os.fspath(path)!r} has no tensors by name; save model.state_dict()")
-    tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
     if names is None:
         return tensors
     if unknown := [name for name in names if name not in tensors]:

@@ -286,7 +286,7 @@ class ParameterService:
             self.finished.set()
         elif at is None and not self._replaced and self.sessions.seen and not self.sessions.live():
             # Some were never seen. Who died before the first hello will not come.
-            at = max(one.since for one in self.sessions.seen.values()) + MISSING_AFTER_S
+            at = max(seen.since for seen in self.sessions.seen.values()) + MISSING_AFTER_S
         if at is not None:
             self._timer = asyncio.get_running_loop().call_at(at, self._lapse)
 

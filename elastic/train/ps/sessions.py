@@ -116,12 +116,12 @@ class WorkerSessions:
     def check(self, session: str) -> int:
         """The worker that has this session open. `UnknownSession`, or `SessionReplaced` by another one."""
         number, _, _ = session.partition("-")
-        one = self.seen.get(int(number)) if number.isascii() and number.isdecimal() and len(number) < 12 else None
-        if one is None:
+        seen = self.seen.get(int(number)) if number.isascii() and number.isdecimal() and len(number) < 12 else None
+        if seen is None:
             raise UnknownSession(session)
-        if one.session != session:
+        if seen.session != session:
             raise SessionReplaced(REPLACED.format(number))
-        if one.state not in (SessionState.HERE, SessionState.BROKEN):
+        if seen.state not in (SessionState.HERE, SessionState.BROKEN):
             raise UnknownSession(session)
         return int(number)
 

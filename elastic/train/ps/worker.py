@@ -146,8 +146,8 @@ class Worker:
         values afterwards. Buffers are those of this worker. `CheckpointError` for a disk that is full or read-only.
         """
         self.pull()
-        kept = self.model.state_dict()
-        state = {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in kept.items()}
+        values = self.model.state_dict()
+        state = {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
         for index, (name, module) in enumerate(self._tables.items()):
             state[name] = self._whole(index, module)
         target = Path(path)
@@ -242,10 +242,10 @@ class Worker:
         pieces, dense = self._dense.gradients(server)
         touched, sparse = [], []
         for index, (ids, rows) in enumerate(tables):
-            mine = ids % len(self._links) == server
-            if bool(mine.any()):
+            mask = ids % len(self._links) == server
+            if bool(mask.any()):
                 touched.append(index)
-                sparse += [ids[mine], rows[mine]]
+                sparse += [ids[mask], rows[mask]]
         push = m.PushRequest(
             session=self._session,
             number=self._number,
@@ -267,19 +267,19 @@ class Worker:
         rows = torch.empty((len(ids), module.dim), dtype=module.dtype)
         owners = ids % len(self._links)
         asked = [(link, owners == server) for server, link in enumerate(self._links)]
-        asked = [(link, mine) for link, mine in asked if bool(mine.any())]
+        asked = [(link, mask) for link, mask in asked if bool(mask.any())]
         answers = self._together(
             link.call(
                 "Rows",
                 m.RowsRequest(session=self._session, table=table),
                 m.ValuesReply,
-                (ids[mine],),
-                self._expecting((TensorShape(NAMES[module.dtype], (int(mine.sum()), module.dim)),)),
+                (ids[mask],),
+                self._expecting((TensorShape(NAMES[module.dtype], (int(mask.sum()), module.dim)),)),
             )
-            for link, mine in asked
+            for link, mask in asked
         )
-        for (_, mine), (_, values) in zip(asked, answers, strict=True):
-            rows[mine] = values[0]
+        for (_, mask), (_, values) in zip(asked, answers, strict=True):
+            rows[mask] = values[0]
         return rows
 
     def _whole(self, table: int, module: Embedding) -> torch.Tensor:

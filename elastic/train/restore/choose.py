@@ -141,7 +141,7 @@ def check_newest(
     if allow_rollback:
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
-    wanted = [one for one in bad if one.step >= committed.step]
+    wanted = [checkpoint for checkpoint in bad if checkpoint.step >= committed.step]
     mend = f"{_told(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
     away = committed.host not in {report.host for report in reports}
     raise (RestoreUnrecoverable if hopeless and not away else CheckpointError)(
@@ -166,12 +166,12 @@ def _told(damaged: Iterable[DamagedCheckpoint]) -> str:
     return "; ".join(map(str, damaged))
 
 
-def other_parts(origin: str, mine: Iterable[str], saved: Iterable[str]) -> str:
+def other_parts(origin: str, own: Iterable[str], saved: Iterable[str]) -> str:
     """A line about parts that only the script or only `origin` has; "" if there are none.
 
     A part with a new name would otherwise start anew in silence.
     """
-    ours, theirs = set(mine), set(saved)
+    ours, theirs = set(own), set(saved)
     said = []
     if new := ", ".join(sorted(ours - theirs)):
         said.append(f"{origin} has no part {new}, which starts as it is in the script")

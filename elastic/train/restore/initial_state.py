@@ -57,10 +57,10 @@ def _whole(
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
         said = rank_errors.encode_error(failed, hopeless=not atomic_files.is_transient(failed))
-    told = byte_collectives.gather(said, place.group)
-    if all(told):
-        rank_errors.raise_first(told)
-    first = told.index(b"")
+    replies = byte_collectives.gather(said, place.group)
+    if all(replies):
+        rank_errors.raise_first(replies)
+    first = replies.index(b"")
     if not place.alone:
         holders = [rank == first for rank in range(place.world_size)]
         trees = broadcast_trees(trees if place.rank == first else None, holders, place.group)
@@ -86,9 +86,9 @@ def _read(
     checkpoints: Checkpoints, parts: Mapping[str, StatePart], path: str, damaged: Mapping[str, CheckpointDamaged]
 ) -> tuple[dict[str, Any], CheckpointCandidate | None]:
     """The whole parts of the newest checkpoint that can be read, or of a plain file."""
-    found = resume_from(path)
+    source = resume_from(path)
     damage: CheckpointDamaged | None = None
-    for candidate in found.candidates:
+    for candidate in source.candidates:
         if why := damaged.get(str(candidate.folder)):
             damage = damage or why
             continue
@@ -104,19 +104,19 @@ def _read(
             damage = damage or error
     if damage is not None:
         raise CheckpointDamaged(f"--resume_from {path}: {damage}") from damage
-    return dict(found.trees), None
+    return dict(source.trees), None
 
 
 def _read_sharded(
     place: Topology, checkpoints: Checkpoints, parts: Mapping[str, StatePart], folder: str
 ) -> dict[str, dict[str, Any]]:
     """The sharded parts of one checkpoint, which every rank must see."""
-    found = resume_from(folder).candidates if _seen(place, folder) else ()
+    candidates = resume_from(folder).candidates if _seen(place, folder) else ()
     given: dict[str, dict[str, Any]] = {}
     for name, part in parts.items():
-        if part.sharded and found and name in found[0].meta.sharded:
+        if part.sharded and candidates and name in candidates[0].meta.sharded:
             template = cast("ShardedPart", part).template
-            given[name] = checkpoints.read_sharded(found[0], name, template, place.group)
+            given[name] = checkpoints.read_sharded(candidates[0], name, template, place.group)
     return given
 
 
@@ -124,16 +124,16 @@ def _seen(place: Topology, folder: str) -> bool:
     """Whether a checkpoint is there on every rank; `CheckpointError` on all if only some see it and it is sharded."""
     try:
         sharded = bool(resume_from(folder).candidates[0].meta.sharded)
-        mine = b"sharded" if sharded else b"whole"
+        own = b"sharded" if sharded else b"whole"
     except (CheckpointError, ConfigError):
-        mine = b""
-    told = byte_collectives.gather(mine, place.group)
-    if b"sharded" in told and b"" in told:
+        own = b""
+    replies = byte_collectives.gather(own, place.group)
+    if b"sharded" in replies and b"" in replies:
         raise CheckpointError(
-            f"--resume_from {folder} has sharded parts and is not seen by rank {told.index(b'')}; it must lie where "
+            f"--resume_from {folder} has sharded parts and is not seen by rank {replies.index(b'')}; it must lie where "
             "every node can read it"
         )
-    return all(one == b"sharded" for one in told)
+    return all(reply == b"sharded" for reply in replies)
 
 
 NOT_TORCHS: Final = (
@@ -180,10 +180,10 @@ def _candidates(place: Path) -> tuple[CheckpointCandidate, ...]:
     if (place / manifest.META).exists():
         raise CheckpointError(f"a checkpoint is named like {manifest.name(1234, 7)}, and this one was renamed")
     reader = Checkpoints(place, mark="")
-    found = tuple(reader.candidates())
-    if not found:
+    candidates = tuple(reader.candidates())
+    if not candidates:
         reader.refuse_to_start_over()
-    return found
+    return candidates
 
 
 def _trees(file: Path, map_location: Any) -> Mapping[str, Any]:

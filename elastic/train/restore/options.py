@@ -31,11 +31,11 @@ def read_options(
     allow_rollback: bool | None,
 ) -> RestoreOptions:
     """What was said in the call, otherwise what the flags say."""
-    told, path = environ.get("ELASTIC_RESTORE_STEP"), environ.get("ELASTIC_RESUME_FROM") or None
-    if step is None and told:
-        if not told.isdecimal():
-            raise ConfigError(f"ELASTIC_RESTORE_STEP is {told!r}; write the number of a step")
-        step = int(told)
+    step_text, path = environ.get("ELASTIC_RESTORE_STEP"), environ.get("ELASTIC_RESUME_FROM") or None
+    if step is None and step_text:
+        if not step_text.isdecimal():
+            raise ConfigError(f"ELASTIC_RESTORE_STEP is {step_text!r}; write the number of a step")
+        step = int(step_text)
     if allow_rollback is None:
         allow_rollback = environ.get("ELASTIC_ALLOW_ROLLBACK", "").lower() in TRUE
     return RestoreOptions(step, os.fspath(resume_from) if resume_from is not None else path, allow_rollback)

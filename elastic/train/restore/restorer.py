@@ -107,7 +107,7 @@ class Restorer:
     # The rounds.
 
     def _meet(
-        self, mine: RestoreOptions
+        self, wishes: RestoreOptions
     ) -> tuple[RestoreStart, dict[VisibleCheckpoint, CheckpointCandidate], list[RestoreReport], list[RankStates]]:
         """What rank 0 says for all, and what every rank sees on disk and in memory, as every rank knows it.
 
@@ -115,26 +115,27 @@ class Restorer:
         generation, which is put up before rank 0 goes on, and rank 0 has set nothing aside. If some do not count,
         everybody looks once more.
         """
-        start = self._start(mine) if self._here.rank == 0 else None
-        candidates, report = self._look_early(mine)
+        start = self._start(wishes) if self._here.rank == 0 else None
+        candidates, report = self._look_early(wishes)
         holding = self._memory.held(sharded=bool(self._sharded))
         said = self._exchange(RestoreMessage(report or _blind(), holding, early=report is None, start=start))
         start = said[0].start
         assert start is not None
         rank_errors.raise_first([start.word.encode()])
-        reports = [one.report for one in said]
-        if start.wishes.step is not None or any(one.early for one in said):
+        reports = [message.report for message in said]
+        if start.wishes.step is not None or any(message.early for message in said):
             candidates, again = self._look()
-            reports = [one.report for one in self._exchange(RestoreMessage(again, RankStates()))]
+            reports = [message.report for message in self._exchange(RestoreMessage(again, RankStates()))]
         mark = self._checkpoints.mark
         self.shared = bool(mark) and all(report.token == mark for report in reports)
         if wrong := choose.trouble(reports):
             raise CheckpointError(wrong)
-        return start, candidates, choose.without(reports, start.aside), [one.holding for one in said]
+        return start, candidates, choose.without(reports, start.aside), [message.holding for message in said]
 
-    def _exchange(self, mine: RestoreMessage) -> list[RestoreMessage]:
+    def _exchange(self, own: RestoreMessage) -> list[RestoreMessage]:
         return [
-            messages.decoder.decode(one) for one in byte_collectives.gather(msgspec.json.encode(mine), self._here.group)
+            messages.decoder.decode(data)
+            for data in byte_collectives.gather(msgspec.json.encode(own), self._here.group)
         ]
 
     def _start(self, wishes: RestoreOptions) -> RestoreStart:
@@ -209,11 +210,11 @@ class Restorer:
         bad: list[DamagedCheckpoint] = []
         hopeless = True
         for choice in choices:
-            mine = candidates.get(choice.seen)
-            trees, why = self._read(mine)
-            told = byte_collectives.gather(why, self._here.group)
-            holders = [not word for word in told]
-            damage = [word for word in told if word not in (b"", UNSEEN)]
+            candidate = candidates.get(choice.seen)
+            trees, why = self._read(candidate)
+            replies = byte_collectives.gather(why, self._here.group)
+            holders = [not word for word in replies]
+            damage = [word for word in replies if word not in (b"", UNSEEN)]
             hopeless &= all(map(rank_errors.is_unrecoverable, damage))
             if not any(holders):
                 bad.append(DamagedCheckpoint.of(choice.seen.name, damage[0][1:].decode()))
@@ -223,7 +224,7 @@ class Restorer:
             given = broadcast_trees(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
-                    given |= self._read_sharded(choice, mine, holders, reports)
+                    given |= self._read_sharded(choice, candidate, holders, reports)
                 except CheckpointDamaged as error:  # On all ranks.
                     bad.append(DamagedCheckpoint.of(choice.seen.name, str(error)))
                     hopeless &= not atomic_files.is_transient(error)
@@ -233,8 +234,8 @@ class Restorer:
             skipped = choose.skipped(choice.seen, reports, bad)
             self._say(f"resumed at step {step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
-            found = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
-            return dataclasses.replace(found, newest=step)
+            restored = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
+            return dataclasses.replace(restored, newest=step)
         allowed = wishes.allow_rollback
         lost = choose.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
         return self._afresh(wishes.resume_from, lost)
@@ -262,7 +263,7 @@ class Restorer:
     def _read_sharded(
         self,
         choice: choose.RestoreChoice,
-        mine: CheckpointCandidate | None,
+        candidate: CheckpointCandidate | None,
         holders: list[bool],
         reports: list[RestoreReport],
     ) -> dict[str, Any]:
@@ -272,10 +273,12 @@ class Restorer:
                 f"{choice.seen.name} has sharded parts and cannot be read on {blind}; --checkpoint_dir must lie where "
                 "every node can read it"
             )
-        assert mine is not None
-        parts = {name: cast("ShardedPart", self._parts[name]) for name in self._sharded if name in mine.meta.sharded}
+        assert candidate is not None
+        parts = {
+            name: cast("ShardedPart", self._parts[name]) for name in self._sharded if name in candidate.meta.sharded
+        }
         return {
-            name: self._checkpoints.read_sharded(mine, name, part.template, self._here.group)
+            name: self._checkpoints.read_sharded(candidate, name, part.template, self._here.group)
             for name, part in parts.items()
         }
 

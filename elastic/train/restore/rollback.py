@@ -119,10 +119,10 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
 
 def _check(checkpoints: Checkpoints, step: int) -> None:
     """Return if a step has a whole checkpoint."""
-    found = checkpoints.candidates()
+    candidates = checkpoints.candidates()
     damaged = [DamagedCheckpoint.of(name, why) for name, why in checkpoints.damaged.items()]
     hopeful = bool(checkpoints.passing)
-    for candidate in found:
+    for candidate in candidates:
         if candidate.step == step:
             try:
                 checkpoints.verify(candidate)
@@ -131,8 +131,10 @@ def _check(checkpoints: Checkpoints, step: int) -> None:
                 hopeful |= atomic_files.is_transient(error)
             else:
                 return
-    damage = next((f"{one.name} is damaged ({one.why}); " for one in damaged if one.step == step), "")
-    steps = sorted({candidate.step for candidate in found} - {step}, reverse=True)
+    damage = next(
+        (f"{checkpoint.name} is damaged ({checkpoint.why}); " for checkpoint in damaged if checkpoint.step == step), ""
+    )
+    steps = sorted({candidate.step for candidate in candidates} - {step}, reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
     there = f"there are steps {named}" if steps else "there is none"
     raise (CheckpointError if hopeful else RestoreUnrecoverable)(

@@ -62,20 +62,20 @@ class HostCopy:
         Tensors come back plain and without gradient; a DTensor comes back as one whose local shard is on the host, in
         the same mesh. Buffers are allocated where those of the last call do not fit.
         """
-        found: dict[int, torch.Tensor] = {}
-        _collect(tree, found)
+        tensors: dict[int, torch.Tensor] = {}
+        _collect(tree, tensors)
         with torch.no_grad():
-            local = {key: _local(tensor) for key, tensor in found.items()}
+            local = {key: _local(tensor) for key, tensor in tensors.items()}
             plain = {key: tensor for key, tensor in local.items() if _is_plain(tensor)}
             copied: dict[int, Any] = dict(zip(plain, self._copy(list(plain.values())), strict=True))
             for key, tensor in local.items():
                 if key not in plain:
                     copied[key] = tensor.resolve_conj().resolve_neg().cpu().clone()
-                copied[key] = _like(found[key], copied[key])
+                copied[key] = _like(tensors[key], copied[key])
             return _rebuilt(tree, copied)
 
     def _copy(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        places = [(one.data_ptr(), one.dtype, one.shape, one.stride(), one.device) for one in tensors]
+        places = [(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device) for tensor in tensors]
         if places != self._plan.places:
             self._plan = self._planned(places, tensors)
         plan = self._plan
@@ -91,7 +91,9 @@ class HostCopy:
         return plan.views
 
     def _planned(self, places: list[Any], tensors: list[torch.Tensor]) -> _CopyPlan:
-        plan = _CopyPlan(places, list(tensors), [], [], {one.device for one in tensors if one.device.type != "cpu"})
+        plan = _CopyPlan(
+            places, list(tensors), [], [], {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
+        )
         ranges = _ranges(dict(enumerate(tensors)))
         for index, used in enumerate(ranges):
             size = used.last - used.first
@@ -134,15 +136,15 @@ def _rebuilt(tree: Any, copied: Mapping[int, Any]) -> Any:
     return copy.deepcopy(tree, dict(copied))
 
 
-def _collect(tree: Any, found: dict[int, torch.Tensor]) -> None:
+def _collect(tree: Any, tensors: dict[int, torch.Tensor]) -> None:
     if isinstance(tree, torch.Tensor):
-        found[id(tree)] = tree
+        tensors[id(tree)] = tree
     elif isinstance(tree, Mapping):
         for value in tree.values():
-            _collect(value, found)
+            _collect(value, tensors)
     elif isinstance(tree, list | tuple):
         for value in tree:
-            _collect(value, found)
+            _collect(value, tensors)
 
 
 def _is_sharded(tensor: torch.Tensor) -> bool:
@@ -204,7 +206,7 @@ def _ranges(tensors: dict[int, torch.Tensor]) -> list[_StorageRange]:
 
 def require_replicated(name: str, tree: Any) -> None:
     """Raise CheckpointError if a part that is to be the same on all ranks holds a piece of a sharded tensor."""
-    found: dict[int, torch.Tensor] = {}
-    _collect(tree, found)
-    if any(map(_is_sharded, found.values())):
+    tensors: dict[int, torch.Tensor] = {}
+    _collect(tree, tensors)
+    if any(map(_is_sharded, tensors.values())):
         raise CheckpointError(f"part {name!r} holds sharded tensors (DTensor); save it as a sharded part")

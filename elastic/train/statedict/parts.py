@@ -100,13 +100,13 @@ def require_values(name: str, part: StatePart) -> None:
     module = getattr(part, "module", None) or getattr(part, "thing", None)
     if not isinstance(module, torch.nn.Module):
         return
-    for key, one in (*module.named_parameters(), *module.named_buffers()):
-        if torch.nn.parameter.is_lazy(one):
+    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(tensor):
             raise ConfigError(
                 f"elastic.State: {key} of {name} is lazy and has no shape yet; call {name} with a batch once before "
                 "state.restore()"
             )
-        if one.is_meta:
+        if tensor.is_meta:
             raise ConfigError(
                 f"elastic.State: {key} of {name} is on the meta device and has no values; call "
                 f"{name}.to_empty(device=...) and initialize it before state.restore()"
@@ -121,9 +121,9 @@ def plain(name: str, value: Any) -> Any:
             raise ConfigError(f"elastic.State: {name} is a tensor that is {kind}, which is no value; {_HINTS[kind]}")
         return value
     if type(value) in DICTS:
-        return with_attributes(type(value)({_key(name, key): plain(name, one) for key, one in value.items()}), value)
+        return with_attributes(type(value)({_key(name, key): plain(name, item) for key, item in value.items()}), value)
     if type(value) in (list, tuple):
-        return type(value)(plain(name, one) for one in value)
+        return type(value)(plain(name, item) for item in value)
     return _single(name, value, "is")
 
 
@@ -155,7 +155,7 @@ def on_its_device(restored: Any, living: Any) -> Any:
         return restored.to(living.device) if isinstance(living, torch.Tensor) else restored
     if isinstance(restored, dict):
         places = living if isinstance(living, dict) else {}
-        made = type(restored)({key: on_its_device(one, places.get(key)) for key, one in restored.items()})
+        made = type(restored)({key: on_its_device(item, places.get(key)) for key, item in restored.items()})
         return with_attributes(made, restored)
     if type(restored) in (list, tuple) and type(living) is type(restored) and len(living) == len(restored):
         return type(restored)(map(on_its_device, restored, living))
@@ -168,12 +168,12 @@ def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str
             f"elastic.State: {name} is a ZeroRedundancyOptimizer, whose parts cannot be moved between worlds; "
             "use torch.distributed.fsdp.fully_shard instead"
         )
-    mine = [one for group in optimizer.param_groups for one in group["params"]]
-    if not is_sharded(mine):
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not is_sharded(parameters):
         return ReplicatedPart(optimizer)
-    ids = {id(one) for one in mine}
+    ids = {id(parameter) for parameter in parameters}
     for module in modules.values():
-        if ids <= {id(one) for one in module.parameters()}:
+        if ids <= {id(parameter) for parameter in module.parameters()}:
             return ShardedOptimizer(module, optimizer)
     raise ConfigError(
         f"elastic.State: {name} is not the optimizer of one sharded module in this state; add the module, and "

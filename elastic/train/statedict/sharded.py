@@ -82,24 +82,26 @@ class ShardedOptimizer:
     def take(self) -> dict[str, Any]:
         """What it keeps for each parameter, and the settings of the parameter's group."""
         names = self._names()
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for group in self.optimizer.param_groups:
-            for one in group["params"]:
-                name = names[id(one)]
-                found |= {f"{SETTINGS}{name}.{key}": value for key, value in group.items() if key != "params"}
-                kept = self.optimizer.state.get(one, {})  # Not by []: that would make an empty one.
-                found |= {f"{STATE}{name}.{key}": value for key, value in kept.items()}
-        flat: dict[str, Any] = without_numpy(found)
+            for parameter in group["params"]:
+                name = names[id(parameter)]
+                entries |= {f"{SETTINGS}{name}.{key}": value for key, value in group.items() if key != "params"}
+                state = self.optimizer.state.get(parameter, {})  # Not by []: that would make an empty one.
+                entries |= {f"{STATE}{name}.{key}": value for key, value in state.items()}
+        flat: dict[str, Any] = without_numpy(entries)
         return flat
 
     def template(self, saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
         """A tensor for each that was saved: sharded as its parameter if it has the shape of it, otherwise whole."""
         names = self._names()
-        mine = {names[id(one)]: one for group in self.optimizer.param_groups for one in group["params"]}
+        parameters = {
+            names[id(parameter)]: parameter for group in self.optimizer.param_groups for parameter in group["params"]
+        }
         made: dict[str, Any] = {}
         for key, stored in saved.items():
             name, what = _parted(key)
-            like = mine.get(name)
+            like = parameters.get(name)
             if stored is None:
                 made[key] = None
             elif like is None or what == "step" or not key.startswith(STATE) or tuple(like.shape) != stored.shape:
@@ -116,16 +118,16 @@ class ShardedOptimizer:
             by_name[STATE if key.startswith(STATE) else SETTINGS].setdefault(name, {})[what] = value
         names, number = self._names(), 0
         groups: list[dict[str, Any]] = []
-        kept: dict[int, dict[str, Any]] = {}
+        states: dict[int, dict[str, Any]] = {}
         for group in self.optimizer.param_groups:
-            mine = [names[id(one)] for one in group["params"]]
+            own_names = [names[id(parameter)] for parameter in group["params"]]
             settings = {key: value for key, value in group.items() if key != "params"}
-            for name in mine[:1]:
+            for name in own_names[:1]:
                 settings |= by_name[SETTINGS].get(name, {})
-            groups.append({**settings, "params": list(range(number, number + len(mine)))})
-            kept |= {at: by_name[STATE][name] for at, name in enumerate(mine, number) if name in by_name[STATE]}
-            number += len(mine)
-        known = {names[id(one)] for group in self.optimizer.param_groups for one in group["params"]}
+            groups.append({**settings, "params": list(range(number, number + len(own_names)))})
+            states |= {at: by_name[STATE][name] for at, name in enumerate(own_names, number) if name in by_name[STATE]}
+            number += len(own_names)
+        known = {names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]}
         saved = by_name[SETTINGS].keys()
         wrong = [
             f"{who} has not {', '.join(sorted(names))}"
@@ -134,7 +136,7 @@ class ShardedOptimizer:
         ]
         if wrong:
             raise ValueError(f"what was saved is of an optimizer of other parameters: {', and '.join(wrong)}")
-        self.optimizer.load_state_dict({"state": kept, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def _names(self) -> dict[int, str]:
         """The name of each parameter by its `id`, as the bare module has it."""

@@ -54,9 +54,9 @@ def split_tensors(tree: Any) -> tuple[Any, list[torch.Tensor]]:
         if type(tensor) in _OWN_MEMORY and tensor.layout is torch.strided and (begin := tensor.data_ptr()):
             others = begins.setdefault(begin, [])
             if others:
-                mine = _identity(tensor)
+                identity = _identity(tensor)
                 for other in others:
-                    if _identity(tensors[other]) == mine:
+                    if _identity(tensors[other]) == identity:
                         return {_MARK: other}
             others.append(number)
         tensors.append(tensor)
@@ -117,7 +117,9 @@ def without_numpy(tree: Any) -> Any:
     """
     if isinstance(tree, dict):
         changed = {
-            key: new for key, one in tree.items() if type(one) not in LEAVES and (new := without_numpy(one)) is not one
+            key: new
+            for key, value in tree.items()
+            if type(value) not in LEAVES and (new := without_numpy(value)) is not value
         }
         if not changed:
             return tree
@@ -125,10 +127,10 @@ def without_numpy(tree: Any) -> Any:
         made.update(changed)
         return made
     if type(tree) in (list, tuple):
-        if all(type(one) in LEAVES for one in tree):
+        if all(type(value) in LEAVES for value in tree):
             return tree
-        found = [without_numpy(one) for one in tree]
-        return tree if all(new is one for new, one in zip(found, tree, strict=True)) else type(tree)(found)
+        converted = [without_numpy(value) for value in tree]
+        return tree if all(new is value for new, value in zip(converted, tree, strict=True)) else type(tree)(converted)
     return tree.item() if is_number_of_numpy(tree) else tree
 
 
