@@ -137,7 +137,7 @@ class Committer:
                     raise
         line = choose.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
         if line and place.rank == 0:
-            report.log_line(line, warn=True)
+            report.log_to_agent(line, warn=True)
         values = restored.values
         saved = {name: value for name, value in values.get("values", {}).items() if name not in self._parts}
         data.values.update(on_its_device(saved, data.values))
@@ -230,7 +230,7 @@ class Committer:
             return  # The step was saved before the planned stop.
         if not (self._here.alone or error is self._handled or isinstance(error, SystemExit | None)):
             if self._saved_step != step:
-                report.log_line(
+                report.log_to_agent(
                     f"step {step} is not saved on the way out of {type(error).__name__}: rank {self._here.rank} would "
                     "wait for ranks that are elsewhere; what was saved before stays",
                     warn=True,
@@ -297,7 +297,7 @@ class Committer:
         if place.rank == 0:
             shared_folder.remove_token(folder, token)
             if blind:
-                report.log_line(shared_folder.not_shared(reports[0][0], folder.absolute(), blind), warn=True)
+                report.log_to_agent(shared_folder.not_shared(reports[0][0], folder.absolute(), blind), warn=True)
 
     def _say_saved(self, step: int, folder: Any) -> None:
         """From the saver's thread: a checkpoint is complete."""
@@ -327,7 +327,7 @@ class Committer:
             self._board.leave(self._here.rank, self._here.world_size)
             shutdown.waited()
         if self._here.rank == 0:
-            report.log_line(f"step {step} is saved; the workers leave: {word.reason}")
+            report.log_to_agent(f"step {step} is saved; the workers leave: {word.reason}")
         raise SystemExit(LEAVING)
 
 

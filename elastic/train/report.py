@@ -193,7 +193,7 @@ def report(step: int | None = None, loss: Any = None, *, total: int | None = Non
     this_process.report(step, loss, metrics, total)
 
 
-def log_line(text: str, *, warn: bool = False) -> None:
+def log_to_agent(text: str, *, warn: bool = False) -> None:
     """Say something once, in one line; never fails. `warn`: also with --quiet."""
     text = truncate_text(" ".join(text.splitlines()))
     channel = end()

@@ -95,8 +95,8 @@ def test_an_agent_that_hangs_up_while_memory_is_asked_for_leaves_the_worker_alon
 
 def says_too_much() -> None:
     elastic.init()
-    report.log_line("one line\n" + "x" * 2 * TEXT_MAX)
-    report.log_line("and a name with odd bytes: " + os.fsdecode(b"a\xff"))
+    report.log_to_agent("one line\n" + "x" * 2 * TEXT_MAX)
+    report.log_to_agent("and a name with odd bytes: " + os.fsdecode(b"a\xff"))
 
 
 def test_a_line_that_is_too_long_is_cut_and_the_agent_goes_on_listening() -> None:

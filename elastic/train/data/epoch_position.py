@@ -90,7 +90,7 @@ class EpochPosition(Generic[Loop]):
         """
         if epoch != self._epoch:
             if epoch < self._restored and rank_and_world(*self._place)[0] == 0:
-                report.log_line(
+                report.log_to_agent(
                     f"{type(self).__name__}: epoch {epoch} begins, though the checkpoint was in {self._restored}; "
                     "loop over elastic.epochs(state, n), or from the sampler's own epoch on, to do no epoch again",
                     warn=True,

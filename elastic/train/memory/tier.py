@@ -125,7 +125,7 @@ class MemoryTier:
         ended = time.perf_counter()
         line = self._toll.line(began, ended)
         if line and self._rank == 0:
-            report.log_line(line, warn=True)
+            report.log_to_agent(line, warn=True)
         return ended - began
 
     @property
@@ -137,12 +137,12 @@ class MemoryTier:
         if self._end is None:
             self._refused = "the memory tier is off: there is no agent to keep memory; start with elastic-launch"
             if self._rank == 0:
-                report.log_line(self._refused)
+                report.log_to_agent(self._refused)
         if sharded and self._rings:
             self._together = b"on" in byte_collectives.gather(b"" if self._refused else b"on", self._group)
         self.on = self._together or not self._refused
         if sharded and self._bare and self._rank == 0 and self.on:
-            report.log_line(
+            report.log_to_agent(
                 "shards have no copy on another node (memory_copies=0): a lost node is served from disk", warn=True
             )
 
@@ -199,7 +199,7 @@ class MemoryTier:
     def _give_up(self, why: str) -> None:
         """Keep nothing from now on; what was kept would only grow old."""
         self._refused = why
-        report.log_line(f"rank {self._rank} keeps no copy in memory: {why}", warn=True)
+        report.log_to_agent(f"rank {self._rank} keeps no copy in memory: {why}", warn=True)
         for name in ("node", self._own_name):
             if name in self._used:
                 self._pair(name).drop()
@@ -220,7 +220,7 @@ class MemoryTier:
     def _say_once(self, line: str) -> None:
         if line not in self._told:
             self._told.add(line)
-            report.log_line(line, warn=True)
+            report.log_to_agent(line, warn=True)
 
     # The way back.
 
@@ -238,7 +238,7 @@ class MemoryTier:
         if isinstance(result, AgreedStep):
             return result
         if self._rank == 0 and any(rank_states.held for rank_states in holdings):
-            report.log_line(f"memory cannot serve: {result.why}")
+            report.log_to_agent(f"memory cannot serve: {result.why}")
         return None
 
     def fetch(

@@ -25,7 +25,7 @@ from elastic.train.comm.broadcast_tree import broadcast_trees
 from elastic.train.memory.step_agreement import AgreedStep, RankStates
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.process_group.topology import Topology, host
-from elastic.train.report import log_line
+from elastic.train.report import log_to_agent
 from elastic.train.restore import choose, initial_state, messages, rollback
 from elastic.train.restore.choose import DamagedCheckpoint, RestoreReport, VisibleCheckpoint
 from elastic.train.restore.messages import RestoreMessage, RestoreStart
@@ -318,7 +318,7 @@ class Restorer:
 
     def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:
-            log_line(text, warn=warn)
+            log_to_agent(text, warn=warn)
 
 
 def _blind() -> RestoreReport:
