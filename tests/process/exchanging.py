@@ -8,8 +8,8 @@ import torch
 
 from elastic.errors import CheckpointError
 from elastic.train.comm import redistribute as module
-from elastic.train.comm.chunks import Box
 from elastic.train.comm.redistribute import TensorPiece, as_bytes, exchange
+from elastic.train.comm.tensor_boxes import Box
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.errors import TensorsMissing
-from elastic.train.comm.chunks import Box, Transfer, overlap, plan_transfers, split, subtract
+from elastic.train.comm.tensor_boxes import Box, Transfer, overlap, plan_transfers, split, subtract
 
 Cell = tuple[int, ...]
 

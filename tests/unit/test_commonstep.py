@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from elastic.train.comm.chunks import Box
+from elastic.train.comm.tensor_boxes import Box
 from elastic.train.memory.slot import SlotContent, SlotHead, TensorLeaf
 from elastic.train.memory.step_agreement import (
     AgreedStep,

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.train.comm.chunks import Box
+from elastic.train.comm.tensor_boxes import Box
 from elastic.train.memory.slot import (
     ALIGNED_BYTES,
     DATA_AT,

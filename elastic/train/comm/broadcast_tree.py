@@ -9,8 +9,8 @@ import msgspec
 import torch
 
 from elastic.train.comm import byte_collectives
-from elastic.train.comm.chunks import Box
 from elastic.train.comm.redistribute import TensorPiece, exchange
+from elastic.train.comm.tensor_boxes import Box
 from elastic.train.statedict import tree
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from elastic.train.comm.chunks import Box
+from elastic.train.comm.tensor_boxes import Box
 
 
 class LocalShards:

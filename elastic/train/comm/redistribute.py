@@ -1,6 +1,6 @@
 """Tensors between ranks: everybody says what it has and what it needs, and gets what it needs.
 
-Who sends what to whom is planned by `elastic.train.comm.chunks`, the same on every rank. The bytes go over a gloo
+Who sends what to whom is planned by `elastic.train.comm.tensor_boxes`, the same on every rank. The bytes go over a gloo
 group, from and to CPU memory; nothing is pickled. Parts of one rank for another that are small travel together. The
 messages of all ranks have one order, and a rank that has enough of them on the way waits for its oldest, so no two
 ranks ever wait for each other.
@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from elastic.errors import TensorsDiffer
 from elastic.train.comm import byte_collectives
-from elastic.train.comm.chunks import Box, Transfer, overlap, plan_transfers, split
+from elastic.train.comm.tensor_boxes import Box, Transfer, overlap, plan_transfers, split
 
 MESSAGE_BYTES_MAX = 64 << 20
 """Bytes of one message."""

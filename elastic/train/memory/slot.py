@@ -27,7 +27,7 @@ import msgspec
 import torch
 
 from elastic._decode import UNREADABLE
-from elastic.train.comm.chunks import Box
+from elastic.train.comm.tensor_boxes import Box
 
 DATA_AT = 4096
 ALIGNED_BYTES = 64

@@ -21,7 +21,7 @@ from typing import Final, Literal
 import msgspec
 
 from elastic.errors import TensorsMissing
-from elastic.train.comm.chunks import Box, plan_transfers
+from elastic.train.comm.tensor_boxes import Box, plan_transfers
 from elastic.train.memory.slot import SlotContent, SlotHead
 
 TRUNK_HEAD_BYTES: Final = 8

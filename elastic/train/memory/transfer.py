@@ -17,9 +17,9 @@ import torch
 
 from elastic.errors import CheckpointDamaged, TensorsMissing
 from elastic.train.comm import byte_collectives
-from elastic.train.comm.chunks import Box
 from elastic.train.comm.local_shard import LocalShards
 from elastic.train.comm.redistribute import TensorPiece, exchange
+from elastic.train.comm.tensor_boxes import Box
 from elastic.train.memory.slot import SlotContent, TensorLeaf
 from elastic.train.memory.step_agreement import TRUNK_HEAD_BYTES, RankStates, StoredState
 from elastic.train.statedict import tree
