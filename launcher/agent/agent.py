@@ -287,7 +287,7 @@ class Agent:
             if self._exit_code is not None:
                 await self._timeline.close(CLOSING_LIMIT_S)
                 await asyncio.gather(
-                    *(one.settle(CLOSING_LIMIT_S) for one in (self._history, self._saved, self._course))
+                    *(publisher.settle(CLOSING_LIMIT_S) for publisher in (self._history, self._saved, self._course))
                 )
                 raise _AgentFinished
             self._plan_wake()

@@ -97,16 +97,16 @@ class CheckpointPublisher:
     async def _write(self, word: _PendingCheckpoint) -> None:
         """Write unless the store has a newer word; one that cannot be read is replaced."""
         key, incarnation = self._keys.saved, encode(word.incarnation)
-        mine = Compare.equals(self._keys.incarnation, incarnation)
+        same_job = Compare.equals(self._keys.incarnation, incarnation)
         for _ in range(TRIES_MAX):
-            found = await self._store.list(KeyRange.key(self._keys.incarnation))
-            if [entry.value for entry in found.entries] != [incarnation]:
+            stored = await self._store.list(KeyRange.key(self._keys.incarnation))
+            if [entry.value for entry in stored.entries] != [incarnation]:
                 return  # Another store, or it came back empty: it does not know the job whose checkpoint this is.
             entries = (await self._store.list(KeyRange.key(key))).entries
             if entries and not word.saved.replaces(self._read(entries[0].value)):
                 return
             same = Compare.modified(key, entries[0].mod_revision if entries else 0)
-            if (await self._store.txn((mine, same), (Put(key, encode(word.saved)),))).succeeded:
+            if (await self._store.txn((same_job, same), (Put(key, encode(word.saved)),))).succeeded:
                 self._narrator.detail(f"the checkpoint of step {word.saved.step} is the job's newest")
                 return
 

@@ -154,10 +154,10 @@ class CurvePublisher:
             if result.succeeded:
                 self._revision = result.revision
                 return
-            job, found = result.reads
+            job, entries = result.reads
             if [entry.value for entry in job] != [incarnation]:
                 return
-            self._know(found)
+            self._know(entries)
 
     def _know(self, entries: tuple[KeyValue, ...]) -> None:
         """Go on with what stands there; what cannot be read is replaced."""

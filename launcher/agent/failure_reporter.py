@@ -118,7 +118,7 @@ class FailureReporter:
 
     async def _outcomes(self, g: int) -> dict[str, StoredDocument[Outcome]]:
         """What the nodes have recorded, and what this one has not recorded yet."""
-        found: dict[str, StoredDocument[Outcome]] = {}
+        outcomes: dict[str, StoredDocument[Outcome]] = {}
         revision = 0
         try:
             async with asyncio.timeout(LISTING_S):
@@ -130,12 +130,12 @@ class FailureReporter:
             revision = listing.revision
             entries = {entry.key: entry for entry in listing.entries}
             view = ViewReader(self._keys).read(entries, revision, complete=False, follows=None)
-            found = {node: stored for (_, node), stored in view.outcomes.items()}
+            outcomes = {node: stored for (_, node), stored in view.outcomes.items()}
         facts = self._core.facts
         wanted, me = facts.outcome_wanted, facts.me.node
-        if wanted is not None and wanted[0] == g and wanted[1].ended is OutcomeKind.FAILED and me not in found:
-            found[me] = StoredDocument(wanted[1], revision + 1, revision + 1)
-        return found
+        if wanted is not None and wanted[0] == g and wanted[1].ended is OutcomeKind.FAILED and me not in outcomes:
+            outcomes[me] = StoredDocument(wanted[1], revision + 1, revision + 1)
+        return outcomes
 
     def _before(self, g: int) -> Predecessor:
         generation = self._core.facts.generation

@@ -61,7 +61,7 @@ class HistoryWriter:
             finally:
                 self._events.task_done()
 
-    async def beginning(self, found: Recovery) -> history.HistoryEvent | None:
+    async def beginning(self, recovery: Recovery) -> history.HistoryEvent | None:
         """What another node noted of how a recovery of this one began; None if it is not there in a second."""
         for pause_s in LOOK_AFTER_S:
             await asyncio.sleep(pause_s)
@@ -70,7 +70,7 @@ class HistoryWriter:
             except StoreError as error:
                 self._narrator.detail(f"the history cannot be read: {error}")
                 continue
-            if (noted := history.beginning(events, found, self._node)) is not None:
+            if (noted := history.beginning(events, recovery, self._node)) is not None:
                 return noted
         return None
 

@@ -143,10 +143,10 @@ class InspectServer:
                 await self._tell_log(asker, question)
             case StacksQuestion():
                 async with self._stacks_turn:
-                    found = await self._stacks(question)
-                if isinstance(found, StackText) and len(data := found.text.encode(errors="replace")) > STACKS_BYTES:
-                    found = StackText(f"{data[:STACKS_BYTES].decode(errors='ignore')}\n… (cut here)", found.how)
-                await asker.say(found)
+                    reply = await self._stacks(question)
+                if isinstance(reply, StackText) and len(data := reply.text.encode(errors="replace")) > STACKS_BYTES:
+                    reply = StackText(f"{data[:STACKS_BYTES].decode(errors='ignore')}\n… (cut here)", reply.how)
+                await asker.say(reply)
 
     def _follows(self) -> bool:
         """Count the asker whose task this is as a follower, until it hangs up; False if there are too many."""

@@ -52,7 +52,7 @@ class RecoveryReporter:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._asking: set[asyncio.Task[None]] = set()
-        self.on_own: Callable[[Recovery], None] = lambda found: None
+        self.on_own: Callable[[Recovery], None] = lambda recovery: None
         """Hears of each recovery that is over on this node, whoever tells of it."""
         talk.followers.append(self._heard)
 
@@ -78,10 +78,10 @@ class RecoveryReporter:
         """Tell what is known of a recovery that nobody will see the end of: this agent ends, within `limit_s`."""
         if self._timer is not None:
             self._timer.cancel()
-        while (found := self._timeline.take(self._clock())) is not None:
-            self._tell(found)
-        if (found := self._timeline.end()) is not None:
-            self._tell(found)
+        while (recovery := self._timeline.take(self._clock())) is not None:
+            self._tell(recovery)
+        if (recovery := self._timeline.end()) is not None:
+            self._tell(recovery)
         if self._asking:
             _, late = await asyncio.wait(self._asking, timeout=limit_s)
             for task in late:

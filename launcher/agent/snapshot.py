@@ -43,7 +43,7 @@ def snapshot(
         lease_age_s=now - refreshed_at if math.isfinite(refreshed_at) else None,
         right_s=facts.run_until - now if facts.run_until > now else None,
         waits=truncate_text(waits, WORDS_MAX),
-        workers=tuple(one.at(now) for one in workers.seen.values()),
+        workers=tuple(worker.at(now) for worker in workers.seen.values()),
     )
 
 

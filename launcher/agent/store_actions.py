@@ -211,9 +211,9 @@ class StoreActions:
                 self._bear(error)
             self._put(ae.PredecessorFound(before, None, failed=True))
             return
-        found = listing.entries[0] if listing.entries else None
-        node = found.key.removeprefix(self._keys.members) if found is not None else None
-        self._put(ae.PredecessorFound(before, node, found.create_revision if found is not None else 0))
+        predecessor = listing.entries[0] if listing.entries else None
+        node = predecessor.key.removeprefix(self._keys.members) if predecessor is not None else None
+        self._put(ae.PredecessorFound(before, node, predecessor.create_revision if predecessor is not None else 0))
 
     async def _look_up(self, node: str) -> None:
         try:
@@ -238,7 +238,7 @@ class StoreActions:
         self._narrator.detail(f"lease {lease.id:x} of {lease.ttl_s:g} s")
         self._lease = lease.id
         self._put(ae.LeaseGranted(lease.id, lease.ttl_s, sent_at))
-        kept = session.Session(
+        new_session = session.Session(
             self._store,
             lease,
             self._keys.member(self._node),
@@ -246,8 +246,8 @@ class StoreActions:
             on_event=lambda event: self._session_event(lease.id, event),
             read_every=self._read_every,
         )
-        self._on_session(kept)
-        self._session = self._begin(kept.run())
+        self._on_session(new_session)
+        self._session = self._begin(new_session.run())
 
     async def _revoke(self, lease: int) -> None:
         """End a lease. A store that does not answer is asked again: while a dead node's key stands its gate waits."""

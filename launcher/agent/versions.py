@@ -61,8 +61,8 @@ def _wheel(name: str) -> str:
     at each start of a node.
     """
     for place in sys.path:
-        for found in Path(place or os.curdir).glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"):
-            with contextlib.suppress(OSError), found.open(encoding="utf-8", errors="replace") as lines:
+        for metadata_file in Path(place or os.curdir).glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"):
+            with contextlib.suppress(OSError), metadata_file.open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
                     if line.startswith("Version:"):
                         return line.removeprefix("Version:").strip()

@@ -148,10 +148,10 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     parser.add_argument("--server", default=inside, help="the API server; inside a pod it is known")
     parser.add_argument("--token_file", type=Path, default=ACCOUNT / "token")
     parser.add_argument("--ca_file", type=Path, default=ACCOUNT / "ca.crt")
-    found = parser.parse_args(argv)
-    if not found.server:
+    arguments = parser.parse_args(argv)
+    if not arguments.server:
         parser.error("this is no pod of Kubernetes; name the API server with --server https://HOST:PORT")
-    return found
+    return arguments
 
 
 async def _run(asked: argparse.Namespace) -> None:

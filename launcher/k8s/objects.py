@@ -85,29 +85,32 @@ class ApiErrorBody(msgspec.Struct, frozen=True):
 def view_of(job: KubeJob, pods: Sequence[Pod]) -> ScalingView:
     """The Job as `decide` sees it."""
     size = job.spec.completions or 0
-    found: dict[str, set[int]] = {"running": set(), "waiting": set()}
+    by_state: dict[str, set[int]] = {"running": set(), "waiting": set()}
     done = _indexes(job.status.completed_indexes, size) | _indexes(job.status.failed_indexes, size)
     for pod in pods:
         text = pod.metadata.annotations.get(INDEX, "")
         if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) >= size:
             continue
         without = any(
-            one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
-            for one in pod.status.conditions
+            condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"
+            for condition in pod.status.conditions
         )
         if pod.status.phase == "Succeeded":
             done.add(int(text))
         elif pod.metadata.deletion_timestamp is None and pod.status.phase == "Running":
-            found["running"].add(int(text))
+            by_state["running"].add(int(text))
         elif pod.metadata.deletion_timestamp is None and pod.status.phase == "Pending" and without:
-            found["waiting"].add(int(text))
+            by_state["waiting"].add(int(text))
     return ScalingView(
         size=size,
-        running=frozenset(found["running"] - done),
-        waiting=frozenset(found["waiting"] - done),
+        running=frozenset(by_state["running"] - done),
+        waiting=frozenset(by_state["waiting"] - done),
         done=frozenset(done),
         wanted=job.metadata.annotations.get(WANTED, "").strip(),
-        ended=any(one.type in ("Complete", "Failed") and one.status == "True" for one in job.status.conditions),
+        ended=any(
+            condition.type in ("Complete", "Failed") and condition.status == "True"
+            for condition in job.status.conditions
+        ),
         suspended=job.spec.suspend,
     )
 

@@ -89,9 +89,9 @@ def decide(
             return ResizeJob(size, f"--np allows {policy.low} to {policy.high}"), memory
 
     given_up = {index for index, start in since.items() if now - start >= policy.patience_s}
-    if kept := _kept(view, given_up, policy.low):
-        reason = f"{pods(view.size - kept)} found no machine in {policy.patience_s:g} s"
-        return ResizeJob(kept, reason), replace(memory, taken_back=now)
+    if smaller := _kept(view, given_up, policy.low):
+        reason = f"{pods(view.size - smaller)} found no machine in {policy.patience_s:g} s"
+        return ResizeJob(smaller, reason), replace(memory, taken_back=now)
     if since:
         later = [start + policy.patience_s for index, start in since.items() if index not in given_up]
         return KeepSize(f"{pods(len(since))} without a machine", min(later, default=None)), memory
@@ -100,15 +100,15 @@ def decide(
         return KeepSize(_completed(view), certain_at), memory
     if len(view.running | view.done) < view.size:
         return KeepSize(f"{len(view.running)} of {pods(view.size)} running"), memory
-    here = f"all {pods(view.size)} running"
+    state = f"all {pods(view.size)} running"
     if view.done:  # Drained by hand: their indexes are used up.
-        here = f"{len(view.running)} of {pods(view.size)} running, the others ended"
+        state = f"{len(view.running)} of {pods(view.size)} running, the others ended"
     if view.size >= policy.high:
-        return KeepSize(f"{here}, and more are not allowed"), memory
+        return KeepSize(f"{state}, and more are not allowed"), memory
     if memory.taken_back is not None and now < memory.taken_back + policy.again_s:
         until = memory.taken_back + policy.again_s
-        return KeepSize(f"{here}; there was no machine for more", until), memory
-    return ResizeJob(policy.high, here), memory
+        return KeepSize(f"{state}; there was no machine for more", until), memory
+    return ResizeJob(policy.high, state), memory
 
 
 def _remembered(view: ScalingView, memory: ScalingMemory, policy: ScalingPolicy, now: float) -> ScalingMemory:

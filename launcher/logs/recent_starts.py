@@ -101,12 +101,12 @@ class RecentStarts:
                 begins = start.size - len(data)
                 lost = max(begins - max(offset, len(start.header)), 0) if missing else 0
                 if offset < len(start.header):
-                    found, lost, behind = start.header[offset:], 0, len(start.header)
+                    piece, lost, behind = start.header[offset:], 0, len(start.header)
                 else:
                     at = max(offset, begins)
-                    found = data[at - begins : at - begins + PIECE_BYTES]
-                    behind = at + len(found)
-                return found, lost, LogPosition(start.stamp, behind)
+                    piece = data[at - begins : at - begins + PIECE_BYTES]
+                    behind = at + len(piece)
+                return piece, lost, LogPosition(start.stamp, behind)
             place = LogPosition(start.stamp, offset)
         return b"", 0, place
 

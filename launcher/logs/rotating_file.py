@@ -116,8 +116,8 @@ class WorkerLog:
             head = head[: head.rfind(b"\n") + 1] or head
             carried = os.pread(self._fd, carry_bytes, end - carry_bytes)
             carried = carried[carried.find(b"\n") + 1 :]
-        mine = _is(self._fd, self.path)  # Otherwise somebody has taken the file away, or has set it aside already.
-        if mine:
+        in_place = _is(self._fd, self.path)  # Otherwise somebody has taken the file away, or has set it aside already.
+        if in_place:
             for number in range(self._older - 1, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(_aside(self.path, number), _aside(self.path, number + 1))
@@ -125,7 +125,7 @@ class WorkerLog:
         try:
             new = _open(self.path)
         except OSError:
-            if mine:
+            if in_place:
                 os.replace(aside, self.path)
             raise
         self._go_over_to(new)

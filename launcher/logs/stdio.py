@@ -48,13 +48,13 @@ class StdioRedirect:
 
     def __enter__(self) -> Self:
         """Start the process that writes, if there is a file. Raises `ConfigError` if there can be no process."""
-        files = {fd: found for fd in STANDARD if stat.S_ISREG((found := os.fstat(fd)).st_mode)}
+        files = {fd: status for fd in STANDARD if stat.S_ISREG((status := os.fstat(fd)).st_mode)}
         if not files:
             return self
         _flush()
         for fd, file in files.items():  # Both may be the same one (`> out 2>&1`).
             self._given[fd] = os.dup(fd)
-            self._first[fd] = next(one for one, other in files.items() if os.path.samestat(file, other))
+            self._first[fd] = next(first for first, other in files.items() if os.path.samestat(file, other))
         pipes = {fd: os.pipe() for fd in sorted(set(self._first.values()))}
         for _, writer in pipes.values():
             with suppress(OSError):  # The user has too much in pipes already; it is slower, then.

@@ -174,7 +174,7 @@ def serve(
 
 
 def _obey(orders: int, answers: int, ring: RingBuffer) -> None:
-    frames, done, told, told_s = LogFrameReader(), 0, 0, time.monotonic()
+    frames, done, reported, reported_s = LogFrameReader(), 0, 0, time.monotonic()
     writer = LogWriter(lambda text, quietly: _answer(answers, LogNotice(text_bytes(text), quietly)))
     more = select.poll()
     more.register(orders, select.POLLIN)
@@ -182,11 +182,11 @@ def _obey(orders: int, answers: int, ring: RingBuffer) -> None:
         for order in frames.orders(data):
             writer.do(order, ring.piece(order.at, order.size) if isinstance(order, WriteChunk) else b"")
             done += 1
-            if (now_s := time.monotonic()) - told_s > DONE_EVERY_S or done - told >= DONE_EVERY:
-                told, told_s = done, now_s
+            if (now_s := time.monotonic()) - reported_s > DONE_EVERY_S or done - reported >= DONE_EVERY:
+                reported, reported_s = done, now_s
                 _answer(answers, LogAck(done))
-        if done > told and not more.poll(0):
-            told, told_s = done, time.monotonic()
+        if done > reported and not more.poll(0):
+            reported, reported_s = done, time.monotonic()
             _answer(answers, LogAck(done))
 
 

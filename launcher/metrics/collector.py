@@ -147,16 +147,16 @@ class MetricsCollector:
                 loss = numbers[LOSS]
                 self._loss = nan if loss is None else loss
 
-    def recovered(self, found: Recovery) -> None:
+    def recovered(self, recovery: Recovery) -> None:
         """A recovery, or a first start, is over on this node."""
-        self.meter.back(found.began + found.total_s)
-        if self._ended is not None and self._ended[0] == found.g:  # It is told late: the next change has come.
+        self.meter.back(recovery.began + recovery.total_s)
+        if self._ended is not None and self._ended[0] == recovery.g:  # It is told late: the next change has come.
             self.meter.stopped(self._ended[1])
-        if found.start:
-            self._start_s = found.total_s
+        if recovery.start:
+            self._start_s = recovery.total_s
             return
-        self._recoveries.add(found.total_s)
-        for mark, length in found.phases:
+        self._recoveries.add(recovery.total_s)
+        for mark, length in recovery.phases:
             self._phases[mark].add(length)
 
     def _stopped(self, g: int, at: float, *, well: bool = False) -> None:

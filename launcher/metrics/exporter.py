@@ -133,13 +133,13 @@ class MetricsExporter:
             case "/metrics" if self._page is not None:
                 return HttpReply(OK, *self._page.page(accept, boottime()))
             case "/healthz":
-                found = health.healthy(nursery=self._workers.nursery_lives)
+                verdict = health.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
                 running = sum(self._workers.locals.values())
-                found = health.ready(self._facts, running=running, reason=self.held())
+                verdict = health.ready(self._facts, running=running, reason=self.held())
             case _:
                 return None
-        return text_reply(OK if found.yes else UNAVAILABLE, found.words)
+        return text_reply(OK if verdict.yes else UNAVAILABLE, verdict.words)
 
     def _read(self) -> MetricsReading:
         from launcher.metrics.exposition import MetricsReading

@@ -114,7 +114,7 @@ class _Families(Collector):
             case MetricKind.HISTOGRAM:
                 histogram = HistogramMetricFamily(row.family, row.help, labels=names)
                 bounds = [*map(floatToGoString, row.buckets), "+Inf"]
-                for one in lengths:
-                    buckets = list(zip(bounds, map(float, one.counts), strict=True))
-                    histogram.add_metric((self._job_id, *one.labels), buckets, one.sum_s)
+                for distribution in lengths:
+                    buckets = list(zip(bounds, map(float, distribution.counts), strict=True))
+                    histogram.add_metric((self._job_id, *distribution.labels), buckets, distribution.sum_s)
                 return histogram

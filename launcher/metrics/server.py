@@ -62,8 +62,8 @@ class MetricsServer:
         if request.method not in METHODS:
             reply = text_reply(405, "this port only answers GET")
         else:
-            found = self._pages(request.path, request.headers.get("Accept", ""))
-            reply = found or text_reply(404, "there are /metrics, /healthz and /readyz")
+            page = self._pages(request.path, request.headers.get("Accept", ""))
+            reply = page or text_reply(404, "there are /metrics, /healthz and /readyz")
         headers = {"Content-Type": reply.content_type, "Server": "elastic-launch"}
         response = web.Response(status=reply.status, body=reply.body, headers=headers)
         if reply.status == 405:

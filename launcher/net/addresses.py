@@ -78,9 +78,9 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
     if not remote:
         return LOOPBACK
     for host, port in remote:
-        found = _route(host, port)
-        if found is not None:
-            return found
+        local_address = _route(host, port)
+        if local_address is not None:
+            return local_address
     if unknown := [host for host, _ in remote if not resolves(host)]:
         names = ", ".join(unknown)
         raise StoreUnavailable(f"this machine finds no address for {names}; check the spelling, DNS and /etc/hosts")
@@ -202,13 +202,13 @@ def nic_address(nic: str, endpoints: Sequence[str] = ()) -> str:
     owned = _interfaces()
     if nic not in owned:
         raise ConfigError(f"--nic {nic}: there is no such interface here; use one of {_listed(owned)}")
-    found = [ip for ip in owned[nic] if not ip.is_link_local]
-    if not found:
+    addresses = [ip for ip in owned[nic] if not ip.is_link_local]
+    if not addresses:
         usable = {name: ips for name, ips in owned.items() if any(not ip.is_link_local for ip in ips)}
         raise ConfigError(f"--nic {nic} has no address; is it up? Those that have one: {_listed(usable)}")
     servers = [as_ip(parse_endpoint(endpoint)[0]) for endpoint in endpoints]
     version = 6 if servers and all(ip is not None and ip.version == 6 for ip in servers) else 4
-    return str(next((ip for ip in found if ip.version == version), found[0]))
+    return str(next((ip for ip in addresses if ip.version == version), addresses[0]))
 
 
 def _interfaces() -> dict[str, list[ipaddress.IPv4Address | ipaddress.IPv6Address]]:
@@ -230,15 +230,15 @@ def _listed(owned: Mapping[str, Sequence[object]]) -> str:
 
 def candidates() -> tuple[str, ...]:
     """The addresses of this machine that other machines may be able to use."""
-    found = []
+    addresses = []
     for owned in psutil.net_if_addrs().values():
         for address in owned:
             if address.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
             ip = ipaddress.ip_address(address.address.partition("%")[0])
             if not (ip.is_loopback or ip.is_link_local):
-                found.append(str(ip))
-    return tuple(found[:CANDIDATES_MAX])
+                addresses.append(str(ip))
+    return tuple(addresses[:CANDIDATES_MAX])
 
 
 def _check_usable(host: str, source: str, servers: Sequence[tuple[str, int]]) -> None:

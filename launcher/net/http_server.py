@@ -107,11 +107,11 @@ class LimitedServer(web.Server):
         Raises `OSError`, and `UnicodeError` if `host` cannot be a name.
         """
         # Names are resolved here, without the thread that asyncio would start for it.
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         listeners: list[socket.socket] = []
         not_here: OSError | None = None
         try:
-            for family, address in dict.fromkeys((family, where) for family, *_, where in found):
+            for family, address in dict.fromkeys((family, where) for family, *_, where in address_infos):
                 both = address[0] == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
                 port = listeners[0].getsockname()[1] if listeners else port
                 at = (address[0], port, *address[2:])  # With the zone of a link-local address.
@@ -201,7 +201,7 @@ class LimitedServer(web.Server):
         if free > 0:
             return min(free, max(1, self._limits.connections // ROUNDS))
         gone = self._silent()
-        if not gone and sum(one.asked for one in self._open.values()) > self._limits.connections // 2:
+        if not gone and sum(connection.asked for connection in self._open.values()) > self._limits.connections // 2:
             gone = self._overdue()
         if not gone:
             self._round += ROUNDS_PER_PAUSE

@@ -24,7 +24,7 @@ def installed() -> tuple[str, ...]:
 
 def openblas_setters() -> list[Callable[[int], Any]]:
     """The calls that set the number of threads, of each OpenBLAS that is loaded: numpy and scipy bring their own."""
-    found = []
+    setters = []
     with open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if "openblas" in line}
     for path in sorted(paths):
@@ -34,8 +34,8 @@ def openblas_setters() -> list[Callable[[int], Any]]:
         names = [f"{prefix}openblas_set_num_threads{suffix}" for prefix in PREFIXES for suffix in SUFFIXES]
         name = next((name for name in names if hasattr(library, name)), None)
         if name is not None:
-            found.append(getattr(library, name))
-    return found
+            setters.append(getattr(library, name))
+    return setters
 
 
 def openblas_threads(env: Mapping[str, str]) -> int:

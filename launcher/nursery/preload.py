@@ -79,7 +79,7 @@ def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult
         sys.path.insert(0, folder)
     gc.disable()  # Nothing of what is imported is garbage, and looking for it takes half of the time.
     try:
-        with _one_thread_in_openblas(), _kept_output() as kept:
+        with _one_thread_in_openblas(), _kept_output() as output:
             _import_ours()
             before = dict(os.environ)
             for name in preload:
@@ -96,7 +96,7 @@ def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult
             sys.path.remove(folder)
         sys.argv = arguments
         os.umask(umask)
-    return PreloadResult(kept[0], tuple(_watched(preload)), added)
+    return PreloadResult(output[0], tuple(_watched(preload)), added)
 
 
 def stamp(path: str) -> str:
@@ -154,15 +154,15 @@ def _check_names(folder: str | None) -> None:
         spec = PathFinder.find_spec(name, [folder]) if name not in ("__main__", "launcher") else None
         if spec is None or spec.origin is None or name in sys.builtin_module_names:
             continue
-        mine = getattr(sys.modules.get(name), "__file__", None)
-        if mine is None or not os.path.samefile(mine, spec.origin):
+        loaded_from = getattr(sys.modules.get(name), "__file__", None)
+        if loaded_from is None or not os.path.samefile(loaded_from, spec.origin):
             raise NotForkSafe(f"{spec.origin} has the name of a module that the launcher uses")
 
 
 def _check_fit(who: str) -> None:
     tasks = os.listdir("/proc/self/task")
     if len(tasks) > 1:
-        names = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
+        names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
         names = names or [
             Path(f"/proc/self/task/{task}/comm").read_text(errors="replace").strip()
             for task in tasks
@@ -195,19 +195,19 @@ def _one_thread_in_openblas() -> Iterator[None]:
 @contextlib.contextmanager
 def _kept_output() -> Iterator[list[str]]:
     """Keep what is written to stdout and stderr, also by C: it belongs to no worker's log."""
-    kept = [""]
+    output = [""]
     memory, real = os.memfd_create("imports"), (os.dup(1), os.dup(2))
     _flush()
     os.dup2(memory, 1)
     os.dup2(memory, 2)
     try:
-        yield kept
+        yield output
     finally:
         _flush()
         for number, before in enumerate(real, 1):
             os.dup2(before, number)
             os.close(before)
-        kept[0] = os.pread(memory, SAID_MAX, 0).decode(errors="replace")
+        output[0] = os.pread(memory, SAID_MAX, 0).decode(errors="replace")
         os.close(memory)
 
 

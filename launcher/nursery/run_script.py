@@ -303,8 +303,8 @@ def _finalize_interpreter(known: frozenset[str]) -> None:
     del module
     gc.collect()
     for reference in left:
-        if (kept := reference()) is not None:
-            _clear(kept.__dict__)
+        if (survivor := reference()) is not None:
+            _clear(survivor.__dict__)
     gc.collect()
 
 
@@ -357,13 +357,13 @@ def _closed(stream: Any) -> bool:
 def _ignored(error: BaseException, where: object) -> None:
     """Tell an exception that nobody can catch any more."""
     error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # Without our frame.
-    told = (type(error), error, error.__traceback__)
+    exc_info = (type(error), error, error.__traceback__)
     try:
         if sys.unraisablehook is sys.__unraisablehook__:
             sys.stderr.write(f"Exception ignored in: {where!r}\n")
-            sys.__excepthook__(*told)
+            sys.__excepthook__(*exc_info)
         else:
             names = ("exc_type", "exc_value", "exc_traceback", "err_msg", "object")
-            sys.unraisablehook(types.SimpleNamespace(**dict(zip(names, (*told, None, where), strict=True))))
+            sys.unraisablehook(types.SimpleNamespace(**dict(zip(names, (*exc_info, None, where), strict=True))))
     except BaseException:  # noqa: BLE001  # There is no place left to tell it.
         return

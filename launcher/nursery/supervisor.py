@@ -266,7 +266,9 @@ class Nursery:
         if brood is None or brood.killed:
             return
         self._reap()  # Who exited by itself before this moment was not stopped by us.
-        named = {pid: one for pid, one in brood.alive.items() if not local_ranks or one in local_ranks}
+        named = {
+            pid: local_rank for pid, local_rank in brood.alive.items() if not local_ranks or local_rank in local_ranks
+        }
         fresh = {pid: local_rank for pid, local_rank in named.items() if pid not in brood.signalled}
         for pid in fresh:
             signal_group(pid, signal.SIGTERM)

@@ -87,8 +87,8 @@ def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     if not all(number.isdecimal() for number in named.values()) or environ.get(_port_wait.AGENT_STORE) == "True":
         return
     rank, world_size, port = map(int, named.values())
-    host, told = environ.get("MASTER_ADDR", ""), given.get("rank", -1)
-    rank = rank if told == -1 else told
+    host, given_rank = environ.get("MASTER_ADDR", ""), given.get("rank", -1)
+    rank = rank if given_rank == -1 else given_rank
     if host and isinstance(rank, int) and rank > 0 and 0 < port <= PORT_MAX:
         _port_wait.until_listening(host, port, world_size, LISTEN_LIMIT_S)
 

@@ -69,18 +69,20 @@ class InboundLinks:
         me = Greeting(self._me.job_id, self._me.node, secrets.token_hex(16))
         self._unproven[InboundConnection(self, connected, me, source)] = source
 
-    def proves(self, one: InboundConnection, me: Greeting, said: Prove) -> None:
+    def proves(self, connection: InboundConnection, me: Greeting, said: Prove) -> None:
         """See to it that a link is made of a good proof. Raises `LinkError` for another."""
         if said.node == self._me.node or not links.proves(self.secret_text, me, said):
-            self.complain(said.node, f"who connects from {one.source} as {said.node} cannot prove to be of this job")
+            self.complain(
+                said.node, f"who connects from {connection.source} as {said.node} cannot prove to be of this job"
+            )
             raise LinkError("it does not know the secret")
         before = self.links.get(said.node)
         if before is None and len(self.links) >= LINKS_MAX:
             raise LinkError("there are too many links")
         if before is not None:
             before.close()
-        del self._unproven[one]
-        self.links[said.node] = one
+        del self._unproven[connection]
+        self.links[said.node] = connection
         self.cut.pop(said.node, None)
         self.on_links()
 

@@ -145,7 +145,11 @@ class PeerLinks:
         if not self.secret_text:
             return
         self._let_go(
-            [name for name, one in self._watched.items() if name not in targets or targets[name][:2] != one.target[:2]]
+            [
+                name
+                for name, link in self._watched.items()
+                if name not in targets or targets[name][:2] != link.target[:2]
+            ]
         )
         for name, target in self._targets.items():
             if name in self._watched:
@@ -158,7 +162,7 @@ class PeerLinks:
         """Ask everybody that is watched and linked whether it is alive; `on_answered` tells who was, under `number`."""
         if self._closed:
             return
-        waiting = {name for name, one in self._watched.items() if one.up or one.redialling}
+        waiting = {name for name, link in self._watched.items() if link.up or link.redialling}
         for name in waiting:
             self._watched[name].send(Ping(number))
         before = self._asked.pop(number, None)
@@ -187,9 +191,9 @@ class PeerLinks:
         if self._dialled is not None:
             self._dialled.cancel()
         self._door.close(Bye())
-        for one in self._watched.values():
-            one.send(Bye())
-            one.let_go()
+        for link in self._watched.values():
+            link.send(Bye())
+            link.let_go()
         for asked in self._asked.values():
             asked.timer.cancel()
         if self._telling is not None:
@@ -241,17 +245,17 @@ class PeerLinks:
         """Wait for no answer of it."""
         self._no_answer(one.node)
 
-    def heard(self, one: PeerLink, message: LinkMessage) -> None:
+    def heard(self, link: PeerLink, message: LinkMessage) -> None:
         """Take an answer, or answer a question for a vouch."""
         match message:
             case Pong():
                 asked = self._asked.get(message.n)
-                if asked is not None and one.node in asked.waiting:
-                    asked.answered.add(one.node)
-                    self._no_answer(one.node, message.n)
+                if asked is not None and link.node in asked.waiting:
+                    asked.answered.add(link.node)
+                    self._no_answer(link.node, message.n)
             case Vouch():
-                seconds = min(self._grants(one.node, message.g), links.GRANT_MAX_S)
-                one.send(VouchGranted(message.n, message.g, max(seconds, 0.0)))
+                seconds = min(self._grants(link.node, message.g), links.GRANT_MAX_S)
+                link.send(VouchGranted(message.n, message.g, max(seconds, 0.0)))
             case _:
                 raise LinkError("it has no business to say that")
 
@@ -291,15 +295,15 @@ class PeerLinks:
     def _let_go(self, names: list[str]) -> None:
         gone = [self._watched.pop(name) for name in names]
         if gone:
-            self._queue = deque(one for one in self._queue if self._watched.get(one.node) is one)
-        for one in gone:
-            was_up = one.up
-            one.send(Bye())  # Else the member would think that this process might be dead.
-            one.let_go()
+            self._queue = deque(link for link in self._queue if self._watched.get(link.node) is link)
+        for link in gone:
+            was_up = link.up
+            link.send(Bye())  # Else the member would think that this process might be dead.
+            link.let_go()
             if was_up:
-                self.went_down(one)
-            self.closed_at.pop(one.node, None)
-            self._no_answer(one.node)
+                self.went_down(link)
+            self.closed_at.pop(link.node, None)
+            self._no_answer(link.node)
 
     def _dial_next(self) -> None:
         while self._queue and self._dialling < DIALS_MAX:

@@ -77,11 +77,11 @@ async def ask_greeting(host: str, port: int) -> Greeting:
     addresses each gets its share of the time.
     """
     async with asyncio.timeout(ASK_LIMIT_S):
-        found = await resolved(host)
-        for address in found[:-1]:
+        addresses = await resolved(host)
+        for address in addresses[:-1]:
             with suppress(OSError):
-                return await _ask(address, port, ASK_LIMIT_S / len(found))
-        return await _ask(found[-1], port, ASK_LIMIT_S)
+                return await _ask(address, port, ASK_LIMIT_S / len(addresses))
+        return await _ask(addresses[-1], port, ASK_LIMIT_S)
 
 
 async def _ask(address: str, port: int, limit_s: float) -> Greeting:
@@ -93,8 +93,8 @@ async def _ask(address: str, port: int, limit_s: float) -> Greeting:
             line = b""  # It is longer than any of ours.
         finally:
             writer.transport.abort()
-    found = read_greeting(line.removesuffix(b"\n"))
-    return Greeting(found.job_id, found.node)
+    greeting = read_greeting(line.removesuffix(b"\n"))
+    return Greeting(greeting.job_id, greeting.node)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -150,12 +150,12 @@ class PartitionWatch:
         if clock is not self._clock:
             return  # The workers are being stopped, or others run by now.
         tried = {name: member for name, member in self._members.items() if member.link}
-        found = dict(zip(tried, await asyncio.gather(*map(self._reached, tried.values())), strict=True))
+        reached = dict(zip(tried, await asyncio.gather(*map(self._reached, tried.values())), strict=True))
         self._talk.catch_up()
         if clock is not self._clock:
             return
         now = time.monotonic()
-        clock.looked([one for one in tried if found[one]], [one for one in tried if found[one] is False], now)
+        clock.looked([name for name in tried if reached[name]], [name for name in tried if reached[name] is False], now)
         late = clock.given_up(now)
         if late or clock.unreached != self._told:
             self._say(clock.unreached, late)

@@ -60,9 +60,9 @@ class ProbeResponder:
         """Try to reach the others, and write down what came of it if the probe still stands."""
         try:
             probe = read_probe(entry.value)
-            found = await check_reachable(self._keys.job_id, await self._others())
+            answer = await check_reachable(self._keys.job_id, await self._others())
             key = self._keys.answer(probe.id, self._node)
-            then: list[Operation] = [Put(key, encode(found), lease)]
+            then: list[Operation] = [Put(key, encode(answer), lease)]
             if self._answered not in ("", key):
                 then.append(Delete(KeyRange.key(self._answered)))
             done = await self._store.txn([Compare.modified(self._keys.probe, entry.mod_revision)], then)
@@ -72,19 +72,19 @@ class ProbeResponder:
             self._narrator.detail(f"a probe could not be answered: {error}")
         else:
             self._answered = key if done.succeeded else self._answered
-            bad = f", not {len(found.unreached)}" if found.unreached else ""
-            self._narrator.detail(f"elastic-ctl doctor asked: this node reaches {found.reached} others{bad}")
+            bad = f", not {len(answer.unreached)}" if answer.unreached else ""
+            self._narrator.detail(f"elastic-ctl doctor asked: this node reaches {answer.reached} others{bad}")
 
     async def _others(self) -> dict[str, Member]:
         """Every other member; of a huge job those that come next by name, and round."""
         listing = await self._store.list(KeyRange.prefix(self._keys.members))
-        found: dict[str, Member] = {}
+        others: dict[str, Member] = {}
         for entry in listing.entries:
             node = entry.key.removeprefix(self._keys.members)
             if node == self._node:
                 continue
             with suppress(DocumentError):  # It is damaged, and named elsewhere.
-                found[node] = decode(self._keys, entry.key, entry.value)
-        names = sorted(found)
+                others[node] = decode(self._keys, entry.key, entry.value)
+        names = sorted(others)
         after = sum(name < self._node for name in names)
-        return {name: found[name] for name in [*names[after:], *names[:after]][:MEMBERS_MAX]}
+        return {name: others[name] for name in [*names[after:], *names[:after]][:MEMBERS_MAX]}

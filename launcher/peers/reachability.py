@@ -42,7 +42,7 @@ async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: f
     unreached: list[UnreachedMember] = []
     reached = 0
 
-    async def one(node: str, member: Member) -> None:
+    async def check(node: str, member: Member) -> None:
         nonlocal reached
         async with gate:
             why = await why_not(job_id, node, member)
@@ -54,11 +54,11 @@ async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: f
     try:
         async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
             for node, member in members.items():
-                group.create_task(one(node, member))
+                group.create_task(check(node, member))
     except TimeoutError:
         pass
     untried = len(members) - reached - len(unreached)
-    return ProbeAnswer(reached, tuple(sorted(unreached, key=lambda one: one.node)[:UNREACHED_MAX]), untried)
+    return ProbeAnswer(reached, tuple(sorted(unreached, key=lambda member: member.node)[:UNREACHED_MAX]), untried)
 
 
 async def why_not(job_id: str, node: str, member: Member) -> str:
@@ -66,13 +66,15 @@ async def why_not(job_id: str, node: str, member: Member) -> str:
     if not member.link:
         return "it does not listen"
     try:
-        found = await listener.ask_greeting(member.host, member.link)
+        greeting = await listener.ask_greeting(member.host, member.link)
     except TimeoutError:
         return SILENT
     except (OSError, ValueError) as error:
         return reason(error, member.host)
-    if found != Greeting(job_id, node):
-        return f"another node answers there ({found.node} of job {found.job_id}); two machines may have one address"
+    if greeting != Greeting(job_id, node):
+        return (
+            f"another node answers there ({greeting.node} of job {greeting.job_id}); two machines may have one address"
+        )
     return ""
 
 

@@ -79,10 +79,10 @@ class AwsPoller:
             return self._failed("it does not answer" if answer is None else f"it answers with {answer.status}")
         self._failures = 0
         try:
-            found = self._read(answer, now) if answer.status == 200 else ()
+            findings = self._read(answer, now) if answer.status == 200 else ()
         except UNREADABLE:
             return self._failed("its answer cannot be read")
-        return self._next(found)
+        return self._next(findings)
 
     def _hear_token(self, answer: MetadataResponse | None) -> PollResult:
         if answer is not None and answer.status == 200 and TOKEN.fullmatch(answer.text):

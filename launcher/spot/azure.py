@@ -88,8 +88,10 @@ class AzurePoller:
         except UNREADABLE:
             return self._failed("its answer cannot be read")
         self._failures, self._switched_on = 0, True
-        found = tuple(one for event in events for one in self._read(event, answer, now))
-        return PollResult(found, AZURE_POLL_S, clear=not any(isinstance(one, InterruptionNotice) for one in found))
+        findings = tuple(finding for event in events for finding in self._read(event, answer, now))
+        return PollResult(
+            findings, AZURE_POLL_S, clear=not any(isinstance(finding, InterruptionNotice) for finding in findings)
+        )
 
     def _read(
         self, raw: msgspec.Raw, answer: MetadataResponse, now: float

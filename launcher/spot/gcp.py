@@ -70,9 +70,9 @@ class _MetadataValue:
         self._failures = 0
         etag = answer.headers.get("etag", "")
         self._etag = etag if TOKEN.fullmatch(etag) and etag.isalnum() else ""
-        found = self.read(answer, now)
-        clear = not any(isinstance(one, InterruptionNotice) for one in found)
-        return PollResult(found, PAUSE_S if self._etag else TROUBLE_MAX_S, clear=clear)
+        findings = self.read(answer, now)
+        clear = not any(isinstance(finding, InterruptionNotice) for finding in findings)
+        return PollResult(findings, PAUSE_S if self._etag else TROUBLE_MAX_S, clear=clear)
 
     def read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
         """What the value means."""

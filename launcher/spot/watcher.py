@@ -140,11 +140,11 @@ class SpotWatch:
             except Exception as error:  # noqa: BLE001  Whatever a server says, training goes on.
                 heard = PollResult((), PAUSE_MAX_S, f"its answer cannot be understood: {type(error).__name__}")
             self._note(watch, heard)
-            for found in heard.found:
-                if isinstance(found, InterruptionNotice):
-                    self._notice(found)
+            for finding in heard.found:
+                if isinstance(finding, InterruptionNotice):
+                    self._notice(finding)
             if not heard.trouble:
-                texts = {one.text for one in heard.found if isinstance(one, ProviderInfo)}
+                texts = {finding.text for finding in heard.found if isinstance(finding, ProviderInfo)}
                 self._remark((watch, ask.path.partition("?")[0]), texts)
             if heard.trouble or heard.pause_s:
                 self._trouble(watch, where, heard.trouble)
@@ -152,9 +152,9 @@ class SpotWatch:
 
     def _note(self, watch: MetadataPoller, heard: PollResult) -> None:
         """Whether a notice stands, as the newest answer says."""
-        notices = [one for one in heard.found if isinstance(one, InterruptionNotice)]
+        notices = [notice for notice in heard.found if isinstance(notice, InterruptionNotice)]
         if notices:
-            first = min(notices, key=lambda one: one.left_s)
+            first = min(notices, key=lambda notice: notice.left_s)
             self._standing[watch] = first, boottime() + first.left_s
         elif heard.clear:
             self._standing.pop(watch, None)

@@ -75,7 +75,7 @@ def close(fd: int) -> OSError | None:
     return None
 
 
-def keep_only(kept: Collection[int]) -> None:
+def keep_only(keep: Collection[int]) -> None:
     """Let go of all but these, in a process that was forked; 0, 1 and 2 become /dev/null.
 
     Nobody should wait for the end of a pipe because this process has it, too. What is open is looked up: the limit of
@@ -85,6 +85,6 @@ def keep_only(kept: Collection[int]) -> None:
     for fd in range(3):
         os.dup2(null, fd)
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd not in kept:
+        if fd > 2 and fd not in keep:
             with suppress(OSError):  # The one through which they were listed is closed already.
                 os.close(fd)

@@ -250,12 +250,12 @@ def _boot() -> bytes:
 
 def _prune(base: Path, keep: Path) -> None:
     """Remove free locks of long ago, and the oldest of too many. What cannot be removed stays: it does no harm."""
-    found = []
+    locks = []
     for path in base.glob("*.lock"):
         with contextlib.suppress(OSError):
-            found.append((path.stat().st_mtime, path))
-    newest = {path for _, path in sorted(found)[-FREE_MAX:]}
-    for at_s, path in found:
+            locks.append((path.stat().st_mtime, path))
+    newest = {path for _, path in sorted(locks)[-FREE_MAX:]}
+    for at_s, path in locks:
         with contextlib.suppress(OSError):
             old = time.time() - at_s > KEEP_S or path not in newest
             if path != keep and old and proven_dead(path):

@@ -33,7 +33,7 @@ def show(argv: Sequence[str]) -> None:
     if len(fields) < max(filter(None, STAT_MAP)) - 2:
         return
     places = [0 if number is None else int(fields[number - 3]) for number in STAT_MAP]
-    text = b"".join(os.fsencode(one) + b"\0" for one in argv)
+    text = b"".join(os.fsencode(argument) + b"\0" for argument in argv)
     start, room = places[ARG_START], places[ARG_END] - places[ARG_START]
     if start <= 0 or room <= 1:
         return

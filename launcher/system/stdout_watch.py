@@ -29,8 +29,8 @@ async def while_stdout_is_open(work: Coroutine[Any, Any, _Result]) -> _Result:
     finally:
         loop.remove_reader(fd)
         ended = task.done()
-        for one in (task, waiting):
-            one.cancel()
+        for future in (task, waiting):
+            future.cancel()
         await asyncio.wait({task, waiting})
     if ended:
         return task.result()

@@ -78,26 +78,26 @@ class TerminalFilter:
         return rest
 
     def _kept(self, text: str) -> bytes:
-        kept: list[str] = []
+        output: list[str] = []
         at = 0
         while at < len(text):
             match self._state:
                 case _ParserState.TEXT:
-                    at = self._text(text, at, kept)
+                    at = self._text(text, at, output)
                 case _ParserState.ESCAPE:
                     self._state = _AFTER_ESCAPE.get(text[at], _ParserState.SHORT)
                     at += self._state is not _ParserState.SHORT
                 case _ParserState.SHORT:
                     at = self._short(text, at)
                 case _ParserState.CSI:
-                    at = self._csi(text, at, kept)
+                    at = self._csi(text, at, output)
                 case _ParserState.STRING:
                     at = self._string(text, at)
-        return "".join(kept).encode("utf-8", "surrogateescape")
+        return "".join(output).encode("utf-8", "surrogateescape")
 
-    def _text(self, text: str, at: int, kept: list[str]) -> int:
+    def _text(self, text: str, at: int, output: list[str]) -> int:
         end = _end(_PLAIN, text, at)
-        kept.append(text[at:end])
+        output.append(text[at:end])
         if end < len(text):  # A control: it begins a sequence, or is left out alone.
             self._state = _BEGINS.get(text[end], _ParserState.TEXT)
             self._parameters, self._left_out = "", 0
@@ -109,7 +109,7 @@ class TerminalFilter:
         self._state = _ParserState.TEXT
         return at + ("0" <= text[at] <= "~")
 
-    def _csi(self, text: str, at: int, kept: list[str]) -> int:
+    def _csi(self, text: str, at: int, output: list[str]) -> int:
         end = _end(_PARAMETERS, text, at)
         self._parameters = (self._parameters + text[at : min(end, at + CSI_MAX + 1)])[: CSI_MAX + 1]
         if end == len(text):
@@ -118,7 +118,7 @@ class TerminalFilter:
         if not "@" <= text[end] <= "~":  # Broken off.
             return end
         if _KEPT.fullmatch(sequence := self._parameters + text[end]):
-            kept.append(f"{_ESCAPE}[{sequence}")
+            output.append(f"{_ESCAPE}[{sequence}")
             self._coloured = sequence not in ("m", "0m") if sequence[-1] == "m" else self._coloured
         return end + 1
 

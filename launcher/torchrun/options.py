@@ -115,19 +115,19 @@ def read(
 
     Reads the files that are named; raises `ConfigError`.
     """
-    found = {field: value for field, value in _options(given) if value is not None}
+    fields = {field: value for field, value in _options(given) if value is not None}
     if not endpoint.strip():
         raise ConfigError("--rdzv-endpoint is missing; write --rdzv-endpoint HOST:2379, where etcd is")
     servers = _read("--rdzv-endpoint", readers.servers, endpoint)
     job_id = _read("--rdzv-id", readers.job_id, run_id)
     host = _read("--local-addr", readers.host, local_addr) if local_addr else ""
-    way, warnings = store_access.read_access({**found, "servers": servers}, environ)
-    timeouts = {name: found.pop(name) for name in ("join_timeout_s", "close_timeout_s") if name in found}
-    _keep_alive(found)
-    if found.get("verbose") and found.get("quiet"):
+    way, warnings = store_access.read_access({**fields, "servers": servers}, environ)
+    timeouts = {name: fields.pop(name) for name in ("join_timeout_s", "close_timeout_s") if name in fields}
+    _keep_alive(fields)
+    if fields.get("verbose") and fields.get("quiet"):
         raise ConfigError("--rdzv-conf: verbose and quiet contradict each other; leave one out")
-    if "settle_s" in found:
-        found["settle_s"] = min(found["settle_s"], readers.SETTLE_MAX_S)
+    if "settle_s" in fields:
+        fields["settle_s"] = min(fields["settle_s"], readers.SETTLE_MAX_S)
     low, high = nodes
     config = Config(
         script="",  # Only torchrun knows it.
@@ -143,13 +143,13 @@ def read(
         restarts_max=readers.RESTARTS_MAX,  # torchrun counts them itself, each agent its own.
         host_cooldown_s=0.0,  # The plugin does not learn whose worker failed by itself.
         warnings=warnings,
-        **found,
+        **fields,
     )
     return RdzvSettings(config, **timeouts)
 
 
 def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    found = []
+    fields = []
     for name, value in given.items():
         if name in IGNORED:
             continue
@@ -160,21 +160,21 @@ def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if option is None:
             mend = OF_OTHERS.get(name) or f"use one of {', '.join(BY_NAME)}"
             raise ConfigError(f"--rdzv-conf {name}: --rdzv-backend elastic-etcd has no such option; {mend}")
-        found.append((option.field, _read(f"--rdzv-conf {name}", option.read, str(value))))
-    return found
+        fields.append((option.field, _read(f"--rdzv-conf {name}", option.read, str(value))))
+    return fields
 
 
-def _keep_alive(found: dict[str, Any]) -> None:
+def _keep_alive(fields: dict[str, Any]) -> None:
     """What torch's names for the patience with a silent node come to."""
-    interval_s, attempts = found.pop("interval_s", None), found.pop("attempts", None)
+    interval_s, attempts = fields.pop("interval_s", None), fields.pop("attempts", None)
     if interval_s is None and attempts is None:
         return
     if interval_s is None:
         raise ConfigError("--rdzv-conf keep_alive_max_attempt needs keep_alive_interval; or use lease_ttl instead")
-    if "lease_ttl_s" in found:
+    if "lease_ttl_s" in fields:
         raise ConfigError("--rdzv-conf lease_ttl and keep_alive_interval say the same; leave one out")
     product_s = max(math.ceil(interval_s * (attempts or ATTEMPTS)), readers.LEASE_TTL_MIN_S)
-    found["lease_ttl_s"] = _read("--rdzv-conf keep_alive_interval", readers.lease_ttl, str(product_s))
+    fields["lease_ttl_s"] = _read("--rdzv-conf keep_alive_interval", readers.lease_ttl, str(product_s))
 
 
 def _read(name: str, reader: Callable[[str], Any], text: str) -> Any:

@@ -143,9 +143,9 @@ def read_greeting(line: bytes) -> Greeting:
     fits = len(words) == 4 if version == 1 else len(words) == 5 if version == VERSION else len(words) > 4
     if words[0] != PROTOCOL or version < 1 or not fits:
         raise LinkError("something that is not elastic-launch answers there")
-    told = {"job_id": words[2], "node": words[3], "nonce": words[4] if version == VERSION else None}
+    fields = {"job_id": words[2], "node": words[3], "nonce": words[4] if version == VERSION else None}
     try:
-        return msgspec.convert(told, Greeting)
+        return msgspec.convert(fields, Greeting)
     except UNREADABLE as error:
         raise LinkError("something that is not elastic-launch answers there") from error
 

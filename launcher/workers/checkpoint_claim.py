@@ -53,13 +53,13 @@ class CheckpointClaim:
         self._timer = loop.call_later(SLOW_S, self._slow) if tries == TRIES_MAX else None
 
         def claim() -> None:
-            found: str | CheckpointError
+            result: str | CheckpointError
             try:
-                found = fence.claim(self._folder, mark)
+                result = fence.claim(self._folder, mark)
             except CheckpointError as error:
-                found = error
+                result = error
             with suppress(RuntimeError):  # The loop has ended.
-                loop.call_soon_threadsafe(self._claimed, mark, tries, found)
+                loop.call_soon_threadsafe(self._claimed, mark, tries, result)
 
         threading.Thread(target=claim, name="claim", daemon=True).start()
 
@@ -69,25 +69,25 @@ class CheckpointClaim:
             f"the checkpoint folder {self._folder} has not answered for {SLOW_S:g} s; workers that restore wait for it"
         )
 
-    def _claimed(self, mark: str, tries: int, found: str | CheckpointError) -> None:
+    def _claimed(self, mark: str, tries: int, result: str | CheckpointError) -> None:
         """What came of a try: whose the folder was, or the error."""
         if mark != self._mark:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if isinstance(found, CheckpointFenced):
-            self._narrator.warn(f"the checkpoint folder is not guarded: {found}")
-        elif isinstance(found, CheckpointError):
+        if isinstance(result, CheckpointFenced):
+            self._narrator.warn(f"the checkpoint folder is not guarded: {result}")
+        elif isinstance(result, CheckpointError):
             if tries == TRIES_MAX:
-                self._narrator.warn(f"the checkpoint folder is not guarded: {found}")
+                self._narrator.warn(f"the checkpoint folder is not guarded: {result}")
             if tries > 1:
                 self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._claim, mark, tries - 1)
         else:
             if tries < TRIES_MAX:
                 self._narrator.warn("the checkpoint folder is guarded now")
-            if found:
+            if result:
                 self._narrator.warn(
-                    f"another job ({found}) had claimed the checkpoint folder, and this one takes it back: they mix "
+                    f"another job ({result}) had claimed the checkpoint folder, and this one takes it back: they mix "
                     "their checkpoints; give each job a --checkpoint_dir of its own"
                 )

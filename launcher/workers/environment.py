@@ -107,7 +107,7 @@ class LaunchContext:
 
 
 def worker_environment(
-    told: LaunchContext,
+    context: LaunchContext,
     *,
     m_id: int,
     local_rank: int,
@@ -122,14 +122,14 @@ def worker_environment(
     leaves the choice to what the agent's environment says. With `one_card` each worker sees its own alone. `no_card`
     says that there is none on this node.
     """
-    generation = told.generation
+    generation = context.generation
     slots, nodes = generation.slots, len(generation.members)
     place = generation.members[m_id]
     rank, world_size = m_id * slots + local_rank, generation.world_size
-    master_host, master_port = parse_endpoint(told.master)
+    master_host, master_port = parse_endpoint(context.master)
 
-    made = inheritable_env(told.base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
-    made |= told.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
+    made = inheritable_env(context.base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
+    made |= context.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
     made |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
@@ -156,9 +156,9 @@ def worker_environment(
     if cards:
         made["CUDA_VISIBLE_DEVICES"] = cards[local_rank] if one_card else ",".join(cards)
         made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
-    made |= told.lists
-    made |= told.proxies
-    wished = default_env(slots, told.interface)
+    made |= context.lists
+    made |= context.proxies
+    wished = default_env(slots, context.interface)
     if no_card:
         wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
     return wished | made

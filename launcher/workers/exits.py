@@ -128,10 +128,10 @@ def startup_error(code: int, lines: Sequence[str]) -> str:
     shown = [_RANK_PREFIX.sub("", line) for line in without_noise(lines)]
     if code == USAGE_CODE and any(_USAGE.match(line) for line in shown):
         return shown[-1][:STARTUP_MAX]
-    found = uncaught(shown) if code > 0 else None
-    if found is None or not found.fatal or found.group or not _CANNOT_START.match(shown[found.line]):
+    exception = uncaught(shown) if code > 0 else None
+    if exception is None or not exception.fatal or exception.group or not _CANNOT_START.match(shown[exception.line]):
         return ""
-    return shown[found.line][:STARTUP_MAX]
+    return shown[exception.line][:STARTUP_MAX]
 
 
 def raised_exception(tail: Sequence[str]) -> str:

@@ -393,19 +393,19 @@ class WorkerGroup:
         running = self._running
         if running is None or running.g != g:
             return
-        late = [one for one in late if one.local_rank in running.waiting]
-        running.hanging = {one.local_rank for one in late}
-        found = []
-        for one in late:
-            spec = running.specs[one.local_rank]
-            lines = self._last_lines(one.local_rank)
+        late = [worker for worker in late if worker.local_rank in running.waiting]
+        running.hanging = {worker.local_rank for worker in late}
+        failures = []
+        for worker in late:
+            spec = running.specs[worker.local_rank]
+            lines = self._last_lines(worker.local_rank)
             limit_s, log = self._config.hang_timeout_s, _log(spec)
             exit_ = exits.hung_exit(
-                spec.rank, log, lines, limit_s, one.step, shown=one.shown, frozen=one.frozen, role=spec.role
+                spec.rank, log, lines, limit_s, worker.step, shown=worker.shown, frozen=worker.frozen, role=spec.role
             )
-            found.append(exit_)
-        if found:
-            self._put(WorkersHung(g, tuple(found)))
+            failures.append(exit_)
+        if failures:
+            self._put(WorkersHung(g, tuple(failures)))
 
     def unreached(self, g: int, local_ranks: Iterable[int], nodes: Sequence[str]) -> tuple[WorkerExit, ...]:
         """How these workers of generation `g` failed, if they run: they wait, and `nodes` cannot be reached."""
@@ -430,11 +430,11 @@ class WorkerGroup:
         running = self._running
         if running is None or running.g != g:
             return ()
-        found = []
+        failures = []
         for local in running.waiting.intersection(local_ranks):
             spec = running.specs[local]
-            found.append(how(spec, self._last_lines(local)))
-        return tuple(sorted(found, key=lambda exit_: exit_.rank))
+            failures.append(how(spec, self._last_lines(local)))
+        return tuple(sorted(failures, key=lambda exit_: exit_.rank))
 
     def _last_lines(self, local_rank: int) -> tuple[str, ...]:
         """What a worker that runs has said last."""

@@ -68,24 +68,24 @@ def cluster_spec_document(generation: Generation) -> bytes:
         "generation": generation.g,
         "revision": generation.rev,
         "servers": _by_index(servers),
-        "workers": [{"index": one.seat.index, "endpoint": _endpoint(one)} for one in workers],
-        "heters": [{"index": one.seat.index, "endpoint": _endpoint(one)} for one in heters],
+        "workers": [{"index": task.seat.index, "endpoint": _endpoint(task)} for task in workers],
+        "heters": [{"index": task.seat.index, "endpoint": _endpoint(task)} for task in heters],
     }
     return msgspec.json.encode(document) + b"\n"
 
 
 def ps_environment(
-    told: LaunchContext, *, place: GenerationMember, seat_index: int, roster_file: str, error_file: str
+    context: LaunchContext, *, place: GenerationMember, seat_index: int, roster_file: str, error_file: str
 ) -> dict[str, str]:
     """The whole environment of the process with the seat `place.seats[seat_index]`.
 
-    The master in `told` is on the node of server 0. `error_file` is where torch's @record may write.
+    The master in `context` is on the node of server 0. `error_file` is where torch's @record may write.
     """
-    generation, master = told.generation, told.master
+    generation, master = context.generation, context.master
     seat, port = place.seats[seat_index], place.ports[seat_index]
     serving, workers, heters = _task_assignments(generation)
-    made = inheritable_env(told.base, OF_SOME)
-    made |= told.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
+    made = inheritable_env(context.base, OF_SOME)
+    made |= context.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
     made |= {
         "ELASTIC_ROLE": str(seat.role),
         "ELASTIC_INDEX": str(seat.index),
@@ -105,10 +105,10 @@ def ps_environment(
     if seat.role is Role.SERVER:
         made["PADDLE_CURRENT_IP"] = place.host
     else:
-        made |= _ranks(generation, place, seat_index, _gpus(told.base))
+        made |= _ranks(generation, place, seat_index, _gpus(context.base))
         made |= _meeting(generation, master)
-    made |= told.proxies
-    return {"PADDLE_WITH_GLOO": "0"} | default_env(len(place.seats), told.interface) | made
+    made |= context.proxies
+    return {"PADDLE_WITH_GLOO": "0"} | default_env(len(place.seats), context.interface) | made
 
 
 def _task_assignments(
@@ -121,12 +121,12 @@ def _lists(
     servers: Sequence[TaskAssignment], workers: Sequence[TaskAssignment], heters: Sequence[TaskAssignment]
 ) -> dict[str, str]:
     """Who is where, with commas. A server's place in its list is its index, so that a vacant seat leaves a gap."""
-    hosts = {one.seat.index: one.host for one in servers}
+    hosts = {server.seat.index: server.host for server in servers}
     made = {
         "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(_by_index(servers)),
         "PADDLE_PSERVER_IPS": ",".join(hosts.get(index, "") for index in range(_count(servers))),
     }
-    ports = {one.port for one in servers}
+    ports = {server.port for server in servers}
     if len(ports) == 1:
         made["PADDLE_PSERVER_PORT"] = str(*ports)
     made |= dict.fromkeys(LISTS, ",".join(map(_endpoint, workers)))
@@ -140,13 +140,13 @@ def _ranks(generation: Generation, place: GenerationMember, seat_index: int, car
     """What torchrun tells its workers. Workers come first in the order of ranks, then heterogeneous workers."""
     seat = place.seats[seat_index]
     workers, heters = _count(generation.seated(Role.WORKER)), _count(generation.seated(Role.HETER))
-    here = [number for number, one in enumerate(place.seats) if one.role is not Role.SERVER]
-    local_rank = here.index(seat_index)
+    trainers = [number for number, task in enumerate(place.seats) if task.role is not Role.SERVER]
+    local_rank = trainers.index(seat_index)
     return {
         "RANK": str(seat.index if seat.role is Role.WORKER else workers + seat.index),
         "WORLD_SIZE": str(workers + heters),
         "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(len(here)),
+        "LOCAL_WORLD_SIZE": str(len(trainers)),
         "GROUP_RANK": str(generation.index(place.node) or 0),
         "GROUP_WORLD_SIZE": str(len(generation.members)),
         "ROLE_RANK": str(seat.index),

@@ -57,14 +57,14 @@ class SpecBuilder:
             self._interface = addresses.interface_now(self._interface, self._known)
         if seats := generation.members[action.m_id].seats:
             return {at: self._seat(action, learned, at) for at in range(len(seats))}
-        told = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)
-        return {local: self._worker(action, told, local) for local in range(generation.slots)}
+        context = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)
+        return {local: self._worker(action, context, local) for local in range(generation.slots)}
 
-    def _worker(self, action: StartWorkers, told: LaunchContext, local: int) -> WorkerSpec:
+    def _worker(self, action: StartWorkers, context: LaunchContext, local: int) -> WorkerSpec:
         generation, config = action.generation, self._config
         rank = action.m_id * generation.slots + local
         environment = worker_environment(
-            told,
+            context,
             m_id=action.m_id,
             local_rank=local,
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
@@ -107,7 +107,7 @@ class SpecBuilder:
             error_file=str(self._private / f"error.{generation.g}.{name}.json"),
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
-        first = next((number for number, one in enumerate(place.seats) if one.role is not Role.SERVER), -1)
+        first = next((number for number, task in enumerate(place.seats) if task.role is not Role.SERVER), -1)
         console = config.console
         shown = (
             console == "all"

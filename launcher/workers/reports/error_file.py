@@ -35,11 +35,11 @@ def said(data: bytes) -> tuple[str, ...]:
     message = _of(document, "message")
     stack = _of(_of(message, "extraInfo"), "py_callstack")
     text = message if isinstance(message, str) else _of(message, "message")
-    found = _lines(stack)
+    stack_lines = _lines(stack)
     words = _lines(text)
-    if not words or words[0] in found:
-        return found
-    return (*found, *words)
+    if not words or words[0] in stack_lines:
+        return stack_lines
+    return (*stack_lines, *words)
 
 
 def _lines(text: Any) -> tuple[str, ...]:

@@ -25,9 +25,9 @@ def read_step(path: str | os.PathLike[str]) -> int:
         return -1
     try:
         text = os.read(fd, BYTES_MAX) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-        found = int(text)
+        step = int(text)
     except (OSError, ValueError):
         return -1
     finally:
         descriptors.close(fd)
-    return found if -1 <= found <= STEP_MAX else -1
+    return step if -1 <= step <= STEP_MAX else -1

@@ -38,35 +38,37 @@ OWN_SIGNAL: Final = signal.SIGRTMAX
 
 
 async def stacks(
-    one: TrackedProcess, heard: WorkerReport | None, log: WorkerStartLog | None
+    process: TrackedProcess, heard: WorkerReport | None, log: WorkerStartLog | None
 ) -> StackText | InspectRefusal:
     """The stacks of a process, or why there are none. `log` is that of its start, `heard` what it has said."""
-    name = process_name(one.role, one.index)
-    if one.state is WorkerState.EXITED or not one.pid or log is None:
-        how = f" ({one.detail})" if one.detail else ""
+    name = process_name(process.role, process.index)
+    if process.state is WorkerState.EXITED or not process.pid or log is None:
+        how = f" ({process.detail})" if process.detail else ""
         return InspectRefusal(f"{name} does not run now{how}: it has no stacks")
-    if is_frozen(one.pid):
+    if is_frozen(process.pid):
         return InspectRefusal(
-            f"{name} (pid {one.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks"
+            f"{name} (pid {process.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks"
         )
     before = log.said
-    if (heard is not None and heard.connection is not None and heard.connection.show_stacks()) or _ask_warm(one):
+    if (heard is not None and heard.connection is not None and heard.connection.show_stacks()) or _ask_warm(process):
         if text := await _written(log, before):
-            return StackText(text, f"written by {name} itself (pid {one.pid}); its log has them, too")
-        return InspectRefusal(f"{name} (pid {one.pid}) was asked for its stacks and wrote none within {LIMIT_S:g} s")
-    return await _from_outside(name, one.pid)
+            return StackText(text, f"written by {name} itself (pid {process.pid}); its log has them, too")
+        return InspectRefusal(
+            f"{name} (pid {process.pid}) was asked for its stacks and wrote none within {LIMIT_S:g} s"
+        )
+    return await _from_outside(name, process.pid)
 
 
-def _ask_warm(one: TrackedProcess) -> bool:
+def _ask_warm(process: TrackedProcess) -> bool:
     """Have a worker that was started warm write its stacks; False if it has no handler for that."""
-    if not one.warm:
+    if not process.warm:
         return False
     try:
-        pidfd = os.pidfd_open(one.pid)
+        pidfd = os.pidfd_open(process.pid)
     except OSError:
         return False  # It has just ended.
     try:
-        if not _catches(one.pid, OWN_SIGNAL):
+        if not _catches(process.pid, OWN_SIGNAL):
             return False
         signal.pidfd_send_signal(pidfd, OWN_SIGNAL)
     except OSError:
@@ -165,14 +167,14 @@ def _shown(line: str) -> str:
 
 def stacks_in(said: bytes) -> str:
     """The stacks in what a process wrote, "" if there are none. What other threads wrote in between is left out."""
-    kept: list[str] = []
+    stack_lines: list[str] = []
     inside = False
     for line in said.decode(errors="replace").split("\n"):
         if _THREAD.match(line):
-            if kept:
-                kept.append("")
-            kept.append(_shown(line))
+            if stack_lines:
+                stack_lines.append("")
+            stack_lines.append(_shown(line))
             inside = True
         elif inside and _FRAME.match(line):
-            kept.append(_shown(line))
-    return "\n".join(kept)
+            stack_lines.append(_shown(line))
+    return "\n".join(stack_lines)

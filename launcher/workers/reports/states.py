@@ -114,25 +114,25 @@ class WorkerStates:
 
     def heard(self, local_rank: int, message: WorkerMessage, now: float) -> None:
         """One has said something."""
-        one = self.seen.get(local_rank)
-        if one is None or one.state is WorkerState.EXITED:
+        process = self.seen.get(local_rank)
+        if process is None or process.state is WorkerState.EXITED:
             return
         if isinstance(message, Progress):
-            one.steps.reported(message.step, message.metrics, now)
-        if one.state is WorkerState.STOPPING:
+            process.steps.reported(message.step, message.metrics, now)
+        if process.state is WorkerState.STOPPING:
             return
         match message:
             case WorkerHello() | PreparationOver() | JoiningGroup(missing=""):
-                one.becomes(WorkerState.RUNNING, now)
+                process.becomes(WorkerState.RUNNING, now)
             case Preparing(what):
-                one.becomes(WorkerState.PREPARING, now, what)
+                process.becomes(WorkerState.PREPARING, now, what)
             case JoiningGroup(missing):
-                one.becomes(WorkerState.JOINING, now, missing)
+                process.becomes(WorkerState.JOINING, now, missing)
             case GroupFormed():
-                one.becomes(WorkerState.IN_GROUP, now)
+                process.becomes(WorkerState.IN_GROUP, now)
             case RestoreDone(step):
-                one.becomes(WorkerState.RESTORED, now, f"step {step}" if step >= 0 else "training begins")
+                process.becomes(WorkerState.RESTORED, now, f"step {step}" if step >= 0 else "training begins")
             case Serving():
-                one.becomes(WorkerState.SERVING if one.role is Role.SERVER else WorkerState.STEPPING, now)
+                process.becomes(WorkerState.SERVING if process.role is Role.SERVER else WorkerState.STEPPING, now)
             case Progress() | FirstCommit():
-                one.becomes(WorkerState.STEPPING, now)
+                process.becomes(WorkerState.STEPPING, now)

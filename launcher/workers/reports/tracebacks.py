@@ -57,14 +57,14 @@ def excerpt(lines: Sequence[str], room: int) -> tuple[str, ...]:
     `lines` has no empty ones.
     """
     shown = without_noise(lines) or list(lines)
-    found = uncaught(shown)
+    exception = uncaught(shown)
     start = len(shown) - room
-    if found is None or start <= found.line:
+    if exception is None or start <= exception.line:
         return tuple(shown[max(start, 0) :])
-    part = _part(shown, found)
+    part = _part(shown, exception)
     left = room - len(part)
-    rest = shown[max(found.last + 1, len(shown) - left) :]
-    if len(rest) == left and found.last + 1 < len(shown) - left:
+    rest = shown[max(exception.last + 1, len(shown) - left) :]
+    if len(rest) == left and exception.last + 1 < len(shown) - left:
         rest = [LEFT_OUT, *rest[1:]]
     return (*part, *rest)
 
