@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Protocol
 from elastic.core.model import Role
 from elastic.core.text import processes_name
 from launcher.logs.console import Console
-from launcher.logs.dedup import LineDeduplicator, MergedLine
 from launcher.logs.json_format import JsonFormatter
+from launcher.text.dedup import LineDeduplicator, MergedLine
 
 LINE_BYTES: Final = 1 << 16
 """An unfinished line is held back up to this length where whole lines are shown."""
@@ -155,7 +155,7 @@ class _JsonStream(_LineStream):
 
 
 class SharedConsole:
-    """The workers that share a console. Lines that several of them say are shown once (`launcher.logs.dedup`)."""
+    """The workers that share a console. Lines that several of them say are shown once (`launcher.text.dedup`)."""
 
     def __init__(self, console: Console, node: str) -> None:
         """Nobody is there yet."""

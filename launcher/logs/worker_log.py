@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.logs.tail_buffer import TailBuffer
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import (
     UNBOUND,
@@ -18,6 +17,7 @@ from launcher.logs.writer_protocol import (
     text_bytes,
 )
 from launcher.text.sanitize import OutputTail
+from launcher.text.tail_buffer import TailBuffer
 
 
 class WorkerStartLog:

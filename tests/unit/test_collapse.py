@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.dedup import WAITING_BYTES_MAX, WAITING_LINES_MAX, LineDeduplicator, MergedLine
+from launcher.text.dedup import WAITING_BYTES_MAX, WAITING_LINES_MAX, LineDeduplicator, MergedLine
 
 WINDOW_S = 0.3
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs.recent_starts import LogPosition, RecentStarts, Stamp
-from launcher.logs.tail_buffer import KEPT_BYTES
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer_protocol import AnyLogOrder
+from launcher.text.tail_buffer import KEPT_BYTES
 
 NAME = "workerlog.3"
 
