@@ -56,8 +56,8 @@ def _run(config: Config, outputs: StdioRedirect) -> int:
     """Hand over."""
     with frozen_imports.frozen_imports():
         from launcher.config import paddlecloud
+        from launcher.logs.file_names import LAUNCHER_LOG
         from launcher.logs.log_dir import LogFolder
-        from launcher.logs.logger import LAUNCHER_LOG
         from launcher.logs.writer_client import LogWriterClient
 
     if config.paddlecloud and not config.quiet:

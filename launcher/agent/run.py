@@ -13,7 +13,7 @@ from launcher.agent.agent import Agent
 from launcher.agent.connect import JoinInterrupted, StoreConnector, resolve
 from launcher.agent.startup_notes import log_startup_notes
 from launcher.config.config import Config
-from launcher.logs import logger
+from launcher.logs import file_names
 from launcher.logs.console import Console
 from launcher.logs.json_format import JsonFormatter
 from launcher.logs.logger import AgentLog, Verbosity
@@ -60,7 +60,7 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
         if lines is not None:
             lines.node = node
         narrator = connecting.narrator = AgentLog(node, console, level=level, lines=lines)
-        narrator.keep(disk.appending(logger.LAUNCHER_LOG))
+        narrator.keep(disk.appending(file_names.LAUNCHER_LOG))
         disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
         try:
             log_startup_notes(narrator, config, host, os.environ, (disk.warning,))

@@ -16,13 +16,13 @@ import contextlib
 import fcntl
 import os
 import re
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from elastic.errors import ConfigError
-from launcher.logs.logger import check_log_dir
 from launcher.system import descriptors
 
 LOCK = ".agents.lock"
@@ -140,6 +140,19 @@ class LogFolder:
             pass  # What cannot be locked cannot be told apart.
         if first:
             self.moved = f"{first}; the logs of this one are in {self.path} (--log_dir names another folder)"
+
+
+def check_log_dir(path: Path) -> None:
+    """Make the folder if needed and write a file in it. Raises `ConfigError` that says what to change."""
+    mend = "name a folder that can be written with --log_dir"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except FileExistsError as error:
+        raise ConfigError(f"--log_dir {path} is a file; {mend}") from error
+    except OSError as error:
+        raise ConfigError(f"--log_dir {path} cannot be written ({error.strerror}); {mend}") from error
 
 
 def _open(path: Path) -> int:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic.errors import ConfigError
-from launcher.logs import environment_dump, logger
+from launcher.logs import endpoint_lists, environment_dump
 from launcher.logs.log_dir import LogFolder
 from launcher.logs.rotating_file import WorkerLog, append_line
 from launcher.logs.shared_file import SharedLog
@@ -98,7 +98,7 @@ class LogWriter:
                     self._tell(f"{path} does not say which worker failed first ({error.strerror})", True)
             case WriteEndpoints():
                 try:
-                    logger.write_endpoints(bytes_path(order.folder), order.g, order.endpoints, order.servers)
+                    endpoint_lists.write_endpoints(bytes_path(order.folder), order.g, order.endpoints, order.servers)
                 except OSError as error:
                     self._warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
             case WriteEnvironment():

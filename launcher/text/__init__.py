@@ -1,1 +1,1 @@
-"""Text for people, made from values (pure): failure reports, quoted commands, output made safe for a terminal, the newest bytes of an output."""
+"""Text for people, made from values (pure): failure reports, quoted commands, output made safe for a terminal."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from elastic.core.model import Role
 from launcher.logs.console_streams import ConsoleStreams, ProcessId
-from launcher.logs.logger import closing_line, signal_info_line
+from launcher.logs.file_names import closing_line, signal_info_line
 from launcher.logs.pipe_reader import PipeReader
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer_client import LogSink

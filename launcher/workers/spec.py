@@ -13,7 +13,7 @@ from elastic.core.agent.events import StartWorkers
 from elastic.core.model import Generation, Role, Task
 from launcher.config.config import Config, worker_argv
 from launcher.config.ps_layout import static_hosts
-from launcher.logs import logger
+from launcher.logs import file_names
 from launcher.net import addresses
 from launcher.net.endpoints import join_host_port
 from launcher.workers.environment import LaunchContext, worker_environment
@@ -79,9 +79,9 @@ class SpecBuilder:
             argv=worker_argv(config),
             env=environment,
             cwd=self._cwd,
-            log=logger.worker_log(Path(config.log_dir), rank),
+            log=file_names.worker_log(Path(config.log_dir), rank),
             shown=self._shown(rank, local),
-            header=logger.header_line(
+            header=file_names.header_line(
                 job_id=config.job_id,
                 g=generation.g,
                 rank=rank,
@@ -122,7 +122,7 @@ class SpecBuilder:
             cwd=self._cwd,
             log=Path(config.log_dir) / name,
             shown=shown,
-            header=logger.header_line(
+            header=file_names.header_line(
                 job_id=config.job_id,
                 g=generation.g,
                 rank=seat.index,

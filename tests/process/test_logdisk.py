@@ -18,8 +18,8 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher.logs import shared_file
+from launcher.logs.file_names import LAUNCHER_LOG
 from launcher.logs.log_dir import LogFolder
-from launcher.logs.logger import LAUNCHER_LOG
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer_client import KEEP_BYTES, LogWriterClient

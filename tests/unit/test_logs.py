@@ -11,17 +11,10 @@ import pytest
 from elastic.errors import ConfigError
 from launcher.logs import shared_file
 from launcher.logs.console import Console
-from launcher.logs.logger import (
-    ENDPOINTS_KEPT,
-    LAUNCHER_LOG,
-    AgentLog,
-    Verbosity,
-    check_log_dir,
-    closing_line,
-    header_line,
-    signal_info_line,
-    write_endpoints,
-)
+from launcher.logs.endpoint_lists import ENDPOINTS_KEPT, write_endpoints
+from launcher.logs.file_names import LAUNCHER_LOG, closing_line, header_line, signal_info_line
+from launcher.logs.log_dir import check_log_dir
+from launcher.logs.logger import AgentLog, Verbosity
 from launcher.logs.rotating_file import WorkerLog, append_line
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.writer import LogWriter

@@ -72,7 +72,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A14",
-        "launcher/logs/logger.py",
+        "launcher/logs/endpoint_lists.py",
         """("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below)""",
         """(*endpoints, *below)""",
         "tests/unit/test_logs.py::TestEndpoints::test_the_file_is_exactly_the_documented_one",
@@ -114,7 +114,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A30",
-        "launcher/logs/logger.py",
+        "launcher/logs/file_names.py",
         "SIGTERM (@0x{sender:x}) received",
         "SIGTERM received",
         "tests/unit/test_logs.py::TestTheFrameOfAStart::test_a_signal_is_noted_as_in_the_seed",

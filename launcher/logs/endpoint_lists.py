@@ -1,0 +1,49 @@
+"""The lists of every worker's address in a generation, as files for people and for workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ENDPOINTS_KEPT = 50
+"""So many lists of endpoints are kept; a job that lives for months makes thousands of generations."""
+
+
+def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
+    """Write the endpoints of a generation as `write_lists` does, in a folder that is made if it is not there."""
+    log_dir.mkdir(parents=True, exist_ok=True)
+    write_lists(log_dir, g, endpoints, servers)
+
+
+def write_lists(folder: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
+    """Write the endpoints of a generation, in rank order, as the newest and under its number.
+
+    Parameter servers stand below the workers, under the name of Paddle's list of them.
+    `endpoints` are as `launcher.net.endpoints.join_host_port` writes them, IPv6 in brackets.
+    A reader sees the old list or the new one, never a part. The numbered ones of the newest `ENDPOINTS_KEPT`
+    generations are kept. Raises `OSError`.
+    """
+    below = ("PADDLE_PSERVERS_IP_PORT_LIST:", *servers) if servers else ()
+    text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below))
+    for name in (f"endpoints.{g}.log", "endpoints.log"):
+        _replace(folder / name, text)
+    for path in folder.glob("endpoints.*.log"):
+        number = path.name.split(".")[1]
+        if number.isascii() and number.isdigit() and int(number) <= g - ENDPOINTS_KEPT:
+            path.unlink(missing_ok=True)
+
+
+def _replace(path: Path, text: str) -> None:
+    fd, new = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            os.fchmod(fd, 0o644)
+            file.write(text)
+        os.replace(new, path)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        raise

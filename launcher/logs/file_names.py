@@ -1,0 +1,51 @@
+"""The names of the files in a log folder, and the lines that frame each start of a worker.
+
+    workerlog.<rank>       what a worker wrote, appended over all its starts
+    endpoints.log          every worker's address of the newest generation; endpoints.<g>.log of each of the newest
+                           (`launcher.logs.endpoint_lists`)
+    launcher.log           what the agents of this folder said, with times; launcher.1.log is the one before, when full
+    envlog.<rank>          a worker's environment at its newest start (`launcher.logs.environment_dump`)
+    events.jsonl           what happened, for programs (`launcher.logs.event_log`)
+
+Every start of a worker is framed by a header and a closing line, so that an old log is not taken for a live one.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from elastic.core.model import Role
+from elastic.core.text import log_name, process_name
+
+LAUNCHER_LOG = "launcher.log"
+_SIGNAL_INFO = "[SignalInfo: *** SIGTERM (@0x{sender:x}) received by PID {pid} (TID 0x{pid:x}) from PID {sender} ***]"
+
+
+def worker_log(log_dir: Path, rank: int) -> Path:
+    """The log of a rank, whichever node it runs on."""
+    return process_log(log_dir, Role.WORKER, rank)
+
+
+def process_log(log_dir: Path, role: Role, index: int) -> Path:
+    """The log of a process of any role: workerlog.3, serverlog.1, heterlog.0."""
+    return log_dir / log_name(role, index)
+
+
+def header_line(
+    *, job_id: str, g: int, rank: int, local_rank: int, host: str, at: datetime, role: Role = Role.WORKER
+) -> str:
+    """The line that opens a start. `at` is written in UTC, to the second."""
+    time = at.astimezone(UTC).isoformat(timespec="seconds")
+    who = process_name(role, rank)
+    return f"==== elastic-launch job {job_id} gen {g} {who} local {local_rank} host {host} {time} ===="
+
+
+def closing_line(*, rank: int, g: int, words: str, role: Role = Role.WORKER) -> str:
+    """The line that closes a start; `words` say how it ended."""
+    return f"==== {process_name(role, rank)} gen {g} ended: {words} ===="
+
+
+def signal_info_line(*, pid: int, sender: int) -> str:
+    """The line that tells a reader of this log that the worker was stopped from outside: look elsewhere."""
+    return _SIGNAL_INFO.format(pid=pid, sender=sender)
