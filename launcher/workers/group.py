@@ -6,11 +6,11 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from elastic._tempdir import NODE, TempFolder, remove_left_behind
-from elastic.channel.client import SERVERS_FROM, AcceptsPlannedStop, WorkerMessage, truncate_text
+from elastic.channel.client import SERVERS_FROM, AcceptsPlannedStop, WorkerMessage
 from elastic.core.agent.events import (
     Event,
     NodePrepared,
@@ -24,7 +24,6 @@ from elastic.core.model import Cause, Role, WorkerExit
 from elastic.core.text import process_name
 from elastic.errors import NurseryLost
 from launcher.config.config import Config
-from launcher.health.partition_detector import FORMS
 from launcher.logs import environment_dump
 from launcher.logs.console import Console
 from launcher.logs.console_streams import ConsoleStreams
@@ -38,38 +37,20 @@ from launcher.system import node_lock
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import OutputTail
 from launcher.wire.inspect import InspectRefusal, StacksQuestion, StackText
-from launcher.workers import environment, exits, nursery_client, nursery_launch
+from launcher.workers import environment, nursery_client, nursery_launch
 from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
+from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, log_text, lost_exit
 from launcher.workers.hang_watch import HangWatch, HungWorker
 from launcher.workers.nursery_watchdog import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
-from launcher.workers.reports import error_file, progress_file
+from launcher.workers.reports import progress_file
 from launcher.workers.reports import stacks as stackdump
 from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 from launcher.workers.reports.progress import ProgressReporter
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.step_rate import StepRate
 from launcher.workers.spec import JobContext, SpecBuilder
-
-SIGNS_LINES = 3000
-"""Lines of a log's end that are searched for the exception and for signs of its cause."""
-
-
-@dataclass
-class _RunningWorkers:
-    """The workers of a generation: their specs, and which run, ended by losing a peer, or were stopped for hanging.
-
-    Workers are known by their local rank. `first`: none of this run of the job has started before.
-    """
-
-    g: int
-    specs: dict[int, nursery_client.WorkerSpec]
-    first: bool
-    waiting: set[int] = field(default_factory=set)
-    echoes: set[int] = field(default_factory=set)
-    hanging: set[int] = field(default_factory=set)
-    why_stopped: str = ""
 
 
 class WorkerGroup:
@@ -107,14 +88,15 @@ class WorkerGroup:
         self.talk = WorkerChannel(private / "talk", narrator, config.memory_limit_bytes)
         self._teller = ProgressReporter(self.talk, narrator, consoles)
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
+        self._exits = ExitRecorder(config, self.talk, lambda local_rank: self._nursery.log(local_rank))
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
         self.talk.followers.append(self._said)
         self.watch: Callable[[nursery_client.WorkerEvent], None] = lambda event: None
         self.states = WorkerStates()
         self.last_logs = RecentStarts()
         self._incarnation = ""
-        self._running: _RunningWorkers | None = None
-        self._newest: _RunningWorkers | None = None
+        self._running: RunningWorkers | None = None
+        self._newest: RunningWorkers | None = None
         self._recipe = nursery_launch.preload_config(config, os.environ, environment.default_env(config.slots, None))
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
@@ -241,7 +223,7 @@ class WorkerGroup:
             with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         first = generation.before is None and generation.members[action.m_id].since == 0
-        self._running = self._newest = _RunningWorkers(generation.g, specs, first, set(specs))
+        self._running = self._newest = RunningWorkers(generation.g, specs, first, set(specs))
         self._teller.begin()
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g)
@@ -262,7 +244,7 @@ class WorkerGroup:
     def _remember_logs(self, specs: Mapping[int, nursery_client.WorkerSpec], stamp: tuple[int, int]) -> None:
         for local, spec in specs.items():
             if (log := self._nursery.log(local)) is not None:
-                self.last_logs.begin(_log(spec), spec.log.name, stamp, spec.header, log)
+                self.last_logs.begin(log_text(spec), spec.log.name, stamp, spec.header, log)
 
     async def stacks(self, asked: StacksQuestion) -> StackText | InspectRefusal:
         """The stacks of a process of this node, or why there are none."""
@@ -277,19 +259,8 @@ class WorkerGroup:
         newest = self._newest
         if newest is None or newest.g != cause.g or cause.first.consequence:
             return
-        failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.consequence}
-        failed |= {(other.role, other.rank) for other in cause.others}
-        why = failure_report.stop_reason(cause)
-        for local, spec in newest.specs.items():
-            echo = local in newest.echoes
-            if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
-                continue
-            line = text_bytes(
-                sanitize.sanitize_line(
-                    failure_report.secondary_line(cause) if echo else failure_report.stopped_worker_line(why)
-                )
-            )
-            self._sink.put(AppendClosed(path_bytes(spec.log), line), spec.log.name)
+        for spec, line in cause_lines(newest, cause):
+            self._sink.put(AppendClosed(path_bytes(spec.log), text_bytes(line)), spec.log.name)
 
     def _how_much(self, local_rank: int) -> int:
         """How many bytes a worker has written so far."""
@@ -353,35 +324,14 @@ class WorkerGroup:
         spec = running.specs[event.local_rank]
         running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
-        lines = sanitize.tail_lines(event.said, lines=SIGNS_LINES)
-        log = truncate_text(str(spec.log))
-        exit_ = exits.worker_exit(
-            spec.rank,
-            event.code,
-            log,
-            lines,
-            stopped=event.stopped,
-            asked=event.asked,
-            role=spec.role,
-            recorded=error_file.traceback_lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
-            hopeless=self.talk.hopeless(event.local_rank, event.code),
-            starting=self._may_not_start(running, event.local_rank),
-        )
+        exit_, also = self._exits.exited(running, event)
         if exit_.consequence:
             running.echoes.add(event.local_rank)
-        also = None
-        if event.stopped and event.said_before is not None:
-            lines = sanitize.tail_lines(event.said_before, lines=SIGNS_LINES)
-            also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         words = (also or exit_).words
         self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
         self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {words}")
         own = not event.stopped and event.local_rank not in running.hanging
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
-
-    def _may_not_start(self, running: _RunningWorkers, local_rank: int) -> bool:
-        """Tell whether an error at the start of this worker's script ends the job."""
-        return running.first and not self._config.retry_startup_errors and not self.talk.started(local_rank)
 
     def _said(self, heard: WorkerReport, message: WorkerMessage) -> None:
         self.states.heard(heard.local_rank, message, protocol.boottime_s())
@@ -395,51 +345,22 @@ class WorkerGroup:
             return
         late = [worker for worker in late if worker.local_rank in running.waiting]
         running.hanging = {worker.local_rank for worker in late}
-        failures = []
-        for worker in late:
-            spec = running.specs[worker.local_rank]
-            lines = self._last_lines(worker.local_rank)
-            limit_s, log = self._config.hang_timeout_s, _log(spec)
-            exit_ = exits.hung_exit(
-                spec.rank, log, lines, limit_s, worker.step, shown=worker.shown, frozen=worker.frozen, role=spec.role
-            )
-            failures.append(exit_)
+        failures = self._exits.hung(running, late)
         if failures:
-            self._put(WorkersHung(g, tuple(failures)))
+            self._put(WorkersHung(g, failures))
 
     def unreached(self, g: int, local_ranks: Iterable[int], nodes: Sequence[str]) -> tuple[WorkerExit, ...]:
         """How these workers of generation `g` failed, if they run: they wait, and `nodes` cannot be reached."""
-        limit_s = self._config.reach_timeout_s
-        return self._given_up(
-            g, local_ranks, lambda spec, lines: exits.unreached_exit(spec.rank, _log(spec), lines, limit_s, nodes)
-        )
+        running = self._running
+        return self._exits.unreached(running, local_ranks, nodes) if running is not None and running.g == g else ()
 
     def unformed(self, g: int, local_ranks: Iterable[int]) -> None:
         """These workers of generation `g` have met the others, and their process group does not stand: they failed."""
-        limit_s = FORMS * self._config.reach_timeout_s
-        found = self._given_up(
-            g, local_ranks, lambda spec, lines: exits.unformed_exit(spec.rank, _log(spec), lines, limit_s)
-        )
-        if found:
-            self._put(WorkersHung(g, found))
-
-    def _given_up(
-        self, g: int, local_ranks: Iterable[int], how: Callable[[nursery_client.WorkerSpec, Sequence[str]], WorkerExit]
-    ) -> tuple[WorkerExit, ...]:
-        """How workers failed that run and are to be stopped, by rank."""
         running = self._running
         if running is None or running.g != g:
-            return ()
-        failures = []
-        for local in running.waiting.intersection(local_ranks):
-            spec = running.specs[local]
-            failures.append(how(spec, self._last_lines(local)))
-        return tuple(sorted(failures, key=lambda exit_: exit_.rank))
-
-    def _last_lines(self, local_rank: int) -> tuple[str, ...]:
-        """What a worker that runs has said last."""
-        said = self._nursery.log(local_rank)
-        return sanitize.tail_lines(said.ending, lines=SIGNS_LINES) if said is not None else ()
+            return
+        if failures := self._exits.unformed(running, local_ranks):
+            self._put(WorkersHung(g, failures))
 
     def _gone(self, g: int) -> None:
         running = self._running
@@ -463,28 +384,14 @@ class WorkerGroup:
         if running is None:
             return
         for local in sorted(running.waiting):
-            spec, ending = running.specs[local], said.get(local)
-            lost = WorkerExit(
-                rank=spec.rank,
-                code=-9,
-                words="killed with its nursery",
-                log=truncate_text(str(spec.log)),
-                tail=exits.last_lines(sanitize.tail_lines(ending, lines=SIGNS_LINES)) if ending is not None else (),
-                infra="the nursery died",
-                role=spec.role,
-            )
+            lost = lost_exit(running.specs[local], said.get(local))
             self.states.exited(running.g, local, lost.code, lost.words, protocol.boottime_s())
             self._put(WorkerExited(running.g, lost, own=True))
         self._gone(running.g)
 
 
-def _log(spec: nursery_client.WorkerSpec) -> str:
-    """Where a worker's log is, as documents may hold it."""
-    return truncate_text(str(spec.log))
-
-
 def _seen(local_rank: int, spec: nursery_client.WorkerSpec, g: int) -> TrackedProcess:
-    return TrackedProcess(spec.role, spec.rank, local_rank, _log(spec), g, since=protocol.boottime_s())
+    return TrackedProcess(spec.role, spec.rank, local_rank, log_text(spec), g, since=protocol.boottime_s())
 
 
 def _number(spec: nursery_client.WorkerSpec) -> int:
