@@ -187,19 +187,19 @@ def given_values(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str
     An empty variable counts as not set.
     """
     texts = {name: (f"--{name}", text) for name, text in line.flags}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for flag in FLAGS:
         source, text = texts.get(flag.name) or _from_environment(flag, environ)
         if not source:
             continue
         try:
             if flag.read is not None:
-                found[flag.field] = flag.read(text)
+                values[flag.field] = flag.read(text)
             else:
-                found[flag.field] = True if source.startswith("--") else readers.boolean(text)
+                values[flag.field] = True if source.startswith("--") else readers.boolean(text)
         except ValueError as error:
             raise ConfigError(f"{source}: {error}") from error
-    return found
+    return values
 
 
 def sources(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str, str]:

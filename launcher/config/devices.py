@@ -100,35 +100,35 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(cards)
 
 
-def check_named(named: Sequence[str], here: Sequence[Gpu], environ: Mapping[str, str]) -> None:
+def check_named(named: Sequence[str], installed: Sequence[Gpu], environ: Mapping[str, str]) -> None:
     """Raise `ConfigError` unless the cards named with --gpus are there, are visible, and are different ones.
 
-    `here` are the installed cards. A part of a card (MIG) is visible when it or its card is.
+    `installed` are the cards of this machine. A part of a card (MIG) is visible when it or its card is.
     """
     shown = environ.get("CUDA_VISIBLE_DEVICES")
-    visible = None if shown is None else {_find(one, here)[0] for one in visible_gpus(environ)}
-    found: dict[str, str] = {}
-    for one in named:
-        name, card = _find(one, here)
-        if not name and len(_matching(one, here)) > 1:
-            raise ConfigError(f"--gpus: {one} begins the names of several cards; {_there_is(one, here)}")
+    visible = None if shown is None else {_find(spelling, installed)[0] for spelling in visible_gpus(environ)}
+    spellings: dict[str, str] = {}
+    for spelling in named:
+        name, card = _find(spelling, installed)
+        if not name and len(_matching(spelling, installed)) > 1:
+            raise ConfigError(f"--gpus: {spelling} begins the names of several cards; {_there_is(spelling, installed)}")
         if not name:
-            raise ConfigError(f"--gpus: there is no card {one} here; {_there_is(one, here)}")
-        if name in found:
-            raise ConfigError(f"--gpus: {found[name]} and {one} are the same card; name each card once")
-        found[name] = one
+            raise ConfigError(f"--gpus: there is no card {spelling} here; {_there_is(spelling, installed)}")
+        if name in spellings:
+            raise ConfigError(f"--gpus: {spellings[name]} and {spelling} are the same card; name each card once")
+        spellings[name] = spelling
         if visible is not None and not visible & {name, card}:
             raise ConfigError(
-                f"--gpus: card {one} is not in CUDA_VISIBLE_DEVICES ({shown or 'empty, which hides every card'}); "
+                f"--gpus: card {spelling} is not in CUDA_VISIBLE_DEVICES ({shown or 'empty, which hides every card'}); "
                 "name cards of that list, or unset it"
             )
 
 
 def unused_gpus(used: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     """The visible cards of this machine that are not among `used`, however those are named."""
-    here = installed_gpus(environ).cards
-    names = {_find(one, here)[0] for one in used}
-    return tuple(one for one in visible_gpus(environ) if _find(one, here)[0] not in names)
+    installed = installed_gpus(environ).cards
+    names = {_find(spelling, installed)[0] for spelling in used}
+    return tuple(spelling for spelling in visible_gpus(environ) if _find(spelling, installed)[0] not in names)
 
 
 def share_gpus(cards: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str, ...], ...] | None:
@@ -138,38 +138,38 @@ def share_gpus(cards: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str,
     return tuple(tuple(cards[node * slots : (node + 1) * slots]) for node in range(nodes))
 
 
-def _find(named: str, here: Sequence[Gpu]) -> tuple[str, str]:
+def _find(named: str, installed: Sequence[Gpu]) -> tuple[str, str]:
     """What `named` is, and the card that it is or belongs to; "" if it is not there.
 
     Like CUDA, a UUID may be cut short as long as only one card begins so.
     """
-    matching = _matching(named, here)
+    matching = _matching(named, installed)
     return matching[0] if len(matching) == 1 else ("", "")
 
 
-def _matching(named: str, here: Sequence[Gpu]) -> list[tuple[str, str]]:
+def _matching(named: str, installed: Sequence[Gpu]) -> list[tuple[str, str]]:
     """All that `named` may be, each with the card that it is or belongs to.
 
     The old way to name a MIG device, MIG-GPU-<uuid>/<instance>/<instance>, is taken when the card is there.
     """
     if named.isdecimal():
-        return [(card.name, card.name) for card in here if card.number == str(int(named))]
+        return [(card.name, card.name) for card in installed if card.number == str(int(named))]
     if named.startswith("MIG-GPU-"):
         old = named.removeprefix("MIG-").partition("/")[0]
-        return [(named, card.name) for card in here if card.uuid == old or named in card.migs]
+        return [(named, card.name) for card in installed if card.uuid == old or named in card.migs]
     if named.startswith("MIG-"):
-        return [(mig, card.name) for card in here for mig in card.migs if mig.startswith(named)]
-    return [(card.name, card.name) for card in here if card.uuid.startswith(named)]
+        return [(mig, card.name) for card in installed for mig in card.migs if mig.startswith(named)]
+    return [(card.name, card.name) for card in installed if card.uuid.startswith(named)]
 
 
-def _there_is(wanted: str, here: Sequence[Gpu]) -> str:
+def _there_is(wanted: str, installed: Sequence[Gpu]) -> str:
     """The cards that are there, in the way in which `wanted` is written."""
     if wanted.isdecimal():
-        return "there are: " + ", ".join(card.number for card in here)
+        return "there are: " + ", ".join(card.number for card in installed)
     if wanted.startswith("MIG-"):
-        migs = [mig for card in here for mig in card.migs]
+        migs = [mig for card in installed for mig in card.migs]
         return "there are: " + ", ".join(migs) if migs else "no card is cut into MIG devices"
-    return "there are: " + ", ".join(card.uuid or card.number for card in here)
+    return "there are: " + ", ".join(card.uuid or card.number for card in installed)
 
 
 def check_relations(config: Config) -> None:
@@ -212,14 +212,15 @@ def _gpus(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, ...], 
     """The cards that this machine is to use, and what there is to say about them."""
     if not config.gpus:
         return visible_gpus(environ), ()
-    here = installed_gpus(environ)
-    if not here.cards:
+    installed = installed_gpus(environ)
+    if not installed.cards:
         workers = _counted(len(config.gpus), "worker")
         line = (
-            f"--gpus {','.join(config.gpus)}: no NVIDIA driver on this machine ({here.trouble}); {workers} on the CPU"
+            f"--gpus {','.join(config.gpus)}: no NVIDIA driver on this machine ({installed.trouble}); "
+            f"{workers} on the CPU"
         )
         return (), (line,)
-    check_named(config.gpus, here.cards, environ)
+    check_named(config.gpus, installed.cards, environ)
     migs = sum(card.startswith("MIG-") for card in config.gpus)
     if migs > 1 and not config.one_card_per_worker:
         line = "a process sees only the first of several MIG devices; add --one_card_per_worker, and use cuda:0"

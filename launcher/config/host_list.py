@@ -39,10 +39,10 @@ def own_entry(hosts: Sequence[str], host: str, *, flag: str, source: str) -> str
     """
     if host in hosts:
         return host
-    found = _resolved(hosts)
+    resolved = _resolved(hosts)
     if host:
         wanted = set(addresses.resolve(host))
-        same = [one for one in hosts if one.lower() == host.lower() or wanted & set(found[one])]
+        same = [entry for entry in hosts if entry.lower() == host.lower() or wanted & set(resolved[entry])]
         if len(same) == 1:
             return same[0]
         if same:
@@ -50,22 +50,23 @@ def own_entry(hosts: Sequence[str], host: str, *, flag: str, source: str) -> str
                 f"{source} {host} is the same machine as {_words(same)} of {flag} {shown(hosts)}; write it as there"
             )
         raise ConfigError(
-            f"{source} {host} is not in {flag} {shown(hosts)}{_unknown(found)}; use one of that list"
+            f"{source} {host} is not in {flag} {shown(hosts)}{_unknown(resolved)}; use one of that list"
             f"{_addresses('this machine has ')}"
         )
     own = addresses.own_addresses()
-    mine = [one for one in hosts if any(address.is_loopback or address in own for address in found[one])]
-    if not mine:  # A name may not resolve yet, but this machine knows what it is called.
-        here = socket.gethostname().partition(".")[0].lower()
-        mine = [one for one in hosts if as_ip(one) is None and one.partition(".")[0].lower() == here]
-    if len(mine) == 1:
-        return mine[0]
-    if mine:
+    matching = [entry for entry in hosts if any(address.is_loopback or address in own for address in resolved[entry])]
+    if not matching:  # A name may not resolve yet, but this machine knows what it is called.
+        hostname = socket.gethostname().partition(".")[0].lower()
+        matching = [entry for entry in hosts if as_ip(entry) is None and entry.partition(".")[0].lower() == hostname]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
         raise ConfigError(
-            f"{_words(mine)} of {flag} {shown(hosts)} are all this machine; say with --host which of them this node is"
+            f"{_words(matching)} of {flag} {shown(hosts)} are all this machine; say with --host which of them this "
+            "node is"
         )
     raise ConfigError(
-        f"{flag} {shown(hosts)} has no address of this machine{_addresses('')}{_unknown(found)}; "
+        f"{flag} {shown(hosts)} has no address of this machine{_addresses('')}{_unknown(resolved)}; "
         f"correct the list, or say with --host which entry this node is"
     )
 
@@ -81,8 +82,8 @@ def _resolved(hosts: Sequence[str]) -> dict[str, tuple[Address, ...]]:
         return dict(zip(hosts, pool.map(addresses.resolve, hosts), strict=True))
 
 
-def _unknown(found: dict[str, tuple[Address, ...]]) -> str:
-    names = [name for name, known in found.items() if not known]
+def _unknown(resolved: dict[str, tuple[Address, ...]]) -> str:
+    names = [name for name, known in resolved.items() if not known]
     return f" ({shown(names)} cannot be resolved)" if names else ""
 
 

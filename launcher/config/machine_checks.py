@@ -101,10 +101,10 @@ def _check_script(config: Config, environ: Mapping[str, str]) -> str:
         if not os.access(path, os.X_OK):
             raise ConfigError(f"{config.script} is not executable; chmod +x it, or give a script that ends in .py")
         return os.path.abspath(path)
-    found = shutil.which(config.script, path=environ.get("PATH"))
-    if found is None:
+    program = shutil.which(config.script, path=environ.get("PATH"))
+    if program is None:
         raise ConfigError(_missing(path))
-    return os.path.abspath(found)
+    return os.path.abspath(program)
 
 
 def _resume_from(config: Config) -> str:

@@ -122,10 +122,10 @@ def own_host(config: Config, matching: Sequence[str], candidates: Sequence[str])
     flags = "--servers, --workers" + (", --heter_workers" if config.roles.heters else "")
     if config.host:
         raise ConfigError(f"this node is {config.host} (--host, or POD_IP), but {flags} name {_few(hosts)}")
-    here = f", whose addresses are {', '.join(candidates)}" if candidates else ""
+    whose_addresses = f", whose addresses are {', '.join(candidates)}" if candidates else ""
     raise ConfigError(
-        f"{flags} name {_few(hosts)}, and none of them is this machine{here}; mend the lists, or say with --host which "
-        "of them this node is"
+        f"{flags} name {_few(hosts)}, and none of them is this machine{whose_addresses}; mend the lists, or say with "
+        "--host which of them this node is"
     )
 
 

@@ -209,15 +209,15 @@ def hosts(text: str) -> tuple[str, ...]:
     """Host names and addresses with commas between them, each once, blanks allowed."""
     if not all(part.strip() for part in text.split(",")):
         raise ValueError(f"{text!r}: a host is missing; write a,b without a comma too many")
-    found = tuple(host(part.strip()) for part in text.split(","))
+    names = tuple(host(part.strip()) for part in text.split(","))
     seen: dict[str, str] = {}
-    for one in found:
-        same = str(as_ip(one) or one.lower())
+    for name in names:
+        same = str(as_ip(name) or name.lower())
         if same in seen:
-            also = f" (also as {seen[same]})" if seen[same] != one else ""
-            raise ValueError(f"{one} is there twice{also}; name each host once")
-        seen[same] = one
-    return found
+            also = f" (also as {seen[same]})" if seen[same] != name else ""
+            raise ValueError(f"{name} is there twice{also}; name each host once")
+        seen[same] = name
+    return names
 
 
 def port(text: str) -> int:
@@ -255,15 +255,15 @@ def nic(text: str) -> str:
 
 def gpus(text: str) -> tuple[str, ...]:
     """Cards by number, UUID or MIG id, with commas between them, each once, blanks allowed."""
-    found = tuple(part.strip() for part in text.split(","))
-    for one in found:
-        if not one:
+    cards = tuple(part.strip() for part in text.split(","))
+    for card in cards:
+        if not card:
             raise ValueError(f"{text!r}: a card is missing; write 0,1 without a comma too many")
-        if not re.fullmatch(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]+", one):
-            raise ValueError(f"{one!r} is not a card; write numbers (0,1) or UUIDs (GPU-...) as in nvidia-smi -L")
-        if found.count(one) > 1:
-            raise ValueError(f"card {one} is there twice; name each card once")
-    return found
+        if not re.fullmatch(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]+", card):
+            raise ValueError(f"{card!r} is not a card; write numbers (0,1) or UUIDs (GPU-...) as in nvidia-smi -L")
+        if cards.count(card) > 1:
+            raise ValueError(f"card {card} is there twice; name each card once")
+    return cards
 
 
 def endpoint_list(text: str) -> tuple[str, ...]:
@@ -280,17 +280,17 @@ def worker_list(text: str) -> tuple[str, ...]:
 
     An IPv6 address with a port has brackets; one without a port comes back without.
     """
-    found: list[str] = []
+    workers: list[str] = []
     for part in (part.strip() for part in text.split(",")):
         bare = bare_host(part)
         if ":" not in part or is_v6(bare):
             check_host(bare)
         else:
             bare = join_host_port(*parse_endpoint(part, example=PS_PORT_EXAMPLE))
-            if bare in found:
+            if bare in workers:
                 raise ValueError(f"{bare} is there twice; name each endpoint once")
-        found.append(bare)
-    return tuple(found)
+        workers.append(bare)
+    return tuple(workers)
 
 
 def key_prefix(text: str) -> str:

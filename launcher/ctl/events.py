@@ -37,10 +37,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     listing = await job.store.list(KeyRange.prefix(job.keys.events))
-    found = history.read(job.keys, listing.entries)
-    if not found:
+    past = history.read(job.keys, listing.entries)
+    if not past:
         await job.view()  # Raises if there is no such job; one that has just begun has no events.
-    _show(found, asked.json)
+    _show(past, asked.json)
     if asked.follow:
         await while_stdout_is_open(_EventFollower(job, listing.entries, asked.json).until_the_end())
     if not asked.json and (asked.follow or sys.stdout.isatty()):

@@ -28,14 +28,14 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     servers, key_prefix = named_store(vars(asked), environ)
     store = open_store(vars(asked), environ)
     try:
-        found = await jobs(store, key_prefix)
+        lines = await jobs(store, key_prefix)
     finally:
         await store.close()
     if asked.json:
-        write(msgspec.json.encode(line).decode() for line in found)
-    elif found:
+        write(msgspec.json.encode(line).decode() for line in lines)
+    elif lines:
         now = time.time()
-        table.show(COLUMNS, [_cells(line, now) for line in found], [STYLES.get(line.state, "yellow") for line in found])
+        table.show(COLUMNS, [_cells(line, now) for line in lines], [STYLES.get(line.state, "yellow") for line in lines])
     else:
         write([f"There is no job at {', '.join(servers.endpoints)} below {key_prefix.rstrip('/')}/"])
     return 0

@@ -110,45 +110,45 @@ class _LogFollower:
         newest, clock = self._newest, asyncio.get_running_loop().time
         tried, since = "", 0.0
         while True:
-            found = placement.locate(newest.view, self._role, self._index)
-            if found is None or found.stamp < self._stamp or (found.stamp == self._stamp and self._offset < 0):
+            location = placement.locate(newest.view, self._role, self._index)
+            if location is None or location.stamp < self._stamp or (location.stamp == self._stamp and self._offset < 0):
                 if (stored := newest.view.verdict) is not None:
                     self._say(f"the job has {stored.value.status}: {stored.value.reason}")
                     return 0
-                await self._wait(placement.why_absent(newest.view, self._role, self._index) if found is None else "")
+                await self._wait(placement.why_absent(newest.view, self._role, self._index) if location is None else "")
                 continue
-            if self._node and found.node != self._node:
-                self._say(f"{self._name} moved from {self._node} to {found.node} (generation {found.stamp[0]})")
-                self._node = found.node
-            offset = self._offset if found.stamp == self._stamp else -1
+            if self._node and location.node != self._node:
+                self._say(f"{self._name} moved from {self._node} to {location.node} (generation {location.stamp[0]})")
+                self._node = location.node
+            offset = self._offset if location.stamp == self._stamp else -1
             asked = LogQuestion(
                 self._role, self._index, LINES_MAX if self._begun else lines, True, *self._stamp, offset
             )
             try:
-                await self._tell_while_it_counts(found, asked)
+                await self._tell_while_it_counts(location, asked)
                 if self._offset >= 0:  # Its agent ends, and could not tell all.
                     await newest.changes(AGAIN_S)
             except InspectError as error:
                 if self._begun or isinstance(error, InspectBusy):  # This passes.
                     tried = ""
-                elif tried != found.node:
-                    tried, since = found.node, clock()
+                elif tried != location.node:
+                    tried, since = location.node, clock()
                 if newest.view.verdict is not None:
-                    self._stamp, self._offset = found.stamp, -1
+                    self._stamp, self._offset = location.stamp, -1
                     self._say(f"{error}; the end of the log is in its file there")
                 elif tried and clock() - since >= tries_s(newest.view):
                     raise
                 else:
-                    await self._wait_a_while(found, str(error))
+                    await self._wait_a_while(location, str(error))
 
-    async def _wait_a_while(self, found: ProcessLocation, why: str) -> None:
+    async def _wait_a_while(self, location: ProcessLocation, why: str) -> None:
         """Wait `AGAIN_S`, whatever else changes in the store, or until the process is elsewhere; say once for what."""
         clock = asyncio.get_running_loop().time
         until = clock() + AGAIN_S
         while (left_s := until - clock()) > 0:
             await self._wait(why, left_s)
             view = self._newest.view
-            if view.verdict is not None or placement.locate(view, self._role, self._index) != found:
+            if view.verdict is not None or placement.locate(view, self._role, self._index) != location:
                 return
 
     async def _wait(self, why: str, limit_s: float | None = None) -> None:
@@ -160,36 +160,36 @@ class _LogFollower:
         self._waits = why
         await self._newest.changes(limit_s)
 
-    async def _tell_while_it_counts(self, found: ProcessLocation, asked: LogQuestion) -> None:
+    async def _tell_while_it_counts(self, location: ProcessLocation, asked: LogQuestion) -> None:
         """Pass on what one node tells, unless it says nothing any more while the process runs elsewhere."""
-        task = asyncio.create_task(self._tell(found, asked))
+        task = asyncio.create_task(self._tell(location, asked))
         try:
             while not task.done():
                 passed_on = self._passed_on
                 await asyncio.wait({task}, timeout=SILENT_S)
                 now = placement.locate(self._newest.view, self._role, self._index)
-                if now is not None and now.stamp > found.stamp and passed_on == self._passed_on and not task.done():
-                    self._stamp, self._offset = found.stamp, -1
+                if now is not None and now.stamp > location.stamp and passed_on == self._passed_on and not task.done():
+                    self._stamp, self._offset = location.stamp, -1
                     return
             await task
         finally:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _tell(self, found: ProcessLocation, asked: LogQuestion) -> None:
+    async def _tell(self, location: ProcessLocation, asked: LogQuestion) -> None:
         """Pass on what one node tells."""
         view = self._newest.view
-        stored = view.members.get(found.node)
+        stored = view.members.get(location.node)
         if stored is None:
             raise InspectBusy(
-                f"{self._name} was on node {found.node} of host {found.host}, which is not registered any more"
+                f"{self._name} was on node {location.node} of host {location.host}, which is not registered any more"
             )
         secret = view.secret.value if view.secret is not None else None
-        async with InspectClient(self._job.job_id, secret, found.node, stored.value) as one:
-            async for answer in one.log(asked):
+        async with InspectClient(self._job.job_id, secret, location.node, stored.value) as client:
+            async for answer in client.log(asked):
                 match answer:
                     case LogStart():
-                        self._node, self._begun = found.node, True
+                        self._node, self._begun = location.node, True
                     case LogPiece():
                         self._pass_on(answer)
                     case LogEnd() if answer.over:
@@ -227,10 +227,12 @@ def _tell_ended(verdict: Verdict, view: StoreView, role: Role, index: int) -> No
 def _where_it_was(view: StoreView, role: Role, index: int) -> str:
     if why := placement.elsewhere(view):
         return why
-    found = placement.locate(view, role, index)
-    if found is None:
+    location = placement.locate(view, role, index)
+    if location is None:
         return placement.why_absent(view, role, index)
-    return f"the log of {process_name(role, index)} is {log_name(role, index)} in the log folder of host {found.host}"
+    return (
+        f"the log of {process_name(role, index)} is {log_name(role, index)} in the log folder of host {location.host}"
+    )
 
 
 COMMAND: Final = Subcommand(

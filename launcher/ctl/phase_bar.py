@@ -38,11 +38,11 @@ def widths(lengths: Sequence[float], cells: int) -> list[int]:
     if total <= 0:
         return [0] * len(lengths)
     shares = [max(length, 0.0) / total * cells for length in lengths]
-    found = [int(share) for share in shares]
-    by_rest = sorted(range(len(shares)), key=lambda at: found[at] - shares[at])
-    for at in by_rest[: cells - sum(found)]:
-        found[at] += 1
-    return found
+    whole = [int(share) for share in shares]
+    by_rest = sorted(range(len(shares)), key=lambda at: whole[at] - shares[at])
+    for at in by_rest[: cells - sum(whole)]:
+        whole[at] += 1
+    return whole
 
 
 def bar(phases: Mapping[str, float], width: int, *, ascii_only: bool) -> Text:

@@ -51,13 +51,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     if asked.watch is not None:
         return await while_stdout_is_open(_watch(job, _seconds(asked.watch), as_json=asked.json))
-    found = await read_overview(job)
+    overview = await read_overview(job)
     if asked.json:
-        _write_json(found)
+        _write_json(overview)
     elif sys.stdout.isatty():
-        table.draw(_drawn(found))
+        table.draw(_drawn(overview))
     else:
-        write(_plain(found))
+        write(_plain(overview))
     return 0
 
 
@@ -84,14 +84,14 @@ async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> int:
             return 0
         before = None
         while True:
-            found = await overview_of(job, newest.view)
+            overview = await overview_of(job, newest.view)
             if as_json:
-                _write_json(found)
-            elif (now := _essence(found, newest.trouble)) != before:
+                _write_json(overview)
+            elif (now := _essence(overview, newest.trouble)) != before:
                 at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-                write(([] if before is None else [""]) + [f"--- {at}", *_plain(found, newest.trouble)])
+                write(([] if before is None else [""]) + [f"--- {at}", *_plain(overview, newest.trouble)])
                 before = now
-            if found.status.verdict is not None:
+            if overview.status.verdict is not None:
                 return 0
             await _next_look(newest, every_s)
 
@@ -102,9 +102,9 @@ async def _watch_live(job: NamedJob, newest: JobWatch, every_s: float) -> None:
 
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
-            found = await overview_of(job, newest.view)
-            live.update(_drawn(found, newest.trouble), refresh=True)
-            if found.status.verdict is not None:
+            overview = await overview_of(job, newest.view)
+            live.update(_drawn(overview, newest.trouble), refresh=True)
+            if overview.status.verdict is not None:
                 return
             await _next_look(newest, every_s)
 
@@ -134,17 +134,17 @@ def _plain(found: JobOverview, trouble: str = "") -> list[str]:
     return lines + render.foot_lines(found.status, found.unasked)
 
 
-def _drawn(found: JobOverview, trouble: str = "") -> RenderableType:
+def _drawn(overview: JobOverview, trouble: str = "") -> RenderableType:
     """The same for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(line) for line in _head(found, trouble)]
-    if found.status.nodes:
-        rows = render.rows(found.status, found.windows)
-        styles = [STYLES.get(node.state, "") for node in found.status.nodes]
+    parts: list[RenderableType] = [Text(line) for line in _head(overview, trouble)]
+    if overview.status.nodes:
+        rows = render.rows(overview.status, overview.windows)
+        styles = [STYLES.get(node.state, "") for node in overview.status.nodes]
         parts.append(table.render_rich(render.COLUMNS, rows, styles, render.NUMBERS))
-    parts += [Text(line) for line in render.foot_lines(found.status, found.unasked)]
+    parts += [Text(line) for line in render.foot_lines(overview.status, overview.unasked)]
     return Group(*parts)
 
 

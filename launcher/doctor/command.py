@@ -42,15 +42,15 @@ async def run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Without a server it is this machine alone; with one, etcd too; with a job id also the job.
     """
     values = named_values(vars(asked), environ, (*JOB_FLAGS, *FLAGS))
-    found: list[Check] = []
+    checks: list[Check] = []
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     async for check in _checks(values, environ):
-        found.append(check)
+        checks.append(check)
         if not asked.json:
             print_result("".join(f"{line}\n" for line in lines(check, colours=colours)))
-    failed = any(check.level is CheckLevel.FAIL for check in found)
+    failed = any(check.level is CheckLevel.FAIL for check in checks)
     if asked.json:
-        print_result(msgspec.json.encode({"ok": not failed, "checks": found}).decode() + "\n")
+        print_result(msgspec.json.encode({"ok": not failed, "checks": checks}).decode() + "\n")
     return SOMETHING_FAILED if failed else 0
 
 

@@ -62,7 +62,7 @@ def server_checks(statuses: Sequence[EndpointStatus], servers: Sequence[str]) ->
     """Which of the servers that were named answer, and whether their versions are good for this."""
     answering = {status.endpoint for status in statuses}
     silent = [server for server in servers if server not in answering]
-    about = tuple(f"{one.endpoint}: {one.version}{', leads' if one.leader else ''}" for one in statuses)
+    about = tuple(f"{status.endpoint}: {status.version}{', leads' if status.leader else ''}" for status in statuses)
     text = f"{len(answering)} of {len(servers)} answer ({'; '.join(about)})"
     name = "etcd's servers"
     checks = (
@@ -71,11 +71,11 @@ def server_checks(statuses: Sequence[EndpointStatus], servers: Sequence[str]) ->
         else []
     )
     for status in statuses:
-        found = numbers(status.version)
-        if found < VERSION_MIN:
+        version = numbers(status.version)
+        if version < VERSION_MIN:
             checks.append(fail(name, f"{status.endpoint} is etcd {status.version}", "use 3.4 or later"))
-        elif len(found) == 3 and found[2] < SOUND.get(found[:2], 0):
-            best = f"{found[0]}.{found[1]}.{SOUND[found[0], found[1]]}"
+        elif len(version) == 3 and version[2] < SOUND.get(version[:2], 0):
+            best = f"{version[0]}.{version[1]}.{SOUND[version[0], version[1]]}"
             mend = f"for production use {best} or later: older ones can crash or lose consistency"
             checks.append(warn(name, f"{status.endpoint} is etcd {status.version}", mend))
     return checks or [ok(name, text)]

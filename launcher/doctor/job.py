@@ -53,11 +53,11 @@ def standing_checks(view: StoreView, job_id: str) -> list[Check]:
     decision, _ = decide(
         view, DecisionMemory(linked=frozenset(view.members)), DecisionPolicy("", kill_s=2 * KILL_S), 0.0
     )
-    found = absent_nodes(view)
+    absent = absent_nodes(view)
     if isinstance(decision, WaitDecision) and decision.code in ASKED:
-        checks.append(warn("missing", decision.reason, "" if found else "start elastic-launch there", found))
-    elif found:
-        checks.append(warn("missing", f"{len(found)} cannot be counted on", "", found))
+        checks.append(warn("missing", decision.reason, "" if absent else "start elastic-launch there", absent))
+    elif absent:
+        checks.append(warn("missing", f"{len(absent)} cannot be counted on", "", absent))
     else:
         checks.append(ok("missing", "nobody"))
     return checks
@@ -66,20 +66,20 @@ def standing_checks(view: StoreView, job_id: str) -> list[Check]:
 def versions_check(versions: Mapping[str, Mapping[str, str]]) -> Check:
     """Compare what every member says of itself. Members are named, and so is every value."""
     telling = [own for own in versions.values() if own]
-    found: dict[str, VersionDifference] = {}
+    differing: dict[str, VersionDifference] = {}
     for first, second in itertools.pairwise(telling):
-        for one in differences(first, second):
-            if one.refused or one.name not in found:
-                found[one.name] = one
-    if not found:
+        for difference in differences(first, second):
+            if difference.refused or difference.name not in differing:
+                differing[difference.name] = difference
+    if not differing:
         same = ", ".join(f"{name} {text}" for own in telling[:1] for name, text in own.items()) or "they tell none"
         return ok("versions", f"the same on every member ({same})" if len(versions) > 1 else same)
-    details = [f"{name}: {_holders(name, versions)}" for name in found]
-    apart = [one for one in found.values() if one.refused]
-    text = f"{', '.join(found)} {'differs' if len(found) == 1 else 'differ'} between members"
+    details = [f"{name}: {_holders(name, versions)}" for name in differing]
+    apart = [difference for difference in differing.values() if difference.refused]
+    text = f"{', '.join(differing)} {'differs' if len(differing) == 1 else 'differ'} between members"
     if apart:
         return fail("versions", text, apart[0].mend, tuple(details))
-    return warn("versions", text, next(iter(found.values())).mend, tuple(details))
+    return warn("versions", text, next(iter(differing.values())).mend, tuple(details))
 
 
 def _holders(name: str, versions: Mapping[str, Mapping[str, str]]) -> str:
@@ -96,7 +96,7 @@ def _named(nodes: Sequence[str]) -> str:
 
 def reach_check(nodes: Sequence[str], answers: Mapping[str, ProbeAnswer]) -> Check:
     """Who cannot reach whom, in both directions, and who did not say."""
-    closed = {(node, one.node): one.why for node, answer in answers.items() for one in answer.unreached}
+    closed = {(node, peer.node): peer.why for node, answer in answers.items() for peer in answer.unreached}
     silent = [node for node in nodes if node not in answers]
     untried = sum(answer.untried for answer in answers.values())
     details = [f"{way[0]} does not reach {way[1]}: {why}{_back(way, closed, answers)}" for way, why in closed.items()]

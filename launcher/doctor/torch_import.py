@@ -79,10 +79,10 @@ def torch_checks(environ: Mapping[str, str], cards: int) -> list[Check]:
         )
     except subprocess.TimeoutExpired:
         return [fail("torch", f"import torch takes more than {LIMIT_S:.0f} s", "look at the disk that it lies on")]
-    told = [line for line in ran.stdout.decode(errors="replace").splitlines() if line.startswith(OUTPUT_MARK)]
-    if ran.returncode or not told:
+    report_lines = [line for line in ran.stdout.decode(errors="replace").splitlines() if line.startswith(OUTPUT_MARK)]
+    if ran.returncode or not report_lines:
         return [import_failure(ran.returncode, ran.stderr.decode(errors="replace"))]
-    return torch_check(msgspec.json.decode(told[-1].removeprefix(OUTPUT_MARK), type=TorchReport), cards)
+    return torch_check(msgspec.json.decode(report_lines[-1].removeprefix(OUTPUT_MARK), type=TorchReport), cards)
 
 
 def import_failure(code: int, complaint: str) -> Check:
@@ -95,17 +95,17 @@ def import_failure(code: int, complaint: str) -> Check:
     return fail("torch", f"import torch fails: {error}", mend)
 
 
-def torch_check(found: TorchReport, cards: int) -> list[Check]:
+def torch_check(report: TorchReport, cards: int) -> list[Check]:
     """What torch says of itself, held against the cards that there are."""
-    checks = [ok("torch", f"{found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'without CUDA'}")]
-    if cards and not found.cards:
-        mend = "install a torch that is built for CUDA" if not found.cuda else "its CUDA may be newer than the driver"
+    checks = [ok("torch", f"{report.torch}, {f'CUDA {report.cuda}' if report.cuda else 'without CUDA'}")]
+    if cards and not report.cards:
+        mend = "install a torch that is built for CUDA" if not report.cuda else "its CUDA may be newer than the driver"
         checks.append(warn("torch's cards", f"nvidia-smi lists {cards}, torch can use none", mend))
-    if not found.gloo:
+    if not report.gloo:
         checks.append(fail("backends", "this torch has no gloo", "install torch from its own packages"))
-    elif not found.nccl:
+    elif not report.nccl:
         level = warn if cards else ok
         checks.append(level("backends", "gloo" + ("; no NCCL, so that cards cannot talk to each other" * bool(cards))))
     else:
-        checks.append(ok("backends", f"gloo, NCCL {found.nccl}"))
+        checks.append(ok("backends", f"gloo, NCCL {report.nccl}"))
     return checks

@@ -59,9 +59,9 @@ class GenerationRecord:
     def __init__(self, g: int, events: Sequence[HistoryEvent], points: Sequence[CurvePoint]) -> None:
         """`events` are not empty."""
         worlds = [event for event in events if event.what is EventKind.GENERATION]
-        told = [event for event in events if event.what in (EventKind.START, EventKind.RECOVERY)]
+        recoveries = [event for event in events if event.what in (EventKind.START, EventKind.RECOVERY)]
         whole = [
-            event for event in told if not event.rev or event.what is EventKind.START
+            event for event in recoveries if not event.rev or event.what is EventKind.START
         ]  # The others are of some seats.
         self.g = g
         self.points = points
@@ -102,29 +102,29 @@ class GenerationRecord:
         return self.points[0].at if self.points else None
 
 
-def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, here: bool) -> list[Downtime]:
+def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, has_members: bool) -> list[Downtime]:
     """The pause before each generation, and the one that still lasts at `until`, if any.
 
-    `ended`: that is the verdict. `here`: a member is registered; without one nobody makes a step.
+    `ended`: that is the verdict. `has_members`: a member is registered; without one nobody makes a step.
     """
-    reports = any(one.reports for one in notes)
-    found: list[Downtime] = []
+    reports = any(record.reports for record in notes)
+    downtimes: list[Downtime] = []
     before: GenerationRecord | None = None
-    for one, after in zip(notes, [*notes[1:], None], strict=True):
-        if before is None or not one.seats:
+    for record, after in zip(notes, [*notes[1:], None], strict=True):
+        if before is None or not record.seats:
             goes_on = after is None and not ended
-            over = one.first_step_at
-            if over is None and not (reports or goes_on or one.recovery is not None) and one.go is not None:
-                over = one.go.at
+            over = record.first_step_at
+            if over is None and not (reports or goes_on or record.recovery is not None) and record.go is not None:
+                over = record.go.at
             next_at = after.first_at if after is not None else until
             finish = over if over is not None else next_at
-            again = _again(one, before)
-            whole_s, left_s = _again_s(again, one, before), max(next_at - finish, 0.0)
-            found.append(
+            again = _again(record, before)
+            whole_s, left_s = _again_s(again, record, before), max(next_at - finish, 0.0)
+            downtimes.append(
                 Downtime(
-                    g=one.g,
-                    why=one.why,
-                    began=min(_began(one, before), finish),
+                    g=record.g,
+                    why=record.why,
+                    began=min(_began(record, before), finish),
                     ended=finish,
                     again=again,
                     made=int(again * left_s / whole_s) if left_s < whole_s else again,
@@ -132,37 +132,42 @@ def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, here
                     open=over is None and goes_on,
                 )
             )
-        before = one
-    if notes and not ended and not found[-1].open and (since := _still_since(notes[-1], until, here=here)) is not None:
-        found.append(Downtime(g=notes[-1].g + 1, why=None, began=min(since, until), ended=until, open=True))
-    return found
+        before = record
+    if (
+        notes
+        and not ended
+        and not downtimes[-1].open
+        and (since := _still_since(notes[-1], until, has_members=has_members)) is not None
+    ):
+        downtimes.append(Downtime(g=notes[-1].g + 1, why=None, began=min(since, until), ended=until, open=True))
+    return downtimes
 
 
-def _began(one: GenerationRecord, before: GenerationRecord | None) -> float:
-    recovery = one.recovery
+def _began(record: GenerationRecord, before: GenerationRecord | None) -> float:
+    recovery = record.recovery
     if recovery is None:
-        return before.points[-1].at if before is not None and before.points else one.first_at
-    began = recovery.began if recovery.began is not None else recovery.at - (one.recovery_s or 0.0)
+        return before.points[-1].at if before is not None and before.points else record.first_at
+    began = recovery.began if recovery.began is not None else recovery.at - (record.recovery_s or 0.0)
     return min(began, recovery.last_at) if recovery.last_at is not None else began
 
 
-def _still_since(newest: GenerationRecord, now: float, *, here: bool) -> float | None:
+def _still_since(newest: GenerationRecord, now: float, *, has_members: bool) -> float | None:
     """Since when a job that goes on makes no steps; None if it does, or if it never told of any."""
     if not newest.points:
         return None
     last = newest.points[-1]
     rates = _rates(newest)
     limit_s = max(STALE_S, STALE_STEPS / median(rates)) if rates else STALE_S
-    return None if here and now - last.at <= limit_s else last.at
+    return None if has_members and now - last.at <= limit_s else last.at
 
 
-def _again(one: GenerationRecord, before: GenerationRecord | None) -> int:
+def _again(record: GenerationRecord, before: GenerationRecord | None) -> int:
     """Steps of the generation before that were made again, as far as anybody knows."""
     if before is None:
         return 0
-    recovery = one.recovery
+    recovery = record.recovery
     last = [point.step for point in before.points[-1:]]
-    begins = one.points[0].step - 1 if one.points else None
+    begins = record.points[0].step - 1 if record.points else None
     if recovery is not None and recovery.last_step is not None:
         last.append(recovery.last_step)
     if recovery is not None and recovery.restored_step is not None:
@@ -170,10 +175,10 @@ def _again(one: GenerationRecord, before: GenerationRecord | None) -> int:
     return max(max(last) - max(begins, 0), 0) if last and begins is not None else 0
 
 
-def _again_s(again: int, one: GenerationRecord, before: GenerationRecord | None) -> float:
-    rates = _rates(one) + (_rates(before) if before is not None else [])
+def _again_s(again: int, record: GenerationRecord, before: GenerationRecord | None) -> float:
+    rates = _rates(record) + (_rates(before) if before is not None else [])
     return again / median(rates) if again and rates else 0.0
 
 
-def _rates(one: GenerationRecord) -> list[float]:
-    return [point.rate for point in one.points if point.rate is not None and point.rate > 0]
+def _rates(record: GenerationRecord) -> list[float]:
+    return [point.rate for point in record.points if point.rate is not None and point.rate > 0]

@@ -124,55 +124,55 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[HistoryEvent]:
     """The events of a proposal that was carried out, none of any other transaction."""
-    found = []
+    events = []
     for operation in transaction.then:
         if not isinstance(operation, Put) or operation.key not in (keys.generation, keys.go, keys.verdict):
             continue
         document = decode(keys, operation.key, operation.value)
         match document:
             case Generation():
-                found.append(_of_generation(document, node, at))
+                events.append(_of_generation(document, node, at))
             case Go():
                 parts = [*_words(document.cause), document.note, f"{document.budget.charged} restarts charged"]
                 event = _event(EventKind.GO, document.g, "; ".join(part for part in parts if part), node, at)
                 fields = {"charged": document.budget.charged, "reason": document.note[:TEXT_MAX]}
-                found.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
+                events.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
             case Verdict():
                 text = "; ".join([f"{document.status}: {document.reason}", *_words(document.cause)])
                 event = _event(EventKind.VERDICT, document.g, text, node, at)
                 fields = {"run": document.run, "status": document.status, "reason": document.reason[:TEXT_MAX]}
-                found.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
-    return found
+                events.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
+    return events
 
 
-def of_recovery(found: Recovery, node: str, at: float, now: float) -> HistoryEvent:
+def of_recovery(recovery: Recovery, node: str, at: float, now: float) -> HistoryEvent:
     """The event of a recovery, or of a first start, at `at`, which is `now` on the clock of the recovery."""
-    what = EventKind.START if found.start else EventKind.RECOVERY
+    what = EventKind.START if recovery.start else EventKind.RECOVERY
     return msgspec.structs.replace(
-        _event(what, found.g, found.line, node, at),
-        phases=_lengths(found.phases),
-        rev=found.rev,
-        why=found.why,
-        reason=found.text[:TEXT_MAX],
-        before=found.before,
-        began=_wall(found.began, at, now),
-        complete=found.complete,
-        between_steps=found.between_steps,
-        last_step=found.last_step,
-        last_at=_wall(found.last_at, at, now) if found.last_at is not None else None,
-        restored_step=found.restored_step,
+        _event(what, recovery.g, recovery.line, node, at),
+        phases=_lengths(recovery.phases),
+        rev=recovery.rev,
+        why=recovery.why,
+        reason=recovery.text[:TEXT_MAX],
+        before=recovery.before,
+        began=_wall(recovery.began, at, now),
+        complete=recovery.complete,
+        between_steps=recovery.between_steps,
+        last_step=recovery.last_step,
+        last_at=_wall(recovery.last_at, at, now) if recovery.last_at is not None else None,
+        restored_step=recovery.restored_step,
     )
 
 
-def of_beginning(found: RecoveryBeginning, node: str, at: float) -> HistoryEvent:
+def of_beginning(beginning: RecoveryBeginning, node: str, at: float) -> HistoryEvent:
     """The event of seats that start on another node than `node`, which proposed it."""
-    event = _event(EventKind.SEATS, found.g, found.text, node, at)
-    return msgspec.structs.replace(event, phases=_lengths(found.phases), rev=found.rev, of=found.node)
+    event = _event(EventKind.SEATS, beginning.g, beginning.text, node, at)
+    return msgspec.structs.replace(event, phases=_lengths(beginning.phases), rev=beginning.rev, of=beginning.node)
 
 
-def beginning(events: Iterable[HistoryEvent], found: Recovery, node: str) -> HistoryEvent | None:
+def beginning(events: Iterable[HistoryEvent], recovery: Recovery, node: str) -> HistoryEvent | None:
     """What the proposer noted of how a recovery of `node` began, None if it is not there."""
-    at = (EventKind.SEATS, found.g, found.rev, node)
+    at = (EventKind.SEATS, recovery.g, recovery.rev, node)
     return next((event for event in events if (event.what, event.g, event.rev, event.of) == at), None)
 
 
@@ -183,8 +183,8 @@ def remember(keys: JobKeys, event: HistoryEvent, present: Sequence[str]) -> tupl
     right after the newest. What stands there for a time after which no key has room is none.
     """
     at_ms = int(event.at * 1000)
-    found = (ms for key in present if (ms := _milliseconds(keys, key)) is not None)
-    newest = max((ms for ms in found if ms < LAST_MS), default=-1)
+    times = (ms for key in present if (ms := _milliseconds(keys, key)) is not None)
+    newest = max((ms for ms in times if ms < LAST_MS), default=-1)
     key = f"{keys.events}{max(at_ms, newest + 1, 0):0{_DIGITS}d}-{event.node}"
     put = Put(key, msgspec.json.encode(event))
     if len(present) < KEPT:

@@ -108,30 +108,33 @@ def build_report(
     *,
     now: float,
     verdict: Verdict | None = None,
-    here: bool = True,
+    has_members: bool = True,
 ) -> JobReport:
-    """The story of a job's events, oldest first. `here`: a member is registered; without one nobody makes a step."""
+    """The story of a job's events, oldest first.
+
+    `has_members`: a member is registered; without one nobody makes a step.
+    """
     points = course.points if course is not None else ()
-    told = _newest_run(events)
-    run = next((event.run for event in reversed(told) if event.run is not None), None)
-    end = _end(told, verdict, run)
-    numbers = sorted({event.g for event in told if event.what in OF_GENERATIONS})
+    run_events = _newest_run(events)
+    run = next((event.run for event in reversed(run_events) if event.run is not None), None)
+    end = _end(run_events, verdict, run)
+    numbers = sorted({event.g for event in run_events if event.what in OF_GENERATIONS})
     if not numbers:
         return JobReport(run=run, verdict=end)
     notes = [
         GenerationRecord(
             g,
-            [event for event in told if event.g == g and event.what in OF_GENERATIONS],
+            [event for event in run_events if event.g == g and event.what in OF_GENERATIONS],
             [point for point in points if point.g == g],
         )
         for g in numbers
     ]
-    until = end.at if end is not None else max(now, told[-1].at)
-    stops = pauses(notes, until, ended=end is not None, here=here)
-    first = told[0]
+    until = end.at if end is not None else max(now, run_events[-1].at)
+    stops = pauses(notes, until, ended=end is not None, has_members=has_members)
+    first = run_events[0]
     gone = len(events) >= KEPT and first is events[0] and (first.what is not EventKind.GENERATION or first.g != 1)
     began = first.at if gone else min(first.at, stops[0].began)
-    chapters = _chapters(notes, stops, told, end)
+    chapters = _chapters(notes, stops, run_events, end)
     return JobReport(
         run=run,
         began=began,
@@ -142,7 +145,7 @@ def build_report(
         totals=_totals(chapters, stops, began, until),
         generations=chapters,
         pauses=tuple(stops),
-        first_failure=next((one.failure for one in chapters if one.failure is not None), None),
+        first_failure=next((chapter.failure for chapter in chapters if chapter.failure is not None), None),
     )
 
 
@@ -179,54 +182,54 @@ def _chapters(
 ) -> tuple[GenerationReport, ...]:
     failures = {event.failure.g: event.failure for event in reversed(events) if event.failure is not None}
     stopped = {stop.g: stop for stop in stops}
-    found = []
-    for one, after in zip(notes, [*notes[1:], None], strict=True):
-        stop = stopped.get(one.g)
+    chapters = []
+    for record, after in zip(notes, [*notes[1:], None], strict=True):
+        stop = stopped.get(record.g)
         ended_at = end.at if end is not None else None
         if after is not None:
             ended_at = stopped[after.g].began if after.g in stopped else after.first_at
         chapter = GenerationReport(
-            g=one.g,
-            why=one.why,
-            published_at=one.made.at if one.made is not None else None,
-            first_step_at=one.first_step_at,
+            g=record.g,
+            why=record.why,
+            published_at=record.made.at if record.made is not None else None,
+            first_step_at=record.first_step_at,
             ended_at=ended_at,
-            phases=one.phases,
-            recovery_s=one.recovery_s,
-            last_step=_last_step(one, after),
+            phases=record.phases,
+            recovery_s=record.recovery_s,
+            last_step=_last_step(record, after),
             again=stop.again if stop is not None else None,
-            failure=failures.get(one.g),
+            failure=failures.get(record.g),
         )
-        found.append(_with_steps(_with_events(chapter, one), one))
-    return tuple(found)
+        chapters.append(_with_steps(_with_events(chapter, record), record))
+    return tuple(chapters)
 
 
-def _with_events(chapter: GenerationReport, one: GenerationRecord) -> GenerationReport:
+def _with_events(chapter: GenerationReport, record: GenerationRecord) -> GenerationReport:
     replace = msgspec.structs.replace
-    if (made := one.world) is not None:
+    if (made := record.world) is not None:
         chapter = replace(chapter, reason=made.reason, nodes=made.nodes, more=made.more, world=made.world, rev=made.rev)
-    if (go := one.go) is not None:
+    if (go := record.go) is not None:
         chapter = replace(chapter, go_at=go.at, charged=go.charged, note=go.reason)
-    if (told := one.recovery) is not None:
-        start = told.what is EventKind.START
+    if (recovery := record.recovery) is not None:
+        start = recovery.what is EventKind.START
         chapter = replace(
-            chapter, start=start, complete=told.complete, text=told.text, restored_step=told.restored_step
+            chapter, start=start, complete=recovery.complete, text=recovery.text, restored_step=recovery.restored_step
         )
     return chapter
 
 
-def _with_steps(chapter: GenerationReport, one: GenerationRecord) -> GenerationReport:
+def _with_steps(chapter: GenerationReport, record: GenerationRecord) -> GenerationReport:
     """With the steps that were made in it, if it is known where they began."""
     begins = chapter.restored_step
-    if begins is None and one.points:
-        begins = one.points[0].step - 1
+    if begins is None and record.points:
+        begins = record.points[0].step - 1
     if chapter.last_step is None or begins is None:
         return chapter
     return msgspec.structs.replace(chapter, steps=max(chapter.last_step - max(begins, 0), 0))
 
 
-def _last_step(one: GenerationRecord, after: GenerationRecord | None) -> int | None:
-    steps = [point.step for point in one.points[-1:]]
+def _last_step(record: GenerationRecord, after: GenerationRecord | None) -> int | None:
+    steps = [point.step for point in record.points[-1:]]
     if after is not None and after.recovery is not None and after.recovery.last_step is not None:
         steps.append(after.recovery.last_step)
     return max(steps, default=None)
@@ -237,9 +240,9 @@ def _totals(chapters: Sequence[GenerationReport], stops: Sequence[Downtime], beg
     running = goodput(began, until, (PauseInterval(stop.began, stop.ended) for stop in stops)) or 0.0
     productive = goodput(began, until, (stop.pause for stop in stops)) or 0.0
     restarts: dict[str, int] = {}
-    for one in chapters[1:]:
-        if one.why is not None and (one.go_at is not None or one.phases):
-            restarts[str(one.why)] = restarts.get(str(one.why), 0) + 1
+    for chapter in chapters[1:]:
+        if chapter.why is not None and (chapter.go_at is not None or chapter.phases):
+            restarts[str(chapter.why)] = restarts.get(str(chapter.why), 0) + 1
     return JobTotals(
         wall_s=round(wall_s, 3),
         productive_s=round(wall_s * productive, 3),
@@ -247,7 +250,7 @@ def _totals(chapters: Sequence[GenerationReport], stops: Sequence[Downtime], beg
         again_s=round(wall_s * (running - productive), 3),
         generations=len(chapters),
         restarts=restarts,
-        charged=next((one.charged for one in reversed(chapters) if one.charged is not None), None),
-        step=max((one.last_step for one in chapters if one.last_step is not None), default=None),
+        charged=next((chapter.charged for chapter in reversed(chapters) if chapter.charged is not None), None),
+        step=max((chapter.last_step for chapter in chapters if chapter.last_step is not None), default=None),
         again=sum(stop.again for stop in stops),
     )

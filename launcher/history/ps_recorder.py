@@ -116,8 +116,8 @@ class PsRecoveryRecorder:
     @property
     def beginnings(self) -> list[RecoveryBeginning]:
         """What this node noted of starts that it proposed for others; they are given once."""
-        found, self._beginnings = self._beginnings, []
-        return found
+        beginnings, self._beginnings = self._beginnings, []
+        return beginnings
 
     # --- what the processes do ------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class PsRecoveryRecorder:
         start, self._open, self._due_at = self._open, None, None
         if start is None or PhaseEnd.SPAWNED not in start.marks:
             return None
-        found = Recovery(
+        recovery = Recovery(
             why=start.generation.why,
             text=start.text,
             before=0 if start.start else start.generation.g if start.since else start.generation.g - 1,
@@ -209,14 +209,14 @@ class PsRecoveryRecorder:
             foreign=start.foreign,
             asked_at=start.asked_at,
         )
-        self._own.append(found)
-        return found if start.tells else None
+        self._own.append(recovery)
+        return recovery if start.tells else None
 
     @property
     def own(self) -> list[Recovery]:
         """The recoveries that are over on this node, whoever tells of them; they are given once."""
-        found, self._own = self._own, []
-        return found
+        recoveries, self._own = self._own, []
+        return recoveries
 
     def _plan(self, now: float) -> None:
         """Work out when this start can be told: at once, or when nothing more is heard of it."""
@@ -244,19 +244,19 @@ class PsRecoveryRecorder:
             self._vacant.clear()
         elif (old.g, old.rev) == (generation.g, generation.rev):
             return
-        mine = self._proposing.of(generation)
+        proposal = self._proposing.of(generation)
         if old is not None:
-            self._vacate(facts, old, generation, mine.evidence_at if mine is not None else arrived)
+            self._vacate(facts, old, generation, proposal.evidence_at if proposal is not None else arrived)
         for place in generation.members:
             if place.leaving or not _fresh(place, generation, old):
                 continue
             mended = [self._vacant.pop(seat) for seat in place.seats if seat in self._vacant]
             self._signs.forget(place.node)
             if place.node != self._node:
-                self._note_beginning(generation, place, mended, mine, arrived)
+                self._note_beginning(generation, place, mended, proposal, arrived)
             elif (generation.g, place.since) > self._started:
                 self._started = (generation.g, place.since)
-                self._begin(facts, generation, place, mended, mine, arrived)
+                self._begin(facts, generation, place, mended, proposal, arrived)
         self._forget_strangers(generation)
 
     def _vacate(self, facts: AgentState, old: Generation, new: Generation, evidence_at: float) -> None:
@@ -267,15 +267,15 @@ class PsRecoveryRecorder:
         places = {place.node: place for place in new.members} if old.g == new.g else {}
         for place in old.members:
             now = places.get(place.node)
-            kept = now.seats if now is not None and not now.leaving and now.since == place.since else ()
-            if place.leaving or kept == place.seats:
+            kept_seats = now.seats if now is not None and not now.leaving and now.since == place.since else ()
+            if place.leaving or kept_seats == place.seats:
                 continue
             stored = facts.view.members.get(place.node)
             draining = stored is not None and stored.value.state is MemberState.DRAINING
             planned = old.g == new.g and (draining or new.why in PLANNED) and (now is None or now.since == place.since)
             since = self._signs.of(place.node) or NoticedFailure(evidence_at, evidence_at)
             for seat in place.seats:
-                if seat not in kept and (seat.role is Role.SERVER or not planned):
+                if seat not in kept_seats and (seat.role is Role.SERVER or not planned):
                     self._vacant.setdefault(seat, _TaskVacancy(since, new.reason))
 
     def _note_beginning(
@@ -283,15 +283,15 @@ class PsRecoveryRecorder:
         generation: Generation,
         place: GenerationMember,
         mended: list[_TaskVacancy],
-        mine: SentProposal | None,
+        proposal: SentProposal | None,
         arrived: float,
     ) -> None:
         """If this node proposed the start of another one, nobody else knows as well how it began."""
-        if mine is None or not mended or not place.since:
+        if proposal is None or not mended or not place.since:
             return
         since = min(mended).since
-        marks = {PhaseEnd.NOTICED: since.known_at, PhaseEnd.SEATED: mine.evidence_at}
-        marks |= {PhaseEnd.DECIDED: mine.sent_at, PhaseEnd.PUBLISHED: mine.published_at or arrived}
+        marks = {PhaseEnd.NOTICED: since.known_at, PhaseEnd.SEATED: proposal.evidence_at}
+        marks |= {PhaseEnd.DECIDED: proposal.sent_at, PhaseEnd.PUBLISHED: proposal.published_at or arrived}
         lengths = phases(since.at, marks, PS_ORDER)
         self._beginnings.append(
             RecoveryBeginning(generation.g, place.since, place.node, _text(mended, generation.reason), lengths)
@@ -303,13 +303,13 @@ class PsRecoveryRecorder:
         generation: Generation,
         place: GenerationMember,
         mended: list[_TaskVacancy],
-        mine: SentProposal | None,
+        proposal: SentProposal | None,
         arrived: float,
     ) -> None:
         """Begin the notes of a start of this node's seats."""
-        nodes = [one.node for one in generation.members]
+        nodes = [member.node for member in generation.members]
         made_by = leader_of(generation)
-        evidence_at = mine.evidence_at if mine is not None else arrived
+        evidence_at = proposal.evidence_at if proposal is not None else arrived
         text = _text(mended, generation.reason)
         start = _TaskStart(generation, place.since, evidence_at, text, place.seats, place.since, arrived)
         if not place.since:
@@ -328,8 +328,8 @@ class PsRecoveryRecorder:
                 start.marks[PhaseEnd.JOINED] = facts.joined_at
         else:
             start.marks[PhaseEnd.SEATED] = evidence_at
-        if mine is not None:
-            start.marks |= {PhaseEnd.DECIDED: mine.sent_at, PhaseEnd.PUBLISHED: mine.published_at or arrived}
+        if proposal is not None:
+            start.marks |= {PhaseEnd.DECIDED: proposal.sent_at, PhaseEnd.PUBLISHED: proposal.published_at or arrived}
         self._follow_on(start)
         self._open, self._due_at = start, None
 
@@ -339,8 +339,8 @@ class PsRecoveryRecorder:
         if old is None or old.generation.run != start.generation.run:
             return
         if old.over:
-            told = self.end()
-            self._over += [told] if told is not None else []
+            recovery = self.end()
+            self._over += [recovery] if recovery is not None else []
             return
         begins = start.began
         start.began, start.text = min(begins, old.began), f"{old.text}; {start.text}"

@@ -198,14 +198,14 @@ class RecoveryRecorder:
         record, self._open, self._due_at = self._open, None, None
         if record is None or record.reached is None:
             return None
-        self._own.append(found := self._recovery(record))
-        return found if record.tells else None
+        self._own.append(recovery := self._recovery(record))
+        return recovery if record.tells else None
 
     @property
     def own(self) -> list[Recovery]:
         """The recoveries that are over on this node, whoever tells of them; they are given once."""
-        found, self._own = self._own, []
-        return found
+        recoveries, self._own = self._own, []
+        return recoveries
 
     def _plan(self, now: float) -> None:
         """Work out when this recovery can be told."""
@@ -253,12 +253,12 @@ class RecoveryRecorder:
         known, self._seen = self._seen, (generation.run, generation.g)
         old = self._open
         if old is not None and old.reached is not None and (old.start or not self._comes_further(old, old.reached)):
-            told = self.end()
-            self._over += [told] if told is not None else []
-        mine = self._proposing.of(generation)
-        record = self._record(facts, generation, arrived, mine)
+            recovery = self.end()
+            self._over += [recovery] if recovery is not None else []
+        proposal = self._proposing.of(generation)
+        record = self._record(facts, generation, arrived, proposal)
         if record is not None:
-            record.mark(PhaseEnd.PUBLISHED, (mine.published_at if mine is not None else None) or arrived)
+            record.mark(PhaseEnd.PUBLISHED, (proposal.published_at if proposal is not None else None) or arrived)
             if facts.workers_gone and self._gone_at is not None:
                 record.mark(PhaseEnd.STOPPED, self._gone_at)
             if self._open is not None and known[0] == generation.run:
@@ -271,14 +271,14 @@ class RecoveryRecorder:
         facts: AgentState,
         generation: Generation,
         arrived: float,
-        mine: SentProposal | None,
+        proposal: SentProposal | None,
     ) -> _OngoingRecovery | None:
         """Begin the notes about a generation; None where there is nothing to tell of it."""
         if not generation.members or any(place.seats for place in generation.members) or facts.joined_at is None:
             return None
         nodes = [place.node for place in generation.members]
         teller = leader_of(generation) if leader_of(generation) in nodes else nodes[0]
-        evidence_at = mine.evidence_at if mine is not None else arrived
+        evidence_at = proposal.evidence_at if proposal is not None else arrived
         signs = self._signs.found.items()
         wrong = [noticed.at for (what, node), noticed in signs if what == "failed" or node not in nodes]
         fresh = generation.why is ChangeReason.FIRST or (
@@ -297,10 +297,10 @@ class RecoveryRecorder:
         if fresh:
             record.mark(PhaseEnd.JOINED, facts.joined_at)
             record.mark(PhaseEnd.MET, evidence_at)
-        if mine is not None:
+        if proposal is not None:
             if not fresh:
                 record.mark(PhaseEnd.NOTICED, evidence_at)
-            record.mark(PhaseEnd.DECIDED, mine.sent_at)
+            record.mark(PhaseEnd.DECIDED, proposal.sent_at)
         return record
 
     def _follow_on(self, record: _OngoingRecovery, old: _OngoingRecovery) -> None:

@@ -159,7 +159,7 @@ class Recovery:
     @property
     def fields(self) -> dict[str, object]:
         """For programs."""
-        found: dict[str, object] = {
+        values: dict[str, object] = {
             "why": str(self.why),
             "reason": self.text,
             "before": self.before or None,
@@ -170,36 +170,36 @@ class Recovery:
             "last_step": self.last_step,
             "restored_step": self.restored_step,
         }
-        return {**found, "revision": self.rev} if self.rev else found
+        return {**values, "revision": self.rev} if self.rev else values
 
 
-def begun(found: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
+def begun(recovery: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
     """A recovery with what its proposer noted of how it began: `text` says what happened, `lengths` are its phases.
 
     Who proposed it saw a loss before the node that takes over, which may have come later. A failure was seen first by
     the node itself, whose processes it stopped: there only the proposer's last phases are not known.
     """
     known = [(mark, lengths[mark]) for mark in PS_ORDER if mark in lengths]
-    before, after = _cut(found, found.asked_at)
+    before, after = _cut(recovery, recovery.asked_at)
     marks = [mark for mark, _ in before]
     if PhaseEnd.STOPPED not in marks:
-        began = found.asked_at - _total(known)
+        began = recovery.asked_at - _total(known)
         if {mark for mark, _ in known} & {mark for mark, _ in after} or (after[:1] and after[0][0] is PhaseEnd.EARLIER):
             more = [length for mark, length in after if mark is PhaseEnd.EARLIER]
             known, after = [(PhaseEnd.EARLIER, _total(known) + sum(more))], after[len(more) :]
-        return replace(found, text=text or found.text, began=began, phases=(*known, *after), start=False)
+        return replace(recovery, text=text or recovery.text, began=began, phases=(*known, *after), start=False)
     last = [(mark, length) for mark, length in known if mark in (PhaseEnd.DECIDED, PhaseEnd.PUBLISHED)]
     at = marks.index(PhaseEnd.SEATED) if PhaseEnd.SEATED in marks else -1
     if at < 0 or before[at][1] < _total(last):
-        return found
+        return recovery
     waited = (PhaseEnd.SEATED, before[at][1] - _total(last))
-    return replace(found, phases=(*before[:at], waited, *last, *before[at + 1 :], *after))
+    return replace(recovery, phases=(*before[:at], waited, *last, *before[at + 1 :], *after))
 
 
-def _cut(found: Recovery, at: float) -> tuple[list[tuple[PhaseEnd, float]], list[tuple[PhaseEnd, float]]]:
+def _cut(recovery: Recovery, at: float) -> tuple[list[tuple[PhaseEnd, float]], list[tuple[PhaseEnd, float]]]:
     """The phases until a moment, and those after it; one that goes on over it is in both, in parts."""
-    before, after, begins = list[tuple[PhaseEnd, float]](), list[tuple[PhaseEnd, float]](), found.began
-    for mark, length in found.phases:
+    before, after, begins = list[tuple[PhaseEnd, float]](), list[tuple[PhaseEnd, float]](), recovery.began
+    for mark, length in recovery.phases:
         ends = begins + length
         if ends <= at + ROUNDING_S:
             before.append((mark, length))
@@ -212,8 +212,8 @@ def _cut(found: Recovery, at: float) -> tuple[list[tuple[PhaseEnd, float]], list
     return before, after
 
 
-def _total(found: Sequence[tuple[PhaseEnd, float]]) -> float:
-    return sum(length for _, length in found)
+def _total(lengths: Sequence[tuple[PhaseEnd, float]]) -> float:
+    return sum(length for _, length in lengths)
 
 
 def phases(
@@ -223,20 +223,20 @@ def phases(
 
     One that was over before its turn came took no time and is left out, but for the last, which says how far it came.
     """
-    found, at = [], began
+    lengths, at = [], began
     present = [mark for mark in order if mark in marks]
     for mark in present:
         if marks[mark] >= at or mark is present[-1]:
-            found.append((mark, max(marks[mark] - at, 0.0)))
+            lengths.append((mark, max(marks[mark] - at, 0.0)))
             at = max(at, marks[mark])
-    return tuple(found)
+    return tuple(lengths)
 
 
-def shown(found: Sequence[tuple[PhaseEnd, float]]) -> list[tuple[PhaseEnd, float]]:
+def shown(lengths: Sequence[tuple[PhaseEnd, float]]) -> list[tuple[PhaseEnd, float]]:
     """The phases that are worth a word: a short lesser one is counted in the one after it."""
     kept, more = [], 0.0
-    for index, (mark, length) in enumerate(found):
-        if mark in LESSER and length + more < NOTICEABLE_S and index + 1 < len(found):
+    for index, (mark, length) in enumerate(lengths):
+        if mark in LESSER and length + more < NOTICEABLE_S and index + 1 < len(lengths):
             more += length
             continue
         kept.append((mark, length + more))

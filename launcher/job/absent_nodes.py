@@ -25,16 +25,16 @@ def absent_nodes(view: StoreView, unreached: Mapping[str, str] | None = None) ->
     if view.spec is None:
         return ()
     spec, unreached = view.spec.value, unreached or {}
-    found: list[str] = []
+    parts: list[str] = []
     for node, stored in sorted(view.members.items(), key=lambda item: item[1].create_revision):
         member = stored.value
         if spec.mode is JobMode.COLLECTIVE and member.slots != spec.slots:
-            found.append(f"{node} does not count: it brings {member.slots} cards, the job uses {spec.slots}")
+            parts.append(f"{node} does not count: it brings {member.slots} cards, the job uses {spec.slots}")
         elif member.state is MemberState.DRAINING:
-            found.append(f"{node} does not count: it leaves ({member.drain_reason or 'asked to'})")
+            parts.append(f"{node} does not count: it leaves ({member.drain_reason or 'asked to'})")
         elif node in unreached:
-            found.append(f"{node} is registered but cannot be reached from here: {unreached[node]}")
-    return tuple(found)
+            parts.append(f"{node} is registered but cannot be reached from here: {unreached[node]}")
+    return tuple(parts)
 
 
 def words(found: tuple[str, ...]) -> str:

@@ -18,11 +18,11 @@ async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> InspectC
         raise InspectError(why)
     if view.verdict is not None:
         raise InspectError(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
-    found = placement.locate(view, role, index)
-    if found is None:
+    location = placement.locate(view, role, index)
+    if location is None:
         raise InspectError(placement.why_absent(view, role, index))
-    stored = view.members.get(found.node)
+    stored = view.members.get(location.node)
     if stored is None:
-        raise InspectError(f"node {found.node} of host {found.host} is not registered any more")
+        raise InspectError(f"node {location.node} of host {location.host} is not registered any more")
     secret = view.secret.value if view.secret is not None else None
-    return InspectClient(job.job_id, secret, found.node, stored.value)
+    return InspectClient(job.job_id, secret, location.node, stored.value)

@@ -32,17 +32,17 @@ async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None)
     check_versions(job, view)
     nodes = chosen(view, targets)
     reason = f"elastic-ctl drain by {operator()}"
-    told: list[str] = []
+    leaving: list[str] = []
     for at in range(0, len(nodes), orders.LEAVING_MAX):
         view, some = await _tell(job, nodes[at : at + orders.LEAVING_MAX], reason, deadline_s)
-        told += some
-    if not told:
+        leaving += some
+    if not leaving:
         return f"{job.job_id}: {', '.join(map(sanitize_line, nodes))} left meanwhile", []
-    left = len(set(view.members) - set(told))
+    left = len(set(view.members) - set(leaving))
     low = view.spec.value.np.low if view.spec is not None else 1
     holds = f"; {of_nodes(left)} left, fewer than the {low} that may run: the job holds until others come"
-    whom = f"{', '.join(map(sanitize_line, told))} {'is' if len(told) == 1 else 'are'}"
-    return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", told
+    whom = f"{', '.join(map(sanitize_line, leaving))} {'is' if len(leaving) == 1 else 'are'}"
+    return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", leaving
 
 
 async def _tell(
@@ -50,37 +50,37 @@ async def _tell(
 ) -> tuple[StoreView, list[str]]:
     """Tell those that are still there, all in one transaction, so that the world changes once; the view, and whom."""
 
-    def here(view: StoreView) -> list[str]:
+    def present(view: StoreView) -> list[str]:
         return [node for node in nodes if node in view.members]
 
     def order(view: StoreView) -> Transaction | None:
-        if view.verdict is not None or not here(view):
+        if view.verdict is not None or not present(view):
             return None
-        return orders.order_drain(job.keys, view, here(view), reason, deadline_s, round(time.time(), 3))
+        return orders.order_drain(job.keys, view, present(view), reason, deadline_s, round(time.time(), 3))
 
-    view, written = await submit(job, order, lambda view: f"elastic-ctl drain {' '.join(here(view))}")
-    return view, here(view) if written else []
+    view, written = await submit(job, order, lambda view: f"elastic-ctl drain {' '.join(present(view))}")
+    return view, present(view) if written else []
 
 
 def chosen(view: StoreView, targets: Sequence[str]) -> list[str]:
     """The members that these words name: node ids, M_ids, hosts. Raises `ConfigError` for one that names none."""
     generation = view.generation.value if view.generation is not None else None
-    found: dict[str, None] = {}
+    nodes: dict[str, None] = {}
     for target in targets:
         hosts = [node for node, stored in view.members.items() if stored.value.host == target]
         if target in view.members:
-            found[target] = None
+            nodes[target] = None
         elif _M_ID.fullmatch(target) and generation is not None and int(target) < len(generation.members):
             node = generation.members[int(target)].node
             if node not in view.members:
                 raise ConfigError(f"M_id {target} is {node}, which is not registered any more")
-            found[node] = None
+            nodes[node] = None
         elif hosts:
-            found.update(dict.fromkeys(hosts))
+            nodes.update(dict.fromkeys(hosts))
         else:
             known = ", ".join(view.members) or "none is registered"
             raise ConfigError(f"{target!r} is no node, M_id or host of this job; its nodes: {known}")
-    return list(found)
+    return list(nodes)
 
 
 _M_ID: Final = re.compile(r"[0-9]{1,9}")

@@ -199,7 +199,7 @@ async def ask_all(
     unasked: dict[str, str] = {}
     tried: set[str] = set()
 
-    async def one(node: str, member: Member) -> None:
+    async def ask(node: str, member: Member) -> None:
         async with gate:
             tried.add(node)
             try:
@@ -213,7 +213,7 @@ async def ask_all(
     try:
         async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
             for node, member in members.items():
-                group.create_task(one(node, member))
+                group.create_task(ask(node, member))
     except TimeoutError:
         for node, member in members.items():
             if node in tried and node not in snapshots:

@@ -75,10 +75,10 @@ async def jobs(store: Store, prefix: str) -> list[JobLine]:
         async with room:
             return await _look(store, keys, seen)
 
-    found = await _seen(store, prefix)
+    candidates = await _seen(store, prefix)
     try:
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(look(*one)) for one in found if one[1].is_job(one[0])]
+            asking = [group.create_task(look(keys, seen)) for keys, seen in candidates if seen.is_job(keys)]
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     return sorted((task.result() for task in asking), key=lambda line: line.job_id)
@@ -87,19 +87,19 @@ async def jobs(store: Store, prefix: str) -> list[JobLine]:
 async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _JobKeysSeen]]:
     """The jobs whose keys stand below the prefix."""
     root = f"{prefix.rstrip('/')}/"
-    found: dict[str, tuple[JobKeys, _JobKeysSeen]] = {}
+    by_name: dict[str, tuple[JobKeys, _JobKeysSeen]] = {}
     span = KeyRange.prefix(root)
     while entries := (await store.list(span, keys_only=True, limit=PAGE)).entries:
         for entry in entries:
             name, slash, _ = entry.key.removeprefix(root).partition("/")
             if not slash or not JOB_ID.fullmatch(name):
                 continue
-            if name not in found:
-                found[name] = (JobKeys(name, prefix), _JobKeysSeen())
-            keys, seen = found[name]
+            if name not in by_name:
+                by_name[name] = (JobKeys(name, prefix), _JobKeysSeen())
+            keys, seen = by_name[name]
             seen.see(keys, entry.key)
         span = KeyRange(entries[-1].key + "\0", span.end)
-    return list(found.values())
+    return list(by_name.values())
 
 
 async def _look(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:

@@ -58,13 +58,13 @@ def order_drain(
     for node in nodes:
         stored = view.leaves.get(node)
         before_s = stored.value.within_s if stored is not None else None
-        nearer_s = min((one for one in (before_s, within_s) if one is not None), default=None)
+        nearer_s = min((limit_s for limit_s in (before_s, within_s) if limit_s is not None), default=None)
         compares.append(Compare.created(keys.member(node), view.members[node].create_revision))
         compares.append(_as_seen(view, keys.leave(node), stored))
         then.append(Put(keys.leave(node), encode(DrainOrder(reason=reason, within_s=nearer_s, at=at))))
     room = OPERATIONS_MAX - NOTED_MAX - len(compares) - len(then)
-    gone = [one for one in view.leaves if one not in view.members][:room]
-    return Transaction("drain", tuple(compares), (*then, *(Delete(KeyRange.key(keys.leave(one))) for one in gone)))
+    gone = [node for node in view.leaves if node not in view.members][:room]
+    return Transaction("drain", tuple(compares), (*then, *(Delete(KeyRange.key(keys.leave(node))) for node in gone)))
 
 
 def order_stop(keys: JobKeys, view: StoreView, reason: str, at: float) -> Transaction:

@@ -38,17 +38,17 @@ def _becomes(view: StoreView, np: Np) -> str:
 def _what_follows(view: StoreView, np: Np) -> str:
     generation: Generation | None = view.generation.value if view.generation is not None else None
     inside = len(generation.members) if generation is not None else 0
-    here = len(view.members)
+    registered = len(view.members)
     run = f"{of_nodes(inside)} run{'s' if inside == 1 else ''}"
     if np.high < inside:
         out = inside - np.high
         return f"{run}: {out} of them will leave the world and wait as {'a spare' if out == 1 else 'spares'}"
-    if here < np.low:
-        until = f"holds until {np.low - here} more come{'s' if np.low - here == 1 else ''}"
+    if registered < np.low:
+        until = f"holds until {np.low - registered} more come{'s' if np.low - registered == 1 else ''}"
         if inside and view.go is not None and generation is not None and view.go.value.g == generation.g:
             return f"it trains on with {inside}; after the next change it {until}"  # No world ends for want of others.
-        return f"{of_nodes(here)} here: the job {until}"
-    if here > inside and np.high > inside:
-        new = min(here, np.high) - inside
+        return f"{of_nodes(registered)} here: the job {until}"
+    if registered > inside and np.high > inside:
+        new = min(registered, np.high) - inside
         return f"{run}: {new} that wait{'s' if new == 1 else ''} will be taken in"
     return f"{run}: that stays, until others come"

@@ -251,13 +251,15 @@ class _JobWorld:
             return NodeState.READY, ""
         spec = self.view.spec.value if self.view.spec is not None else None
         room = spec is not None and len(self.inside) < spec.np.high
-        for one in budget_of(self.view).hosts:
-            if one.host == stored.value.host and (one.left_s > 0 or (one.apart and room)):
-                parts = [f"for {host_exclusion.duration_in_words(one.left_s)} (or less)"] if one.left_s > 0 else []
-                parts += ["until it can be reached"] if one.apart else []
+        for record in budget_of(self.view).hosts:
+            if record.host == stored.value.host and (record.left_s > 0 or (record.apart and room)):
+                parts = []
+                if record.left_s > 0:
+                    parts.append(f"for {host_exclusion.duration_in_words(record.left_s)} (or less)")
+                parts += ["until it can be reached"] if record.apart else []
                 return (
                     NodeState.KEPT_OUT,
-                    f"{' and '.join(parts)}: {host_exclusion.words(one)}; it comes back by itself",
+                    f"{' and '.join(parts)}: {host_exclusion.words(record)}; it comes back by itself",
                 )
         return NodeState.SPARE, ""
 

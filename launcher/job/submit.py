@@ -76,7 +76,7 @@ async def _noted(job: NamedJob, view: StoreView, text: str, transaction: Transac
     for event in (order, *events.events_of(job.keys, transaction, operator(), at)):
         put, *deleted = events.remember(job.keys, event, present)
         noted += (put, *deleted)
-        present += [one.key for one in (put,) if isinstance(one, Put)]
+        present += [operation.key for operation in (put,) if isinstance(operation, Put)]
     return tuple(noted)
 
 

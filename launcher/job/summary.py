@@ -26,24 +26,24 @@ async def read_report(store: Store, keys: JobKeys, now: float) -> JobReport:
     ended = None
     with suppress(DocumentError):
         ended = decode(keys, keys.verdict, verdict.entries[0].value) if verdict.entries else None
-    return build_report(events, points, now=now, verdict=ended, here=bool(members.entries))
+    return build_report(events, points, now=now, verdict=ended, has_members=bool(members.entries))
 
 
-def report_line(told: JobReport) -> str:
+def report_line(report: JobReport) -> str:
     """One line for people: goodput, and where the rest of the time went. "" if there is nothing to tell."""
-    if told.goodput is None:
+    if report.goodput is None:
         return ""
-    totals = told.totals
-    pauses = f"{len(told.pauses)} pause{'' if len(told.pauses) == 1 else 's'}"
+    totals = report.totals
+    pauses = f"{len(report.pauses)} pause{'' if len(report.pauses) == 1 else 's'}"
     parts = [f"{_length(totals.paused_s)} in {pauses}"]
     if totals.again:
-        made = sum(pause.made for pause in told.pauses)
+        made = sum(pause.made for pause in report.pauses)
         lost = "" if made == totals.again else f" lost, {made} of them"
         parts.append(
             f"{totals.again} step{'' if totals.again == 1 else 's'}{lost} made again ({_length(totals.again_s)})"
         )
-    since = "" if told.since is None else ", counted from the oldest event that is kept"
-    return f"goodput {100 * told.goodput:.1f} % of {_length(totals.wall_s)}{since}: {', '.join(parts)}"
+    since = "" if report.since is None else ", counted from the oldest event that is kept"
+    return f"goodput {100 * report.goodput:.1f} % of {_length(totals.wall_s)}{since}: {', '.join(parts)}"
 
 
 def _length(seconds: float) -> str:

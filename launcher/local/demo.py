@@ -120,14 +120,14 @@ class Demo:
     async def until(self, what: str, condition: Callable[[list[LoggedStep]], bool]) -> list[LoggedStep]:
         """Wait until the steps so far satisfy `condition`; Broken when that takes too long or a node ends."""
         deadline = time.monotonic() + WAIT_LIMIT_S
-        while not condition(found := self.steps()):
+        while not condition(steps := self.steps()):
             ended = [node for node in self.nodes if node.process.returncode not in (None, -9)]
             if ended:
                 raise DemoFailed(f"{ended[0].name} ended with exit code {ended[0].process.returncode} before {what}")
             if time.monotonic() > deadline:
                 raise DemoFailed(f"no sign of {what} within {WAIT_LIMIT_S:.0f} s")
             await asyncio.sleep(POLL_S)
-        return found
+        return steps
 
     async def play(self) -> bool:
         """Run the whole story; whether every promise was kept."""
@@ -143,10 +143,10 @@ class Demo:
         killed_at_s = time.time()
         victim.process.kill()
         narrate(f"{victim.name} is killed (SIGKILL) at step {self.steps()[-1].step}")
-        found = await self.until(
+        steps = await self.until(
             "training with the two that are left", lambda s: any(x.world == 2 and x.at_s > killed_at_s for x in s)
         )
-        resumed = next(x for x in found if x.world == 2 and x.at_s > killed_at_s)
+        resumed = next(x for x in steps if x.world == 2 and x.at_s > killed_at_s)
         recovery_s = resumed.at_s - killed_at_s
         narrate(f"training goes on {recovery_s:.1f} s after the kill, at step {resumed.step}")
 
@@ -156,8 +156,8 @@ class Demo:
         joined_at_s = time.time()
         joiner = await self.start()
         narrate(f"{joiner.name} starts")
-        found = await self.until("a world of 3 again", lambda s: s[-1].world == 3 and s[-1].at_s > joined_at_s)
-        regrown = next(x for x in found if x.world == 3 and x.at_s > joined_at_s)
+        steps = await self.until("a world of 3 again", lambda s: s[-1].world == 3 and s[-1].at_s > joined_at_s)
+        regrown = next(x for x in steps if x.world == 3 and x.at_s > joined_at_s)
         narrate(f"{joiner.name} is in, {regrown.at_s - joined_at_s:.1f} s after its start, at step {regrown.step}")
 
         await self._await_end()
@@ -182,7 +182,7 @@ class Demo:
                 back = max(back, before.step + 1 - line.step)
         accuracy = next((node.accuracy for node in self.nodes if node.accuracy is not None), None)
         codes = {node.name: node.process.returncode for node in self.nodes}
-        kept = {
+        promises = {
             f"worlds: {' -> '.join(str(line.world) for line in worlds)} workers, entered at steps "
             f"{', '.join(str(line.step) for line in worlds)}": [line.world for line in worlds] == [3, 2, 3],
             f"steps: {lines[-1].step} in all; at most {back} done again (each is kept in memory)": (back <= 1),
@@ -195,9 +195,9 @@ class Demo:
             ),
         }
         narrate("summary")
-        for text, good in kept.items():
+        for text, good in promises.items():
             print(f"  {'ok ' if good else 'BAD'} {text}")
-        return all(kept.values())
+        return all(promises.values())
 
 
 def narrate(text: str) -> None:

@@ -161,7 +161,7 @@ class _LocalSupervisor:
         store = replace(self._config.way, endpoints=tuple(server.split(","))).open()
         try:
             entries = (await store.list(KeyRange.key(keys.verdict))).entries
-            return any(decode(keys, one.key, one.value).status is not FinalStatus.FAILED for one in entries)
+            return any(decode(keys, entry.key, entry.value).status is not FinalStatus.FAILED for entry in entries)
         except (StoreError, DocumentError):
             return False
         finally:

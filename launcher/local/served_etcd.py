@@ -49,7 +49,7 @@ def listening(host: str, hosts: Sequence[str]) -> ServedAddresses:
     if known and all(address.is_loopback for address in known) and all(map(addresses.is_loopback, hosts)):
         return ServedAddresses((str(known[0]),), str(known[0]))
     own = addresses.own_addresses()
-    usable = tuple(dict.fromkeys(str(one) for one in known if one in own and not one.is_loopback))
+    usable = tuple(dict.fromkeys(str(address) for address in known if address in own and not address.is_loopback))
     if not usable:
         return ServedAddresses((ANY,), LOOPBACK)
     loopback = LOOPBACK_V6 if all(map(is_v6, usable)) else LOOPBACK
@@ -67,18 +67,22 @@ def served(config: Config) -> str:
 def check_own(host: str) -> None:
     """Raise `ConfigError` unless --serve names an address of this machine, or all of them."""
     known = () if is_any(host) else addresses.resolve(host)
-    loopback = bool(known) and all(one.is_loopback for one in known)
-    if is_any(host) or loopback or any(not one.is_loopback for one in addresses.own_addresses().intersection(known)):
+    loopback = bool(known) and all(address.is_loopback for address in known)
+    if (
+        is_any(host)
+        or loopback
+        or any(not address.is_loopback for address in addresses.own_addresses().intersection(known))
+    ):
         return
-    here = ", ".join(addresses.candidates()) or "none but the loopback address"
+    own = ", ".join(addresses.candidates()) or "none but the loopback address"
     if not known:
         raise ConfigError(
             f"--serve {host}: this machine finds no address for that name; check it, or name an address of this "
-            f"machine: {here}"
+            f"machine: {own}"
         )
     of_name = "" if as_ip(host) is not None else f" is {', '.join(map(str, known))}, which"
     raise ConfigError(
-        f"--serve {host}{of_name} is not an address of this machine; name one of its own: {here}; or, where {host} is "
+        f"--serve {host}{of_name} is not an address of this machine; name one of its own: {own}; or, where {host} is "
         f"forwarded to this machine (NAT), use --serve {ANY} --host {host}"
     )
 

@@ -27,8 +27,8 @@ async def log(job: NamedJob, named: str) -> dict[str, Any]:
     """The last lines of the log of a process, and its path. Raises `Unasked`, `ConfigError`, `StoreError`."""
     role, index = placement.named(named)
     path, data = "", b""
-    async with await node_of(job, role, index, "its log is a file on the host where it ran") as one:
-        async for answer in one.log(LogQuestion(role, index, LINES)):
+    async with await node_of(job, role, index, "its log is a file on the host where it ran") as client:
+        async for answer in client.log(LogQuestion(role, index, LINES)):
             match answer:
                 case LogStart():
                     path = answer.path

@@ -103,10 +103,10 @@ class JobFeed:
                 clock = asyncio.get_running_loop().time
                 if self.view.verdict is None and clock() >= asked_at + self._ask_every_s:
                     of = self.view.incarnation
-                    found = await overview_of(self.job, self.view)
+                    overview = await overview_of(self.job, self.view)
                     if self.view.incarnation == of:  # It may be another job by now.
-                        self._picture = found
-                        self._note(found)
+                        self._picture = overview
+                        self._note(overview)
                     self._show(status.describe(self.view, self.job.job_id))
                     asked_at = clock()
             elif self._there is False or self._trouble is not None:
@@ -136,17 +136,17 @@ class JobFeed:
         now = time.time()
         ended = described.verdict is not None
         asked = self._picture if self._picture is not None and not ended else None
-        here = {node for node in self.view.members if not ended}
-        found = JobOverview(
+        live_nodes = {node for node in self.view.members if not ended}
+        overview = JobOverview(
             status=described,
-            windows={node: said for node, said in asked.windows.items() if node in here} if asked else {},
+            windows={node: said for node, said in asked.windows.items() if node in live_nodes} if asked else {},
             unasked=asked.unasked if asked else {},
             asked_at=asked.asked_at if asked else now,
         )
         events, written = self._history.events, with_live_points(self._history.course, self._seen)
         verdict = self.view.verdict.value if self.view.verdict is not None else None
-        told = build_report(events, written, now=now, verdict=verdict, here=bool(self.view.members))
-        self._publish(sections(found, told, written, events, now))
+        report = build_report(events, written, now=now, verdict=verdict, has_members=bool(self.view.members))
+        self._publish(sections(overview, report, written, events, now))
 
     def _publish(self, found: Mapping[str, object]) -> None:
         absent = _absent(self.job.job_id) if self._there is False else None
@@ -237,12 +237,12 @@ class JobFeeds:
         span = KeyRange.prefix(self.job(job_id).keys.root)
         try:
             async with self._listings:
-                found = (await self._store.list(span, keys_only=True, limit=1)).entries
+                entries = (await self._store.list(span, keys_only=True, limit=1)).entries
         except StoreError as error:
             self._trouble = self._trouble or _trouble(error)
             return {"absent": None, "trouble": self._trouble}
         self._trouble = None
-        return None if found else {"absent": _absent(job_id), "trouble": None}
+        return None if entries else {"absent": _absent(job_id), "trouble": None}
 
     @asynccontextmanager
     async def of(self, job_id: str) -> AsyncIterator[JobFeed]:

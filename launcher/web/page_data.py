@@ -33,7 +33,7 @@ def sections(
 ) -> Sections:
     """Everything on the page of a job, as it stands at `now`, a wall clock."""
     status, names = picture.status, _NameTable()
-    generations = [_generation(one, names) for one in story.generations]
+    generations = [_generation(generation, names) for generation in story.generations]
     gone = _gone(status, story.generations)
     return {
         "head": _head(picture, story, course, now),
@@ -43,7 +43,7 @@ def sections(
         "generations": generations,
         "pauses": msgspec.to_builtins(story.pauses),
         "course": _course(course),
-        "events": [_event(one) for one in events],
+        "events": [_event(event) for event in events],
         "failure": msgspec.to_builtins(story.first_failure),
     }
 
@@ -74,14 +74,14 @@ def _head(picture: JobOverview, story: JobReport, course: TrainingCurve | None, 
     status, first = picture.status, _rank_0(picture.windows.values())
     points = course.points if course is not None else ()
     rates = [point.rate for point in points if point.rate is not None]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: getattr(status, name)
         for name in ("job_id", "run", "np", "generation", "reason", "go", "proposer", "lacking", "missing", "damaged")
     }
     verdict = status.verdict
     lives = first is not None and first.state is not WorkerState.EXITED
     return {
-        **found,
+        **fields,
         "world": status.world_size,
         "members": sum(node.m_id is not None and not status.verdict for node in status.nodes),
         "why": msgspec.to_builtins(status.why),
@@ -135,7 +135,7 @@ def _sentence(status: JobStatus) -> str:
 
 def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
     window, now = picture.windows.get(node.node), picture.asked_at
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "node": node.node,
         "host": node.host,
         "m_id": node.m_id,
@@ -145,8 +145,8 @@ def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
         "ranks": list(node.ranks),
     }
     if window is None:
-        return {**found, "unasked": picture.unasked.get(node.node, "")}
-    found |= {
+        return {**fields, "unasked": picture.unasked.get(node.node, "")}
+    fields |= {
         "g": window.g,
         "phase": window.state,
         "since": _moment(now, window.since_s),
@@ -159,11 +159,11 @@ def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
         "workers": [_worker(worker, now) for worker in window.workers],
         "more": window.more,
     }
-    return found
+    return fields
 
 
 def _worker(worker: WorkerSnapshot, now: float) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "role": str(worker.role),
         "index": worker.index,
         "local_rank": worker.local_rank,
@@ -180,24 +180,24 @@ def _worker(worker: WorkerSnapshot, now: float) -> dict[str, Any]:
         "code": worker.code,
         "log": worker.log,
     }
-    return found | {name: value for name, value in optional.items() if value not in (None, "", {})}
+    return fields | {name: value for name, value in optional.items() if value not in (None, "", {})}
 
 
 def _gone(status: JobStatus, chapters: Sequence[GenerationReport]) -> list[dict[str, Any]]:
     """The nodes that were in a generation and are not there any more; why the next one was made without them."""
-    here = {node.node for node in status.nodes}
-    found: dict[str, dict[str, Any]] = {}
-    for one, after in pairwise(chapters):
+    present = {node.node for node in status.nodes}
+    gone: dict[str, dict[str, Any]] = {}
+    for before, after in pairwise(chapters):
         if not after.nodes or after.more:
             continue
-        for node in one.nodes:
-            if node not in after.nodes and node not in here:
+        for node in before.nodes:
+            if node not in after.nodes and node not in present:
                 at = after.published_at or after.go_at
                 why = msgspec.to_builtins(after.why)
-                found[node] = {"node": node, "g": one.g, "at": at, "why": why, "reason": after.reason}
+                gone[node] = {"node": node, "g": before.g, "at": at, "why": why, "reason": after.reason}
     for node in chapters[-1].nodes if chapters else ():
-        found.pop(node, None)  # It came back.
-    return list(reversed(found.values()))[:GONE_MAX]
+        gone.pop(node, None)  # It came back.
+    return list(reversed(gone.values()))[:GONE_MAX]
 
 
 class _NameTable:

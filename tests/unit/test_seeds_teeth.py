@@ -41,12 +41,12 @@ MUTATIONS: Final = (
     Mutation(
         "A4",
         "launcher/config/readers.py",
-        """    found = tuple(part.strip() for part in text.split(","))
-    for one in found:
-        if not one:""",
-        """    found = tuple(text.split(","))
-    for one in found:
-        if not one:""",
+        """    cards = tuple(part.strip() for part in text.split(","))
+    for card in cards:
+        if not card:""",
+        """    cards = tuple(text.split(","))
+    for card in cards:
+        if not card:""",
         "tests/unit/test_slots.py::test_blanks_between_cards_do_not_count",
     ),
     Mutation(

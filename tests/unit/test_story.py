@@ -160,7 +160,7 @@ def test_a_job_whose_newest_step_is_old_is_in_a_pause_and_one_with_slow_steps_is
 
 
 def test_a_job_in_which_nobody_is_left_is_in_a_pause_since_its_last_step() -> None:
-    story = build_report(FIRST, course((1, 10.0, 1), (400, 49.5, 1)), now=60.0, here=False)
+    story = build_report(FIRST, course((1, 10.0, 1), (400, 49.5, 1)), now=60.0, has_members=False)
     assert pauses(story)[-1] == (49.5, 60.0)
 
 
@@ -239,9 +239,9 @@ point = st.builds(
 
 @given(st.lists(events, max_size=12), st.lists(point, max_size=6), moments, st.booleans())
 def test_whatever_the_store_holds_it_is_a_share_and_adds_up(
-    told: list[HistoryEvent], points: list[CurvePoint], now: float, here: bool
+    told: list[HistoryEvent], points: list[CurvePoint], now: float, has_members: bool
 ) -> None:
-    story = build_report(told, TrainingCurve(points=tuple(points)), now=now, here=here)
+    story = build_report(told, TrainingCurve(points=tuple(points)), now=now, has_members=has_members)
     assert story.goodput is None or 0.0 <= story.goodput <= 1.0
     totals = story.totals
     parts = totals.productive_s + totals.paused_s + totals.again_s
