@@ -251,7 +251,7 @@ class Predecessor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True, array_like=True):
-    """A host whose workers failed by themselves (`elastic.core.host_exclusion`).
+    """A host whose workers failed by themselves (`elastic.core.quarantine`).
 
     `failures`: so often in a row without progress; `charged` of them cost the job a restart, `spared` were given back
     when the host was kept out. `times`: how often it was, until it takes part in progress again; `g`: the generation

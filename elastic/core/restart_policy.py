@@ -9,17 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastic.core.host_exclusion import (
-    NAMED_MAX,
-    RESTART_ASKED,
-    UNREACHABLE_MAX,
-    Blame,
-    after_progress,
-    blame,
-    quarantine,
-    quarantined_by,
-    with_unreachable,
-)
 from elastic.core.keys import StoredDocument
 from elastic.core.model import (
     ANY_RANK,
@@ -37,6 +26,17 @@ from elastic.core.model import (
     WorkerExit,
 )
 from elastic.core.partition import SPLIT, nodes_to_exclude, not_reached_by
+from elastic.core.quarantine import (
+    NAMED_MAX,
+    RESTART_ASKED,
+    UNREACHABLE_MAX,
+    Blame,
+    after_progress,
+    blame,
+    quarantine,
+    quarantined_by,
+    with_unreachable,
+)
 
 PROGRESS_RUN_S = 60.0
 """A generation whose script reports no steps made progress if it ran for this long."""

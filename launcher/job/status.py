@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from elastic.core import host_exclusion
+from elastic.core import quarantine
 from elastic.core.decide import (
     ConcludeJob,
     Decision,
@@ -24,7 +24,6 @@ from elastic.core.decide import (
     Reason,
     decide,
 )
-from elastic.core.host_exclusion import budget_of, taken_for_linked
 from elastic.core.keys import StoreView
 from elastic.core.model import (
     Budget,
@@ -38,6 +37,7 @@ from elastic.core.model import (
     Verdict,
 )
 from elastic.core.ps.text import tasks_in_words
+from elastic.core.quarantine import budget_of, taken_for_linked
 from elastic.core.run_deadline import KILL_S
 from elastic.core.text import process_name
 from launcher.job.absent_nodes import absent_nodes
@@ -255,11 +255,11 @@ class _JobWorld:
             if record.host == stored.value.host and (record.left_s > 0 or (record.apart and room)):
                 parts = []
                 if record.left_s > 0:
-                    parts.append(f"for {host_exclusion.duration_in_words(record.left_s)} (or less)")
+                    parts.append(f"for {quarantine.duration_in_words(record.left_s)} (or less)")
                 parts += ["until it can be reached"] if record.apart else []
                 return (
                     NodeState.KEPT_OUT,
-                    f"{' and '.join(parts)}: {host_exclusion.words(record)}; it comes back by itself",
+                    f"{' and '.join(parts)}: {quarantine.words(record)}; it comes back by itself",
                 )
         return NodeState.SPARE, ""
 

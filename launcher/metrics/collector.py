@@ -28,8 +28,8 @@ from elastic.core.agent.events import (
     WorkersGone,
 )
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.host_exclusion import budget_of
 from elastic.core.model import ChangeReason, Generation, OutcomeKind
+from elastic.core.quarantine import budget_of
 from launcher.history.goodput import GoodputMeter
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.metrics.catalog import BY_NAME

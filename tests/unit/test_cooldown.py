@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.host_exclusion import (
+from elastic.core.keys import StoredDocument
+from elastic.core.membership.decision import DecisionMemory, FormGeneration, OpenGate, Reason, WaitDecision
+from elastic.core.model import Budget, ChangeReason, JobMode, JobSpec, Np, Outcome, OutcomeKind, Predecessor, Quarantine
+from elastic.core.quarantine import (
     HOSTS_MAX,
     KEEP_OUT_AFTER,
     QUARANTINE_MAX_S,
@@ -17,9 +20,6 @@ from elastic.core.host_exclusion import (
     clock_time,
     duration_in_words,
 )
-from elastic.core.keys import StoredDocument
-from elastic.core.membership.decision import DecisionMemory, FormGeneration, OpenGate, Reason, WaitDecision
-from elastic.core.model import Budget, ChangeReason, JobMode, JobSpec, Np, Outcome, OutcomeKind, Predecessor, Quarantine
 from elastic.core.restart_policy import judge
 from tests.unit.views import Job, nodes_of, worker_exit
 

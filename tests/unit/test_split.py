@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from elastic.core.agent.events import PeersUnreachable, StopWorkers
-from elastic.core.host_exclusion import HOSTS_MAX, UNREACHABLE_MAX, blame, budget_of, taken_for_linked, with_unreachable
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, Predecessor, Quarantine, WorkerExit
 from elastic.core.partition import SPLIT, nodes_to_exclude, nodes_to_probe, not_reached_by
+from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, budget_of, taken_for_linked, with_unreachable
 from elastic.core.restart_policy import PROGRESS_RUN_S
 from tests.unit.bench import Bench
 from tests.unit.documents import KEYS

@@ -10,7 +10,7 @@ import zlib
 import msgspec
 from msgspec.structs import replace
 
-from elastic.core import host_exclusion
+from elastic.core import quarantine
 from elastic.core.admission import join
 from elastic.core.agent import inbound_links, links
 from elastic.core.agent.apply_event import ASK_AGAIN_S, PROPOSALS
@@ -28,8 +28,8 @@ from elastic.core.agent.events import (
 )
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.decide import WaitDecision, decide
-from elastic.core.host_exclusion import budget_of
 from elastic.core.model import Member, MemberState, Outcome, OutcomeKind
+from elastic.core.quarantine import budget_of
 from elastic.core.transactions import Transaction, deregister, propose, record_outcome, unless_superseded, update_member
 
 
@@ -139,8 +139,8 @@ def _report_quarantined(f: AgentState, *, room: bool) -> bool:
     for one in budget_of(f.view).hosts:
         until = f.memory.cooling.get((one.host, one.g), f.now)
         if one.host == f.me.member.host and (until > f.now or (one.apart and room)):
-            at = f"{host_exclusion.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
-            f.act(LogLine(f"kept out until {at}: {host_exclusion.words(one)}; it comes back by itself", warn=True))
+            at = f"{quarantine.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
+            f.act(LogLine(f"kept out until {at}: {quarantine.words(one)}; it comes back by itself", warn=True))
             return True
     return False
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from elastic.core import host_exclusion, host_order
+from elastic.core import host_order, quarantine
 from elastic.core.membership.decision import (
     ConcludeJob,
     Decision,
@@ -218,7 +218,7 @@ def open_gate(
         g=generation.g,
         tag="",
         master=master,
-        budget=host_exclusion.count_down(judgement.budget, memory.cooling, q.now),
+        budget=quarantine.count_down(judgement.budget, memory.cooling, q.now),
         cause=judgement.cause,
         note=judgement.note,
     )
@@ -238,13 +238,13 @@ def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) 
     hosts = {place.host for place in formed.generation.members}
     if len(staying) == len(q.staying(generation)) or len(formed.generation.members) < q.spec.np.low or hosts & suspects:
         return None
-    reason = host_exclusion.quarantine_summary(
+    reason = quarantine.quarantine_summary(
         [
-            f"{one.host} is kept out for {host_exclusion.duration_in_words(one.left_s)}: {host_exclusion.words(one)}"
+            f"{one.host} is kept out for {quarantine.duration_in_words(one.left_s)}: {quarantine.words(one)}"
             for one in out
         ]
     )
-    budget = host_exclusion.count_down(judgement.without, cooling, q.now, hosts)
+    budget = quarantine.count_down(judgement.without, cooling, q.now, hosts)
     generation = msgspec.structs.replace(formed.generation, reason=reason, budget=budget)
     return replace(formed, reason=reason, generation=generation)
 

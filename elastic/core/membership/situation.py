@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.core import host_exclusion, host_order
-from elastic.core.host_exclusion import budget_of
+from elastic.core import host_order, quarantine
 from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.membership.decision import ConcludeJob, DecisionMemory, DecisionPolicy, Reason
 from elastic.core.model import (
@@ -26,6 +25,7 @@ from elastic.core.model import (
     Predecessor,
     Verdict,
 )
+from elastic.core.quarantine import budget_of
 from elastic.core.run_deadline import NEVER
 
 SETTLE_MAX_S = 15.0
@@ -185,7 +185,7 @@ class Situation:
             inside = {place.host for place in members}
             before, budget = (
                 _as_it_is(newest.before, why),
-                host_exclusion.count_down(
+                quarantine.count_down(
                     budget_of(self.view), self.memory.cooling, self.now, inside, self.spec.restarts_max
                 ),
             )
