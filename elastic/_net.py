@@ -28,23 +28,23 @@ async def resolved(host: str) -> tuple[str, ...]:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
 
-    def tell(found: tuple[str, ...] | OSError | UnicodeError) -> None:
+    def tell(result: tuple[str, ...] | OSError | UnicodeError) -> None:
         if answer.done():
             return
-        if isinstance(found, tuple):
-            answer.set_result(found)
+        if isinstance(result, tuple):
+            answer.set_result(result)
         else:
-            answer.set_exception(found)
+            answer.set_exception(result)
 
     def look() -> None:
-        found: tuple[str, ...] | OSError | UnicodeError
+        result: tuple[str, ...] | OSError | UnicodeError
         try:
             known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            found = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in known))
+            result = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in known))
         except (OSError, UnicodeError) as error:
-            found = error
+            result = error
         with suppress(RuntimeError):  # The loop has ended.
-            loop.call_soon_threadsafe(tell, found)
+            loop.call_soon_threadsafe(tell, result)
 
     try:
         threading.Thread(target=look, name="resolver", daemon=True).start()
@@ -62,17 +62,17 @@ async def connected(
     is the answer. What TLS says counts at once: this server was reached.
     """
     try:
-        found = await resolved(host)
+        addresses = await resolved(host)
     except UnicodeError as error:
         raise OSError(str(error)) from error
-    limit_s = max(TRY_LIMIT_MIN_S, TRIES_LIMIT_S / max(1, len(found) - 1))
-    for address in found[:-1]:
+    limit_s = max(TRY_LIMIT_MIN_S, TRIES_LIMIT_S / max(1, len(addresses) - 1))
+    for address in addresses[:-1]:
         with suppress(OSError):  # `TimeoutError` is one, too.
             async with asyncio.timeout(limit_s):
                 there = await _reached(address, port)
             break
     else:
-        there = await _reached(found[-1], port)
+        there = await _reached(addresses[-1], port)
     # From here on asyncio closes the socket, whatever happens.
     return await asyncio.open_connection(sock=there, ssl=context, server_hostname=host if context is not None else None)
 

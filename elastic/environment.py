@@ -133,11 +133,11 @@ def _servers(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Every server's host:port, by index."""
     listed = environ.get("PADDLE_PSERVERS_IP_PORT_LIST", "")
     if listed:
-        found = _listed(listed)
-        for endpoint in found:
+        endpoints = _listed(listed)
+        for endpoint in endpoints:
             if endpoint and not re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]+):[0-9]+", endpoint):
                 raise ConfigError(f"PADDLE_PSERVERS_IP_PORT_LIST: {endpoint!r} is not host:port")
-        return found
+        return endpoints
     port = _port(environ)
     return tuple(
         f"{_bracketed(host)}:{port}" if host else "" for host in _listed(environ.get("PADDLE_PSERVER_IPS", ""))

@@ -230,7 +230,7 @@ class ChannelServer:
         raw = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(raw)
         if len(self._connections) >= CONNECTIONS_MAX:
-            silent = next((one for one in self._connections.values() if one.hello is None), None)
+            silent = next((other for other in self._connections.values() if other.hello is None), None)
             if silent is None:
                 end.close()
                 self._say(f"pid {pid} is one too many; its channel is closed")

@@ -50,18 +50,18 @@ class Segments:
         With `size` 0 only one that is there already. One of another size is replaced by an empty one. Raises
         `SegmentRefused`.
         """
-        found = self._kept.get(name)
-        if found is not None and size in (0, found[1]):
-            return found
+        segment = self._kept.get(name)
+        if segment is not None and size in (0, segment[1]):
+            return segment
         if size == 0:
             raise SegmentRefused("it is not there")
-        needed = self.total_bytes - (found[1] if found is not None else 0) + size
+        needed = self.total_bytes - (segment[1] if segment is not None else 0) + size
         limit = self._limit_bytes()
         if needed > limit:
             raise SegmentRefused(
                 f"the memory tier needs {_size(needed)} on this node, {_size(limit)} is allowed (--memory_limit)"
             )
-        if found is None and len(self._kept) >= NAMES_MAX:
+        if segment is None and len(self._kept) >= NAMES_MAX:
             raise SegmentRefused(f"this node keeps {NAMES_MAX} pieces of memory already")
         self._drop(name)
         try:

@@ -88,30 +88,30 @@ def join(
         return _of_other_version(stored.schema, fresh=fresh)
     if view.incarnation is None:
         return AdmissionPlan()  # The view is put together range by range: the key comes, unless somebody deleted it.
-    mine: JobSpec = msgspec.structs.replace(me.spec, run=stored.run)
+    own: JobSpec = msgspec.structs.replace(me.spec, run=stored.run)
     if again:
         if somebody_lives is not False:
             return AdmissionPlan()
-        mine = msgspec.structs.replace(mine, run=stored.run + 1)
-        changes = _changes(stored, mine)
-        line = f"--rerun: run {mine.run} of the job begins" + (f": {_becomes(changes)}" if changes else "")
-        return AdmissionPlan(run_again(keys, view, me.node, me.member, lease, mine), lines=(line,))
-    changes = _changes(stored, mine)
-    others = differences(stored.versions, mine.versions)
-    if not changes and stored.versions == mine.versions:
+        own = msgspec.structs.replace(own, run=stored.run + 1)
+        changes = _changes(stored, own)
+        line = f"--rerun: run {own.run} of the job begins" + (f": {_becomes(changes)}" if changes else "")
+        return AdmissionPlan(run_again(keys, view, me.node, me.member, lease, own), lines=(line,))
+    changes = _changes(stored, own)
+    others = differences(stored.versions, own.versions)
+    if not changes and stored.versions == own.versions:
         return AdmissionPlan(_register(keys, view, me, incarnation, lease, None))
     if somebody_lives is None:
         return AdmissionPlan()
     if not somebody_lives:
         line = f"nobody is registered, so this node's settings are the job's: {_becomes(changes)}"
         lines = (line,) if changes else ()
-        return AdmissionPlan(_register(keys, view, me, incarnation, lease, mine, nobody_lives=True), lines=lines)
-    if refusal := _misfit(keys, me, stored, mine) or _mismatch(keys, me, others):
+        return AdmissionPlan(_register(keys, view, me, incarnation, lease, own, nobody_lives=True), lines=lines)
+    if refusal := _misfit(keys, me, stored, own) or _mismatch(keys, me, others):
         return AdmissionPlan(refusal=refusal)
     warnings = _warnings(others)
-    if me.force and fresh and stored.np != mine.np:
-        line = f"--force: the job's --np {stored.np} becomes {mine.np}"
-        forced: JobSpec = msgspec.structs.replace(stored, np=mine.np)
+    if me.force and fresh and stored.np != own.np:
+        line = f"--force: the job's --np {stored.np} becomes {own.np}"
+        forced: JobSpec = msgspec.structs.replace(stored, np=own.np)
         follows = _follows([change for change in changes if change[0] != "np"])
         return AdmissionPlan(
             _register(keys, view, me, incarnation, lease, forced), lines=(line, *follows), warnings=warnings
@@ -121,40 +121,40 @@ def join(
     )
 
 
-def _misfit(keys: JobKeys, me: NodeIdentity, stored: JobSpec, mine: JobSpec) -> str:
+def _misfit(keys: JobKeys, me: NodeIdentity, stored: JobSpec, own: JobSpec) -> str:
     """Say why this node does not fit into the world that the job's nodes have agreed on; "" if it does."""
-    if stored.mode is not mine.mode and JobMode.TORCHRUN in (stored.mode, mine.mode):
-        there, here = (
-            "torchrun" if mode is JobMode.TORCHRUN else "elastic-launch" for mode in (stored.mode, mine.mode)
+    if stored.mode is not own.mode and JobMode.TORCHRUN in (stored.mode, own.mode):
+        theirs, ours = (
+            "torchrun" if mode is JobMode.TORCHRUN else "elastic-launch" for mode in (stored.mode, own.mode)
         )
         return (
-            f"job {keys.job_id} runs under {there}, and this node under {here}; use one of them on every node, or "
+            f"job {keys.job_id} runs under {theirs}, and this node under {ours}; use one of them on every node, or "
             "another job id"
         )
-    if stored.mode is not mine.mode:
+    if stored.mode is not own.mode:
         return (
-            f"job {keys.job_id} runs with --run_mode {stored.mode}, this node has {mine.mode}; use the same everywhere"
+            f"job {keys.job_id} runs with --run_mode {stored.mode}, this node has {own.mode}; use the same everywhere"
         )
-    if stored.slots != mine.slots:
+    if stored.slots != own.slots:
         return (
-            f"node {me.node} offers {mine.slots} card{'' if mine.slots == 1 else 's'}, job {keys.job_id} uses "
+            f"node {me.node} offers {own.slots} card{'' if own.slots == 1 else 's'}, job {keys.job_id} uses "
             f"{stored.slots} on every node; use --nproc_per_node {stored.slots}, or as many cards with --gpus"
         )
-    if mine.ips and not stored.ips:
+    if own.ips and not stored.ips:
         return (
-            f"this node has --ips {_words(mine.ips)}, and job {keys.job_id} was begun without --ips; leave it out "
+            f"this node has --ips {_words(own.ips)}, and job {keys.job_id} was begun without --ips; leave it out "
             "here, or give another --job_id"
         )
-    if mine.ips and stored.ips != mine.ips:
+    if own.ips and stored.ips != own.ips:
         return (
-            f"--ips of this node is {_words(mine.ips)}, that of job {keys.job_id} is {_words(stored.ips)}; "
+            f"--ips of this node is {_words(own.ips)}, that of job {keys.job_id} is {_words(stored.ips)}; "
             "use the same list in the same order on every node"
         )
     if stored.ips and me.member.host not in stored.ips:
         return f"this node is {me.member.host}, which is not in --ips of job {keys.job_id}: {_words(stored.ips)}"
-    if stored.roles != mine.roles:
+    if stored.roles != own.roles:
         return (
-            f"the servers and workers of this node are {_words(mine.roles)}, of job {keys.job_id} "
+            f"the servers and workers of this node are {_words(own.roles)}, of job {keys.job_id} "
             f"{_words(stored.roles)}; the same flags on every node"
         )
     return ""

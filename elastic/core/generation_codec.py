@@ -209,17 +209,17 @@ def _encoded_tasks(place: GenerationMember) -> tuple[int | str, ...]:
 
 
 def _decoded_tasks(written: tuple[int | str, ...]) -> tuple[tuple[Role, int], ...]:
-    found: list[tuple[Role, int]] = []
+    tasks: list[tuple[Role, int]] = []
     role = None
-    for one in _expanded(written):
-        if isinstance(one, str):
-            if (role := ROLES.get(one)) is None:
-                raise ValueError(f"no role is written {one!r}")
+    for item in _expanded(written):
+        if isinstance(item, str):
+            if (role := ROLES.get(item)) is None:
+                raise ValueError(f"no role is written {item!r}")
         elif role is None:
             raise ValueError("a seat without a role")
         else:
-            found.append((role, one))
-    return tuple(found)
+            tasks.append((role, item))
+    return tuple(tasks)
 
 
 def _runs(items: Iterable[int | str]) -> Iterator[int | str]:
@@ -241,15 +241,15 @@ def _runs(items: Iterable[int | str]) -> Iterator[int | str]:
 
 def _expanded(items: Iterable[int | str]) -> tuple[int | str, ...]:
     """What `_runs` was given."""
-    found: list[int | str] = []
+    expanded: list[int | str] = []
     for item in items:
         if isinstance(item, str) or item >= 0:
-            found.append(item)
-        elif found and isinstance(last := found[-1], int):
-            found.extend(range(last + 1, last - item + 1))
+            expanded.append(item)
+        elif expanded and isinstance(last := expanded[-1], int):
+            expanded.extend(range(last + 1, last - item + 1))
         else:
             raise ValueError("a run that follows no number")
-    return tuple(found)
+    return tuple(expanded)
 
 
 def _limited(it: _GenerationDocument) -> None:

@@ -48,9 +48,9 @@ def nodes_to_exclude(
             ways.setdefault(other, set()).add(node)
     if not ways:
         return {}
-    kept = _largest_part(nodes, order, ways)
-    out = {node: ways.get(node) or kept for node in reversed(order) if node not in kept}
-    left = {node: ways.get(node, set()) & kept for node in kept}
+    part = _largest_part(nodes, order, ways)
+    out = {node: ways.get(node) or part for node in reversed(order) if node not in part}
+    left = {node: ways.get(node, set()) & part for node in part}
     most = len(nodes) - 1  # Ways of the first that were tried; of others those round about, and the one to the first.
     tried = {node: most if place == 0 else min(most, 2 * OTHERS_MAX + 1) for node, place in order.items()}
     while any(left.values()):

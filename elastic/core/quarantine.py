@@ -82,19 +82,21 @@ def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
 def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome], *, pays: bool) -> Blame:
     """Count a failure that follows no progress, or begins a new row. `pays`: it costs the job a restart."""
     failed = failed_by_themselves(outcomes)
-    known = {one.host: one for one in hosts}
+    known = {entry.host: entry for entry in hosts}
     for host, words in failed.items():
         before = known.pop(host, Quarantine(host))  # The newest come last.
         charged = before.charged + (1 if pays and host == min(failed) else 0)
         known[host] = replace(before, failures=before.failures + 1, charged=charged, words=words, apart=False)
-    in_row = [one for one in known.values() if one.failures]
-    world = {outcome.host for outcome in outcomes}.union(one.host for one in in_row)
+    in_row = [entry for entry in known.values() if entry.failures]
+    world = {outcome.host for outcome in outcomes}.union(entry.host for entry in in_row)
     if len(in_row) > min(max(len(world) // BLAMED_ONE_OF, 1), HOSTS_MAX - 1):
-        for one in in_row:
-            times = max(one.times - 1, 0) if one.left_s > 0 else one.times
-            known[one.host] = replace(one, left_s=0.0, times=times, charged=one.charged + one.spared, spared=0)
-        return Blame(newest(known.values()), (), sum(one.spared for one in in_row))
-    suspects = [one.host for one in in_row if one.host in failed and (one.times or one.failures >= KEEP_OUT_AFTER)]
+        for entry in in_row:
+            times = max(entry.times - 1, 0) if entry.left_s > 0 else entry.times
+            known[entry.host] = replace(entry, left_s=0.0, times=times, charged=entry.charged + entry.spared, spared=0)
+        return Blame(newest(known.values()), (), sum(entry.spared for entry in in_row))
+    suspects = [
+        entry.host for entry in in_row if entry.host in failed and (entry.times or entry.failures >= KEEP_OUT_AFTER)
+    ]
     return Blame(newest(known.values()), tuple(sorted(suspects)))
 
 
@@ -103,18 +105,18 @@ def quarantine(budget: Budget, suspects: Collection[str], g: int, first_s: float
     longest_s = max(first_s, QUARANTINE_MAX_S)
     hosts = tuple(
         replace(
-            one,
+            entry,
             charged=0,
-            spared=one.spared + one.charged,
-            times=one.times + 1,
+            spared=entry.spared + entry.charged,
+            times=entry.times + 1,
             g=g,
-            left_s=min(first_s * 2.0 ** min(one.times, 16), longest_s),
+            left_s=min(first_s * 2.0 ** min(entry.times, 16), longest_s),
         )
-        if one.host in suspects
-        else one
-        for one in budget.hosts
+        if entry.host in suspects
+        else entry
+        for entry in budget.hosts
     )
-    given_back = sum(one.charged for one in budget.hosts if one.host in suspects)
+    given_back = sum(entry.charged for entry in budget.hosts if entry.host in suspects)
     return replace(budget, charged=max(budget.charged - given_back, 0), hosts=hosts)
 
 
@@ -162,12 +164,16 @@ def count_down(
     if not budget.hosts:
         return budget
     hosts, owed = [], 0
-    for one in budget.hosts:
-        left_s = round(max(cooling.get((one.host, one.g), now + one.left_s) - now, 0.0), 3) if one.left_s > 0 else 0.0
-        if left_s and one.host in inside:
-            owed += one.spared
-            one, left_s = replace(one, charged=one.charged + one.spared, spared=0), 0.0
-        hosts.append(replace(one, left_s=left_s))
+    for entry in budget.hosts:
+        left_s = (
+            round(max(cooling.get((entry.host, entry.g), now + entry.left_s) - now, 0.0), 3)
+            if entry.left_s > 0
+            else 0.0
+        )
+        if left_s and entry.host in inside:
+            owed += entry.spared
+            entry, left_s = replace(entry, charged=entry.charged + entry.spared, spared=0), 0.0
+        hosts.append(replace(entry, left_s=left_s))
     charged = max(min(budget.charged + owed, restarts_max), budget.charged)
     return replace(budget, charged=charged, hosts=tuple(hosts))
 

@@ -94,7 +94,7 @@ def judge(
     charged = 0 if healthy else budget.charged
     fruitless, infra = (0, 0) if progress else (budget.fruitless, budget.infra)
     hosts = after_progress(budget.hosts, ends) if progress else budget.hosts
-    kept = Budget(charged, fruitless, max(step, budget.step), infra, hosts)
+    uncharged = Budget(charged, fruitless, max(step, budget.step), infra, hosts)
 
     if judged := quarantined_by(budget, before.g):  # And a host was left out then.
         return _judged_before(judged, budget, root_cause_of(before, outcomes, spec), spec)
@@ -104,41 +104,43 @@ def judge(
         if outcome.value.ended is OutcomeKind.FAILED and outcome.value.exits
     ]
     if not failures:
-        return Judgement(kept)
+        return Judgement(uncharged)
     cause = root_cause_of(before, outcomes, spec)
     own = [worker for outcome in failures for worker in outcome.exits if not worker.consequence]
 
     fatal = next((worker for worker in own if worker.code in spec.fatal_exit_codes), None)
     if fatal is not None:
-        return Judgement(kept, cause=cause, fatal=f"{fatal.words} of rank {fatal.rank} is one of --fatal_exit_codes")
+        return Judgement(
+            uncharged, cause=cause, fatal=f"{fatal.words} of rank {fatal.rank} is one of --fatal_exit_codes"
+        )
     hopeless = next((worker for worker in own if worker.hopeless), None)
     if hopeless is not None:
-        return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
+        return Judgement(uncharged, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
     if cause is not None and ran_s < PROGRESS_RUN_S and own and all(worker.startup for worker in own):
-        return Judgement(kept, cause=cause, fatal=f"the script cannot start: {cause.first.startup} ({RETRY})")
+        return Judgement(uncharged, cause=cause, fatal=f"the script cannot start: {cause.first.startup} ({RETRY})")
     if spec.mode is JobMode.COLLECTIVE and not lost and (nowhere := _startable_nowhere(ends)):
-        return Judgement(kept, cause=cause, fatal=f"no restart would mend this: {nowhere}")
+        return Judgement(uncharged, cause=cause, fatal=f"no restart would mend this: {nowhere}")
     split = nodes_to_exclude(before.nodes, {node: stored.value.unreached for node, stored in outcomes.items()}, lost)
     if split and all(worker.infra == SPLIT for worker in own):
-        return _split(kept, split, outcomes, cause, before.g, spec)
+        return _split(uncharged, split, outcomes, cause, before.g, spec)
     if lost:
         return Judgement(
-            kept,
+            uncharged,
             cause=cause if cause and not cause.first.consequence else None,
             note=f"not charged: {_names(lost)} was lost",
         )
     forced = frozenset(node for node, stored in outcomes.items() if stored.value.forced)
     if forced and not own:
-        return Judgement(kept, note=f"not charged: {_names(forced)} had to stop its workers")
+        return Judgement(uncharged, note=f"not charged: {_names(forced)} had to stop its workers")
     if before.why is not ChangeReason.FAILURE and not own:
-        return Judgement(kept, note="not charged: the workers were being stopped")
+        return Judgement(uncharged, note="not charged: the workers were being stopped")
     if progress and own and all(worker.code == RESTART_ASKED for worker in own):
-        return Judgement(kept, cause=cause, note="not charged: the script asked for it after progress")
-    return _charged(kept, own, ends, cause, before.g, spec, progress=progress)
+        return Judgement(uncharged, cause=cause, note="not charged: the script asked for it after progress")
+    return _charged(uncharged, own, ends, cause, before.g, spec, progress=progress)
 
 
 def _split(
-    kept: Budget,
+    uncharged: Budget,
     split: Mapping[str, Sequence[str]],
     outcomes: Mapping[str, StoredDocument[Outcome]],
     cause: Cause | None,
@@ -148,18 +150,18 @@ def _split(
     """Nodes did not reach each other: it costs nothing, and those that are cut off had better be left out."""
     note = f"not charged: {SPLIT}"
     if spec.mode is not JobMode.COLLECTIVE or not spec.host_cooldown_s:
-        return Judgement(kept, cause=cause, note=note)
+        return Judgement(uncharged, cause=cause, note=note)
     out: dict[str, str] = {}
     for node, others in split.items():
         hosts = list(dict.fromkeys(outcomes[other].value.host for other in others))
         out.setdefault(outcomes[node].value.host, not_reached_by(hosts))
     suspects = tuple(sorted(list(out)[:UNREACHABLE_MAX]))
-    without = quarantine(with_unreachable(kept, out), suspects, g, spec.host_cooldown_s)
-    return Judgement(kept, cause=cause, note=note, suspects=suspects, without=without)
+    without = quarantine(with_unreachable(uncharged, out), suspects, g, spec.host_cooldown_s)
+    return Judgement(uncharged, cause=cause, note=note, suspects=suspects, without=without)
 
 
 def _charged(
-    kept: Budget,
+    uncharged: Budget,
     own: Sequence[WorkerExit],
     ends: Sequence[Outcome],
     cause: Cause | None,
@@ -169,19 +171,19 @@ def _charged(
     progress: bool,
 ) -> Judgement:
     """What a failure costs that nothing excuses, and which hosts had better be left out."""
-    free = bool(own) and all(worker.infra for worker in own) and kept.infra < INFRA_MAX
-    blamed = spec.mode is JobMode.COLLECTIVE and spec.host_cooldown_s > 0
-    found = blame(kept.hosts, ends, pays=not free) if blamed else Blame(())
-    fruitless = kept.fruitless if free else 0 if progress else kept.fruitless + 1
-    charged = kept.charged + found.owed + (0 if free else 1)
-    infra = kept.infra + 1 if free else kept.infra
-    spent = Budget(charged, fruitless, kept.step, infra, found.hosts)
-    suspects = () if progress or fruitless >= CRASH_LOOP_MAX else found.suspects
-    row = Budget(charged, fruitless, kept.step, kept.infra, found.hosts)
+    free = bool(own) and all(worker.infra for worker in own) and uncharged.infra < INFRA_MAX
+    per_host = spec.mode is JobMode.COLLECTIVE and spec.host_cooldown_s > 0
+    blamed = blame(uncharged.hosts, ends, pays=not free) if per_host else Blame(())
+    fruitless = uncharged.fruitless if free else 0 if progress else uncharged.fruitless + 1
+    charged = uncharged.charged + blamed.owed + (0 if free else 1)
+    infra = uncharged.infra + 1 if free else uncharged.infra
+    spent = Budget(charged, fruitless, uncharged.step, infra, blamed.hosts)
+    suspects = () if progress or fruitless >= CRASH_LOOP_MAX else blamed.suspects
+    row = Budget(charged, fruitless, uncharged.step, uncharged.infra, blamed.hosts)
     without = quarantine(row, suspects, g, spec.host_cooldown_s)
     judgement = Judgement(spent, cause=cause, suspects=suspects, without=without)
     if charged > spec.restarts_max:  # Also if this one is free: those that are owed after all are not.
-        return replace(judgement, budget=kept, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
+        return replace(judgement, budget=uncharged, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
     if free:
         return replace(judgement, note=f"not charged: {own[0].infra}, {infra} of {INFRA_MAX}")
     if fruitless >= CRASH_LOOP_MAX:
@@ -213,24 +215,24 @@ def root_cause_of(before: Predecessor, outcomes: Mapping[str, StoredDocument[Out
     themselves: the end of a large process takes longer than the echo of it in another. It counts only where a failure
     was what ended the generation; otherwise our own signal may have made the script raise.
     """
-    found = sorted(
+    failures = sorted(
         (_WorkerFailure(weight, stored.create_revision, node, order, stored.value.host, worker)
          for node, stored in outcomes.items()
          for order, (weight, worker) in enumerate(_weighed(stored.value, before.why))),
         key=lambda failure: (failure.weight, failure.revision, failure.node, failure.order),
     )  # fmt: skip
-    if not any(stored.value.ended is OutcomeKind.FAILED for stored in outcomes.values()) or not found:
+    if not any(stored.value.ended is OutcomeKind.FAILED for stored in outcomes.values()) or not failures:
         return None
-    first = found[0]
-    named = [failure for failure in found if failure.weight < ECHO] or [
-        failure for failure in found if failure.node == first.node
+    first = failures[0]
+    named = [failure for failure in failures if failure.weight < ECHO] or [
+        failure for failure in failures if failure.node == first.node
     ]
     others = sorted((failure for failure in named if failure.node != first.node), key=lambda other: other.worker.rank)
     return Cause(
         g=before.g,
         host=first.host,
         node=first.node,
-        exits=tuple(failure.worker for failure in found if failure.node == first.node),
+        exits=tuple(failure.worker for failure in failures if failure.node == first.node),
         ranks=tuple(
             sorted({failure.worker.rank for failure in named if failure.worker.role is Role.WORKER} - {ANY_RANK})
         ),

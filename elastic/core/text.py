@@ -60,12 +60,12 @@ def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
     Those that only lost a peer are named if there is no other, and then it says so: the cause is elsewhere. Under
     torchrun nobody knows which it was; there a log is not a path, but words that say where to look.
     """
-    found = list(exits)
-    own = [worker for worker in found if not worker.consequence]
-    elsewhere = next((worker.log for worker in own or found if worker.log and "/" not in worker.log), "")
+    failed = list(exits)
+    own = [worker for worker in failed if not worker.consequence]
+    elsewhere = next((worker.log for worker in own or failed if worker.log and "/" not in worker.log), "")
     what = "failed" if own else "failed or lost a peer" if elsewhere else "lost a peer"
     named: dict[Role, list[int]] = {}
-    for worker in own or found:
+    for worker in own or failed:
         named.setdefault(worker.role, []).append(worker.rank)
     if not named:
         return f"{A_WORKER} failed on host {host}"
@@ -73,5 +73,5 @@ def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
         f"{_NAMES[role].replace(' ', '_')}={listed(sorted(set(ids)))}" if ANY_RANK not in ids else A_WORKER
         for role, ids in named.items()
     )
-    first = (own or found)[0]
+    first = (own or failed)[0]
     return f"{who} {what} on host {host}, see {elsewhere or log_name(first.role, first.rank)}"

@@ -86,12 +86,12 @@ def propose(
             if lost not in view.members:
                 compares.append(_nothing_readable(view, keys.member(lost)))
         room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
-        gone = [one for one in decision.gone if one not in view.members]
+        gone = [other for other in decision.gone if other not in view.members]
         # A watch can miss that one is registered again, and its processes run.
-        compares += [_nothing_readable(view, keys.member(one)) for one in gone[: min(LOST_COMPARED_MAX, room // 2)]]
+        compares += [_nothing_readable(view, keys.member(other)) for other in gone[: min(LOST_COMPARED_MAX, room // 2)]]
         room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
         at_work = decision.unfinished[: min(UNFINISHED_MAX, room // 2)]
-        compares += [_nothing_readable(view, keys.outcome(g, one, since.get(one, 0))) for one in at_work]
+        compares += [_nothing_readable(view, keys.outcome(g, other, since.get(other, 0))) for other in at_work]
         oldest = generation.before.g if generation.before is not None else generation.g
         then: tuple[Operation, ...] = (
             Put(keys.generation, encode(generation)),

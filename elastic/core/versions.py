@@ -42,21 +42,21 @@ class VersionDifference:
         return f"{name} is {self.there or 'missing'} {there}, {self.here or 'missing'} {here}"
 
 
-def differences(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[VersionDifference, ...]:
+def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> tuple[VersionDifference, ...]:
     """What differs, the worst first. A side that tells nothing at all differs in nothing."""
-    if not there or not here:
+    if not theirs or not ours:
         return ()
-    found = [
+    differing = [
         VersionDifference(
             name,
-            there.get(name, ""),
-            here.get(name, ""),
-            _is_incompatible(name, there.get(name, ""), here.get(name, "")),
+            theirs.get(name, ""),
+            ours.get(name, ""),
+            _is_incompatible(name, theirs.get(name, ""), ours.get(name, "")),
         )
-        for name in dict.fromkeys((*BINDING, SCRIPT, *there, *here))
-        if there.get(name, "") != here.get(name, "")
+        for name in dict.fromkeys((*BINDING, SCRIPT, *theirs, *ours))
+        if theirs.get(name, "") != ours.get(name, "")
     ]
-    return tuple(sorted(found, key=lambda one: not one.refused))
+    return tuple(sorted(differing, key=lambda difference: not difference.refused))
 
 
 def _is_incompatible(name: str, there: str, here: str) -> bool:

@@ -44,29 +44,29 @@ def train(args: argparse.Namespace) -> None:
     from torch.nn.functional import cross_entropy
     from torch.nn.parallel import DistributedDataParallel
 
-    here = elastic.init()
+    ctx = elastic.init()
 
     pixels, digits = load_digits(return_X_y=True)
-    images = torch.tensor(pixels / 16, dtype=torch.float32, device=here.device)
-    labels = torch.tensor(digits, device=here.device)
+    images = torch.tensor(pixels / 16, dtype=torch.float32, device=ctx.device)
+    labels = torch.tensor(digits, device=ctx.device)
     shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     test, known = shuffled[:360], shuffled[360:]
     # DDP sends the weights of rank 0 to the others, and averages the gradients of all in each step.
-    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(here.device)
+    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(ctx.device)
     model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for epoch in range(1, args.epochs + 1):
         order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(epoch))]
         for first in range(0, len(order), BATCH_SIZE):
-            mine = order[first : first + BATCH_SIZE][here.rank :: here.world_size]
+            batch = order[first : first + BATCH_SIZE][ctx.rank :: ctx.world_size]
             optimizer.zero_grad()
-            loss = cross_entropy(model(images[mine]), labels[mine])
+            loss = cross_entropy(model(images[batch]), labels[batch])
             torch.autograd.backward(loss)
             optimizer.step()
-        if here.rank == 0 and epoch % 10 == 0:
-            print(f"epoch {epoch}  loss {loss.item():.4f}  world {here.world_size}", flush=True)
+        if ctx.rank == 0 and epoch % 10 == 0:
+            print(f"epoch {epoch}  loss {loss.item():.4f}  world {ctx.world_size}", flush=True)
 
-    if here.rank == 0:
+    if ctx.rank == 0:
         with torch.no_grad():
             right = (network(images[test]).argmax(1) == labels[test]).float().mean().item()
         torch.save(network.state_dict(), args.model)

@@ -66,13 +66,13 @@ def addresses(nodes: Any) -> tuple[str, ...]:
         raise ConfigError(f"nodes is {_shown(nodes)}, not a list; write nodes={EXAMPLE}")
     if not nodes:
         raise ConfigError(f"nodes is empty; write nodes={EXAMPLE}, or leave nodes out to run on this machine alone")
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     for place, node in enumerate(nodes):
         address = _address(f"nodes[{place}]", node)
-        if address in found:
-            raise ConfigError(f"nodes[{place}] has the address of nodes[{found[address]}], {address}; name each once")
-        found[address] = place
-    return tuple(found)
+        if address in places:
+            raise ConfigError(f"nodes[{place}] has the address of nodes[{places[address]}], {address}; name each once")
+        places[address] = place
+    return tuple(places)
 
 
 def _address(where: str, node: Any) -> str:

@@ -113,8 +113,8 @@ def version_of(binary: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r"^etcd Version: (\S+)$", shown.stdout, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^etcd Version: (\S+)$", shown.stdout, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def guarded(command: list[str]) -> list[str]:

@@ -182,7 +182,7 @@ def _history(
 ) -> tuple[WatchBatch, ...]:
     """What a watch has still to tell, of the ranges that were `taken` on from a revision of their own on."""
     batches = core.history((*spans, *(span for span, _ in taken)), min((next_revision, *(since for _, since in taken))))
-    told = (
+    narrowed = (
         WatchBatch(batch.revision, tuple(
             change
             for change in batch.changes
@@ -191,4 +191,4 @@ def _history(
         ))
         for batch in batches
     )  # fmt: skip
-    return tuple(batch for batch in told if batch.changes)
+    return tuple(batch for batch in narrowed if batch.changes)

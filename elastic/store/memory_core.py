@@ -174,14 +174,14 @@ class MemoryCore:
         """
         if from_revision < self._compacted:
             raise Compacted(self._compacted)
-        found: list[WatchBatch] = []
+        matching: list[WatchBatch] = []
         for batch in self._batches[max(0, from_revision - self._history_from) :]:
             changes = tuple(change for change in batch.changes if any(change.entry.key in span for span in ranges))
             if len(changes) == len(batch.changes):
-                found.append(batch)
+                matching.append(batch)
             elif changes:
-                found.append(WatchBatch(batch.revision, changes))
-        return tuple(found)
+                matching.append(WatchBatch(batch.revision, changes))
+        return tuple(matching)
 
     def compact(self, revision: int) -> None:
         """Forget the history before `revision`. Raises `Compacted` if that is done, `StoreError` if it is to come."""
@@ -212,16 +212,20 @@ class MemoryCore:
         return tuple([self._entries[key] for key in self._select(span)])
 
     def _holds(self, compare: Compare) -> bool:
-        found = [self._entries[key] for key in self._select(compare.range)]
+        entries = [self._entries[key] for key in self._select(compare.range)]
         match compare.target:
             case CompareTarget.CREATE:
                 return (
-                    all(entry.create_revision == compare.operand for entry in found) if found else not compare.operand
+                    all(entry.create_revision == compare.operand for entry in entries)
+                    if entries
+                    else not compare.operand
                 )
             case CompareTarget.MOD:
-                return all(entry.mod_revision == compare.operand for entry in found) if found else not compare.operand
+                return (
+                    all(entry.mod_revision == compare.operand for entry in entries) if entries else not compare.operand
+                )
             case CompareTarget.VALUE:
-                return bool(found) and all(entry.value == compare.operand for entry in found)
+                return bool(entries) and all(entry.value == compare.operand for entry in entries)
 
     def _put(self, put: Put, revision: int) -> KeyChange:
         held = self._entries.get(put.key)

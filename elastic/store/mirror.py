@@ -162,10 +162,10 @@ class Mirror:
             await self._woken.wait()
             return
         covered, self._covered = self._covered, ()
-        kept = [span for span in self._ranges if _inside(span, covered)] if not self._stale else []
+        staying = [span for span in self._ranges if _inside(span, covered)] if not self._stale else []
         from_revision, listings = NOW, self.listings
-        if kept:
-            after = await self._list(kept)
+        if staying:
+            after = await self._list(staying)
             if after is None:
                 self._covered = covered
                 return
@@ -173,7 +173,7 @@ class Mirror:
         self._followed = self._watched = self._ranges
         if not self._scope_changed:
             await self._follow(from_revision)
-        self._covered = self._followed if kept or self.listings > listings else covered
+        self._covered = self._followed if staying or self.listings > listings else covered
 
     async def _follow(self, from_revision: int) -> None:
         """Watch until the ranges change so that this needs another watch, and list now and then."""
@@ -210,20 +210,20 @@ class Mirror:
     async def _take_on(self, more: WatchExtension) -> bool:
         """Go on with the watch that runs although the ranges have changed; False if that cannot be."""
         wanted, watched = self._ranges, self._watched
-        kept = [span for span in wanted if _inside(span, self._followed)]
+        staying = [span for span in wanted if _inside(span, self._followed)]
         new = [span for span in wanted if not _inside(span, watched)]
         apart = not any(span.start < other.end and other.start < span.end for span in new for other in watched)
         spare = all(span in wanted or span == KeyRange.key(span.start) for span in watched)
         unheard = any(_inside(span, watched) and not _inside(span, self._followed) for span in wanted)
-        if not (kept and apart and spare) or unheard or self._stale or len(watched) + len(new) > WATCHED_MAX:
+        if not (staying and apart and spare) or unheard or self._stale or len(watched) + len(new) > WATCHED_MAX:
             return False
         self._woken.clear()
         self._scope_changed = False
         known = self._known
-        if known is not None and new == [KeyRange.key(known.key)] == [span for span in wanted if span not in kept]:
+        if known is not None and new == [KeyRange.key(known.key)] == [span for span in wanted if span not in staying]:
             self._listed_from = known.mod_revision + 1
-            self._add({known.key: known}, kept, [(new[0], known.mod_revision)])
-        elif await self._list(kept) is None:
+            self._add({known.key: known}, staying, [(new[0], known.mod_revision)])
+        elif await self._list(staying) is None:
             return True
         self._followed, self._watched = wanted, (*watched, *new)
         if new:
@@ -236,17 +236,17 @@ class Mirror:
             async with asyncio.timeout(self._relist_every_s * self._random.uniform(*RELIST_SPREAD)):
                 await self._woken.wait()
 
-    async def _list(self, kept: Sequence[KeyRange] = ()) -> int | None:
+    async def _list(self, staying: Sequence[KeyRange] = ()) -> int | None:
         """Read every range and make the entries fit; the picture counts as old as its oldest part.
 
-        Those that are `kept` stay as they are. Returns the revision from which to watch, None if the ranges became
+        Those that are `staying` are not read. Returns the revision from which to watch, None if the ranges became
         others meanwhile.
 
         Not in one transaction: etcd 3.5.1 panics, and is gone for everybody, when a transaction that only reads is
         cancelled or runs into its deadline. One range is one moment; the proposer follows just one.
         """
         ranges, floor = self._ranges, max(self.revision, self._store.revision_seen)
-        spans = [span for span in ranges if span not in kept]
+        spans = [span for span in ranges if span not in staying]
         asked_for, self._stale = self._stale, False
         listings = await asyncio.gather(*map(self._store.list, spans))
         if ranges != self._ranges:
@@ -257,7 +257,7 @@ class Mirror:
             tuple(entry for listing in listings for entry in listing.entries),
         )
         self._listed_from = result.revision + 1
-        if result.revision < floor and kept:
+        if result.revision < floor and staying:
             return await self._list()
         if result.revision < floor:
             self.replaced += 1
@@ -270,9 +270,9 @@ class Mirror:
             self._take(_by_key(result.entries), result.revision, fresh=True)
             raise WatchLost(f"the store was replaced: revision {result.revision} after {floor}")
         listed = _by_key(result.entries)
-        listed_at = [(span, one.revision) for span, one in zip(spans, listings, strict=True)]
-        if kept:
-            return self._add(listed, kept, listed_at)
+        listed_at = [(span, listing.revision) for span, listing in zip(spans, listings, strict=True)]
+        if staying:
+            return self._add(listed, staying, listed_at)
         for key, held in self.entries.items():  # what the watch brought while the listing was under way
             if any(held.mod_revision > at and key in span for span, at in listed_at):
                 listed[key] = held
@@ -303,13 +303,15 @@ class Mirror:
         if self._untold:  # The watch may be waiting for its next batch already.
             self._tell()
 
-    def _add(self, listed: dict[str, KeyValue], kept: Sequence[KeyRange], listed_at: list[tuple[KeyRange, int]]) -> int:
-        """Put ranges that were just listed beside those that are kept.
+    def _add(
+        self, listed: dict[str, KeyValue], staying: Sequence[KeyRange], listed_at: list[tuple[KeyRange, int]]
+    ) -> int:
+        """Put ranges that were just listed beside those that are `staying`.
 
         The revision stays, for only the new ranges are further. The watch sees it once more, because a watch that is
         left may have told a part of it only.
         """
-        listed |= {key: held for key, held in self.entries.items() if any(key in span for span in kept)}
+        listed |= {key: held for key, held in self.entries.items() if any(key in span for span in staying)}
         self._listed_at = [old for old in self._listed_at if old[1] > self.revision] + listed_at
         self._trouble(None)
         self.listed = True

@@ -99,8 +99,8 @@ class Session:
         while True:
             sent_at = self._clock()
             try:
-                kept = await self._store.refresh(self._lease.id)
-                if kept.ttl_s > 0 and not self._knows(kept.revision, sent_at):
+                answer = await self._store.refresh(self._lease.id)
+                if answer.ttl_s > 0 and not self._knows(answer.revision, sent_at):
                     await self._read(sent_at)
             except StoreError as error:
                 self.on_failure(error)
@@ -109,12 +109,12 @@ class Session:
                     self._on_event(KeepaliveFailing(error))
                 await asyncio.sleep(self._random.uniform(*PAUSE_S))
                 continue
-            if kept.ttl_s <= 0:
+            if answer.ttl_s <= 0:
                 self._on_event(LeaseLost(f"the store no longer has lease {self._lease.id:x}: it ended or was revoked"))
                 return
             silent = False
-            self._on_event(KeepaliveSucceeded(sent_at, kept.ttl_s, self._key_revision))
-            await asyncio.sleep(max(0.0, sent_at + kept.ttl_s / REFRESHES_PER_TTL - self._clock()))
+            self._on_event(KeepaliveSucceeded(sent_at, answer.ttl_s, self._key_revision))
+            await asyncio.sleep(max(0.0, sent_at + answer.ttl_s / REFRESHES_PER_TTL - self._clock()))
 
     def _knows(self, revision: int, now: float) -> bool:
         return revision == self._read_revision and now < self._read_at + self._read_every_s

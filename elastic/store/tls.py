@@ -174,16 +174,16 @@ def read_limited(flag: str, name: str, bytes_max: int, pipe_limit_s: float = PIP
 
 def _read_all(fd: int, count: int, until_s: float) -> bytes:
     """Up to so many bytes of what may be a pipe. Raises `TimeoutError`."""
-    found = b""
+    content = b""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    while len(found) < count:
+    while len(content) < count:
         if not poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
             raise TimeoutError
-        if not (data := os.read(fd, count - len(found))):
+        if not (data := os.read(fd, count - len(content))):
             break
-        found += data
-    return found
+        content += data
+    return content
 
 
 def _read(flag: str, name: str) -> bytes:

@@ -709,7 +709,7 @@ MUTATIONS: Final = (
     Mutation(
         "roster: gone unwatched",
         PROPOSALS,
-        "gone = [one for one in decision.gone if one not in view.members]",
+        "gone = [other for other in decision.gone if other not in view.members]",
         "gone: list[str] = []",
         "the transaction compares that who loses its seats is not registered",
     ),
@@ -956,7 +956,8 @@ MUTATIONS: Final = (
     Mutation(
         "compare: unfinished",
         PROPOSALS,
-        "        compares += [_nothing_readable(view, keys.outcome(g, one, since.get(one, 0))) for one in at_work]\n",
+        "        compares += [_nothing_readable(view, keys.outcome(g, other, since.get(other, 0))) "
+        "for other in at_work]\n",
         "",
         "nobody joins a roster once workers ended well",
     ),
@@ -1180,14 +1181,14 @@ MUTATIONS: Final = (
     Mutation(
         "budget: infra",
         BUDGET,
-        "free = bool(own) and all(worker.infra for worker in own) and kept.infra < INFRA_MAX",
+        "free = bool(own) and all(worker.infra for worker in own) and uncharged.infra < INFRA_MAX",
         "free = False",
         "a failure of the machine is free",
     ),
     Mutation(
         "budget: infra for ever",
         BUDGET,
-        "free = bool(own) and all(worker.infra for worker in own) and kept.infra < INFRA_MAX",
+        "free = bool(own) and all(worker.infra for worker in own) and uncharged.infra < INFRA_MAX",
         "free = bool(own) and all(worker.infra for worker in own)",
         "three in a row are free",
     ),
@@ -1225,7 +1226,7 @@ MUTATIONS: Final = (
     Mutation(
         "budget: nobody is suspect",
         BUDGET,
-        "suspects = () if progress or fruitless >= CRASH_LOOP_MAX else found.suspects",
+        "suspects = () if progress or fruitless >= CRASH_LOOP_MAX else blamed.suspects",
         "suspects: tuple[str, ...] = ()",
         "a host that keeps failing is kept out",
     ),
@@ -1240,8 +1241,8 @@ MUTATIONS: Final = (
     Mutation(
         "budget: nothing charged",
         BUDGET,
-        "spent = Budget(charged, fruitless, kept.step, infra, found.hosts)",
-        "spent = Budget(kept.charged, fruitless, kept.step, infra, found.hosts)",
+        "spent = Budget(charged, fruitless, uncharged.step, infra, blamed.hosts)",
+        "spent = Budget(uncharged.charged, fruitless, uncharged.step, infra, blamed.hosts)",
         "a failure is charged",
     ),
 )

@@ -59,7 +59,7 @@ MUTATIONS: Final = (
     Mutation(
         "A8",
         "elastic/core/admission.py",
-        "if mine.ips and stored.ips != mine.ips:",
+        "if own.ips and stored.ips != own.ips:",
         "if mine.ips and set(stored.ips) != set(mine.ips):",
         "tests/unit/test_joining.py::test_another_list_or_order_of_hosts_is_refused_with_both",
     ),

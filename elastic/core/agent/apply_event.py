@@ -232,9 +232,9 @@ def _view(f: AgentState, event: ViewChanged) -> None:
 
 def _distrust(f: AgentState) -> None:
     """A node that speaks again after its "death" switches link proofs off for its host; the generation says so too."""
-    told = frozenset(f.generation.distrusted if f.generation is not None else ()) - f.memory.distrusted
-    if told:
-        f.memory = replace(f.memory, distrusted=f.memory.distrusted | told)
+    named = frozenset(f.generation.distrusted if f.generation is not None else ()) - f.memory.distrusted
+    if named:
+        f.memory = replace(f.memory, distrusted=f.memory.distrusted | named)
     for node, created in f.memory.gone:
         stored = f.view.members.get(node)
         if stored is None or stored.create_revision == created or stored.value.host in f.memory.distrusted:
@@ -255,13 +255,13 @@ def _own_key(f: AgentState) -> None:
     so runs a node whose lease was revoked and which has not heard of it.
     """
     own = f.view.members.get(f.me.node)
-    mine = own is not None and own.lease == f.lease and f.lease is not None
-    if f.registered is not None and not mine and f.view.revision > f.registered_at_revision:
+    held = own is not None and own.lease == f.lease and f.lease is not None
+    if f.registered is not None and not held and f.view.revision > f.registered_at_revision:
         f.unregister()
         f.keyless = True
         if f.phase not in (Phase.LEAVING, Phase.ENDED):
             f.act(LogLine("this node's key is gone from etcd, or is not its own any more: it is written again"))
-    elif own is not None and mine:
+    elif own is not None and held:
         f.registered = own.create_revision
         _holds_key(f)
         f.registered_at_revision = max(f.registered_at_revision, own.create_revision)

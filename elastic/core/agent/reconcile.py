@@ -136,11 +136,11 @@ def _report_quarantined(f: AgentState, *, room: bool) -> bool:
 
     One that others did not reach stays out where there is `room` for as long as the proposer does not reach it.
     """
-    for one in budget_of(f.view).hosts:
-        until = f.memory.cooling.get((one.host, one.g), f.now)
-        if one.host == f.me.member.host and (until > f.now or (one.apart and room)):
+    for entry in budget_of(f.view).hosts:
+        until = f.memory.cooling.get((entry.host, entry.g), f.now)
+        if entry.host == f.me.member.host and (until > f.now or (entry.apart and room)):
             at = f"{quarantine.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
-            f.act(LogLine(f"kept out until {at}: {quarantine.words(one)}; it comes back by itself", warn=True))
+            f.act(LogLine(f"kept out until {at}: {quarantine.words(entry)}; it comes back by itself", warn=True))
             return True
     return False
 
@@ -387,11 +387,11 @@ def _nearest_before(f: AgentState, index: int | None) -> str | None:
     generation = f.generation
     members = [place.node for place in generation.members] if generation is not None else []
     if index is None:
-        mine = f.registered or 0
+        registered = f.registered or 0
         spares = [
             (stored.create_revision, node)
             for node, stored in f.view.members.items()
-            if stored.create_revision < mine and node not in members
+            if stored.create_revision < registered and node not in members
         ]
         members = members + [node for _, node in sorted(spares)]
         index = len(members)

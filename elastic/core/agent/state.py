@@ -220,9 +220,9 @@ class AgentState:
         self.workers_g = self.workers_since = self.spare_g = self.roster_rev = 0
         self.reported = (0, 0)
         self.outcome_wanted = self.outcome_written = self.outcome_refused = None
-        kept = self.memory
+        memory = self.memory
         self.memory = DecisionMemory(
-            linked=kept.linked, dead=kept.dead, distrusted=kept.distrusted, size_before=kept.size_before
+            linked=memory.linked, dead=memory.dead, distrusted=memory.distrusted, size_before=memory.size_before
         )
         self.asked_about, self.revoked, self.yielding = 0, frozenset(), {}
         self.passed, self.passed_g = frozenset(), 0

@@ -230,8 +230,8 @@ def open_gate(
 def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) -> FormGeneration | None:
     """The same generation without the hosts whose workers keep failing; None if too few would be left."""
     suspects = frozenset(judgement.suspects)
-    out = [one for one in judgement.without.hosts if one.host in suspects]
-    cooling = {**q.memory.cooling, **{(one.host, one.g): q.now + one.left_s for one in out}}
+    out = [entry for entry in judgement.without.hosts if entry.host in suspects]
+    cooling = {**q.memory.cooling, **{(entry.host, entry.g): q.now + entry.left_s for entry in out}}
     q = dataclasses.replace(q, memory=replace(q.memory, cooling=cooling))
     staying = [place for place in q.staying(generation) if place.host not in suspects]
     formed = form(q, Reason.KEPT_OUT, ChangeReason.KEPT_OUT, "", staying)
@@ -240,8 +240,9 @@ def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) 
         return None
     reason = quarantine.quarantine_summary(
         [
-            f"{one.host} is kept out for {quarantine.duration_in_words(one.left_s)}: {quarantine.words(one)}"
-            for one in out
+            f"{entry.host} is kept out for {quarantine.duration_in_words(entry.left_s)}: "
+            f"{quarantine.words(entry)}"
+            for entry in out
         ]
     )
     budget = quarantine.count_down(judgement.without, cooling, q.now, hosts)

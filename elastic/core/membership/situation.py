@@ -124,9 +124,9 @@ class Situation:
         cooling = self.cooling() | self.out_of_reach()
         if not cooling:
             return self._one_for_each(ready)
-        found = self._one_for_each([node for node in ready if self.view.members[node].value.host not in cooling])
+        candidates = self._one_for_each([node for node in ready if self.view.members[node].value.host not in cooling])
         staying = self.staying(self.generation) if self.generation is not None else []
-        return found if len(staying) + len(found) >= self.spec.np.low else self._one_for_each(ready)
+        return candidates if len(staying) + len(candidates) >= self.spec.np.low else self._one_for_each(ready)
 
     def cooling(self) -> frozenset[str]:
         """The hosts that are kept out at this moment."""
@@ -134,7 +134,7 @@ class Situation:
 
     def out_of_reach(self) -> frozenset[str]:
         """The hosts that were left out of a split network, have a node, and are not reached by this one yet."""
-        apart = {one.host for one in budget_of(self.view).hosts if one.apart}
+        apart = {entry.host for entry in budget_of(self.view).hosts if entry.apart}
         if not apart:
             return frozenset()
         apart &= {stored.value.host for stored in self.view.members.values()}

@@ -159,9 +159,9 @@ def _lacking(roles: PsLayout, places: list[GenerationMember], need: int) -> str:
         if workers < need:
             return f"{n_of_m(workers, need)} here for workers; waiting for {need - workers} more"
         return ""
-    here = {place.host for place in places}
-    hosts = dict.fromkeys(host_of(one) for one in (*roles.workers, *roles.heters))
-    missing = [host for host in hosts if host not in here]
+    present = {place.host for place in places}
+    hosts = dict.fromkeys(host_of(endpoint) for endpoint in (*roles.workers, *roles.heters))
+    missing = [host for host in hosts if host not in present]
     if missing and (need > 1 or len(missing) == len(hosts)):
         return f"waiting for {', '.join(missing)}"
     return "" if places else "waiting for a node"

@@ -135,18 +135,18 @@ class _VacantTasks:
             return [(vacant[0], 0)]
         if not room:
             return []
-        found = [seat for role, wanted in self._wanted.items() for seat in self._next(role, wanted, self._end[role])]
-        return [(seat, at) for at, seat in enumerate(found)] if len(found) == sum(self._wanted.values()) else []
+        seats = [seat for role, wanted in self._wanted.items() for seat in self._next(role, wanted, self._end[role])]
+        return [(seat, at) for at, seat in enumerate(seats)] if len(seats) == sum(self._wanted.values()) else []
 
     def _next(self, role: Role, count: int, end: int) -> list[Task]:
         """The lowest free seats of a role with an index below `end`, at most `count`."""
-        found: list[Task] = []
+        seats: list[Task] = []
         index = self._lowest[role]
-        while len(found) < count and index < end:
+        while len(seats) < count and index < end:
             seat = Task(role, index)
             if seat not in self._taken:
-                found.append(seat)
-            elif not found:
+                seats.append(seat)
+            elif not seats:
                 self._lowest[role] = index + 1
             index += 1
-        return found
+        return seats

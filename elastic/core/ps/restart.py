@@ -46,13 +46,17 @@ def restart(
     generation: Generation,
     place: GenerationMember,
     budget: Budget,
-    here: Callable[[str], bool],
+    present: Callable[[str], bool],
 ) -> RestartPlan:
-    """Judge how the processes of `place` failed. `here` tells whether a node is registered."""
+    """Judge how the processes of `place` failed. `present` tells whether a node is registered."""
     stored = q.view.outcomes[generation.g, place.node]
-    lost = {one.node for one in generation.members if not here(one.node) and not _done(q, generation, one)}
-    away = set(_away(roles, generation, place, here)) if has_workers(place) else set()
-    renewed = has_workers(place) and any(has_servers(one) and one.since > place.since for one in generation.members)
+    lost = {
+        member.node for member in generation.members if not present(member.node) and not _done(q, generation, member)
+    }
+    away = set(_away(roles, generation, place, present)) if has_workers(place) else set()
+    renewed = has_workers(place) and any(
+        has_servers(member) and member.since > place.since for member in generation.members
+    )
     pause_s = 0.0
     lost |= away
     if renewed:
@@ -76,11 +80,11 @@ def _done(q: Situation, generation: Generation, place: GenerationMember) -> bool
 
 
 def _away(
-    roles: PsLayout, generation: Generation, place: GenerationMember, here: Callable[[str], bool]
+    roles: PsLayout, generation: Generation, place: GenerationMember, present: Callable[[str], bool]
 ) -> Iterator[str]:
     """The servers that `place` has to wait for: nobody has them, or a node that is gone or leaves."""
     for index in vacant_servers(roles, generation.members):
         yield f"server {index}"
-    for one in generation.members:
-        if one.node != place.node and (one.leaving or not here(one.node)):
-            yield from (f"server {seat.index}" for seat in one.seats if seat.role is Role.SERVER)
+    for member in generation.members:
+        if member.node != place.node and (member.leaving or not present(member.node)):
+            yield from (f"server {seat.index}" for seat in member.seats if seat.role is Role.SERVER)

@@ -145,17 +145,17 @@ class RevisionBuilder:
         q, g = self.q, self.generation.g
         stored = q.view.outcomes[g, place.node]
         if stored.value.ended is OutcomeKind.FAILED:
-            found = restart(q, self.roles, self.generation, place, self.budget, lambda node: is_present(q, node))
-            judgement = found.judgement
+            plan = restart(q, self.roles, self.generation, place, self.budget, lambda node: is_present(q, node))
+            judgement = plan.judgement
             cause = judgement.cause
             if cause is not None:
                 cause = msgspec.structs.replace(cause, world_size=self.generation.world_size)
             if judgement.fatal:
                 self.fatal, self.cause = judgement.fatal, cause
                 return
-            if q.now < found.opens_at:
+            if q.now < plan.opens_at:
                 self.places.append(place)
-                self._say_pause(place, found)
+                self._say_pause(place, plan)
                 return
             self.budget, self.cause = judgement.budget, self.cause or cause
             self.told.failed.append(place)
@@ -239,7 +239,7 @@ class RevisionBuilder:
         stored = self.q.view.members.get(place.node)
         if stored is None or not has_workers(place):
             return msgspec.structs.replace(place, since=self.rev) if stored is not None else None
-        others = {seat for one in self.places if one is not place for seat in one.seats}
+        others = {seat for other in self.places if other is not place for seat in other.seats}
         member, own = stored.value, enumerate(fixed_tasks(self.roles, place.host))
         pairs = [(seat, at) for at, seat in own if seat.role is Role.SERVER and seat not in others]
         pairs = [(seat, at) for seat, at in pairs if at < len(member.ports)]
@@ -343,7 +343,7 @@ class RevisionSummary:
 
     def summary(self) -> tuple[Reason, ChangeReason, str]:
         """The weightiest change gives the kind; the sentence names all."""
-        found = [
+        changes = [
             (self.failed, Reason.FAILED, ChangeReason.FAILURE, "failed and starts again"),
             (self.lost, Reason.LOST, ChangeReason.LOSS, "was lost"),
             (self.stopped, Reason.STOPPED, ChangeReason.STOPPED, "had to stop and starts again"),
@@ -354,7 +354,9 @@ class RevisionSummary:
             (self.joined, Reason.GROWN, ChangeReason.GROWTH, "joins"),
             (self.again, Reason.STOPPED, ChangeReason.STOPPED, "had ended and starts again"),
         ]
-        parts = [f"{place.node} ({tasks_in_words(place)}) {verb}" for places, _, _, verb in found for place in places]
-        code, why = next(((code, why) for places, code, why, _ in found if places), (Reason.GROWN, ChangeReason.GROWTH))
+        parts = [f"{place.node} ({tasks_in_words(place)}) {verb}" for places, _, _, verb in changes for place in places]
+        code, why = next(
+            ((code, why) for places, code, why, _ in changes if places), (Reason.GROWN, ChangeReason.GROWTH)
+        )
         notes = f" ({'; '.join(self.notes)})" if self.notes else ""
         return code, why, ", ".join(parts) + notes

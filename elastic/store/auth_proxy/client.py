@@ -81,19 +81,19 @@ class AuthTunnel:
         task.add_done_callback(self._carrying.discard)
 
     async def _serve(self, connected: socket.socket) -> None:
-        there: Ends | None = None
-        here = await asyncio.open_connection(sock=connected)
+        remote: Ends | None = None
+        local = await asyncio.open_connection(sock=connected)
         try:
-            there = await self._let_in()
+            remote = await self._let_in()
         except TimeoutError:
             self.trouble = "no answer in time"
         except OSError as error:
             self.trouble = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         finally:
-            if there is None:
-                here[1].transport.abort()
-        if there is not None:
-            await carry(here, there)
+            if remote is None:
+                local[1].transport.abort()
+        if remote is not None:
+            await carry(local, remote)
 
     async def _let_in(self) -> Ends | None:
         """A connection on which etcd speaks next; None if the porter does not let us in."""

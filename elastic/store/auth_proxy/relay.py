@@ -10,21 +10,21 @@ CHUNK_BYTES = 1 << 16
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def carry(one: Ends, other: Ends) -> None:
+async def carry(first: Ends, second: Ends) -> None:
     """Carry both ways; when either side ends both are closed. Raises no `OSError`."""
-    for _, writer in (one, other):
+    for _, writer in (first, second):
         connected = writer.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    ways = {asyncio.create_task(_one_way(one[0], other[1])), asyncio.create_task(_one_way(other[0], one[1]))}
+    ways = {asyncio.create_task(_one_way(first[0], second[1])), asyncio.create_task(_one_way(second[0], first[1]))}
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for way in ways:
             way.cancel()
         await asyncio.wait(ways)
-        for _, writer in (one, other):
+        for _, writer in (first, second):
             writer.transport.abort()
 
 

@@ -123,7 +123,7 @@ class EtcdStore:
             failure=failure,
         )
         reads_only = not isinstance(otherwise, ElseIf) and all(
-            isinstance(one, ReadRange) for one in (*then, *otherwise)
+            isinstance(operation, ReadRange) for operation in (*then, *otherwise)
         )
         answer = await self._servers.ask(lambda endpoint: endpoint.kv.Txn, request, repeat=reads_only)
         taken = answer.responses[0].response_txn if nested and not answer.succeeded else answer

@@ -38,7 +38,7 @@ class EtcdServers:
         """Read the addresses; nothing is connected yet."""
         if not 0 < len(endpoints) <= ENDPOINTS_MAX:
             raise ConfigError(f"{len(endpoints)} etcd servers; name at least one and at most {ENDPOINTS_MAX}")
-        addresses = {(one.target, one.tls): one for one in map(EtcdAddress.parse, endpoints)}
+        addresses = {(address.target, address.tls): address for address in map(EtcdAddress.parse, endpoints)}
         self.options = options
         self.rotation = EndpointRotation(
             [EtcdEndpoint(address, options) for address in addresses.values()], random_source
@@ -253,7 +253,7 @@ class EtcdServers:
         if not endpoint.misfit:
             return result
         text = f"etcd at {endpoint}: {endpoint.misfit}"
-        final = not self._met and all(one.misfit for one in self.rotation.endpoints)
+        final = not self._met and all(server.misfit for server in self.rotation.endpoints)
         return StoreDenied(text) if final else StoreUnavailable(text)
 
     def blame(self, endpoint: EtcdEndpoint, why: str, *, silent: bool) -> None:

@@ -29,12 +29,12 @@ class KeepaliveStream:
 
         Raises `AioRpcError`, and `CancelledError` when the channel was closed meanwhile.
         """
-        kept, self._kept = self._kept, None
+        stream, self._kept = self._kept, None
         try:
             async with asyncio.timeout(limit_s):
-                if kept is not None:
+                if stream is not None:
                     with suppress(grpc.aio.AioRpcError):
-                        return await self._through(kept, lease_id)
+                        return await self._through(stream, lease_id)
                 return await self._through(stub.LeaseKeepAlive(metadata=metadata), lease_id)
         except TimeoutError:
             raise late() from None

@@ -200,9 +200,9 @@ class WatchStream:
             for response in responses:
                 try:
                     changes += [
-                        found
-                        for found in map(change, self._opened(response).events)
-                        if found.entry.mod_revision > after or not any(found.entry.key in span for span in early)
+                        each
+                        for each in map(change, self._opened(response).events)
+                        if each.entry.mod_revision > after or not any(each.entry.key in span for span in early)
                     ]
                 except StoreError as error:
                     end = error
