@@ -200,8 +200,8 @@ MUTATIONS: Final = (
     Mutation(
         "D5",
         "elastic/script/flags.py",
-        "if address in found:",
-        "if address is found:",
+        "if address in places:",
+        "if address is places:",
         "tests/process/test_script_config.py::test_a_mistake_is_one_line_and_exit_2_without_a_stack_trace",
     ),
     Mutation(
