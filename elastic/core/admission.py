@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from elastic.core.keys import JobKeys, StoreView
+from elastic.core.keys import JobKeys
 from elastic.core.model import SCHEMA, JobMode, JobSpec, Member, PsLayout
 from elastic.core.transactions import Transaction, register, run_again
 from elastic.core.versions import VersionDifference, differences
+from elastic.core.view import StoreView
 
 if TYPE_CHECKING:
     pass

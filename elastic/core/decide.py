@@ -26,7 +26,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from elastic.core import host_order, operator_stop
-from elastic.core.keys import StoreView
 from elastic.core.membership.decision import (
     ConcludeJob,
     Decision,
@@ -56,6 +55,7 @@ from elastic.core.membership.situation import (
 from elastic.core.model import ChangeReason, Generation, OutcomeKind, PsLayout
 from elastic.core.ps import cluster_spec
 from elastic.core.quarantine import duration_in_words, quarantine_summary
+from elastic.core.view import StoreView
 
 __all__ = [
     "ConcludeJob",

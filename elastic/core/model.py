@@ -1,6 +1,6 @@
 """The words of the project as frozen values (pure).
 
-Everything that stands in the store is one of these; `elastic.core.keys` writes and reads them. The words are those of
+Everything that stands in the store is one of these; `elastic.core.view` writes and reads them. The words are those of
 the design: job, node, member, worker, generation, go, outcome, verdict.
 """
 

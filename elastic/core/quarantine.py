@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from elastic.core.keys import StoreView
 from elastic.core.model import Budget, Outcome, Quarantine
+from elastic.core.view import StoreView
 
 KEEP_OUT_AFTER = 2
 """Once may be anything. With the default of three restarts, one is left when a host is seen to be broken."""

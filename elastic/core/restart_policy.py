@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastic.core.keys import StoredDocument
 from elastic.core.model import (
     ANY_RANK,
     Budget,
@@ -37,6 +36,7 @@ from elastic.core.quarantine import (
     quarantined_by,
     with_unreachable,
 )
+from elastic.core.view import StoredDocument
 
 PROGRESS_RUN_S = 60.0
 """A generation whose script reports no steps made progress if it ran for this long."""

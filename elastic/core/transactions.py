@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from elastic.core.decide import ConcludeJob, FormGeneration, OpenGate
-from elastic.core.keys import JobKeys, StoreView, decode, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import (
     OPERATIONS_MAX,
     Compare,
@@ -25,6 +25,7 @@ from elastic.core.kv import (
     TxnResult,
 )
 from elastic.core.model import Arrival, FinalStatus, Generation, Go, JobSpec, Member, Outcome, Verdict
+from elastic.core.view import StoreView, decode, encode
 from elastic.errors import DocumentError
 
 LOST_COMPARED_MAX = 50

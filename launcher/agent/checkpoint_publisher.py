@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, KeyRange, Put
 from elastic.core.model import SavedCheckpoint
+from elastic.core.view import decode, encode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog

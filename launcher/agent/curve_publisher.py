@@ -13,8 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from elastic.channel.client import Progress, WorkerMessage
-from elastic.core.keys import JobKeys, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, KeyRange, KeyValue, Put, ReadRange
+from elastic.core.view import encode
 from elastic.errors import OutcomeUnknown, StoreError
 from elastic.store.protocol import Store
 from launcher.history import training_curve

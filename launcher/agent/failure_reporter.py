@@ -12,11 +12,12 @@ from collections.abc import Callable
 import msgspec
 
 from elastic.core.agent.table import AgentCore
-from elastic.core.keys import JobKeys, StoredDocument, ViewReader
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Cause, ChangeReason, Outcome, OutcomeKind, Predecessor
 from elastic.core.restart_policy import root_cause_of
 from elastic.core.text import failed_processes_text
+from elastic.core.view import StoredDocument, ViewReader
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog

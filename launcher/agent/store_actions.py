@@ -13,9 +13,10 @@ from typing import Any
 
 from elastic.core.agent import events as ae
 from elastic.core.agent.state import AgentState
-from elastic.core.keys import JobKeys, StoreView, ViewReader
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction, registered_before
+from elastic.core.view import StoreView, ViewReader
 from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge
 from elastic.store import session
 from elastic.store.mirror import Mirror

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from elastic.core.agent.state import Phase
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import DecisionMemory, Reason, WaitDecision, decide
-from elastic.core.keys import JobKeys, ViewReader
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.quarantine import taken_for_linked
+from elastic.core.view import ViewReader
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
 from launcher.job.absent_nodes import ASKED, absent_nodes, words

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 from typing import Final
 
-from elastic.core.keys import StoreView
 from elastic.core.model import Role, Verdict
 from elastic.core.text import log_name, process_name
+from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 from launcher.job import placement
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError

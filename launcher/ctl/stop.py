@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Final
 
-from elastic.core.keys import StoreView
+from elastic.core.view import StoreView
 from launcher.job.job import WHO, NamedJob, Subcommand, write
 from launcher.job.stop import end_job, run_of, stays_deserted, stop, why
 from launcher.job.submit import ended

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from elastic.core.decide import DecisionMemory, DecisionPolicy, WaitDecision, decide
-from elastic.core.keys import JobKeys, StoreView, ViewReader
+from elastic.core.keys import JobKeys
 from elastic.core.run_deadline import KILL_S
 from elastic.core.versions import VersionDifference, differences
+from elastic.core.view import StoreView, ViewReader
 from elastic.errors import StoreDenied, StoreError
 from elastic.store.protocol import Store
 from launcher.doctor.probe import ANSWER_LIMIT_S, ProbeBusy, probe_members

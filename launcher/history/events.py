@@ -15,11 +15,12 @@ from typing import Annotated, Final
 import msgspec
 
 from elastic._decode import UNREADABLE
-from elastic.core.keys import JobKeys, decode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import Cause, ChangeReason, FinalStatus, Generation, Go, Role, Verdict
 from elastic.core.text import failed_processes_text
 from elastic.core.transactions import Transaction
+from elastic.core.view import decode
 from launcher.history.ps_recorder import RecoveryBeginning
 from launcher.history.recovery import Recovery
 

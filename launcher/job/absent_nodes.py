@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from elastic.core.decide import Reason
-from elastic.core.keys import StoreView
 from elastic.core.model import JobMode, MemberState
+from elastic.core.view import StoreView
 
 NAMED_MAX = 5
 """A line names so many; the rest is counted."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from elastic.core.agent.state import DEADLINE_SPARE_S
-from elastic.core.keys import StoreView
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 from launcher.job import orders
 from launcher.job.job import NamedJob

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from elastic.core.keys import JobKeys, StoreView, ViewReader
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
+from elastic.core.view import StoreView, ViewReader
 from elastic.errors import ConfigError, ElasticError
 from elastic.store.protocol import Store
 from launcher.config import store_access

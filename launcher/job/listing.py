@@ -12,9 +12,10 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.keys import JOB_ID, JobKeys, StoreView, ViewReader
+from elastic.core.keys import JOB_ID, JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import FinalStatus
+from elastic.core.view import StoreView, ViewReader
 from elastic.errors import TooLarge
 from elastic.store.protocol import Store
 from launcher.history.events import written_at

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from elastic.core.keys import JobKeys, StoredDocument, StoreView, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, KeyRange, Operation, Put
 from elastic.core.model import DrainOrder, FinalStatus, JobSpec, Np, StopOrder, Verdict
 from elastic.core.ps import cluster_spec
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoredDocument, StoreView, encode
 
 NOTED_MAX = 4
 """Operations that put an order, and a verdict, into the history of the job, in the same transaction."""

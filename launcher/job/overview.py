@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.keys import StoreView
+from elastic.core.view import StoreView
 from launcher.job import placement, status
 from launcher.job.inspect_client import ask_all
 from launcher.job.job import NamedJob

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from elastic.core.keys import StoreView
 from elastic.core.model import Generation, JobMode, Role, Task
 from elastic.core.text import process_name
+from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 
 _NAMED = re.compile(r"(?:(?P<role>worker|server|heter)(?:log)?[.])?(?P<index>[0-9]{1,9})", re.ASCII)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic.core.keys import StoreView
 from elastic.core.model import Generation, Np
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 from launcher.job import orders
 from launcher.job.job import NamedJob

@@ -24,7 +24,6 @@ from elastic.core.decide import (
     Reason,
     decide,
 )
-from elastic.core.keys import StoreView
 from elastic.core.model import (
     Budget,
     ChangeReason,
@@ -40,6 +39,7 @@ from elastic.core.ps.text import tasks_in_words
 from elastic.core.quarantine import budget_of, taken_for_linked
 from elastic.core.run_deadline import KILL_S
 from elastic.core.text import process_name
+from elastic.core.view import StoreView
 from launcher.job.absent_nodes import absent_nodes
 from launcher.text.failure_report import ago, ended_lines
 from launcher.text.sanitize import sanitize_line

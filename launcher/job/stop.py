@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from elastic.core.keys import StoreView
 from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from elastic.errors import StoreError
 from launcher.job import orders
 from launcher.job.job import NamedJob

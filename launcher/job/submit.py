@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from elastic.core.keys import StoreView
 from elastic.core.kv import KeyRange, Operation, Put
 from elastic.core.model import SCHEMA
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from elastic.errors import ElasticError, OutcomeUnknown
 from launcher.history import events
 from launcher.history.events import EventKind, HistoryEvent

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from elastic.core.keys import JobKeys, decode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
+from elastic.core.view import decode
 from elastic.errors import DocumentError
 from elastic.store.protocol import Store
 from launcher.history import training_curve

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from elastic.core.keys import StoreView, ViewReader
+from elastic.core.view import StoreView, ViewReader
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
 from launcher.job.job import NamedJob

@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from elastic.core.keys import JobKeys, decode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import FinalStatus
+from elastic.core.view import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.config import store_access

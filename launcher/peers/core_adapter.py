@@ -8,7 +8,7 @@ from collections.abc import Callable
 from elastic.core.agent import events as ae
 from elastic.core.agent.links import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState
-from elastic.core.keys import StoreView
+from elastic.core.view import StoreView
 from launcher.logs.logger import AgentLog
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener

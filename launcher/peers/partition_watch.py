@@ -22,10 +22,11 @@ from elastic.channel.client import (
     WorkerHello,
     WorkerMessage,
 )
-from elastic.core.keys import JobKeys, decode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Generation, Member
 from elastic.core.partition import nodes_to_probe
+from elastic.core.view import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.health.partition_detector import PartitionDetector

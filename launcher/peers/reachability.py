@@ -8,9 +8,10 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-from elastic.core.keys import JobKeys, decode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Generation, Member
+from elastic.core.view import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog

@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.keys import JobKeys, StoreView, ViewReader
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
+from elastic.core.view import StoreView, ViewReader
 from elastic.errors import ElasticError, StoreError
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store

@@ -21,10 +21,11 @@ from elastic.core.agent import events as ae
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import DecisionPolicy
-from elastic.core.keys import JobKeys, ViewReader
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import JobSpec, Member, Np
 from elastic.core.transactions import Transaction, registered_before
+from elastic.core.view import ViewReader
 from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from elastic.store import session
 from elastic.store.etcd import EtcdOptions, EtcdStore

@@ -27,9 +27,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Put
 from elastic.core.model import JobSpec
+from elastic.core.view import decode, encode
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher.config import readers

@@ -6,7 +6,7 @@ import contextlib
 
 import msgspec
 
-from elastic.core import generation_codec, keys
+from elastic.core import generation_codec, view
 from elastic.core.kv import KeyValue
 from elastic.core.model import SavedCheckpoint, contradiction
 from elastic.errors import ConfigError, DocumentError
@@ -40,8 +40,8 @@ def one_document(data: bytes) -> None:
     """The document of any key: the first line is the key, after the root."""
     name, _, value = data.partition(b"\n")
     with contextlib.suppress(DocumentError):
-        document = keys.decode(KEYS, KEYS.root + name.decode(errors="replace"), value)
-        assert keys.decode(KEYS, KEYS.root + name.decode(errors="replace"), keys.encode(document)) == document
+        document = view.decode(KEYS, KEYS.root + name.decode(errors="replace"), value)
+        assert view.decode(KEYS, KEYS.root + name.decode(errors="replace"), view.encode(document)) == document
 
 
 def probes(data: bytes) -> None:

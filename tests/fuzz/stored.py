@@ -8,10 +8,10 @@ from collections.abc import Callable
 from elastic.core.agent.events import ExitAgent, StartWorkers, StopWorkers, WorkersGone
 from elastic.core.agent.state import Phase
 from elastic.core.decide import WaitDecision, decide
-from elastic.core.keys import StoreView, ViewReader
 from elastic.core.kv import Delete, KeyRange, KeyValue, Put
 from elastic.core.membership.decision import DecisionMemory, DecisionPolicy
 from elastic.core.model import Outcome, OutcomeKind, SavedCheckpoint
+from elastic.core.view import StoreView, ViewReader
 from launcher.doctor.job import standing_checks
 from launcher.job import status
 from launcher.job.absent_nodes import absent_nodes

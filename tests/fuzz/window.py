@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from elastic.core.keys import StoreView
 from elastic.core.model import Role
+from elastic.core.view import StoreView
 from launcher.agent.inspect_server import InspectServer
 from launcher.job.render import cells, foot_lines
 from launcher.job.status import NodeState, NodeStatus, describe

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import secrets
 
-from elastic.core.keys import JobKeys, StoreView, ViewReader
+from elastic.core.keys import JobKeys
+from elastic.core.view import StoreView, ViewReader
 from elastic.store.etcd import EtcdStore
 from launcher.wire import links
 from launcher.wire.links import Prove, Vouch, VouchGranted

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Put
 from elastic.core.model import ChangeReason, FinalStatus, Generation, GenerationMember, Go, JobSpec, Member, Np, Verdict
+from elastic.core.view import Document, encode
 from elastic.errors import ConfigError
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Put
 from elastic.core.model import (
     Cause,
@@ -36,6 +36,7 @@ from elastic.core.model import (
     Verdict,
     WorkerExit,
 )
+from elastic.core.view import Document, encode
 from elastic.store.etcd import EtcdStore
 from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.history.training_curve import CurvePoint, TrainingCurve

@@ -12,9 +12,10 @@ from signal import SIGCONT, SIGSTOP
 
 import msgspec
 
-from elastic.core.keys import JobKeys, decode, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Put
 from elastic.core.model import JobSpec, Member
+from elastic.core.view import decode, encode
 from elastic.store.etcd import EtcdStore
 from launcher.wire.reachability import Probe
 from launcher.wire.reachability import encode as encode_probe

@@ -13,9 +13,10 @@ from signal import SIGTERM
 
 import pytest
 
-from elastic.core.keys import JobKeys, decode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import SCHEMA
+from elastic.core.view import decode
 from elastic.errors import DocumentError
 from elastic.store.etcd import EtcdStore
 from launcher.agent.store_actions import DAMAGED_MAX

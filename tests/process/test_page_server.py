@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from elastic.core.keys import JobKeys, StoreView, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, Put
+from elastic.core.view import StoreView, encode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.job.drain import DEADLINE_MIN_S

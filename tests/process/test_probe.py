@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from elastic.core.keys import JobKeys, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, KeyValue, Put
 from elastic.core.model import Member
+from elastic.core.view import encode
 from elastic.errors import DocumentError
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore

@@ -14,9 +14,10 @@ import pytest
 
 from elastic import _net
 from elastic.channel.client import GroupFormed, JoiningGroup, Progress, RestoreDone, WorkerMessage
-from elastic.core.keys import JobKeys, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Listing, Put
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Member
+from elastic.core.view import encode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.health import partition_detector

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from elastic.core.agent.state import Phase
 from elastic.core.decide import GROW_EVERY_S
-from elastic.core.keys import StoreView
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, OutcomeKind
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from tests.sim.accidents import apart_for
 from tests.sim.checks import Promises
 from tests.sim.ends import GRACE_MAX_S

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from elastic.core.keys import StoreView
 from elastic.core.kv import Put
 from elastic.core.model import ChangeReason, FinalStatus, Generation, OutcomeKind, Verdict
 from elastic.core.restart_policy import INFRA_MAX
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from tests.sim.nodes import KEYS, KILL_S, Node, Observer, SharedReader, WorkerSet
 from tests.sim.world import World
 

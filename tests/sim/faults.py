@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import zlib
 
-from elastic.core.keys import encode
 from elastic.core.model import FinalStatus, Verdict
+from elastic.core.view import encode
 from tests.sim.accidents import (
     EVENTS_MIN,
     CrashLoop,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from elastic.core.keys import encode
+from elastic.core.view import encode
 from tests.sim import faults, storefaults
 from tests.sim.accidents import (
     EVENTS_MIN,

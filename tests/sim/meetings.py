@@ -9,11 +9,11 @@ import msgspec
 from elastic.core.agent.links import ASKS_PER_TTL
 from elastic.core.agent.state import Phase
 from elastic.core.decide import GROW_EVERY_S
-from elastic.core.keys import StoreView, encode
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.core.model import ChangeReason, Generation, Go
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView, encode
 from tests.sim.accidents import CannotStart, CrashLoop, bad_for, empty, operator_writes, take_away, thaw
 from tests.sim.calm import Calm, Expected, inside, went
 from tests.sim.nodes import FATAL, HOPELESS, KEYS, Node, Observer

@@ -14,9 +14,9 @@ from elastic.core.agent.events import (
     TransactionAnswered,
     ViewChanged,
 )
-from elastic.core.keys import StoreView
 from elastic.core.kv import KeyChange, KeyRange
 from elastic.core.transactions import Transaction, registered_before
+from elastic.core.view import StoreView
 from elastic.errors import StoreError
 from tests.sim.clockwork import Clockwork
 from tests.sim.nodes import DEADLINE_S, KEYS, NEVER, RELIST_EVERY_S, Node, Observer

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from elastic.core.agent.events import Event
 from elastic.core.agent.table import AgentCore
-from elastic.core.keys import JobKeys, StoredDocument, StoreView, ViewReader
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
 from elastic.core.membership.decision import Decision, DecisionMemory
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoredDocument, StoreView, ViewReader
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.core.keys import StoreView, encode
 from elastic.core.model import ChangeReason, DrainOrder, FinalStatus, Generation, OutcomeKind, StopOrder, Verdict
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView, encode
 from tests.sim.accidents import operator_writes
 from tests.sim.calm import STOP_S, Calm, Expected, went
 from tests.sim.checks import Promises

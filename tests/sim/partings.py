@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from elastic.core.keys import StoreView
 from elastic.core.model import ChangeReason, Generation, Go
 from elastic.core.ps.placement import has_workers
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from tests.sim import calm
 from tests.sim.accidents import apart_for, pairs_apart, thaw
 from tests.sim.calm import STOP_S, Calm, Expected, inside, went

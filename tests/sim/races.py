@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from elastic.core.agent.events import SessionLost
 from elastic.core.agent.guards import DRAIN_PATIENCE_S
-from elastic.core.keys import encode
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.model import Generation
 from elastic.core.ps.placement import has_servers, has_workers
 from elastic.core.transactions import Transaction
+from elastic.core.view import encode
 from tests.sim.accidents import Overtaken, empty, take_away
 from tests.sim.calm import Calm
 from tests.sim.meetings import comes, members_of

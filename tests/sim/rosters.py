@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import msgspec
 
 from elastic.core.agent.events import StartWorkers, StopWorkers, WorkerExited, WorkersGone, WorkersHung
-from elastic.core.keys import StoreView
 from elastic.core.model import (
     FinalStatus,
     Generation,
@@ -30,6 +29,7 @@ from elastic.core.model import (
 )
 from elastic.core.ps.placement import has_servers, has_workers, servers_wanted, vacant_servers
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from tests.sim.accidents import alive, cut_for, start
 from tests.sim.checks import Promises, by_operator, chargeable
 from tests.sim.faults import scale

@@ -6,7 +6,6 @@ it decided. So a rule that is taken out of the core is noticed even where no pro
 
 from __future__ import annotations
 
-from elastic.core.keys import StoreView
 from elastic.core.kv import Put
 from elastic.core.membership.situation import BATCH_S, SETTLE_MAX_S
 from elastic.core.model import (
@@ -24,6 +23,7 @@ from elastic.core.partition import SPLIT
 from elastic.core.quarantine import RESTART_ASKED
 from elastic.core.restart_policy import CRASH_LOOP_MAX, INFRA_MAX, RETRY
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 from tests.sim.nodes import KEYS, Node, Observer, SharedReader
 from tests.sim.world import World
 

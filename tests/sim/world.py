@@ -46,10 +46,10 @@ from elastic.core.agent.events import (
 from elastic.core.agent.links import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
-from elastic.core.keys import decode, encode
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np
+from elastic.core.view import decode, encode
 from elastic.errors import DocumentError
 from elastic.store.memory_core import MemoryCore
 from tests.sim.clockwork import LATENCY_S

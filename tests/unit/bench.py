@@ -45,7 +45,6 @@ from elastic.core.agent.events import (
 )
 from elastic.core.agent.state import AgentState, Phase, Timeouts
 from elastic.core.agent.table import AgentCore
-from elastic.core.keys import ViewReader
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import (
@@ -65,6 +64,7 @@ from elastic.core.model import (
     Verdict,
 )
 from elastic.core.transactions import registered_before
+from elastic.core.view import ViewReader
 from elastic.errors import StoreError
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from elastic.core.keys import Document, JobKeys, StoredDocument, StoreView
+from elastic.core.keys import JobKeys
 from elastic.core.membership.decision import DecisionMemory
 from elastic.core.model import (
     Budget,
@@ -34,6 +34,7 @@ from elastic.core.model import (
     WorkerExit,
 )
 from elastic.core.partition import SPLIT
+from elastic.core.view import Document, StoredDocument, StoreView
 
 KEYS = JobKeys("j1")
 

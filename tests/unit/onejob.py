@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from elastic.core.keys import encode
 from elastic.core.kv import Put
+from elastic.core.view import encode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.logs.console import Console

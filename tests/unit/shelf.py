@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from elastic.core.keys import Document, JobKeys, StoreView, ViewReader, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete as DeleteOperation
 from elastic.core.kv import KeyRange, KeyValue, Operation, Put
 from elastic.core.transactions import Transaction
+from elastic.core.view import Document, StoreView, ViewReader, encode
 from elastic.store.memory_core import MemoryCore
 
 TTL_S = 5.0

@@ -40,10 +40,10 @@ from elastic.core.agent.events import (
 )
 from elastic.core.agent.state import AgentState, Phase, Timeouts
 from elastic.core.agent.table import AgentCore
-from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import ChangeReason, FinalStatus, JobSpec, Np, Predecessor
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoredDocument, StoreView
 from tests.unit.bench import IN_PHASE, Bench, vouched
 from tests.unit.documents import KEYS, job_views, nodes, texts, views, worker_exits
 from tests.unit.views import member, worker_exit

@@ -17,12 +17,12 @@ from elastic.core.agent.events import (
 )
 from elastic.core.agent.links import grantable_seconds
 from elastic.core.agent.state import Phase
-from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.memory import GONE_MAX
 from elastic.core.model import ChangeReason, FinalStatus, MemberState, OutcomeKind, Predecessor
 from elastic.core.run_deadline import margin_s
+from elastic.core.view import StoredDocument, StoreView
 from launcher.config.readers import np as read_np
 from tests.unit.bench import Bench, gated, running, serving, spare, stopping, vouched
 from tests.unit.documents import KEYS

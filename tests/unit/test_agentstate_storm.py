@@ -22,10 +22,10 @@ from elastic.core.agent.events import (
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import DecisionPolicy
-from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.kv import KeyValue
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoredDocument, StoreView
 from tests.unit.documents import KEYS
 from tests.unit.views import member
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.keys import decode, encode
 from elastic.core.model import Generation, Go, JobSpec, Member, Np
+from elastic.core.view import decode, encode
 from elastic.errors import DocumentError
 from tests.unit.documents import KEYS
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from elastic.core.agent.state import Phase
-from elastic.core.keys import decode
 from elastic.core.kv import Put
 from elastic.core.membership.decision import Reason
 from elastic.core.model import SCHEMA, ChangeReason, FinalStatus, Predecessor
+from elastic.core.view import decode
 from elastic.errors import DocumentError
 from tests.unit import test_joining as joins
 from tests.unit.bench import Bench, joining, running, spare

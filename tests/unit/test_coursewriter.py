@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from elastic.channel.client import Progress
-from elastic.core.keys import encode
 from elastic.core.kv import Delete, KeyRange, Put
+from elastic.core.view import encode
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from launcher.agent.curve_publisher import CurvePublisher
 from launcher.history import training_curve

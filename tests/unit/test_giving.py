@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.keys import encode
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.model import SCHEMA, DrainOrder, FinalStatus
+from elastic.core.view import encode
 from elastic.errors import StoreUnavailable
 from launcher.config.readers import np
 from launcher.ctl.stop import COMMAND as STOP

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from elastic.core.keys import StoredDocument
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.situation import RETURN_S
 from elastic.core.model import ChangeReason, FinalStatus, StopOrder
+from elastic.core.view import StoredDocument
 from tests.unit.views import Job, nodes_of
 
 REASON = "elastic-ctl stop by me@desk"

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.keys import encode
 from elastic.core.kv import KeyRange, KeyValue, Put
 from elastic.core.model import Budget, Cause, ChangeReason, FinalStatus, Generation, GenerationMember, Go, Verdict
 from elastic.core.transactions import Transaction, deregister
+from elastic.core.view import encode
 from elastic.errors import StoreUnavailable
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore

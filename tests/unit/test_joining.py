@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from elastic.core.admission import SPEC_FLAGS, AdmissionPlan, NodeIdentity, join
-from elastic.core.keys import encode
 from elastic.core.kv import Put
 from elastic.core.model import SCHEMA, FinalStatus, JobMode, JobSpec, PsLayout, Verdict
+from elastic.core.view import encode
 from launcher.config.readers import np as read_np
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.core.keys import DOCUMENT_BYTES_MAX, Document, JobKeys, StoredDocument, ViewReader, decode, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
 from elastic.core.model import (
     ChangeReason,
@@ -24,6 +24,7 @@ from elastic.core.model import (
     OutcomeKind,
     SavedCheckpoint,
 )
+from elastic.core.view import DOCUMENT_BYTES_MAX, Document, StoredDocument, ViewReader, decode, encode, is_known
 from elastic.errors import DocumentError
 from tests.unit.documents import KEYS, keyed
 from tests.unit.views import member
@@ -360,7 +361,7 @@ def test_every_entry_of_this_version_is_read_or_named(raw: dict[str, bytes]) -> 
     )
     single = [view.incarnation, view.spec, view.generation, view.go, view.verdict, view.saved]
     read = sum(document is not None for document in single) + len(view.members) + len(view.outcomes)
-    assert read + len(view.damaged) == sum(map(KEYS.known, raw))
+    assert read + len(view.damaged) == sum(is_known(KEYS, key) for key in raw)
     assert set(view.unreadable) <= set(view.damaged)
 
 
@@ -368,4 +369,4 @@ def test_a_probe_is_seen_by_everybody_and_an_answer_by_nobody_who_did_not_ask() 
     for ranges in (KEYS.everything, KEYS.followed("a", "b")):
         assert any(KEYS.probe in span for span in ranges)
         assert not any(KEYS.answer("0123456789abcdef", "a") in span for span in ranges)
-    assert not KEYS.known(KEYS.probe)
+    assert not is_known(KEYS, KEYS.probe)

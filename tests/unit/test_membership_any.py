@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.core.decide import decide
-from elastic.core.keys import StoreView
 from elastic.core.membership.decision import ConcludeJob, DecisionMemory, FormGeneration, OpenGate, WaitDecision
 from elastic.core.model import FinalStatus, MemberState, OutcomeKind
+from elastic.core.view import StoreView
 from tests.unit.documents import job_views, memories, times, views
 from tests.unit.views import POLICY, Job
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from elastic.core.keys import JobKeys, StoredDocument, decode, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Put
 from elastic.core.model import DrainOrder, JobMode, JobSpec, PsLayout
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoredDocument, decode, encode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.config.readers import np

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from elastic.core.keys import StoreView
 from elastic.core.kv import OPERATIONS_MAX, KeyValue
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason
 from elastic.core.model import (
@@ -39,6 +38,7 @@ from elastic.core.transactions import (
     unless_superseded,
     update_member,
 )
+from elastic.core.view import StoreView
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member, worker_exit

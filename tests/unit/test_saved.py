@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.keys import decode, encode
 from elastic.core.kv import KeyRange, Put
 from elastic.core.model import SavedCheckpoint
+from elastic.core.view import decode, encode
 from elastic.errors import StoreUnavailable
 from launcher.agent import checkpoint_publisher
 from launcher.agent.checkpoint_publisher import CheckpointPublisher

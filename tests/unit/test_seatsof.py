@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, JobSpec, Np, Predecessor, Role, Task
+from elastic.core.view import StoredDocument, StoreView
 from elastic.errors import ConfigError
 from launcher.job.placement import ProcessLocation, locate, named, why_absent
 

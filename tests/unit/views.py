@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from elastic.core.decide import decide
-from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.membership.decision import (
     ConcludeJob,
     Decision,
@@ -23,6 +22,7 @@ from elastic.core.membership.decision import (
     WaitDecision,
 )
 from elastic.core.model import Budget, Generation, JobSpec, Member, MemberState, Outcome, OutcomeKind, WorkerExit
+from elastic.core.view import StoredDocument, StoreView
 from launcher.config.readers import np as read_np
 
 KILL_S = 1.0

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from elastic.core.keys import StoreView
 from elastic.core.kv import KeyValue
 from elastic.core.model import Cause, Generation, Go, Verdict, WorkerExit
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 
 
 class ViewChanged(Struct, frozen=True):

@@ -11,11 +11,12 @@ from msgspec import Struct
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.events import Action, LinkTarget
 from elastic.core.decide import Decision, DecisionMemory, DecisionPolicy
-from elastic.core.keys import JobKeys, StoreView
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, KeyValue
 from elastic.core.model import Generation, GenerationMember, Outcome, Task, WorkerExit
 from elastic.core.run_deadline import RunDeadline
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
 
 DEADLINE_SPARE_S = 3.0
 """So long before the deadline of a drain the workers are gone: their end is recorded, and the node leaves."""

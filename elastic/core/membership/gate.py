@@ -240,8 +240,7 @@ def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) 
         return None
     reason = quarantine.quarantine_summary(
         [
-            f"{entry.host} is kept out for {quarantine.duration_in_words(entry.left_s)}: "
-            f"{quarantine.words(entry)}"
+            f"{entry.host} is kept out for {quarantine.duration_in_words(entry.left_s)}: {quarantine.words(entry)}"
             for entry in out
         ]
     )

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.membership.decision import DecisionMemory, DecisionPolicy
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.core.model import ChangeReason, Member, MemberState
 from elastic.core.quarantine import quarantine_deadlines
+from elastic.core.view import StoredDocument, StoreView
 
 GONE_MAX = 64
 """Proofs of death that are kept after their keys are gone, the newest; an older one that was wrong may happen again."""

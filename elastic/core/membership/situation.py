@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import msgspec
 
 from elastic.core import host_order, quarantine
-from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.membership.decision import ConcludeJob, DecisionMemory, DecisionPolicy, Reason
 from elastic.core.model import (
     NP_UNLIMITED,
@@ -27,6 +26,7 @@ from elastic.core.model import (
 )
 from elastic.core.quarantine import budget_of
 from elastic.core.run_deadline import NEVER
+from elastic.core.view import StoredDocument, StoreView
 
 SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from elastic.core.keys import StoreView
 from elastic.core.membership.decision import Decision, DecisionMemory, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.situation import Situation, completed, join_names, n_of_m, settling_text
 from elastic.core.model import (
@@ -47,6 +46,7 @@ from elastic.core.ps.revision import (
     is_present,
 )
 from elastic.core.ps.text import in_words, servers_in_words
+from elastic.core.view import StoreView
 
 
 def roles_of(spec: JobSpec) -> PsLayout | None:
