@@ -38,23 +38,11 @@ from elastic.core.membership.decision import (
 )
 from elastic.core.membership.gate import at_gate, open_gate
 from elastic.core.membership.memory import observe, remember
-from elastic.core.membership.next_generation import failure_words, form, is_secondary, lost_words, reform
-from elastic.core.membership.situation import (
-    BATCH_S,
-    LINK_PATIENCE_S,
-    Situation,
-    completed,
-    draining_text,
-    earliest,
-    join_names,
-    n_of_m,
-    node_count,
-    settling_text,
-    with_verb,
-)
+from elastic.core.membership.next_generation import draining_text, failure_words, form, is_secondary, lost_words, reform
+from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S, Situation, completed, earliest
 from elastic.core.model import ChangeReason, Generation, OutcomeKind, PsLayout
 from elastic.core.ps import cluster_spec
-from elastic.core.quarantine import duration_in_words, quarantine_summary
+from elastic.core.text import join_names, n_of_m, node_count, settling_text, with_verb
 from elastic.core.view import StoreView
 
 __all__ = [

@@ -9,7 +9,8 @@ once, and who still has workers stops them fast. A job whose workers all ended w
 from __future__ import annotations
 
 from elastic.core.membership.decision import ConcludeJob, Decision, FormGeneration, Reason, WaitDecision
-from elastic.core.membership.situation import Situation, completed, join_names
+from elastic.core.membership.next_generation import successor
+from elastic.core.membership.situation import Situation, completed
 from elastic.core.model import (
     ChangeReason,
     FinalStatus,
@@ -21,6 +22,7 @@ from elastic.core.model import (
     Verdict,
 )
 from elastic.core.ps import cluster_spec
+from elastic.core.text import join_names
 
 
 def asked(q: Situation) -> StopOrder | None:
@@ -62,7 +64,7 @@ def _ask_all(q: Situation, halt: StopOrder, generation: Generation) -> FormGener
     """An empty world: it tells everybody to save and to stop. Where some ended well, the others may be about to."""
     ended = {node for (g, node) in q.view.outcomes if g == generation.g}
     going = tuple(place.node for place in generation.members if place.node not in ended)
-    empty = q.successor([], ChangeReason.STOP, halt.reason)
+    empty = successor(q, [], ChangeReason.STOP, halt.reason)
     return FormGeneration(Reason.HALTED, halt.reason, empty, planned=not ended, unfinished=going)
 
 

@@ -1,11 +1,11 @@
-"""What a process of a job is called, and its log (pure)."""
+"""What sentences for people call nodes, processes and their logs (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from elastic.core.model import ANY_RANK, Role, WorkerExit
+from elastic.core.model import ANY_RANK, NP_UNLIMITED, Role, WorkerExit
 
 _NAMES: Final[Mapping[Role, str]] = {Role.WORKER: "rank", Role.SERVER: "server", Role.HETER: "heter worker"}
 _LOGS: Final[Mapping[Role, str]] = {Role.WORKER: "workerlog", Role.SERVER: "serverlog", Role.HETER: "heterlog"}
@@ -75,3 +75,30 @@ def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
     )
     first = (own or failed)[0]
     return f"{who} {what} on host {host}, see {elsewhere or log_name(first.role, first.rank)}"
+
+
+def join_names(nodes: Iterable[str]) -> str:
+    """Nodes as people read them."""
+    return ", ".join(nodes) or "nobody"
+
+
+def with_verb(nodes: list[str], verb: str) -> str:
+    """Nodes and what they do: "a joins", "a, b join"."""
+    return f"{join_names(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
+
+
+def node_count(count: int) -> str:
+    """So many nodes, in words."""
+    return f"{count} node" + ("" if count == 1 else "s")
+
+
+def n_of_m(here: int, wanted: int) -> str:
+    """Say how many of how many, with the verb; only how many where the job has no maximum."""
+    if wanted == NP_UNLIMITED:
+        return f"{node_count(here)} {'is' if here == 1 else 'are'}"
+    return f"{here} of {node_count(wanted)} {'is' if here == 1 else 'are'}"
+
+
+def settling_text(here: int, wanted: int, seconds: float, whom: str = "others to join") -> str:
+    """What a settling window waits for."""
+    return f"{n_of_m(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for {whom}"

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.decide import WaitDecision
-from elastic.core.membership.situation import node_count
 from elastic.core.model import NP_UNLIMITED, Generation
-from elastic.core.text import NAMED_MAX
+from elastic.core.text import NAMED_MAX, node_count
 from launcher.workers.reports.progress_text import metric_words, rate_words, step_words
 from launcher.workers.reports.step_rate import StepRate
 

@@ -460,7 +460,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "plan: broken",
-        "elastic/core/membership/situation.py",
+        FORMING,
         "msgspec.structs.replace(before, broken=True)",
         "before",
         "a plan that was broken is none again when somebody comes",
@@ -566,7 +566,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "before",
-        QUESTION,
+        FORMING,
         "if go is not None and go.g == newest.g:",
         "if go is not None:",
         "the world before is the newest that had its go",

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic.core.generation_codec import MARK, read, write
-from elastic.core.membership.situation import strip_unused_ports
+from elastic.core.membership.next_generation import strip_unused_ports
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Predecessor, Role, Task, contradiction
 from elastic.core.view import decode
 from elastic.errors import DocumentError

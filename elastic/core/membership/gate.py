@@ -21,19 +21,8 @@ from elastic.core.membership.decision import (
     Reason,
     WaitDecision,
 )
-from elastic.core.membership.next_generation import failure_words, form, lost_words, reform
-from elastic.core.membership.situation import (
-    BATCH_S,
-    Situation,
-    completed,
-    draining_text,
-    earliest,
-    join_endpoint,
-    join_names,
-    n_of_m,
-    node_count,
-    with_verb,
-)
+from elastic.core.membership.next_generation import draining_text, failure_words, form, lost_words, reform
+from elastic.core.membership.situation import BATCH_S, Situation, completed, earliest
 from elastic.core.model import (
     ChangeReason,
     FinalStatus,
@@ -47,6 +36,7 @@ from elastic.core.model import (
 )
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import CLOCK_ERROR
+from elastic.core.text import join_names, n_of_m, node_count, with_verb
 
 
 def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMemory]:
@@ -257,4 +247,9 @@ def _master(q: Situation, generation: Generation) -> str | None:
     first = generation.members[0]
     stored = q.view.members.get(first.node)
     masters = first.masters or (stored.value.masters if stored is not None else ())
-    return join_endpoint(first.host, masters[generation.g % len(masters)]) if masters else None
+    return _join_endpoint(first.host, masters[generation.g % len(masters)]) if masters else None
+
+
+def _join_endpoint(host: str, port: int) -> str:
+    """Write an endpoint; IPv6 gets its brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

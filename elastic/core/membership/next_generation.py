@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
-from elastic.core import host_order
+from elastic.core import host_exclusion, host_order
+from elastic.core.host_exclusion import budget_of
 from elastic.core.membership.decision import Decision, FormGeneration, Reason, WaitDecision
-from elastic.core.membership.situation import Situation, join_names, n_of_m, place_of, settling_text
-from elastic.core.model import ChangeReason, GenerationMember, Outcome
+from elastic.core.membership.situation import Situation, place_of
+from elastic.core.model import PLANNED, Budget, ChangeReason, Generation, GenerationMember, Outcome, Predecessor
 from elastic.core.partition import SPLIT
-from elastic.core.text import failed_processes_text
+from elastic.core.text import failed_processes_text, join_names, n_of_m, settling_text, with_verb
 
+DISTRUSTED_MAX = 64
+"""Hosts that a generation names as distrusted; those beyond may cost one needless restart with another proposer."""
+DRAIN_REASON_MAX = 120
+"""Characters of a reason to drain that others repeat."""
+REASONS_MAX = 2
+"""Different reasons to drain that a sentence has."""
 SPLIT_NAMED_MAX = 4
 """A reason names so many of those that do not reach others."""
 
@@ -62,7 +70,54 @@ def form(
             members.append(place_of(node, stored.value))
     if q.spec.ips:
         members = host_order.in_order(q.spec.ips, members)
-    return FormGeneration(code, reason, q.successor(members, why, reason), planned=planned)
+    return FormGeneration(code, reason, successor(q, members, why, reason), planned=planned)
+
+
+def successor(q: Situation, members: Sequence[GenerationMember], why: ChangeReason, reason: str) -> Generation:
+    """The next generation with these members, after the one that got its go last."""
+    stored, newest = q.view.generation, q.generation
+    before, budget = None, Budget()
+    if newest is not None:
+        inside = {place.host for place in members}
+        before, budget = (
+            _as_it_is(newest.before, why),
+            host_exclusion.count_down(budget_of(q.view), q.memory.cooling, q.now, inside, q.spec.restarts_max),
+        )
+        go = q.view.go.value if q.view.go is not None else None
+        if go is not None and go.g == newest.g:
+            since = tuple(place.since for place in newest.members) if newest.rev else ()
+            nodes = tuple(place.node for place in newest.members)
+            before = Predecessor(newest.g, nodes, why, since, why not in PLANNED)
+    return Generation(
+        g=(stored.value.g if stored is not None else 0) + 1,
+        run=q.spec.run,
+        tag="",
+        why=why,
+        reason=reason,
+        members=strip_unused_ports(members),
+        slots=q.spec.slots,
+        before=before,
+        budget=budget,
+        distrusted=tuple(sorted(q.memory.distrusted))[:DISTRUSTED_MAX],
+    )
+
+
+def _as_it_is(before: Predecessor | None, why: ChangeReason) -> Predecessor | None:
+    """The world before, if its workers were still being stopped when another generation came because of `why`."""
+    return before if before is None or why in PLANNED else msgspec.structs.replace(before, broken=True)
+
+
+def strip_unused_ports(members: Sequence[GenerationMember]) -> tuple[GenerationMember, ...]:
+    """The members of a generation, with the ports for torch's store only where its workers may meet.
+
+    That is M_id 0, and in a parameter-server job whoever has the first seat of a role.
+    """
+    return tuple(
+        place
+        if not place.masters or m_id == 0 or any(seat.index == 0 for seat in place.seats)
+        else msgspec.structs.replace(place, masters=())
+        for m_id, place in enumerate(members)
+    )
 
 
 def lost_words(q: Situation, lost: Iterable[str]) -> str:
@@ -96,3 +151,17 @@ def _split_words(q: Situation, outcomes: Iterable[Outcome]) -> str:
         f"{one.host} does not reach {join_names(hosts.get(node, node) for node in one.unreached)}" for one in outcomes
     ]
     return f"{SPLIT}: {'; '.join(found[:SPLIT_NAMED_MAX])}"
+
+
+def draining_text(q: Situation, nodes: list[str]) -> str:
+    """Nodes that drain, and why if they have said so: "a drains: SIGTERM"."""
+    why = drain_reasons(q, nodes)
+    return with_verb(nodes, "drain") + (f": {why}" if why else "")
+
+
+def drain_reasons(q: Situation, nodes: list[str]) -> str:
+    """Why these nodes drain, as they have said themselves."""
+    members = [q.view.members[node].value for node in nodes if node in q.view.members]
+    reasons = list(dict.fromkeys(one.drain_reason[:DRAIN_REASON_MAX] for one in members if one.drain_reason))
+    more = f" and {len(reasons) - REASONS_MAX} more" if len(reasons) > REASONS_MAX else ""
+    return "; ".join(reasons[:REASONS_MAX]) + more

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import msgspec
-
-from elastic.core import host_order, quarantine
+from elastic.core import host_order
 from elastic.core.membership.decision import ConcludeJob, DecisionMemory, DecisionPolicy, Reason
-from elastic.core.model import (
-    NP_UNLIMITED,
-    PLANNED,
-    Budget,
-    ChangeReason,
-    FinalStatus,
-    Generation,
-    GenerationMember,
-    JobSpec,
-    Member,
-    MemberState,
-    Outcome,
-    Predecessor,
-    Verdict,
-)
+from elastic.core.model import FinalStatus, Generation, GenerationMember, JobSpec, Member, MemberState, Outcome, Verdict
 from elastic.core.quarantine import budget_of
 from elastic.core.run_deadline import NEVER
 from elastic.core.view import StoredDocument, StoreView
@@ -32,14 +16,8 @@ SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""
 BATCH_S = 0.3
 """Drains, and newcomers while the gate is closed, are collected for this long."""
-DISTRUSTED_MAX = 64
-"""Hosts that a generation names as distrusted; those beyond may cost one needless restart with another proposer."""
 RETURN_S = 1.0
 """A node whose lease has ended before its time is registered again within this time."""
-DRAIN_REASON_MAX = 120
-"""Characters of a reason to drain that others repeat."""
-REASONS_MAX = 2
-"""Different reasons to drain that a sentence has."""
 LINK_PATIENCE_S = 3.0
 """A registered node whose agent cannot be linked is taken all the same after this time; its lease tells of its loss."""
 
@@ -177,36 +155,6 @@ class Situation:
         stored = self.member(place.node)
         return place_of(place.node, stored.value) if stored is not None else place
 
-    def successor(self, members: Sequence[GenerationMember], why: ChangeReason, reason: str) -> Generation:
-        """The next generation with these members, after the one that got its go last."""
-        stored, newest = self.view.generation, self.generation
-        before, budget = None, Budget()
-        if newest is not None:
-            inside = {place.host for place in members}
-            before, budget = (
-                _as_it_is(newest.before, why),
-                quarantine.count_down(
-                    budget_of(self.view), self.memory.cooling, self.now, inside, self.spec.restarts_max
-                ),
-            )
-            go = self.view.go.value if self.view.go is not None else None
-            if go is not None and go.g == newest.g:
-                since = tuple(place.since for place in newest.members) if newest.rev else ()
-                nodes = tuple(place.node for place in newest.members)
-                before = Predecessor(newest.g, nodes, why, since, why not in PLANNED)
-        return Generation(
-            g=(stored.value.g if stored is not None else 0) + 1,
-            run=self.spec.run,
-            tag="",
-            why=why,
-            reason=reason,
-            members=strip_unused_ports(members),
-            slots=self.spec.slots,
-            before=before,
-            budget=budget,
-            distrusted=tuple(sorted(self.memory.distrusted))[:DISTRUSTED_MAX],
-        )
-
     def expected(self, before: int) -> int:
         """How many nodes end a settling window before its time: as many as the job may have.
 
@@ -223,11 +171,6 @@ class Situation:
         return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
 
 
-def _as_it_is(before: Predecessor | None, why: ChangeReason) -> Predecessor | None:
-    """The world before, if its workers were still being stopped when another generation came because of `why`."""
-    return before if before is None or why in PLANNED else msgspec.structs.replace(before, broken=True)
-
-
 def completed(q: Situation, g: int) -> ConcludeJob:
     """The job is completed by generation g."""
     reason = f"every worker of generation {g} ended with exit code 0"
@@ -240,65 +183,6 @@ def place_of(node: str, member: Member) -> GenerationMember:
     return GenerationMember(node, member.host, member.masters, member.ports)
 
 
-def strip_unused_ports(members: Sequence[GenerationMember]) -> tuple[GenerationMember, ...]:
-    """The members of a generation, with the ports for torch's store only where its workers may meet.
-
-    That is M_id 0, and in a parameter-server job whoever has the first seat of a role.
-    """
-    return tuple(
-        place
-        if not place.masters or m_id == 0 or any(seat.index == 0 for seat in place.seats)
-        else msgspec.structs.replace(place, masters=())
-        for m_id, place in enumerate(members)
-    )
-
-
-def join_endpoint(host: str, port: int) -> str:
-    """Write an endpoint; IPv6 gets its brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def earliest(*times: float | None) -> float | None:
     """The earliest of the times that there are."""
     return min((time for time in times if time is not None), default=None)
-
-
-def join_names(nodes: Iterable[str]) -> str:
-    """Nodes as people read them."""
-    return ", ".join(nodes) or "nobody"
-
-
-def with_verb(nodes: list[str], verb: str) -> str:
-    """Nodes and what they do: "a joins", "a, b join"."""
-    return f"{join_names(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
-
-
-def draining_text(q: Situation, nodes: list[str]) -> str:
-    """Nodes that drain, and why if they have said so: "a drains: SIGTERM"."""
-    why = drain_reasons(q, nodes)
-    return with_verb(nodes, "drain") + (f": {why}" if why else "")
-
-
-def drain_reasons(q: Situation, nodes: list[str]) -> str:
-    """Why these nodes drain, as they have said themselves."""
-    members = [q.view.members[node].value for node in nodes if node in q.view.members]
-    reasons = list(dict.fromkeys(one.drain_reason[:DRAIN_REASON_MAX] for one in members if one.drain_reason))
-    more = f" and {len(reasons) - REASONS_MAX} more" if len(reasons) > REASONS_MAX else ""
-    return "; ".join(reasons[:REASONS_MAX]) + more
-
-
-def node_count(count: int) -> str:
-    """So many nodes, in words."""
-    return f"{count} node" + ("" if count == 1 else "s")
-
-
-def n_of_m(here: int, wanted: int) -> str:
-    """Say how many of how many, with the verb; only how many where the job has no maximum."""
-    if wanted == NP_UNLIMITED:
-        return f"{node_count(here)} {'is' if here == 1 else 'are'}"
-    return f"{here} of {node_count(wanted)} {'is' if here == 1 else 'are'}"
-
-
-def settling_text(here: int, wanted: int, seconds: float, whom: str = "others to join") -> str:
-    """What a settling window waits for."""
-    return f"{n_of_m(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for {whom}"

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from elastic.core.membership.decision import Decision, DecisionMemory, FormGeneration, Reason, WaitDecision
-from elastic.core.membership.situation import Situation, completed, join_names, n_of_m, settling_text
+from elastic.core.membership.next_generation import successor
+from elastic.core.membership.situation import Situation, completed
 from elastic.core.model import (
     ChangeReason,
     Generation,
@@ -46,6 +47,7 @@ from elastic.core.ps.revision import (
     is_present,
 )
 from elastic.core.ps.text import in_words, servers_in_words
+from elastic.core.text import join_names, n_of_m, settling_text
 from elastic.core.view import StoreView
 
 
@@ -148,7 +150,7 @@ def _assemble(
     if roles.apart and workers < expected and q.now < until:
         return WaitDecision(Reason.SETTLING, settling_text(workers, expected, until - q.now), until)
     reason = gone or f"{in_words(roles, places)} are here"
-    generation = q.successor(in_order(places), why, reason)
+    generation = successor(q, in_order(places), why, reason)
     return FormGeneration(code, reason, generation)
 
 

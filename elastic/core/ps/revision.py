@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from elastic.core.membership.decision import ConcludeJob, Decision, FormGeneration, Reason, WaitDecision
-from elastic.core.membership.situation import BATCH_S, Situation, drain_reasons, earliest, strip_unused_ports
+from elastic.core.membership.next_generation import drain_reasons, strip_unused_ports
+from elastic.core.membership.situation import BATCH_S, Situation, earliest
 from elastic.core.model import (
     Cause,
     ChangeReason,
