@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from elastic.channel.client import FirstCommit, GroupFormed, Progress, RestoreDone, Serving, WorkerMessage
-from elastic.core.agent.events import Action, Event
+from elastic.core.agent.actions import Action
+from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
 from launcher.agent.history_writer import HistoryWriter
 from launcher.history import events

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from elastic.core.agent import actions
 from elastic.core.agent import events as ae
 from elastic.core.agent.state import AgentState
 from elastic.core.keys import JobKeys
@@ -36,14 +37,14 @@ DAMAGED_MAX = 32
 """Unreadable documents of nodes that are named, each once: whoever may write below the prefix can make any number."""
 
 Errand = (
-    ae.SendTransaction
-    | ae.MirrorKeys
-    | ae.Relist
-    | ae.FindPredecessor
-    | ae.LookUpNode
-    | ae.OpenSession
-    | ae.CloseSession
-    | ae.RevokeLease
+    actions.SendTransaction
+    | actions.MirrorKeys
+    | actions.Relist
+    | actions.FindPredecessor
+    | actions.LookUpNode
+    | actions.OpenSession
+    | actions.CloseSession
+    | actions.RevokeLease
 )
 """The actions that are done here."""
 
@@ -92,30 +93,30 @@ class StoreActions:
 
     async def run(self) -> None:
         """Follow the store until this is cancelled."""
-        self.perform(ae.MirrorKeys(complete=False))
+        self.perform(actions.MirrorKeys(complete=False))
         await self._mirror.run()
 
     def perform(self, action: Errand) -> None:
         """Begin what the core asks for; the answer is an event."""
         match action:
-            case ae.SendTransaction():
+            case actions.SendTransaction():
                 self._begin(self._send(action.transaction))
-            case ae.MirrorKeys():
+            case actions.MirrorKeys():
                 self._scope = (action.complete, action.node or "")
                 nodes = (self._node,) if action.node is None else (self._node, action.node)
                 ranges = self._keys.everything if action.complete else self._keys.followed(*nodes)
                 self._mirror.follow(ranges, action.known)
-            case ae.Relist():
+            case actions.Relist():
                 self._mirror.refresh_soon()
-            case ae.FindPredecessor():
+            case actions.FindPredecessor():
                 self._begin(self._find_older(action.before_revision))
-            case ae.LookUpNode():
+            case actions.LookUpNode():
                 self._begin(self._look_up(action.node))
-            case ae.OpenSession():
+            case actions.OpenSession():
                 self._begin(self._open_session(action.ttl_s))
-            case ae.CloseSession():
+            case actions.CloseSession():
                 self._lease = action.lease
-            case ae.RevokeLease():
+            case actions.RevokeLease():
                 self._begin(self._revoke(action.lease))
 
     async def give_back_lease(self) -> None:

@@ -9,13 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from elastic.core.agent.actions import Action, SendTransaction
 from elastic.core.agent.events import (
-    Action,
     Event,
     NodeProvenDead,
     PeersUnreachable,
     ProcessProvenDead,
-    SendTransaction,
     TransactionAnswered,
     ViewChanged,
     WorkersHung,

@@ -14,7 +14,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from elastic.core.agent.events import Action, Event, StartWorkers, StopWorkers, WorkerExited, WorkersGone
+from elastic.core.agent.actions import Action, StartWorkers, StopWorkers
+from elastic.core.agent.events import Event, WorkerExited, WorkersGone
 from elastic.core.agent.state import AgentState
 from elastic.core.model import PLANNED, Generation, GenerationMember, MemberState, Role, Task
 from launcher.history.failure_signals import FailureSignals, NoticedFailure, ProposalTracker, SentProposal, leader_of

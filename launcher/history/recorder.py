@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from elastic.core.agent.events import Action, Event, SendTransaction, StartWorkers, StopWorkers, WorkersGone
+from elastic.core.agent.actions import Action, SendTransaction, StartWorkers, StopWorkers
+from elastic.core.agent.events import Event, WorkersGone
 from elastic.core.agent.state import AgentState
 from elastic.core.model import ChangeReason, Generation
 from launcher.history.failure_signals import FailureSignals, ProposalTracker, SentProposal, leader_of

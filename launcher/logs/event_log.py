@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elastic.core.agent import events as ae
+from elastic.core.agent.actions import Action, ExitAgent, ReportVerdict, StopWorkers
 from elastic.core.agent.state import AgentState
 from elastic.core.model import Cause
 
@@ -48,7 +49,7 @@ class JsonEventLog:
         self._generation = 0
         self._go = 0
 
-    def observe(self, facts: AgentState, event: ae.Event, actions: Sequence[ae.Action], taken: Sequence[str]) -> None:
+    def observe(self, facts: AgentState, event: ae.Event, actions: Sequence[Action], taken: Sequence[str]) -> None:
         """Write what an event brought: `actions` are what the core asked for, `taken` the rows of its table."""
         self._look(facts, taken)
         if isinstance(event, ae.WorkerExited):
@@ -58,14 +59,14 @@ class JsonEventLog:
         elif isinstance(event, ae.SessionLost):
             self.write("lease lost", self._generation, {"reason": event.reason})
         for action in actions:
-            if isinstance(action, ae.StopWorkers):
+            if isinstance(action, StopWorkers):
                 fields = {"why": action.why, "grace_s": action.grace_s, "planned": action.planned}
                 self.write("stopped", action.g, fields)
-            elif isinstance(action, ae.ReportVerdict):
+            elif isinstance(action, ReportVerdict):
                 verdict = action.verdict
                 fields = {"status": verdict.status, "reason": verdict.reason, "late": action.late}
                 self.write("verdict", verdict.g, fields)
-            elif isinstance(action, ae.ExitAgent):
+            elif isinstance(action, ExitAgent):
                 self.write("left", self._generation, {"exit_code": action.code})
 
     def failure(self, cause: Cause) -> None:

@@ -15,13 +15,12 @@ from itertools import accumulate
 from math import nan
 from typing import Final, NamedTuple
 
+from elastic.core.agent.actions import Action, StopWorkers
 from elastic.core.agent.events import (
-    Action,
     Event,
     LeaseGranted,
     LeaseRefreshed,
     SessionLost,
-    StopWorkers,
     TransactionAnswered,
     ViewChanged,
     WorkerExited,

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from elastic.channel.client import Progress, Serving, WorkerHello, WorkerMessage
-from elastic.core.agent.events import Action, Event
+from elastic.core.agent.actions import Action
+from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
 from launcher.config.config import Config
 from launcher.history.recovery import Recovery

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
+from elastic.core.agent import actions
 from elastic.core.agent import events as ae
 from elastic.core.agent.links import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState
@@ -15,7 +16,7 @@ from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
 from launcher.wire.inspect import InspectWelcome
 
-Asked = ae.WatchLinks | ae.AskLinks | ae.AskVouch | ae.CloseInbound
+Asked = actions.WatchLinks | actions.AskLinks | actions.AskVouch | actions.CloseInbound
 """The actions that are done here."""
 
 
@@ -53,13 +54,13 @@ class LinkAdapter:
     def perform(self, action: Asked) -> None:
         """Do what the core asks for."""
         match action:
-            case ae.WatchLinks(targets=targets):
+            case actions.WatchLinks(targets=targets):
                 self._links.watch(targets)
-            case ae.AskLinks(number=number):
+            case actions.AskLinks(number=number):
                 self._links.ask(number)
-            case ae.AskVouch(g=g):
+            case actions.AskVouch(g=g):
                 self._links.ask_vouch(g)
-            case ae.CloseInbound(nodes=nodes):
+            case actions.CloseInbound(nodes=nodes):
                 self._links.close_inbound(nodes)
 
     def linked(self) -> frozenset[str]:

@@ -33,7 +33,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
-from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.actions import LinkTarget
 from elastic.core.agent.links import ANSWER_S
 from launcher.net.endpoints import join_host_port
 from launcher.peers.inbound_links import InboundLinks

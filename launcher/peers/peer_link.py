@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from elastic._net import resolved
-from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.actions import LinkTarget
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from launcher.net.endpoints import as_ip
 from launcher.net.line_socket import CloseReason, ConnectAttempt, LineSocket

@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
-from elastic.core.agent import events as ae
+from elastic.core.agent import actions
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import FinalStatus, Verdict, WorkerExit
@@ -219,7 +219,7 @@ class EtcdRendezvous(RendezvousHandler):
         if self._node.backstage.forked:
             raise errors.NodeRejected(_said(FORKED), 2)
 
-    def _wait(self, stay: TorchrunSession, end: Future[SessionResult]) -> ae.StartWorkers:
+    def _wait(self, stay: TorchrunSession, end: Future[SessionResult]) -> actions.StartWorkers:
         """Wait until a round has started with this node in it."""
         limit_s = self._settings.join_timeout_s
         until = time.monotonic() + limit_s
@@ -242,7 +242,7 @@ class EtcdRendezvous(RendezvousHandler):
             _said(f"no round came together in {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
         )
 
-    def _meet(self, round_: ae.StartWorkers) -> RendezvousInfo | None:
+    def _meet(self, round_: actions.StartWorkers) -> RendezvousInfo | None:
         """Meet all the others in the store of the round; None if it is over before that."""
         host, port = parse_endpoint(round_.go.master)
         me, size = round_.generation.members[round_.m_id].host, len(round_.generation.members)

@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
 
+from elastic.core.agent import actions
 from elastic.core.agent import events as ae
 from elastic.core.agent.state import AgentState
 from elastic.errors import ElasticError
@@ -88,7 +89,7 @@ class Membership:
     def _told(self, action: WorkersAction, facts: AgentState) -> None:
         """The core starts or stops workers. In the loop's thread."""
         with self.changed:
-            if isinstance(action, ae.StartWorkers):
+            if isinstance(action, actions.StartWorkers):
                 self.rounds.start(action)
                 events: list[ae.Event] = []
             else:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.core.agent.events import Event, StartWorkers, StopWorkers, WorkerExited, WorkersGone
+from elastic.core.agent.actions import StartWorkers, StopWorkers
+from elastic.core.agent.events import Event, WorkerExited, WorkersGone
 from elastic.core.model import ANY_RANK, Generation, WorkerExit
 
 FAILED = "torchrun's own output says how"

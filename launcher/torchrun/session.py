@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from elastic.core.agent import actions
 from elastic.core.agent import events as ae
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.table import AgentCore
@@ -49,7 +50,7 @@ SAY_LIMIT_S = 0.5
 if TYPE_CHECKING:
     from elastic.store.etcd import EtcdStore
 
-WorkersAction = ae.StartWorkers | ae.StopWorkers
+WorkersAction = actions.StartWorkers | actions.StopWorkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,36 +243,36 @@ class TorchrunSession:
             delay_s = max(core.wake_at - boottime(), 0.0)
             self._wake = self._loop.call_later(delay_s, self._events.put_nowait, ae.Tick())
 
-    def _perform(self, action: ae.Action) -> None:
+    def _perform(self, action: actions.Action) -> None:
         match action:
             case (
-                ae.SendTransaction()
-                | ae.MirrorKeys()
-                | ae.Relist()
-                | ae.FindPredecessor()
-                | ae.OpenSession()
-                | ae.CloseSession()
+                actions.SendTransaction()
+                | actions.MirrorKeys()
+                | actions.Relist()
+                | actions.FindPredecessor()
+                | actions.OpenSession()
+                | actions.CloseSession()
             ):
                 self._errands.perform(action)
-            case ae.RevokeLease() | ae.LookUpNode():
+            case actions.RevokeLease() | actions.LookUpNode():
                 self._errands.perform(action)
-            case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch() | ae.CloseInbound():
+            case actions.WatchLinks() | actions.AskLinks() | actions.AskVouch() | actions.CloseInbound():
                 self._linking.perform(action)
-            case ae.StartWorkers() | ae.StopWorkers():
+            case actions.StartWorkers() | actions.StopWorkers():
                 assert self._core is not None
                 self._tell(action, self._core.facts)
-            case ae.LogLine():
+            case actions.LogLine():
                 narrator = self.narrator
                 (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
-            case ae.ReportFailure():
+            case actions.ReportFailure():
                 cause = action.cause
                 failed = failed_processes_text(cause.exits, cause.host)
                 self.narrator.say(f"generation {cause.g} failed: {failed}; the job goes on")
-            case ae.ReportVerdict():
+            case actions.ReportVerdict():
                 self._report_verdict(action.verdict, late=action.late)
-            case ae.ExitAgent():
+            case actions.ExitAgent():
                 self._exit_code = action.code
-            case ae.PublishClusterSpec() | ae.ExtendRunDeadline():
+            case actions.PublishClusterSpec() | actions.ExtendRunDeadline():
                 pass  # Torch's agent cannot be told either.
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
@@ -307,7 +308,7 @@ class TorchrunSession:
         decision = ConcludeJob(Reason.COMPLETED, reason, verdict)
         tag = f"{facts.tag}/closed"
         wanted = propose(facts.keys, facts.view, facts.me.node, facts.registered or 0, decision, tag, time.time())
-        self._errands.perform(ae.SendTransaction(wanted))
+        self._errands.perform(actions.SendTransaction(wanted))
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from elastic.core.agent.events import StartWorkers
+from elastic.core.agent.actions import StartWorkers
 from elastic.core.model import Generation, Role, Task
 from launcher.config.config import Config, worker_argv
 from launcher.config.ps_layout import static_hosts

@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from elastic.core.admission import NodeIdentity
+from elastic.core.agent import actions
 from elastic.core.agent import events as ae
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
@@ -101,7 +102,7 @@ class Agent:
 
     def start(self) -> None:
         """Begin to join."""
-        self._perform(ae.MirrorKeys(complete=False))
+        self._perform(actions.MirrorKeys(complete=False))
         self._spawn(self._mirror.run())
 
     async def stop(self) -> None:
@@ -190,33 +191,33 @@ class Agent:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.crowd.fail(error)
 
-    def _perform(self, action: ae.Action) -> None:
+    def _perform(self, action: actions.Action) -> None:
         match action:
-            case ae.SendTransaction() if self.crowd.gathers(action.transaction.kind):
+            case actions.SendTransaction() if self.crowd.gathers(action.transaction.kind):
                 self._spawn(self._send_together(action.transaction))
-            case ae.SendTransaction():
+            case actions.SendTransaction():
                 self._spawn(self._send(action.transaction))
-            case ae.MirrorKeys():
+            case actions.MirrorKeys():
                 self._scope = (action.complete, action.node or "")
                 keys = self.crowd.keys
                 nodes = (self.node,) if action.node is None else (self.node, action.node)
                 self._mirror.follow(keys.everything if action.complete else keys.followed(*nodes), action.known)
                 if not self._mirror.listed:
                     self.pictured.clear()
-            case ae.Relist():
+            case actions.Relist():
                 self._mirror.refresh_soon()
-            case ae.FindPredecessor():
+            case actions.FindPredecessor():
                 self._spawn(self._find_older(action.before_revision))
-            case ae.OpenSession():
+            case actions.OpenSession():
                 self._spawn(self._open_session(action.ttl_s))
-            case ae.RevokeLease():
+            case actions.RevokeLease():
                 self._spawn(self._store.revoke(action.lease))
-            case ae.StartWorkers():
+            case actions.StartWorkers():
                 self.runs = action.generation.g
                 self.crowd.reached("run", self)
-            case ae.StopWorkers():
+            case actions.StopWorkers():
                 self._events.append(ae.WorkersGone(action.g, -1))
-            case ae.ExitAgent():
+            case actions.ExitAgent():
                 self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
 
     async def _send_together(self, transaction: Transaction) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.actions import LinkTarget
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
 

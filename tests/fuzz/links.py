@@ -9,7 +9,7 @@ import socket
 from collections.abc import Coroutine
 from typing import Any
 
-from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.actions import LinkTarget
 from launcher.net.lines import LineSplitter, LineTooLong
 from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.links import PeerLinks

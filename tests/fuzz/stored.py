@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from elastic.core.agent.events import ExitAgent, StartWorkers, StopWorkers, WorkersGone
+from elastic.core.agent.actions import ExitAgent, StartWorkers, StopWorkers
+from elastic.core.agent.events import WorkersGone
 from elastic.core.agent.state import Phase
 from elastic.core.decide import WaitDecision, decide
 from elastic.core.kv import Delete, KeyRange, KeyValue, Put

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.actions import LinkTarget
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
 from tests.process.linkpeer import JOB

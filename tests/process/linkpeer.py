@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.actions import LinkTarget
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
 

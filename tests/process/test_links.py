@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.actions import LinkTarget
 from launcher.peers import links as links_module
 from launcher.peers import peer_link
 from launcher.system.clock import boottime

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from elastic.core.agent.events import LinkTarget
+from elastic.core.agent.actions import LinkTarget
 from launcher.peers import inbound_links, listener
 from launcher.peers import peer_link as watched
 from launcher.peers.listener import PeerListener

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from elastic.core.agent.actions import StartWorkers, StopWorkers
 from elastic.core.agent.events import (
     NodePrepared,
     PeersUnreachable,
-    StartWorkers,
-    StopWorkers,
     WorkerExited,
     WorkersGone,
     WorkersHung,

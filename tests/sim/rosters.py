@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastic.core.agent.events import StartWorkers, StopWorkers, WorkerExited, WorkersGone, WorkersHung
+from elastic.core.agent.actions import StartWorkers, StopWorkers
+from elastic.core.agent.events import WorkerExited, WorkersGone, WorkersHung
 from elastic.core.model import (
     FinalStatus,
     Generation,

@@ -13,35 +13,37 @@ from collections.abc import Callable
 import msgspec
 
 from elastic.core.admission import NodeIdentity
-from elastic.core.agent.events import (
+from elastic.core.agent.actions import (
     Action,
     AskLinks,
     AskVouch,
     CloseInbound,
     CloseSession,
-    DrainRequested,
-    Event,
     ExitAgent,
     ExtendRunDeadline,
     FindPredecessor,
-    InboundLinksChanged,
-    LinksAnswered,
-    LinksChanged,
     LookUpNode,
     MirrorKeys,
-    NodeLookedUp,
-    NodeProvenDead,
     OpenSession,
-    ProcessProvenDead,
     Relist,
     RevokeLease,
     SendTransaction,
     StartWorkers,
     StopWorkers,
+    WatchLinks,
+)
+from elastic.core.agent.events import (
+    DrainRequested,
+    Event,
+    InboundLinksChanged,
+    LinksAnswered,
+    LinksChanged,
+    NodeLookedUp,
+    NodeProvenDead,
+    ProcessProvenDead,
     Tick,
     VouchAsked,
     Vouched,
-    WatchLinks,
 )
 from elastic.core.agent.links import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState, Timeouts

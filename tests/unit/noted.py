@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from elastic.core.agent.events import Action, Event, SendTransaction
+from elastic.core.agent.actions import Action, SendTransaction
+from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
 from launcher.history.ps_recorder import PsRecoveryRecorder
 from launcher.history.recorder import RecoveryRecorder

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.events import (
-    AskLinks,
-    AskVouch,
-    LinksAnswered,
-    LinksChanged,
-    LinkTarget,
-    ProcessProvenDead,
-    VouchAsked,
-    WatchLinks,
-)
+from elastic.core.agent.actions import AskLinks, AskVouch, LinkTarget, WatchLinks
+from elastic.core.agent.events import LinksAnswered, LinksChanged, ProcessProvenDead, VouchAsked
 from elastic.core.agent.links import grantable_seconds, may_replace, should_take_over, watch
 from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import Reason

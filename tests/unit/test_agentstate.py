@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.events import (
+from elastic.core.agent.actions import (
     CloseSession,
-    DrainRequested,
-    NodePrepared,
     OpenSession,
     ReportFailure,
     ReportVerdict,
     SendTransaction,
     StartWorkers,
 )
+from elastic.core.agent.events import DrainRequested, NodePrepared
 from elastic.core.agent.state import Phase
 from elastic.core.model import Cause, ChangeReason, FinalStatus, OutcomeKind, Predecessor
 from elastic.core.run_deadline import margin_s

@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.core.admission import NodeIdentity
+from elastic.core.agent.actions import Action, ExitAgent, ExtendRunDeadline, SendTransaction, StartWorkers
 from elastic.core.agent.events import (
-    Action,
     DrainRequested,
     Event,
-    ExitAgent,
-    ExtendRunDeadline,
     InboundLinksChanged,
     LeaseGranted,
     LeaseGrantFailed,
@@ -27,9 +25,7 @@ from elastic.core.agent.events import (
     PeersUnreachable,
     PredecessorFound,
     ProcessProvenDead,
-    SendTransaction,
     SessionLost,
-    StartWorkers,
     Tick,
     TransactionAnswered,
     ViewChanged,

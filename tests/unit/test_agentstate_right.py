@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from elastic.core.agent.actions import ExtendRunDeadline, RevokeLease
 from elastic.core.agent.events import (
-    ExtendRunDeadline,
     NodePrepared,
     NodeProvenDead,
     ProcessProvenDead,
-    RevokeLease,
     SessionLost,
     ViewChanged,
     WorkersGone,

@@ -7,18 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from elastic.core.admission import NodeIdentity
-from elastic.core.agent.events import (
-    Action,
-    FindPredecessor,
-    LeaseGranted,
-    MirrorKeys,
-    PredecessorFound,
-    Relist,
-    SendTransaction,
-    Tick,
-    TransactionAnswered,
-    ViewChanged,
-)
+from elastic.core.agent.actions import Action, FindPredecessor, MirrorKeys, Relist, SendTransaction
+from elastic.core.agent.events import LeaseGranted, PredecessorFound, Tick, TransactionAnswered, ViewChanged
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import DecisionPolicy

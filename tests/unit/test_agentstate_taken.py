@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from elastic.core.agent.events import StopWorkers, ViewChanged
+from elastic.core.agent.actions import StopWorkers
+from elastic.core.agent.events import ViewChanged
 from elastic.core.agent.state import Phase
 from elastic.core.kv import Put
 from elastic.core.model import ChangeReason, Predecessor

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from elastic.core.agent.events import DrainRequested, StopWorkers, WorkerExited, WorkersHung
+from elastic.core.agent.actions import StopWorkers
+from elastic.core.agent.events import DrainRequested, WorkerExited, WorkersHung
 from elastic.core.agent.state import Phase
 from elastic.core.model import PLANNED, ChangeReason, FinalStatus, MemberState, OutcomeKind, Predecessor, WorkerExit
 from elastic.core.run_deadline import margin_s

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.events import DrainRequested, StopWorkers
+from elastic.core.agent.actions import StopWorkers
+from elastic.core.agent.events import DrainRequested
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.core.decide import Reason
 from elastic.core.model import ChangeReason, MemberState, OutcomeKind, Predecessor

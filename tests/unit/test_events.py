@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from elastic.core.agent.events import Action, Event, SessionLost, StopWorkers, WorkerExited
+from elastic.core.agent.actions import Action, StopWorkers
+from elastic.core.agent.events import Event, SessionLost, WorkerExited
 from elastic.core.model import Cause
 from launcher.logs import shared_file
 from launcher.logs.event_log import FILE, JsonEventLog

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.core.agent.events import Action, Event
+from elastic.core.agent.actions import Action
+from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import ChangeReason, Predecessor
 from elastic.errors import ConfigError

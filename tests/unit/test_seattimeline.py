@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.agent.events import ProcessProvenDead, SendTransaction, Tick, TransactionAnswered, WorkersGone
+from elastic.core.agent.actions import SendTransaction
+from elastic.core.agent.events import ProcessProvenDead, Tick, TransactionAnswered, WorkersGone
 from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.model import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from elastic.core.agent.events import PeersUnreachable, StopWorkers
+from elastic.core.agent.actions import StopWorkers
+from elastic.core.agent.events import PeersUnreachable
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, Predecessor, Quarantine, WorkerExit
 from elastic.core.partition import SPLIT, nodes_to_exclude, nodes_to_probe, not_reached_by

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from elastic.core.agent.events import Action, Event, ProcessProvenDead, WorkersGone
+from elastic.core.agent.actions import Action
+from elastic.core.agent.events import Event, ProcessProvenDead, WorkersGone
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
 from launcher.history.events import EventKind, of_recovery

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.events import StartWorkers, StopWorkers, WorkerExited, WorkersGone
+from elastic.core.agent.actions import StartWorkers, StopWorkers
+from elastic.core.agent.events import WorkerExited, WorkersGone
 from elastic.core.model import ANY_RANK, Budget, ChangeReason, Generation, GenerationMember, Go, WorkerExit
 from launcher.torchrun.rounds import RoundTracker
 

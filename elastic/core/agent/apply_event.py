@@ -7,6 +7,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from elastic.core.agent import inbound_links
+from elastic.core.agent.actions import LogLine
 from elastic.core.agent.events import (
     DrainRequested,
     Event,
@@ -16,7 +17,6 @@ from elastic.core.agent.events import (
     LeaseRefreshed,
     LinksAnswered,
     LinksChanged,
-    LogLine,
     NodeLookedUp,
     NodePrepared,
     NodeProvenDead,

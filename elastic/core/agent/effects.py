@@ -6,7 +6,7 @@ An effect changes facts and says what is to be done; nothing happens here.
 from __future__ import annotations
 
 from elastic.core.agent import guards
-from elastic.core.agent.events import CloseSession, ExitAgent, LogLine, ReportVerdict, StartWorkers, StopWorkers
+from elastic.core.agent.actions import CloseSession, ExitAgent, LogLine, ReportVerdict, StartWorkers, StopWorkers
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import FinalStatus, Generation, GenerationMember, Outcome, OutcomeKind
 from elastic.core.ps.text import tasks_in_words

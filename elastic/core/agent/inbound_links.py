@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from elastic.core.agent.events import CloseInbound, LogLine, LookUpNode
+from elastic.core.agent.actions import CloseInbound, LogLine, LookUpNode
 from elastic.core.agent.links import worlds
 from elastic.core.agent.state import AgentState, InboundLink
 

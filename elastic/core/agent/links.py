@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from elastic.core.agent.events import AskLinks, AskVouch, LinkTarget, WatchLinks
+from elastic.core.agent.actions import AskLinks, AskVouch, LinkTarget, WatchLinks
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.membership.decision import Reason
 from elastic.core.model import OutcomeKind

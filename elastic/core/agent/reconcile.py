@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from elastic.core import quarantine
 from elastic.core.admission import join
 from elastic.core.agent import inbound_links, links
-from elastic.core.agent.apply_event import ASK_AGAIN_S, PROPOSALS
-from elastic.core.agent.events import (
+from elastic.core.agent.actions import (
     ExtendRunDeadline,
     FindPredecessor,
     LogLine,
@@ -26,6 +25,7 @@ from elastic.core.agent.events import (
     RevokeLease,
     SendTransaction,
 )
+from elastic.core.agent.apply_event import ASK_AGAIN_S, PROPOSALS
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.decide import WaitDecision, decide
 from elastic.core.model import Member, MemberState, Outcome, OutcomeKind

@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from elastic.core.admission import NodeIdentity
-from elastic.core.agent.events import Action, LinkTarget
+from elastic.core.agent.actions import Action, LinkTarget
 from elastic.core.decide import Decision, DecisionMemory, DecisionPolicy
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, KeyValue

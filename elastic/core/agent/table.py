@@ -25,8 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.core.agent import effects, guards
+from elastic.core.agent.actions import Action
 from elastic.core.agent.apply_event import apply_event
-from elastic.core.agent.events import Action, Event, LeaseRefreshed
+from elastic.core.agent.events import Event, LeaseRefreshed
 from elastic.core.agent.reconcile import extend_deadline, next_wake_up, only_extends_deadline, reconcile, report_changes
 from elastic.core.agent.state import AgentState, Phase
 

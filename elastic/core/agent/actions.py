@@ -1,0 +1,169 @@
+"""What an agent's core asks for (pure values).
+
+Actions go to the store, the session, the nursery, the links and to people; answers come back as `events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from elastic.core.kv import KeyValue
+from elastic.core.model import Cause, Generation, Go, Verdict
+from elastic.core.transactions import Transaction
+
+
+class OpenSession(Struct, frozen=True):
+    """Ask for a lease and keep it alive. Answered by `LeaseGranted` or `LeaseGrantFailed`."""
+
+    ttl_s: float
+
+
+class CloseSession(Struct, frozen=True):
+    """Revoke the lease, without waiting."""
+
+    lease: int
+
+
+class RevokeLease(Struct, frozen=True):
+    """Revoke the lease of a node whose death is proven."""
+
+    lease: int
+
+
+class LinkTarget(NamedTuple):
+    """Where a member's agent listens, and which registration of it says so."""
+
+    host: str
+    port: int
+    create_revision: int
+
+
+class WatchLinks(Struct, frozen=True):
+    """Keep a link to each of these nodes, and to no other. `LinksChanged` and `ProcessProvenDead` tell of them."""
+
+    targets: Mapping[str, LinkTarget]
+
+
+class AskLinks(Struct, frozen=True):
+    """Ask every linked node whether it is still there. Answered by `LinksAnswered`, at the latest after 0.1 s."""
+
+    number: int
+
+
+class AskVouch(Struct, frozen=True):
+    """Ask whoever watches this node for the right to run generation g. Answered by `Vouched`, or not at all."""
+
+    g: int
+
+
+class CloseInbound(Struct, frozen=True):
+    """Close the links that these nodes have to this one: they do not belong to the job."""
+
+    nodes: tuple[str, ...]
+
+
+class LookUpNode(Struct, frozen=True):
+    """Read whether a node is registered. Answered by `NodeLookedUp`."""
+
+    node: str
+
+
+class SendTransaction(Struct, frozen=True):
+    """Send a transaction. Answered by `TransactionAnswered`."""
+
+    transaction: Transaction
+
+
+class MirrorKeys(Struct, frozen=True):
+    """Mirror everything (`complete`), or the job's documents, this node, and one other member.
+
+    `known` is that member as it was at its revision: it need not be read, the watch goes on from there.
+    """
+
+    complete: bool
+    node: str | None = None
+    known: KeyValue | None = None
+
+
+class FindPredecessor(Struct, frozen=True):
+    """Look for the newest member registered before this revision (0: any). Answered by `PredecessorFound`."""
+
+    before_revision: int
+
+
+class Relist(Struct, frozen=True):
+    """List again: the mirror is behind, or an answer was lost."""
+
+
+class StartWorkers(Struct, frozen=True):
+    """Start this node's workers of the generation. The right to run has been shown."""
+
+    generation: Generation
+    go: Go
+    m_id: int
+    incarnation: str
+    restarts_max: int
+
+
+class PublishClusterSpec(Struct, frozen=True):
+    """The roster that this node's processes belong to has another revision; they go on."""
+
+    generation: Generation
+
+
+class StopWorkers(Struct, frozen=True):
+    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `WorkersGone`.
+
+    `why` goes into their logs, after the word "stopped": "because rank=[4] failed on host h, see workerlog.4". In a
+    `planned` stop nothing is broken: workers that listen are asked to save and to leave, before any signal. A second
+    stop that is not planned ends that at once.
+    """
+
+    g: int
+    grace_s: float
+    why: str
+    planned: bool = False
+
+
+class ExtendRunDeadline(Struct, frozen=True):
+    """The nursery kills every worker at this time of our clock, unless it is told a later one."""
+
+    t: float
+
+
+class LogLine(Struct, frozen=True):
+    """One line for people. `detail` lines are shown with --verbose only, `warn` lines also with --quiet."""
+
+    text: str
+    detail: bool = False
+    warn: bool = False
+
+
+class ReportFailure(Struct, frozen=True):
+    """Show people the cause of a generation's failure, and what happens next."""
+
+    cause: Cause
+    note: str
+
+
+class ReportVerdict(Struct, frozen=True):
+    """Show people how the job ended. `late`: this node came after the end."""
+
+    verdict: Verdict
+    late: bool
+
+
+class ExitAgent(Struct, frozen=True):
+    """This agent ends."""
+
+    code: int
+
+
+Action = (
+    OpenSession | CloseSession | RevokeLease | WatchLinks | AskLinks | AskVouch | CloseInbound | LookUpNode |
+    SendTransaction | MirrorKeys | FindPredecessor | Relist | StartWorkers | PublishClusterSpec | StopWorkers |
+    ExtendRunDeadline | LogLine | ReportFailure | ReportVerdict | ExitAgent
+)  # fmt: skip
