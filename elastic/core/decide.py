@@ -42,6 +42,7 @@ from elastic.core.membership.next_generation import draining_text, failure_words
 from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S, Situation, completed, earliest
 from elastic.core.model import ChangeReason, Generation, OutcomeKind, PsLayout
 from elastic.core.ps import cluster_spec
+from elastic.core.quarantine import duration_in_words, quarantine_summary
 from elastic.core.text import join_names, n_of_m, node_count, settling_text, with_verb
 from elastic.core.view import StoreView
 

@@ -5,31 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 
-from elastic.channel.client import CheckpointSaved
-from elastic.core.agent import events as ae
-from elastic.core.agent.actions import (
-    Action,
-    AskLinks,
-    AskVouch,
-    CloseInbound,
-    CloseSession,
-    ExitAgent,
-    ExtendRunDeadline,
-    FindPredecessor,
-    LogLine,
-    LookUpNode,
-    MirrorKeys,
-    OpenSession,
-    PublishClusterSpec,
-    Relist,
-    ReportFailure,
-    ReportVerdict,
-    RevokeLease,
-    SendTransaction,
-    StartWorkers,
-    StopWorkers,
-    WatchLinks,
-)
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
@@ -91,9 +66,7 @@ class Agent:
         self._event_log = JsonEventLog(disk.appending(event_log.FILE), config.job_id, node)
         self._store: Store | None = None
         self._hello: PeerListener | None = None
-        self._wake: asyncio.TimerHandle | None = None
-        self._exit_code: int | None = None
-        self._started: StartWorkers | None = None
+        self._loop: CoreLoop | None = None
         self._began_at = boottime()
         self._spot: asyncio.Task[None] | None = None
 
@@ -168,101 +141,4 @@ class Agent:
 
     def _joins(self) -> bool:
         """Whether this node has not joined yet."""
-        core: AgentCore | None = getattr(self, "_core", None)
-        return core is None or core.facts.joined_at is None
-
-    async def _hear_spot(self) -> None:
-        """A watch that dies is heard of."""
-        assert self._spot is not None
-        await self._spot
-
-    def _plan_wake(self) -> None:
-        if self._wake is not None:
-            self._wake.cancel()
-        at = self._core.wake_at
-        if at is not None:
-            loop = asyncio.get_running_loop()
-            self._wake = loop.call_later(max(at - boottime(), 0.0), self._events.put_nowait, ae.Tick())
-
-    # --- what the core asks for -----------------------------------------------------------------------------------
-
-    def _perform(self, action: Action) -> None:
-        match action:
-            case (
-                SendTransaction()
-                | MirrorKeys()
-                | Relist()
-                | FindPredecessor()
-                | LookUpNode()
-                | OpenSession()
-                | CloseSession()
-                | RevokeLease()
-            ):
-                self._errands.perform(action)
-            case WatchLinks() | AskLinks() | AskVouch() | CloseInbound():
-                self._linking.perform(action)
-            case StartWorkers():
-                self._started = action
-                self._course.begin(action.incarnation)
-                self._workers.begin(action, self._core.facts.run_until, self._told_saved())
-                self._splits.begin(action.generation)
-                self._group.create_task(self._neighbours.look(action.generation))
-            case PublishClusterSpec():
-                self._workers.lists.write(action.generation)
-            case StopWorkers():
-                if not action.planned:  # To leave in order the workers need each other once more.
-                    self._splits.end()
-                self._workers.stop(action.grace_s, action.why, planned=action.planned)
-            case ExtendRunDeadline():
-                self._workers.run_until(action.t)
-            case LogLine():
-                narrator = self._narrator
-                (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
-            case ReportFailure():
-                self._report_failure(action.cause, action.note)
-            case ReportVerdict():
-                self._report_verdict(action.verdict, late=action.late)
-            case ExitAgent():
-                self._exit_code = action.code
-
-    def _unreached(self, g: int, nodes: tuple[str, ...], late: Sequence[int]) -> None:
-        """Workers wait, and these nodes are not reached from here; those in `late` have waited for too long."""
-        self._events.put_nowait(ae.PeersUnreachable(g, nodes, self._workers.unreached(g, late, nodes) if late else ()))
-
-    def _committed(self, heard: WorkerReport, said: CheckpointSaved) -> None:
-        """A worker says that a checkpoint is complete."""
-        if (started := self._started) is not None:
-            run, g = started.generation.run, started.generation.g
-            self._saved.committed(said.step, said.folder, run=run, g=g, incarnation=started.incarnation)
-
-    def _told_saved(self) -> str:
-        """The job's newest committed checkpoint, for the workers of a generation."""
-        stored = self._core.facts.view.saved
-        return self._saved.told(stored.value if stored is not None else None)
-
-    # --- what people read -----------------------------------------------------------------------------------------
-
-    def _report_failure(self, cause: Cause, note: str) -> None:
-        self._failures.judged(cause)
-        self._narrator.say(f"{note}; the job goes on" if note else "the job goes on")
-
-    def _tell_early(self, g: int) -> None:
-        self._group.create_task(self._failures.tell_early(g))
-
-    def _told_cause(self, cause: Cause) -> None:
-        self._workers.name_first_cause(cause)
-        self._event_log.failure(cause)
-
-    def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
-        if late:
-            self._narrator.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
-            return
-        if verdict.status is FinalStatus.COMPLETED:
-            self._narrator.say(f"the job has completed: {verdict.reason}")
-            return
-        if verdict.status is FinalStatus.STOPPED:
-            self._narrator.warn(f"the job was stopped: {verdict.reason}")
-            return
-        if verdict.cause is not None:
-            self._failures.judged(verdict.cause)
-        self._narrator.warn(f"the job has failed: {verdict.reason}")
+        return self._loop is None or not self._loop.joined

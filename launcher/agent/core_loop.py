@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from elastic.channel.client import CheckpointSaved
+from elastic.core.agent import actions
 from elastic.core.agent import events as ae
 from elastic.core.agent.table import AgentCore
 from elastic.core.model import Cause, FinalStatus, Verdict
@@ -94,7 +95,7 @@ class CoreLoop:
         self._proofs = DeathProver(config.job_id, narrator, events.put_nowait)
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
-        self._started: ae.StartWorkers | None = None
+        self._started: actions.StartWorkers | None = None
         self._neighbours = StartupReachability(store, keys, node, narrator)
         self._linking = LinkAdapter(hello, config.job_id, core.facts, events.put_nowait, narrator)
         self._say_versions()
@@ -211,19 +212,19 @@ class CoreLoop:
                 self._splits.end()
                 self._saved.hurry()
                 self._course.ended()
-            actions = self._core.handle(event, boottime())
+            next_actions = self._core.handle(event, boottime())
             if self._lines is not None and (generation := self._core.facts.generation) is not None:
                 self._lines.generation = generation.g
-            self._timeline.observe(self._core.facts, event, actions, self._events.arrived_at)
+            self._timeline.observe(self._core.facts, event, next_actions, self._events.arrived_at)
             if self._monitor is not None:
-                self._monitor.observe(self._core.facts, event, actions, self._events.arrived_at)
+                self._monitor.observe(self._core.facts, event, next_actions, self._events.arrived_at)
             for row in self._core.taken:
                 self._narrator.detail(row)
-            for action in actions:
+            for action in next_actions:
                 self._perform(action)
             self._waiting.after_event()
             self._failures.after_event()
-            self._event_log.observe(self._core.facts, event, actions, self._core.taken)
+            self._event_log.observe(self._core.facts, event, next_actions, self._core.taken)
             if self._exit_code is not None:
                 await self._timeline.close(CLOSING_LIMIT_S)
                 await asyncio.gather(
@@ -252,43 +253,43 @@ class CoreLoop:
 
     # --- what the core asks for -----------------------------------------------------------------------------------
 
-    def _perform(self, action: ae.Action) -> None:
+    def _perform(self, action: actions.Action) -> None:
         match action:
             case (
-                ae.SendTransaction()
-                | ae.MirrorKeys()
-                | ae.Relist()
-                | ae.FindPredecessor()
-                | ae.LookUpNode()
-                | ae.OpenSession()
-                | ae.CloseSession()
-                | ae.RevokeLease()
+                actions.SendTransaction()
+                | actions.MirrorKeys()
+                | actions.Relist()
+                | actions.FindPredecessor()
+                | actions.LookUpNode()
+                | actions.OpenSession()
+                | actions.CloseSession()
+                | actions.RevokeLease()
             ):
                 self._errands.perform(action)
-            case ae.WatchLinks() | ae.AskLinks() | ae.AskVouch() | ae.CloseInbound():
+            case actions.WatchLinks() | actions.AskLinks() | actions.AskVouch() | actions.CloseInbound():
                 self._linking.perform(action)
-            case ae.StartWorkers():
+            case actions.StartWorkers():
                 self._started = action
                 self._course.begin(action.incarnation)
                 self._workers.begin(action, self._core.facts.run_until, self._told_saved())
                 self._splits.begin(action.generation)
                 self._group.create_task(self._neighbours.look(action.generation))
-            case ae.PublishClusterSpec():
+            case actions.PublishClusterSpec():
                 self._workers.lists.write(action.generation)
-            case ae.StopWorkers():
+            case actions.StopWorkers():
                 if not action.planned:  # To leave in order the workers need each other once more.
                     self._splits.end()
                 self._workers.stop(action.grace_s, action.why, planned=action.planned)
-            case ae.ExtendRunDeadline():
+            case actions.ExtendRunDeadline():
                 self._workers.run_until(action.t)
-            case ae.LogLine():
+            case actions.LogLine():
                 narrator = self._narrator
                 (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
-            case ae.ReportFailure():
+            case actions.ReportFailure():
                 self._report_failure(action.cause, action.note)
-            case ae.ReportVerdict():
+            case actions.ReportVerdict():
                 self._report_verdict(action.verdict, late=action.late)
-            case ae.ExitAgent():
+            case actions.ExitAgent():
                 self._exit_code = action.code
 
     def _unreached(self, g: int, nodes: tuple[str, ...], late: Sequence[int]) -> None:

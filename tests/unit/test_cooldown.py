@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.keys import StoredDocument
 from elastic.core.membership.decision import DecisionMemory, FormGeneration, OpenGate, Reason, WaitDecision
 from elastic.core.model import Budget, ChangeReason, JobMode, JobSpec, Np, Outcome, OutcomeKind, Predecessor, Quarantine
 from elastic.core.quarantine import (

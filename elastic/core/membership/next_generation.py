@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from elastic.core import host_exclusion, host_order
-from elastic.core.host_exclusion import budget_of
+from elastic.core import host_order, quarantine
 from elastic.core.membership.decision import Decision, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.situation import Situation, place_of
 from elastic.core.model import PLANNED, Budget, ChangeReason, Generation, GenerationMember, Outcome, Predecessor
 from elastic.core.partition import SPLIT
+from elastic.core.quarantine import budget_of
 from elastic.core.text import failed_processes_text, join_names, n_of_m, settling_text, with_verb
 
 DISTRUSTED_MAX = 64
@@ -81,7 +81,7 @@ def successor(q: Situation, members: Sequence[GenerationMember], why: ChangeReas
         inside = {place.host for place in members}
         before, budget = (
             _as_it_is(newest.before, why),
-            host_exclusion.count_down(budget_of(q.view), q.memory.cooling, q.now, inside, q.spec.restarts_max),
+            quarantine.count_down(budget_of(q.view), q.memory.cooling, q.now, inside, q.spec.restarts_max),
         )
         go = q.view.go.value if q.view.go is not None else None
         if go is not None and go.g == newest.g:
