@@ -1,4 +1,4 @@
-"""The agent's life: it prepares this node, reaches etcd, takes part in the job, and lets go of everything."""
+"""The agent's life: it prepares this node, reaches etcd, takes part in the job, and closes everything."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class CoreLoop:
         return self._core.facts.joined_at is not None
 
     def block(self) -> BlockContent:
-        """What stands in the live status."""
+        """The content of the live status."""
         return block_content(self._core.facts, self._workers.pace, said=self._waiting.said)
 
     def _snapshot(self) -> NodeSnapshot:

@@ -49,7 +49,7 @@ class ExitRecorder:
     def exited(
         self, running: RunningWorkers, event: nursery_client.ProcessExited
     ) -> tuple[WorkerExit, WorkerExit | None]:
-        """How a worker ended; and, if it was stopped while it ended by itself, how it did that."""
+        """How a worker ended; and how it was ending on its own if it was stopped meanwhile."""
         spec = running.specs[event.local_rank]
         lines = sanitize.tail_lines(event.said, lines=SIGNS_LINES)
         log = log_text(spec)
