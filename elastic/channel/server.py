@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel.client import (
+from elastic.channel.messages import (
     PACKET_MAX,
     AgentMessage,
     Segment,

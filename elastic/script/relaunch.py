@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from elastic.channel import client
+from elastic.channel import client, messages
 from elastic.errors import ConfigError, ScriptMistake
 from elastic.script import flags as launchline
 
@@ -124,5 +124,5 @@ def report_error(error: Exception, *, code: int, hopeless: bool) -> str:
     sys.stderr.write(f"elastic: error: {text}\n")
     sys.stderr.flush()
     if hopeless and (end := client.channel_client(os.environ)) is not None:
-        end.send(client.Unrecoverable(client.truncate_text(text), code))
+        end.send(messages.Unrecoverable(messages.truncate_text(text), code))
     return text

@@ -6,11 +6,11 @@ import selectors
 from collections.abc import Callable
 from pathlib import Path
 
-from elastic.channel import client
+from elastic.channel import messages
 from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 
-MessageHandler = Callable[[client.WorkerHello, client.WorkerMessage], None]
+MessageHandler = Callable[[messages.WorkerHello, messages.WorkerMessage], None]
 
 
 class ReplicaNode:
@@ -44,7 +44,7 @@ class ReplicaNode:
         """ELASTIC_CHANNEL of its workers."""
         return self._server.path
 
-    def tell(self, generation: int, rank: int, message: client.AgentMessage) -> bool:
+    def tell(self, generation: int, rank: int, message: messages.AgentMessage) -> bool:
         """Say something to a worker; False if it has never connected or has hung up."""
         return any(
             self._server.tell(connection, message)
@@ -65,6 +65,6 @@ class ReplicaNode:
         self._server.close()
         self._segments.drop_all()
 
-    def _hear(self, connection: WorkerConnection, message: client.WorkerMessage) -> None:
+    def _hear(self, connection: WorkerConnection, message: messages.WorkerMessage) -> None:
         if connection.hello is not None:
             self._heard(connection.hello, message)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic.channel import client
+from elastic.channel import messages
 from elastic.errors import RunFailed, RunHung
 from elastic.testing import fork_client, fork_protocol
 from elastic.testing import replica as inside
@@ -250,7 +250,7 @@ class _TestRun:
             read(actor.seen, actor.files)
         raise RunHung(hung_text(story, hanging, self._timeout_s, waiting, self._details))
 
-    def _heard(self, hello: client.WorkerHello, message: client.WorkerMessage) -> None:
+    def _heard(self, hello: messages.WorkerHello, message: messages.WorkerMessage) -> None:
         if self._story is not None:
             self._story.heard(hello, message)
 

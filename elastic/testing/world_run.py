@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from elastic.channel import client
+from elastic.channel import messages
 from elastic.testing import replica as inside
 from elastic.testing.environment import ReplicaPlace
 from elastic.testing.fork_client import ForkServer
@@ -74,23 +74,23 @@ class WorldRun:
         """Those that have not ended."""
         return [actor for actor in self.actors if actor.seen.code is None]
 
-    def heard(self, hello: client.WorkerHello, message: client.WorkerMessage) -> None:
+    def heard(self, hello: messages.WorkerHello, message: messages.WorkerMessage) -> None:
         """A replica said something on the local channel."""
         if hello.generation != self.result.generation or hello.rank >= len(self.actors):
             return
         actor = self.actors[hello.rank]
-        if isinstance(message, client.AcceptsPlannedStop):
+        if isinstance(message, messages.AcceptsPlannedStop):
             actor.listens = True
             self._ask_if_all_listen()
-        elif isinstance(message, client.SavedAndLeaving):
+        elif isinstance(message, messages.SavedAndLeaving):
             actor.left = True
             actor.seen.step = max(message.step, actor.seen.step or 0)
-        elif isinstance(message, client.AgentLogLine):
+        elif isinstance(message, messages.AgentLogLine):
             actor.seen.notes.append(message.text)
-        elif isinstance(message, client.CheckpointSaved):
+        elif isinstance(message, messages.CheckpointSaved):
             self.result.saved = max(message.step, self.result.saved or 0)
             self.saved = json.dumps({"step": message.step, "host": actor.place.node, "folder": message.folder})
-        elif isinstance(message, client.Progress):
+        elif isinstance(message, messages.Progress):
             actor.seen.step = max(message.step, actor.seen.step or 0)
             if not self._exact and _matches(self._at, message.step) and isinstance(self._at, int):
                 if isinstance(self.until, Planned):
@@ -216,7 +216,7 @@ class WorldRun:
         """Ask for a planned stop, as elastic-launch does: SIGTERM only for those that do not listen."""
         for actor in self.running:
             node = self.nodes[self.members[actor.place.m_id]]
-            stop = client.PlannedStopRequest("the schedule of the test changes the world")
+            stop = messages.PlannedStopRequest("the schedule of the test changes the world")
             if not actor.listens or not node.tell(actor.place.generation, actor.place.rank, stop):
                 actor.signalled = True
                 self.server.signal(actor.place.number, signal.SIGTERM, session=True)

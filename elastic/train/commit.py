@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from elastic.channel.client import ChannelClient, CheckpointSaved, PlannedStopRequest, SavedAndLeaving, truncate_text
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import CheckpointSaved, PlannedStopRequest, SavedAndLeaving, truncate_text
 from elastic.errors import CheckpointError
 from elastic.train import nan_check, report
 from elastic.train.checkpoint import shared_folder

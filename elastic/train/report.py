@@ -13,14 +13,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from elastic.channel.client import (
+from elastic.channel.client import ChannelClient, channel_client
+from elastic.channel.messages import (
     METRICS_MAX,
     AgentLogLine,
-    ChannelClient,
     PreparationOver,
     Preparing,
     Progress,
-    channel_client,
     clock,
     truncate_text,
 )

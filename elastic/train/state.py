@@ -26,7 +26,8 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from elastic.channel.client import ChannelClient, FirstCommit, RestoreDone, clock
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import FirstCommit, RestoreDone, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreRefused, RestoreUnrecoverable
 from elastic.script.relaunch import report_error, reporting_config_errors
 from elastic.train import report

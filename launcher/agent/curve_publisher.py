@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from elastic.channel.client import Progress, WorkerMessage
+from elastic.channel.messages import Progress, WorkerMessage
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, KeyRange, KeyValue, Put, ReadRange
 from elastic.core.view import encode

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from elastic.channel.client import FirstCommit, GroupFormed, Progress, RestoreDone, Serving, WorkerMessage
+from elastic.channel.messages import FirstCommit, GroupFormed, Progress, RestoreDone, Serving, WorkerMessage
 from elastic.core.agent.actions import Action
 from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from elastic.channel.client import truncate_text
+from elastic.channel.messages import truncate_text
 from elastic.core.agent.state import AgentState, Phase
 from launcher.wire.inspect import WORDS_MAX, NodeSnapshot
 from launcher.workers.reports.states import WorkerStates

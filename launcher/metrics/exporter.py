@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from elastic.channel.client import Progress, Serving, WorkerHello, WorkerMessage
+from elastic.channel.messages import Progress, Serving, WorkerHello, WorkerMessage
 from elastic.core.agent.actions import Action
 from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState

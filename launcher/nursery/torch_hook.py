@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from elastic import _port_wait
-from elastic.channel import client
+from elastic.channel import client, messages
 
 HOME: Final = "torch.distributed.distributed_c10d"
 NAME: Final = "init_process_group"
@@ -53,7 +53,7 @@ def install() -> bool:
     """
     home = sys.modules.get(HOME)
     theirs = getattr(home, NAME, None)
-    if theirs is None or not os.environ.get(client.VARIABLE):
+    if theirs is None or not os.environ.get(messages.VARIABLE):
         return False
     pid, said = os.getpid(), False
     environ = dict(os.environ)  # As it was given: the script may change it.
@@ -69,7 +69,7 @@ def install() -> bool:
             answer = theirs(*args, **options)
             _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
             if end is not None:
-                end.send(client.GroupFormed(client.clock()))
+                end.send(messages.GroupFormed(messages.clock()))
         said = said or own
         return answer
 
@@ -101,11 +101,11 @@ def _speaking(environ: Mapping[str, str]) -> Iterator[client.ChannelClient | Non
         yield end
         return
     try:
-        end = client.ChannelClient(environ[client.VARIABLE], client.hello(environ, stacks_signal=0))
+        end = client.ChannelClient(environ[messages.VARIABLE], client.hello(environ, stacks_signal=0))
     except OSError:  # Nobody listens any more.
         yield None
         return
-    end.send(client.JoiningGroup(OTHERS))
+    end.send(messages.JoiningGroup(OTHERS))
     try:
         yield end
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from elastic._net import connected, resolved
-from elastic.channel.client import (
+from elastic.channel.messages import (
     GroupFormed,
     JoiningGroup,
     PreparationOver,

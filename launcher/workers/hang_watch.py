@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from elastic.channel.client import PreparationOver, Preparing, Progress, WorkerHello, WorkerMessage
+from elastic.channel.messages import PreparationOver, Preparing, Progress, WorkerHello, WorkerMessage
 from launcher.health.hang_detector import HangDetector
 from launcher.system.processes import is_frozen
 from launcher.workers.reports.messages import WorkerChannel, WorkerReport

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from elastic.channel.client import SavedAndLeaving, WorkerMessage
+from elastic.channel.messages import SavedAndLeaving, WorkerMessage
 from elastic.core.model import Role
 from elastic.core.text import process_name
 from launcher.logs.logger import AgentLog

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 
-from elastic.channel import client
-from elastic.channel.client import (
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import (
+    PACKET_MAX,
     AcceptsPlannedStop,
     AgentLogLine,
-    ChannelClient,
+    AgentMessage,
     CheckpointSaved,
     FirstCommit,
     GroupFormed,
@@ -66,7 +67,7 @@ def worker(data: bytes) -> None:
             end.setblocking(False)
             for packet in data.split(b"\n")[:200]:
                 try:
-                    end.send(packet[: client.PACKET_MAX + 10] or b" ", socket.MSG_NOSIGNAL)
+                    end.send(packet[: PACKET_MAX + 10] or b" ", socket.MSG_NOSIGNAL)
                 except OSError:
                     break
                 server.serve()
@@ -106,7 +107,7 @@ def agent(data: bytes) -> None:
             connected, _ = listener.accept()
             with connected:
                 for packet in data.split(b"\n")[:50]:
-                    connected.send(packet[: client.PACKET_MAX] or b" ", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+                    connected.send(packet[:PACKET_MAX] or b" ", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
                     end.stop_asked()
                 end.segment("node", 4096, timeout_s=0.0)
         except OSError:
@@ -118,7 +119,7 @@ def agent(data: bytes) -> None:
     end.close()
 
 
-def lines(*messages: WorkerMessage | client.AgentMessage) -> bytes:
+def lines(*messages: WorkerMessage | AgentMessage) -> bytes:
     return b"\n".join(map(encode, messages))
 
 

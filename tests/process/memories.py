@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel.client import AgentLogLine, WorkerMessage
+from elastic.channel.messages import AgentLogLine, WorkerMessage
 from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 

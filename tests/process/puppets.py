@@ -14,10 +14,10 @@ PUPPET = """
 import json, os, select, signal, socket, subprocess, sys, time
 
 def end():
-    global channel
-    from elastic.channel import client as channel
+    global messages
+    from elastic.channel import client, messages
     from elastic.train import stack_dump
-    return channel.channel_client(os.environ, stacks_signal=stack_dump.register())
+    return client.channel_client(os.environ, stacks_signal=stack_dump.register())
 
 def hang_here(seconds):
     time.sleep(seconds)
@@ -50,7 +50,7 @@ for line in orders:
         with open(os.environ["ELASTIC_PROGRESS_FILE"], "w") as file:
             file.write(str(argument))
     elif verb == "say":
-        end().send(channel.said.decode(json.dumps(argument)))
+        end().send(messages.said.decode(json.dumps(argument)))
     elif verb == "keep":
         import mmap
         name, size, text = argument

@@ -10,16 +10,13 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elastic.channel.client import VARIABLE, channel_client
+from elastic.channel.client import channel_client
+from elastic.channel.messages import VARIABLE
 from elastic.train.comm import byte_collectives
 from elastic.train.memory.step_agreement import AgreedStep, RankStates
 from elastic.train.memory.tier import MemoryTier

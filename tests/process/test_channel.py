@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic.channel.client import (
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import (
     PACKET_MAX,
     AcceptsPlannedStop,
     AgentLogLine,
-    ChannelClient,
     PlannedStopRequest,
     Progress,
     Segment,
@@ -269,7 +269,8 @@ def test_the_last_words_of_a_worker_that_was_killed_are_heard_and_then_it_is_gon
 
 WORKER = """
 import os, sys, time
-from elastic.channel.client import WorkerHello, AcceptsPlannedStop, ChannelClient
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import WorkerHello, AcceptsPlannedStop
 from elastic.train import stack_dump
 end = ChannelClient(sys.argv[1], WorkerHello(0, 0, os.getpid(), 1, stack_dump.register()))
 for _ in range(3):

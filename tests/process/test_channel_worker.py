@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import elastic
-from elastic.channel.client import TEXT_MAX, ChannelClient, Segment, SegmentRequest, WorkerHello, encode, said
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import TEXT_MAX, Segment, SegmentRequest, WorkerHello, encode, said
 from elastic.testing import run
 from elastic.train import report
 from tests.process.descriptors import none_left

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elastic.channel.client import VARIABLE, GroupFormed, JoiningGroup, WorkerHello, WorkerMessage
+from elastic.channel.messages import VARIABLE, GroupFormed, JoiningGroup, WorkerHello, WorkerMessage
 from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 from tests.process.forker import Forked

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from elastic.channel.client import ChannelClient, Progress, WorkerHello
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import Progress, WorkerHello
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.workers import hang_watch

@@ -9,7 +9,8 @@ from tests.process.jobs import Job, story
 
 SAVES = """
 import json, os, sys, elastic
-from elastic.channel.client import FirstCommit, CheckpointSaved, channel_client
+from elastic.channel.client import channel_client
+from elastic.channel.messages import FirstCommit, CheckpointSaved
 g = int(os.environ["ELASTIC_GENERATION"])
 names = ("ELASTIC_SAVED", "ELASTIC_RESTORE_STEP", "ELASTIC_CHECK_NAN")
 print("told", json.dumps({name: os.environ.get(name) for name in names}), flush=True)

@@ -57,7 +57,8 @@ SERVES = """
 import os, sys, time
 from pathlib import Path
 import elastic
-from elastic.channel.client import Serving, clock, channel_client
+from elastic.channel.client import channel_client
+from elastic.channel.messages import Serving, clock
 
 if os.environ["ELASTIC_ROLE"] == "server":
     channel_client(os.environ).send(Serving(clock()))

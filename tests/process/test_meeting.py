@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from elastic.channel.client import GroupFormed, JoiningGroup, PreparationOver, Preparing, Progress, WorkerMessage, clock
+from elastic.channel.messages import (
+    GroupFormed,
+    JoiningGroup,
+    PreparationOver,
+    Preparing,
+    Progress,
+    WorkerMessage,
+    clock,
+)
 from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 from tests.process.forker import Forked

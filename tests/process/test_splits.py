@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elastic import _net
-from elastic.channel.client import GroupFormed, JoiningGroup, Progress, RestoreDone, WorkerMessage
+from elastic.channel.messages import GroupFormed, JoiningGroup, Progress, RestoreDone, WorkerMessage
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Listing, Put
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Member

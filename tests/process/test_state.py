@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from elastic.channel.client import CheckpointSaved, Unrecoverable, WorkerMessage, said
+from elastic.channel.messages import CheckpointSaved, Unrecoverable, WorkerMessage, said
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
 from elastic.train.restore.rollback import RECORD, RollbackRecord
 from tests.process import scripts, training

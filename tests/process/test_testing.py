@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from elastic.channel import client
+from elastic.channel import client, messages
 from elastic.testing import End, Failure, Loss, Planned, RunFailed, RunHung, World, reached, record, run
 from tests.process.scripts import completed, environment
 
@@ -27,7 +27,7 @@ def listen() -> client.ChannelClient:
     """What State does at its first commit: from now on a planned stop is heard."""
     end = client.channel_client(os.environ)
     assert end is not None
-    assert end.send(client.AcceptsPlannedStop())
+    assert end.send(messages.AcceptsPlannedStop())
     return end
 
 
@@ -83,7 +83,7 @@ def report_steps() -> int:
     step = int(os.environ["ELASTIC_GENERATION"]) * 1000
     while not end.stop_asked() and step % 1000 < 999:
         step += 1
-        end.send(client.Progress(step, int(os.environ["WORLD_SIZE"]), {"loss": 1.0}))
+        end.send(messages.Progress(step, int(os.environ["WORLD_SIZE"]), {"loss": 1.0}))
         time.sleep(0.005)  # A step of training.
     if end.stop_asked():
         sys.exit(143)
@@ -98,7 +98,7 @@ def test_a_step_that_is_reported_on_the_local_channel_ends_a_world_once_all_list
 
 def fail_in_the_channel() -> None:
     end = listen()
-    end.send(client.Progress(1, 1, {}))
+    end.send(messages.Progress(1, 1, {}))
     wait_for_ever()
 
 
@@ -148,8 +148,8 @@ def place() -> dict[str, str]:
 
     fence.check(Path(os.environ["ELASTIC_CHECKPOINT_DIR"]), os.environ["ELASTIC_FENCE"])
     end = listen()
-    end.send(client.CheckpointSaved(7, os.environ["ELASTIC_CHECKPOINT_DIR"]))
-    end.send(client.AgentLogLine("a line"))
+    end.send(messages.CheckpointSaved(7, os.environ["ELASTIC_CHECKPOINT_DIR"]))
+    end.send(messages.AgentLogLine("a line"))
     reached("saved")
     if end.stop_asked():
         sys.exit(143)

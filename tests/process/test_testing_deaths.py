@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from elastic.channel import client
+from elastic.channel import client, messages
 from elastic.testing import Loss, Planned, RunFailed, World, reached, run
 
 
@@ -28,7 +28,7 @@ def die_in_a_planned_stop(rank: int) -> int:
     if generation == 1:
         end = client.channel_client(os.environ)
         assert end is not None
-        end.send(client.AcceptsPlannedStop())
+        end.send(messages.AcceptsPlannedStop())
         reached(1)
         assert end.stop_asked()
         if int(os.environ["RANK"]) == rank:

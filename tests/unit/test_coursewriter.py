@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic.channel.client import Progress
+from elastic.channel.messages import Progress
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.view import encode
 from elastic.errors import OutcomeUnknown, StoreUnavailable

@@ -8,16 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from elastic.channel.client import (
-    METRICS_MAX,
-    ChannelClient,
-    PreparationOver,
-    Preparing,
-    Progress,
-    WorkerMessage,
-    encode,
-    said,
-)
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import METRICS_MAX, PreparationOver, Preparing, Progress, WorkerMessage, encode, said
 from elastic.train.report import INTERVAL_S, NAME_MAX, ProgressChannel, one_number
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.channel.client import (
+from elastic.channel.messages import (
     AgentLogLine,
     FirstCommit,
     GroupFormed,

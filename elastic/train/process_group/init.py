@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic.channel.client import GroupFormed, clock
+from elastic.channel.messages import GroupFormed, clock
 from elastic.errors import ConfigError
 from elastic.script.relaunch import reporting_config_errors
 from elastic.train import report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from elastic.channel.client import truncate_text
+from elastic.channel.messages import truncate_text
 from elastic.train.process_group import rendezvous
 from elastic.train.report import this_process
 

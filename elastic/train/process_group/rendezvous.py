@@ -18,7 +18,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from elastic import _port_wait
-from elastic.channel.client import ChannelClient, JoiningGroup
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import JoiningGroup
 from elastic.errors import WorkersMissing
 
 LIMIT_S: Final = 1800.0

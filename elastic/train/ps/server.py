@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from elastic import environment
-from elastic.channel.client import VARIABLE, RestoreDone, Serving, channel_client, clock
+from elastic.channel.client import channel_client
+from elastic.channel.messages import VARIABLE, RestoreDone, Serving, clock
 from elastic.errors import CheckpointError, ConfigError
 from elastic.script.relaunch import reporting_config_errors
 from elastic.train.ps.cluster import TaskEnvironment, servers, workers

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from elastic import environment
-from elastic.channel.client import RestoreDone, Serving, clock
+from elastic.channel.messages import RestoreDone, Serving, clock
 from elastic.errors import ConfigError, MessageError
 from elastic.script.relaunch import reporting_config_errors
 from elastic.train import report

@@ -16,7 +16,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from elastic.channel.client import AcceptsPlannedStop, ChannelClient
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import AcceptsPlannedStop
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable, TensorsDiffer, TensorsMissing
 from elastic.train.checkpoint import atomic_files, fence
 from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints

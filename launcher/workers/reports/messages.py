@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.channel.client import (
+from elastic.channel.messages import (
     AcceptsPlannedStop,
     AgentLogLine,
     CheckpointSaved,

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from elastic.channel.client import (
+from elastic.channel.messages import (
     GroupFormed,
     JoiningGroup,
     PreparationOver,

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from elastic.channel.client import truncate_text
+from elastic.channel.messages import truncate_text
 from elastic.core.text import process_name
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.system.processes import is_frozen

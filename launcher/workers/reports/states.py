@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from elastic.channel.client import (
+from elastic.channel.messages import (
     FirstCommit,
     GroupFormed,
     JoiningGroup,
