@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from elastic.channel.client import CheckpointSaved
+from elastic.channel.messages import CheckpointSaved
 from elastic.core.agent import actions
 from elastic.core.agent import events as ae
 from elastic.core.agent.table import AgentCore

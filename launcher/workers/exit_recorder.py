@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from elastic.channel.client import truncate_text
+from elastic.channel.messages import truncate_text
 from elastic.core.model import Cause, WorkerExit
 from launcher.config.config import Config
 from launcher.health.partition_detector import FORMS

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from elastic._tempdir import NODE, TempFolder, remove_left_behind
-from elastic.channel.client import SERVERS_FROM, AcceptsPlannedStop, WorkerMessage
+from elastic.channel.messages import SERVERS_FROM, AcceptsPlannedStop, WorkerMessage
 from elastic.core.agent.actions import StartWorkers
 from elastic.core.agent.events import Event, NodePrepared, WorkerExited, WorkersGone, WorkersHung, WorkersListen
 from elastic.core.model import Cause, Role, WorkerExit

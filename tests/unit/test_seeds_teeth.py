@@ -143,7 +143,7 @@ MUTATIONS: Final = (
     Mutation(
         "B4",
         "elastic/__init__.py",
-        "    with mistakes_told():\n        return read(os.environ)",
+        "    with reporting_config_errors():\n        return read(os.environ)",
         "    return read(os.environ)",
         "tests/process/test_seed_rows.py::test_a_role_that_does_not_exist_is_one_line_and_no_stack_trace",
     ),
