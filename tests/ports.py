@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Final
+
+from elastic.errors import ConfigError
+from launcher.net.ports import hold
 
 BELOW_EPHEMERAL: Final = range(20_000, 32_000)
 """Below those that the kernel gives to whoever asks for any: so they stay free until they are used."""
@@ -38,3 +42,28 @@ def following(width: int = 1) -> int:
         ports = list(islice(_PORTS, width))
         if ports[-1] - ports[0] == width - 1:  # Otherwise the part begins anew in between.
             return ports[0]
+
+
+def listening(port: int, host: str = "0.0.0.0", *, reuse: bool) -> socket.socket:
+    """A listening socket as a server makes it; OSError if the port is taken."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        made.bind((host, port))
+        made.listen()
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def free_range(width: int) -> tuple[int, int]:
+    """A range of ports that were all free a moment ago, and that no other test is given."""
+    for _ in range(100):
+        low = following(width)
+        try:
+            hold("", width, within=(low, low + width - 1)).close()
+        except ConfigError:
+            continue
+        return low, low + width - 1
+    raise AssertionError("no free ports")

@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from elastic.store.embedded import find_etcd
 from tests.cluster import hosts
 from tests.process.jobs import Job
 from tests.process.nodes import Node
+from tests.process.puppets import Worker
 from tests.store.servers import Server
 
 IP = shutil.which("ip") or "/sbin/ip"
@@ -88,3 +89,31 @@ async def ground(folder: Path) -> AsyncIterator[Ground]:
         with tempfile.TemporaryDirectory(prefix="el-") as meeting:
             async with Job(etcd, folder, Path(meeting) / "socket").open() as job:
                 yield Ground(cluster, job)
+
+
+GROWING = ("--grow_every", "0.1")
+
+
+def story(told: Callable[[Ground], Awaitable[None]]) -> Callable[[Path], None]:
+    """Make a test of a story."""
+
+    def test(tmp_path: Path) -> None:
+        async def play() -> None:
+            async with ground(tmp_path) as made:
+                await told(made)
+
+        asyncio.run(play())
+
+    test.__name__, test.__doc__ = told.__name__, told.__doc__
+    return test
+
+
+def said(nodes: list[Node], text: str) -> list[str]:
+    return [line for node in nodes for line in node.lines if text in line]
+
+
+async def goes_on(world: list[Worker]) -> None:
+    """Every worker of this world is there and obeys."""
+    for worker in world:
+        await worker.obeys("print", "on")
+    assert not any(worker.ended for worker in world)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.cluster import hosts
-from tests.cluster.ground import Ground
-from tests.cluster.test_hosts_walls import GROWING, goes_on, said, story
+from tests.cluster.ground import GROWING, Ground, goes_on, said, story
 from tests.process.jobs import CALM_TTL_S
 from tests.process.nodes import Node
 from tests.process.puppets import Worker

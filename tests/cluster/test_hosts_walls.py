@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from signal import SIGKILL
 
 import pytest
 
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from tests.cluster import hosts
-from tests.cluster.ground import Ground, ground
-from tests.process.jobs import CALM_TTL_S, QUICK_TTL_S
-from tests.process.nodes import Node
-from tests.process.puppets import Worker
-from tests.process.test_job_links import LONG_TTL_S
+from tests.cluster.ground import GROWING, Ground, goes_on, said, story
+from tests.process.jobs import CALM_TTL_S, LONG_TTL_S, QUICK_TTL_S
 
 REASON = hosts.missing()
 pytestmark = [
@@ -25,34 +20,8 @@ pytestmark = [
     pytest.mark.skipif(bool(REASON) and "ELASTIC_HOSTS_REQUIRED" not in os.environ, reason=REASON or "hosts are here"),
 ]
 
-GROWING = ("--grow_every", "0.1")
 THREE = ("--np", "3", *GROWING)
 FALSE_ALARM = "(its process is gone)"
-
-
-def story(told: Callable[[Ground], Awaitable[None]]) -> Callable[[Path], None]:
-    """Make a test of a story."""
-
-    def test(tmp_path: Path) -> None:
-        async def play() -> None:
-            async with ground(tmp_path) as made:
-                await told(made)
-
-        asyncio.run(play())
-
-    test.__name__, test.__doc__ = told.__name__, told.__doc__
-    return test
-
-
-def said(nodes: list[Node], text: str) -> list[str]:
-    return [line for node in nodes for line in node.lines if text in line]
-
-
-async def goes_on(world: list[Worker]) -> None:
-    """Every worker of this world is there and obeys."""
-    for worker in world:
-        await worker.obeys("print", "on")
-    assert not any(worker.ended for worker in world)
 
 
 @story

@@ -29,8 +29,8 @@ from launcher.wire.inspect import (
 from launcher.wire.links import LinkError
 from tests.fuzz.links import rounds, run, tcp_pair
 from tests.fuzz.target import Target
-from tests.unit.test_askwire import snapshot
-from tests.unit.test_lastlogs import start
+from tests.support.inspect_documents import snapshot
+from tests.support.start_logs import start
 
 NODE = NodeStatus(m_id=0, node="a-1", host="a", ranks=(0,), state=NodeState.RUNNING)
 

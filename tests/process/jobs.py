@@ -275,3 +275,25 @@ def _named(test: Callable[[Stage], None], told: Callable[[Job], Awaitable[None]]
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(test, name, getattr(told, name))
     return test
+
+
+LONG_TTL_S = 600
+
+
+async def three_nodes(job: Job, *flags: str) -> list[Node]:
+    """A world of three, whose leases tell nothing."""
+    return [await job.node("--np", "3", *flags, ttl_s=LONG_TTL_S) for _ in range(3)]
+
+
+async def workers_by_role(job: Job, *wanted: str, generation: int = 1) -> dict[str, Worker]:
+    """Wait until these processes run: "server 0", "worker 1"."""
+
+    def look() -> dict[str, Worker] | None:
+        found = {
+            f"{worker.env['ELASTIC_ROLE']} {worker.env['ELASTIC_INDEX']}": worker
+            for worker in job.workers
+            if not worker.ended and worker.generation == generation
+        }
+        return found if set(wanted) <= set(found) else None
+
+    return await job.told.until(look, f"{', '.join(wanted)} run")

@@ -134,3 +134,9 @@ def _is_busy(pid: int) -> bool:
     with contextlib.suppress(OSError):  # It has ended.
         return "pipe" not in Path(f"/proc/{pid}/wchan").read_text()
     return False
+
+
+def endpoints(node: Node, name: str = "endpoints.log") -> list[str]:
+    first, *others = node.text(name).splitlines()
+    assert first == "PADDLE_TRAINER_ENDPOINTS:"
+    return others

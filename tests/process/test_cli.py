@@ -14,7 +14,7 @@ import pytest
 
 from launcher import cli
 from launcher.config import argv as commandline
-from tests.unit.test_cards import LISTED, smi
+from tests.support.nvidia_smi import LISTED, smi
 
 SERVER = ("--elastic_server", "203.0.113.77:2379", "--job_id", "j1", "--host", "203.0.113.7")
 LIMIT_S = 30.0

@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from contextlib import aclosing
 from pathlib import Path
 from signal import SIGINT
@@ -23,27 +22,8 @@ from launcher.history.job_report import JobReport
 from launcher.job.summary import read_report
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import Job, story, story_with_its_own_etcd
-from tests.process.puppets import Worker
-
-CTL = (sys.executable, "-m", "launcher.ctl")
-
-
-async def ctl(job: Job, command: str, *flags: str) -> tuple[int, str, str]:
-    """`elastic-ctl COMMAND` of this job, run to its end: exit code, stdout, stderr."""
-    process = await started(job, command, *flags)
-    out, err = await asyncio.wait_for(process.communicate(), LIMIT_S)
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
-
-
-async def started(job: Job, command: str, *flags: str) -> asyncio.subprocess.Process:
-    named = () if command == "list" else ("--job_id", job.job_id)
-    return await asyncio.create_subprocess_exec(
-        *(*CTL, command, "--elastic_server", job.etcd.endpoint, *named, *flags),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+from tests.support.ctl_commands import CTL, ctl, started
+from tests.support.worker_messages import reports_steps
 
 
 async def lines_until(stream: asyncio.StreamReader | None, word: str) -> list[str]:
@@ -55,12 +35,6 @@ async def lines_until(stream: asyncio.StreamReader | None, word: str) -> list[st
         assert line, f"it ended without {word!r}: {found}"
         found.append(line.decode().rstrip("\n"))
     return found[1:]
-
-
-async def reports(worker: Worker, *steps: int) -> None:
-    for step in steps:
-        said = {"type": "progress", "step": step, "world": 1, "metrics": {"loss": 1 / step, "lr": 0.5}, "at": 0.0}
-        await worker.obeys("say", said)
 
 
 async def told(job: Job) -> tuple[JobReport, list[tuple[int, int]]]:
@@ -95,7 +69,7 @@ async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_fo
     for _ in range(2):
         await job.node("--np", "2")
     world = await job.world(1, 2)
-    await reports(world[0], 1, 2)
+    await reports_steps(world[0], 1, 2)
     following = await started(job, "events", "--follow")
     await lines_until(following.stdout, "generation 1 start: ")
     following.terminate()
@@ -103,7 +77,7 @@ async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_fo
     await has_a_course(job)
     await job.node_of(world[0]).killed()
     (worker,) = await job.world(2, 1)
-    await reports(worker, 2, 3)
+    await reports_steps(worker, 2, 3)
     code, out, err = await ctl(job, "forget", "--yes")
     assert (code, out) == (1, "")
     assert f"1 member ({worker.node}), so nothing was deleted; stop it first" in err
@@ -156,7 +130,7 @@ async def test_who_follows_sees_all_to_the_verdict_also_when_etcd_was_away(job: 
     await lines_until(following.stderr, "etcd does not answer (")
     await asyncio.to_thread(job.etcd.start)
     await lines_until(following.stderr, "elastic-ctl: etcd answers again")
-    await reports(worker, 1, 2, 3)
+    await reports_steps(worker, 1, 2, 3)
     assert " start: " in (await lines_until(following.stdout, "generation 1 start"))[0]
     await worker.obeys("complain", "ValueError: no data")
     await worker.exits(3)

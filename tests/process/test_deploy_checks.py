@@ -12,9 +12,9 @@ from typing import Final
 import pytest
 import yaml
 
+from tests.support.deploy_files import cloud_files
 from tests.unit import kustomize
 from tests.unit.kustomize import KUBERNETES, ROOT
-from tests.unit.test_deploy_cloud import files
 
 DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
@@ -35,7 +35,7 @@ def test_shellcheck_finds_nothing_in_a_script(script: Path) -> None:
 
 
 def test_shellcheck_finds_nothing_in_what_cloud_init_writes_on_a_machine(tmp_path: Path) -> None:
-    (text,) = [text for path, text in files("aws", tmp_path).items() if path.endswith(".sh")]
+    (text,) = [text for path, text in cloud_files("aws", tmp_path).items() if path.endswith(".sh")]
     (script := tmp_path / "setup.sh").write_text(text)
     accepted(BIN / "shellcheck", "--shell=bash", script)
 
@@ -57,7 +57,9 @@ def written(unit: str, folder: Path) -> Path:
     if unit == "cloud":
         system, unit = "/etc/systemd/system/", "elastic-launch.service"
         texts = {
-            path.removeprefix(system): text for path, text in files("aws", folder).items() if path.startswith(system)
+            path.removeprefix(system): text
+            for path, text in cloud_files("aws", folder).items()
+            if path.startswith(system)
         }
         assert texts.keys() == {unit, f"{unit}.d/cloud.conf"}
     else:

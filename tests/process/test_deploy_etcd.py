@@ -14,8 +14,8 @@ import yaml
 
 from elastic.store.embedded import guarded
 from tests.store.servers import binary_of, free_ports, wait_until_answers
+from tests.support.deploy_files import environment_file, systemd_unit
 from tests.unit.kustomize import ROOT
-from tests.unit.test_deploy_files import environment_file, unit
 
 CLOUD = ROOT / "deploy" / "cloud" / "etcd.yaml"
 
@@ -45,7 +45,7 @@ def listening(command: list[str], environ: dict[str, str], folder: Path, port: i
 
 
 def test_the_etcd_of_the_systemd_unit_has_no_port_but_that_of_its_clients(binary: str, tmp_path: Path) -> None:
-    service, (port,) = unit("etcd.service"), free_ports(1)
+    service, (port,) = systemd_unit("etcd.service"), free_ports(1)
     environ = dict.fromkeys(environment_file("etcd.env"), f"http://127.0.0.1:{port}")
     assert environ.keys() == {"ETCD_LISTEN_CLIENT_URLS", "ETCD_ADVERTISE_CLIENT_URLS"}
     assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"

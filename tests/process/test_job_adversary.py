@@ -18,9 +18,8 @@ import psutil
 import pytest
 
 from launcher.agent.node_id import MARK
-from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.process.jobs import LONG_TTL_S, QUICK_TTL_S, Job, story, three_nodes
 from tests.process.nodes import Node
-from tests.process.test_job_links import LONG_TTL_S, three
 
 HELD = 150
 """Connections that say nothing, at each port. The door keeps 64 of them."""
@@ -78,7 +77,7 @@ async def flooded(port: int) -> AsyncIterator[None]:
 
 @story
 async def test_a_death_in_a_flood_of_connections_is_noticed_by_the_link(job: Job) -> None:
-    nodes = await three(job)
+    nodes = await three_nodes(job)
     world = await job.world(1, 3)
     dead = job.node_of(world[2])
     async with contextlib.AsyncExitStack() as stack:
@@ -90,7 +89,7 @@ async def test_a_death_in_a_flood_of_connections_is_noticed_by_the_link(job: Job
 
 @story
 async def test_the_death_of_the_first_in_a_flood_of_connections_is_noticed_by_the_link(job: Job) -> None:
-    nodes = await three(job)
+    nodes = await three_nodes(job)
     world = await job.world(1, 3)
     async with contextlib.AsyncExitStack() as stack:
         for node in nodes:

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from tests.process.jobs import Job, story
 from tests.process.puppets import Worker
-
-VISIBLE = "0,1,2,3"
-
-
-def four_cards(folder: Path) -> dict[str, str]:
-    """What makes a machine with four cards of this one."""
-    program = folder / "bin" / "nvidia-smi"
-    program.parent.mkdir(exist_ok=True)
-    lines = "\n".join(f"echo 'GPU {number}: NVIDIA X (UUID: GPU-{number}aaa-bbb)'" for number in range(4))
-    program.write_text(f"#!/bin/sh\n{lines}\n")
-    program.chmod(0o755)
-    return {"PATH": f"{program.parent}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": VISIBLE}
+from tests.support.nvidia_smi import VISIBLE, four_cards
 
 
 def seen(world: list[Worker]) -> list[tuple[str, str, str]]:

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import os
 from signal import SIGCONT, SIGSTOP
-from typing import Any
 
 from tests.process.jobs import Job, story
-from tests.process.puppets import Worker
-
-
-async def reports(worker: Worker, step: int) -> None:
-    """The worker has made a step."""
-    await worker.obeys("say", {"type": "progress", "step": step, "world": 2, "metrics": {"loss": 0.5}})
-
-
-async def says(worker: Worker, kind: str, **fields: Any) -> None:
-    await worker.obeys("say", {"type": kind, **fields})
+from tests.support.worker_messages import reports, says
 
 
 @story

@@ -7,19 +7,9 @@ import socket
 from signal import SIGTERM
 
 from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.nodes import Node
-from tests.process.test_job_world import endpoints
+from tests.process.nodes import endpoints
 from tests.store.servers import free_ports
-
-FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
-SWAPPED = f"{SECOND},{FIRST}"
-"""A list whose first host is not the one that serves."""
-
-
-async def static(job: Job, host: str, port: int, *flags: str, ips: str = SWAPPED, ttl_s: int = 10) -> Node:
-    """A node of a list of hosts without a server."""
-    return await job.node(*("--ips", ips, "--host", host, "--serve_port", str(port)), *flags, server=False, ttl_s=ttl_s)
-
+from tests.support.host_lists import FIRST, SECOND, SWAPPED, THIRD, static
 
 # --- with a server ------------------------------------------------------------------------------------------------
 

@@ -11,11 +11,8 @@ from collections.abc import AsyncIterator
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from tests.process.ghosts import Ghost, read_everything
-from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.process.jobs import LONG_TTL_S, QUICK_TTL_S, Job, story, three_nodes
 from tests.process.leases import leases_end
-from tests.process.nodes import Node
-
-LONG_TTL_S = 600
 
 
 class Cable:
@@ -71,14 +68,9 @@ class Cable:
         writer.close()
 
 
-async def three(job: Job, *flags: str) -> list[Node]:
-    """A world of three, whose leases tell nothing."""
-    return [await job.node("--np", "3", *flags, ttl_s=LONG_TTL_S) for _ in range(3)]
-
-
 @story
 async def test_a_killed_node_is_noticed_long_before_its_lease_ends(job: Job) -> None:
-    nodes = await three(job)
+    nodes = await three_nodes(job)
     world = await job.world(1, 3)
     dead = job.node_of(world[1])
     await dead.killed()
@@ -109,7 +101,7 @@ async def test_a_proven_death_whose_lease_could_not_be_ended_at_once_keeps_no_ga
 
 @story
 async def test_the_first_nodes_death_is_noticed_by_the_next_in_line_in_the_same_way(job: Job) -> None:
-    await three(job)
+    await three_nodes(job)
     world = await job.world(1, 3)
     await job.node_of(world[0]).killed()
     again = await job.world(2, 2)
@@ -118,7 +110,7 @@ async def test_the_first_nodes_death_is_noticed_by_the_next_in_line_in_the_same_
 
 @story
 async def test_the_first_two_killed_at_once_are_both_noticed_by_the_third(job: Job) -> None:
-    await three(job)
+    await three_nodes(job)
     world = await job.world(1, 3)
     for worker in world[:2]:
         job.node_of(worker).signal(SIGKILL)
@@ -142,7 +134,7 @@ async def test_an_agent_that_dies_alone_is_replaced_by_a_spare_and_its_worker_is
 @story
 async def test_a_worker_that_loses_its_peer_is_not_blamed_for_it(job: Job) -> None:
     """Its failure and the end of the link come in the same moment, in any order."""
-    nodes = await three(job)
+    nodes = await three_nodes(job)
     world = await job.world(1, 3)
     dead = job.node_of(world[2])
     world[1].order("complain", "RuntimeError: Connection closed by peer [127.0.0.1]:1234")
@@ -155,7 +147,7 @@ async def test_a_worker_that_loses_its_peer_is_not_blamed_for_it(job: Job) -> No
 
 @story
 async def test_an_agent_that_stands_still_is_not_dead(job: Job) -> None:
-    nodes = await three(job)
+    nodes = await three_nodes(job)
     world = await job.world(1, 3)
     frozen = job.node_of(world[1])
     frozen.signal(SIGSTOP)
@@ -255,7 +247,7 @@ async def test_a_reader_of_the_keys_cannot_prolong_the_right_to_run_of_a_node(jo
 
 @story
 async def test_links_of_nodes_that_do_not_exist_are_closed_and_cost_the_job_nothing(job: Job) -> None:
-    nodes = await three(job)
+    nodes = await three_nodes(job)
     world = await job.world(1, 3)
     view = await read_everything(job)
     ghosts = [await Ghost.linked(view, node, f"10.9.8.7-ghost{number}") for node in nodes for number in range(100)]

@@ -10,7 +10,7 @@ from signal import SIGINT, SIGTERM
 import psutil
 
 from tests.process.jobs import Job, story
-from tests.process.test_job_orders import ctl
+from tests.support.ctl_commands import ran_ctl
 
 
 @story
@@ -87,7 +87,7 @@ async def test_one_ctrl_c_ends_all_local_nodes_in_order(job: Job) -> None:
 async def test_a_drained_node_does_not_say_that_the_job_has_ended(job: Job) -> None:
     parent = await job.node("--local_nodes", "2")
     await job.world(1, 2)
-    assert (await ctl(job, "drain", "0")).code == 0
+    assert (await ran_ctl(job, "drain", "0")).code == 0
     await job.newest_world(1)
     parent.signal(SIGTERM)
     assert await parent.exits() == 143
@@ -97,7 +97,7 @@ async def test_a_drained_node_does_not_say_that_the_job_has_ended(job: Job) -> N
 async def test_where_all_local_nodes_were_drained_nothing_is_wrong(job: Job) -> None:
     parent = await job.node("--local_nodes", "2")
     await job.world(1, 2)
-    assert (await ctl(job, "drain", "0", "1")).code == 0
+    assert (await ran_ctl(job, "drain", "0", "1")).code == 0
     assert await parent.exits() == 0
 
 

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from signal import SIGKILL, SIGTERM
-from typing import NamedTuple
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Put
 from elastic.store.etcd import EtcdStore
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.test_job_planned import listens
-
-
-class Ran(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-async def ctl(job: Job, *words: str, name: str = "me") -> Ran:
-    """Run `elastic-ctl` on this job, to its end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "launcher.ctl", words[0], *words[1:]),
-        *("--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
-        env={**os.environ, "LOGNAME": name},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return Ran(process.returncode or 0, out.decode(), err.decode())
+from tests.support.ctl_commands import ran_ctl
+from tests.support.worker_messages import listens
 
 
 async def put(job: Job, key: str, value: bytes) -> None:
@@ -48,7 +24,7 @@ async def put(job: Job, key: str, value: bytes) -> None:
 
 
 async def events(job: Job) -> str:
-    return (await ctl(job, "events")).out
+    return (await ran_ctl(job, "events")).out
 
 
 @story
@@ -57,12 +33,12 @@ async def test_scale_takes_in_a_spare_and_makes_one_again(job: Job) -> None:
         await job.node("--np", "1:1", "--grow_every", "0")
     await job.world(1, 1)
     await job.told.until(lambda: any("spare: " in line for node in job.nodes for line in node.lines), "a spare")
-    ran = await ctl(job, "scale", "--np", "1:2")
+    ran = await ran_ctl(job, "scale", "--np", "1:2")
     said = f"{job.job_id}: --np 1 becomes 1:2; 1 node runs: 1 that waits will be taken in\n"
     assert ran == (0, said, "")
     await job.newest_world(2)
-    assert (await ctl(job, "scale", "--np", "1:2")).out == f"{job.job_id}: --np is 1:2 already\n"
-    ran = await ctl(job, "scale", "--np", "1")
+    assert (await ran_ctl(job, "scale", "--np", "1:2")).out == f"{job.job_id}: --np is 1:2 already\n"
+    ran = await ran_ctl(job, "scale", "--np", "1")
     assert ran.out.endswith("2 nodes run: 1 of them will leave the world and wait as a spare\n")
     await job.newest_world(1)
     assert "order: elastic-ctl scale: --np 1:2 becomes 1" in await events(job)
@@ -78,7 +54,7 @@ async def test_a_drained_node_saves_leaves_with_exit_code_0_and_the_others_go_on
         await listens(worker)
         worker.order("leave", 143)
     leaving = job.node_of(old[0])
-    ran = await ctl(job, "drain", "0")
+    ran = await ran_ctl(job, "drain", "0")
     assert (ran.code, ran.err) == (0, "")
     first, *later = ran.out.splitlines()
     assert first == f"{job.job_id}: {leaving.id} is told to leave"
@@ -88,7 +64,7 @@ async def test_a_drained_node_saves_leaves_with_exit_code_0_and_the_others_go_on
     (worker,) = await job.newest_world(1)
     assert worker.node == old[1].node
     assert "SignalInfo" not in leaving.text("workerlog.0")
-    ran = await ctl(job, "drain", leaving.id)
+    ran = await ran_ctl(job, "drain", leaving.id)
     assert ran.code == 2
     assert f"'{leaving.id}' is no node, M_id or host of this job; its nodes: {old[1].node}" in ran.err
 
@@ -102,7 +78,7 @@ async def test_a_drain_with_a_deadline_ends_workers_that_take_longer(job: Job) -
         await worker.obeys("ignore", SIGTERM)
         await listens(worker)
     leaving = job.node_of(old[1])
-    ran = await ctl(job, "drain", leaving.id, "--deadline", "4")
+    ran = await ran_ctl(job, "drain", leaving.id, "--deadline", "4")
     assert ran.code == 0
     assert await leaving.exits() == 0
     await leaving.says(r"no time is left \(.*elastic-ctl drain by me@.*\): ending this node's workers")
@@ -116,7 +92,7 @@ async def test_stop_lets_the_workers_save_and_ends_every_agent_with_0(job: Job) 
         await worker.obeys("ignore", SIGTERM)
         await listens(worker)
         worker.order("leave", 143)
-    ran = await ctl(job, "stop")
+    ran = await ran_ctl(job, "stop")
     assert (ran.code, ran.err) == (0, "")
     first, last = ran.out.splitlines()
     assert first == f"{job.job_id}: 2 nodes will save, stop their workers and end"
@@ -129,10 +105,10 @@ async def test_stop_lets_the_workers_save_and_ends_every_agent_with_0(job: Job) 
     late = await job.node("--np", "2")
     assert await late.exits() == 0
     assert any("was stopped" in line for line in late.lines)
-    ran = await ctl(job, "scale", "--np", "3")
+    ran = await ran_ctl(job, "scale", "--np", "3")
     assert ran.code == 1
     assert "was stopped" in ran.err
-    assert (await ctl(job, "stop")).code == 0
+    assert (await ran_ctl(job, "stop")).code == 0
 
 
 @story
@@ -142,9 +118,9 @@ async def test_stop_now_ends_workers_that_would_take_long_to_save(job: Job) -> N
     for worker in await job.world(1, 2):
         await worker.obeys("ignore", SIGTERM)
         await listens(worker)
-    assert (await ctl(job, "stop", "--no_wait")).code == 0
+    assert (await ran_ctl(job, "stop", "--no_wait")).code == 0
     await job.nodes[0].says("elastic-ctl stop by me@.*: stopping this node's workers")
-    first, last = (await ctl(job, "stop", "--now")).out.splitlines()
+    first, last = (await ran_ctl(job, "stop", "--now")).out.splitlines()
     assert first == f"{job.job_id} is stopped; 2 nodes end at once"
     assert "was stopped just now (run 1, generation 2): elastic-ctl stop --now by me@" in last
     assert [await node.exits() for node in job.nodes] == [0, 0]
@@ -154,7 +130,7 @@ async def test_stop_now_ends_workers_that_would_take_long_to_save(job: Job) -> N
 async def test_a_stopped_job_runs_again_with_rerun(job: Job) -> None:
     node = await job.node("--np", "1")
     await job.world(1, 1)
-    assert (await ctl(job, "stop", "--now")).code == 0
+    assert (await ran_ctl(job, "stop", "--now")).code == 0
     await node.exits()
     await job.node("--np", "1", "--rerun")
     (worker,) = await job.newest_world(1)
@@ -168,7 +144,7 @@ async def test_stop_writes_the_verdict_where_all_agents_die_meanwhile(job: Job) 
     (worker,) = await job.world(1, 1)
     await worker.obeys("ignore", SIGTERM)
     await listens(worker)
-    stopping = asyncio.create_task(ctl(job, "stop"))
+    stopping = asyncio.create_task(ran_ctl(job, "stop"))
     await node.says("elastic-ctl stop by me@.*: stopping this node's workers")
     node.signal(SIGKILL)
     ran = await stopping
@@ -185,10 +161,10 @@ async def test_a_job_whose_spec_somebody_damaged_can_be_stopped_at_once(job: Job
     await job.world(1, 1)
     key = JobKeys(job.job_id).spec
     await put(job, key, b"{bad")
-    ran = await ctl(job, "stop")
+    ran = await ran_ctl(job, "stop")
     assert ran.code == 1
     assert f"{key} cannot be read, so nobody could save" in ran.err
-    ran = await ctl(job, "stop", "--now")
+    ran = await ran_ctl(job, "stop", "--now")
     assert (ran.code, ran.err) == (0, "")
     assert "was stopped just now (run 1, generation 1): elastic-ctl stop --now by me@" in ran.out
     assert await node.exits() == 0
@@ -200,7 +176,7 @@ async def test_a_save_goes_on_although_the_lease_of_its_node_ends_early(job: Job
     (worker,) = await job.world(1, 1)
     await worker.obeys("ignore", SIGTERM)
     await listens(worker)
-    stopping = asyncio.create_task(ctl(job, "stop"))
+    stopping = asyncio.create_task(ran_ctl(job, "stop"))
     await node.says("elastic-ctl stop by me@.*: stopping this node's workers")
     store = EtcdStore((job.etcd.endpoint,))
     try:
@@ -226,7 +202,7 @@ async def test_a_save_goes_on_although_the_lease_of_its_node_ends_early(job: Job
 async def test_an_order_by_a_name_without_end_is_carried_out(job: Job) -> None:
     node = await job.node("--np", "1")
     await job.world(1, 1)
-    ran = await ctl(job, "stop", "--now", name="x" * 400)
+    ran = await ran_ctl(job, "stop", "--now", name="x" * 400)
     assert (ran.code, ran.err) == (0, "")
     assert await node.exits() == 0
     assert f"stop --now by {'x' * 64}@" in ran.out

@@ -8,16 +8,9 @@ from pathlib import Path
 from signal import SIGKILL, SIGSTOP, SIGTERM
 
 from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.puppets import Worker
+from tests.support.worker_messages import listens
 
 GROWING = ("--np", "1:3", "--grow_every", "0")
-
-
-async def listens(worker: Worker, *, committed: bool = True) -> None:
-    """The worker uses our library: it commits its steps."""
-    await worker.obeys("say", {"type": "listening"})
-    if committed:
-        await worker.obeys("say", {"type": "committed"})
 
 
 @story

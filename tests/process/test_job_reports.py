@@ -10,24 +10,12 @@ from elastic.core.keys import JobKeys
 from elastic.store.etcd import EtcdStore
 from launcher.job.history import read_history
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
+from tests.support.failure_texts import SIGNAL_INFO, TRACEBACK, abort
 
 LOST_PEER = (
     "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:43655. "
     "This is typically caused by a remote worker crashing."
 )
-TRACEBACK = (
-    'Traceback (most recent call last):\n  File "train.py", line 12\n    raise\nOSError: [Errno 5] Input/output error'
-)
-SIGNAL_INFO = re.compile(
-    r"\[SignalInfo: \*\*\* SIGTERM \(@0x([0-9a-f]+)\) received by PID (\d+) \(TID 0x[0-9a-f]+\) from PID (\d+) \*\*\*\]"
-)
-
-
-def abort(world_size: int, ranks: str) -> str:
-    return (
-        f"ABORT!!! Out of all {world_size} trainers, the trainer process with rank=[{ranks}] was aborted. "
-        "Please check its log."
-    )
 
 
 @story

@@ -8,25 +8,11 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
-from tests.process.jobs import Job, story
+from tests.process.jobs import Job, story, workers_by_role
 from tests.process.puppets import Worker
 from tests.store.servers import free_ports
 
 FLAGS = ("--np", "2", "--server_num", "1", "--worker_num", "1", "--lease_ttl", "2")
-
-
-async def roles(job: Job, *wanted: str, generation: int = 1) -> dict[str, Worker]:
-    """Wait until these processes run: "server 0", "worker 1"."""
-
-    def look() -> dict[str, Worker] | None:
-        found = {
-            f"{worker.env['ELASTIC_ROLE']} {worker.env['ELASTIC_INDEX']}": worker
-            for worker in job.workers
-            if not worker.ended and worker.generation == generation
-        }
-        return found if set(wanted) <= set(found) else None
-
-    return await job.told.until(look, f"{', '.join(wanted)} run")
 
 
 def roster(worker: Worker) -> dict[str, Any]:
@@ -40,7 +26,7 @@ async def test_the_job_is_completed_when_the_workers_are_done_and_the_launcher_e
     await first.says("waiting for 2 more")
     second = await job.node(*FLAGS)
     third = await job.node(*FLAGS)
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     assert world["server 0"].node == first.id
     for name in ("worker 0", "worker 1"):
         assert world[name].env["PADDLE_PSERVERS_IP_PORT_LIST"] == world["server 0"].env["PADDLE_CURRENT_ENDPOINT"]
@@ -54,14 +40,14 @@ async def test_the_job_is_completed_when_the_workers_are_done_and_the_launcher_e
 async def test_a_lost_worker_stops_nobody_and_a_new_node_joins_without_a_restart(job: Job) -> None:
     for _ in range(3):
         await job.node(*FLAGS)
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     lost = job.node_of(world["worker 1"])
     await lost.killed()
     kept = job.node_of(world["worker 0"])
     await kept.says(r"revision 1 of the roster: .* \(worker 1\) was lost")
     fresh = await job.node(*FLAGS)
     await fresh.says("this one has worker 1")
-    after = await roles(job, "server 0", "worker 0")
+    after = await workers_by_role(job, "server 0", "worker 0")
     assert (after["server 0"].pid, after["worker 0"].pid) == (world["server 0"].pid, world["worker 0"].pid)
     newest = await job.told.until(
         lambda: next((worker for worker in job.workers if worker.node == fresh.id), None), "the new node's worker runs"
@@ -79,10 +65,10 @@ async def test_a_lost_worker_stops_nobody_and_a_new_node_joins_without_a_restart
 async def test_a_lost_server_comes_back_on_a_spare_and_the_workers_learn_where(job: Job) -> None:
     for _ in range(4):
         await job.node(*FLAGS)
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     serving = job.node_of(world["server 0"])
     await serving.killed()
-    again = (await roles(job, "server 0"))["server 0"]
+    again = (await workers_by_role(job, "server 0"))["server 0"]
     assert again.node != serving.id
     worker = world["worker 0"]
     node = job.node_of(worker)
@@ -98,7 +84,7 @@ async def test_a_lost_server_comes_back_on_a_spare_and_the_workers_learn_where(j
 @story
 async def test_a_failed_worker_starts_again_alone_and_the_budget_pays(job: Job) -> None:
     nodes = [await job.node(*FLAGS) for _ in range(3)]
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     failing = world["worker 1"]
     await failing.exits(3)
     again = await job.told.until(
@@ -120,7 +106,7 @@ async def test_a_failed_worker_starts_again_alone_and_the_budget_pays(job: Job) 
 @story
 async def test_without_a_restart_left_a_failed_server_ends_the_job_and_is_named(job: Job) -> None:
     nodes = [await job.node(*FLAGS, "--max_restarts", "0") for _ in range(3)]
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     await world["server 0"].dies(SIGKILL)
     for node in nodes:
         await node.says(r"the job has failed: no restart is left")
@@ -131,7 +117,7 @@ async def test_without_a_restart_left_a_failed_server_ends_the_job_and_is_named(
 async def test_a_worker_node_that_drains_leaves_and_the_others_go_on(job: Job) -> None:
     for _ in range(3):
         await job.node(*FLAGS)
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     leaving = job.node_of(world["worker 0"])
     leaving.signal(SIGTERM)
     assert await leaving.exits() == 128 + SIGTERM
@@ -145,13 +131,13 @@ async def test_a_worker_node_that_drains_leaves_and_the_others_go_on(job: Job) -
 @story
 async def test_on_one_machine_all_runs_in_one_node_and_a_failure_starts_it_again(job: Job) -> None:
     node = await job.node("--server_num", "2", "--worker_num", "2")
-    world = await roles(job, "server 0", "server 1", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "server 1", "worker 0", "worker 1")
     await world["worker 0"].exits(7)
     again = await job.told.until(
         lambda: next((w for w in job.workers if w.env["ELASTIC_INDEX"] == "0" and not w.ended), None), "a new start"
     )
     assert again.generation == 1
-    world = await roles(job, "server 0", "server 1", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "server 1", "worker 0", "worker 1")
     for name in ("worker 0", "worker 1"):
         await world[name].exits(0)
     assert await node.exits() == 0
@@ -162,7 +148,7 @@ async def test_on_one_machine_all_runs_in_one_node_and_a_failure_starts_it_again
 @story
 async def test_a_nursery_that_dies_costs_its_node_one_start_and_disturbs_no_other(job: Job) -> None:
     nodes = [await job.node(*FLAGS) for _ in range(3)]
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     hit = job.node_of(world["worker 0"])
     os.kill(hit.nursery(), SIGKILL)
     again = await job.told.until(
@@ -184,12 +170,12 @@ async def test_with_np_the_host_that_servers_names_serves_at_its_port_and_comes_
     await nodes[0].says(r"waiting for server 0 on 127\.0\.0\.2$")
     serving = await job.node(*flags, "--host", "127.0.0.2")
     nodes.append(await job.node(*flags, "--host", "127.0.0.3"))
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     assert world["server 0"].node == serving.id
     assert world["server 0"].env["PADDLE_CURRENT_ENDPOINT"] == endpoint
     await serving.killed()
     again = await job.node(*flags, "--host", "127.0.0.2")
-    server = (await roles(job, "server 0"))["server 0"]
+    server = (await workers_by_role(job, "server 0"))["server 0"]
     assert (server.node, server.env["PADDLE_CURRENT_ENDPOINT"]) == (again.id, endpoint)
     for name in ("worker 0", "worker 1"):
         assert not world[name].ended

@@ -14,7 +14,7 @@ from signal import SIGINT, SIGSTOP
 from tests.process import lighttorch
 from tests.process.happenings import LIMIT_S
 from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.test_job_hang import reports, says
+from tests.support.worker_messages import reports, says
 
 PLAIN = """
 import time

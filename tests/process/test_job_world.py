@@ -7,14 +7,8 @@ from signal import SIGTERM
 
 from launcher.agent.node_id import MARK
 from tests.process.jobs import Job, story
-from tests.process.nodes import Node
+from tests.process.nodes import endpoints
 from tests.process.puppets import Worker
-
-
-def endpoints(node: Node, name: str = "endpoints.log") -> list[str]:
-    first, *others = node.text(name).splitlines()
-    assert first == "PADDLE_TRAINER_ENDPOINTS:"
-    return others
 
 
 def told(worker: Worker) -> str:

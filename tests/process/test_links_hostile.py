@@ -23,47 +23,7 @@ from launcher.wire.links import Bye, Greeting, Ping, Pong, Prove, VouchGranted
 from tests.process.descriptors import none_left
 from tests.process.linking import SECRET, Watching, at, listening, played, proves_nothing, watching
 from tests.process.linkpeer import JOB
-
-
-class Stranger:
-    """A connection by hand."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def line(self) -> bytes:
-        """The next line, without its end; b"" when the connection is closed."""
-        try:
-            return (await self.reader.readline()).removesuffix(b"\n")
-        except ConnectionError:
-            return b""
-
-    async def greeted(self) -> Greeting:
-        return links.read_greeting(await self.line())
-
-    def say(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def is_closed(self) -> None:
-        """Wait until the other side has closed it."""
-        while await self.line():
-            pass
-
-    async def prove(self, node: str = "w-2", secret: str = SECRET) -> Prove:
-        """Make a link; the words that did it."""
-        said = links.prove(secret, await self.greeted(), node, secrets.token_hex(16))
-        self.say(links.encode(said))
-        return said
-
-
-@contextlib.asynccontextmanager
-async def connected(agent: PeerListener) -> AsyncIterator[Stranger]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
-    try:
-        yield Stranger(reader, writer)
-    finally:
-        writer.transport.abort()
+from tests.support.link_strangers import Stranger, connected, impostor
 
 
 @contextlib.asynccontextmanager
@@ -94,26 +54,6 @@ async def is_alive(watcher: Watching) -> None:
     assert not [told for told in watcher.told if told[0] in ("up", "proof")]
     watcher.links.ask(99)
     await watcher.until("answered", 99, "n-1")
-
-
-@contextlib.asynccontextmanager
-async def impostor(first: bytes, then: bytes = b"", close: bool = True) -> AsyncIterator[int]:
-    """Something that listens and says this, and that after it was spoken to; the port."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            writer.write(first)
-            if then:
-                await reader.readline()
-                writer.write(then)
-            await (writer.drain() if close else reader.read())
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        yield int(server.sockets[0].getsockname()[1])
-    finally:
-        server.close()
 
 
 # Strangers at the door

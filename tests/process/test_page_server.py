@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -15,62 +14,18 @@ from msgspec.structs import replace
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, Put
-from elastic.core.view import StoreView, encode
-from elastic.store.memory import MemoryStore
-from elastic.store.memory_core import MemoryCore
 from launcher.job.drain import DEADLINE_MIN_S
 from launcher.job.job import NamedJob
 from launcher.job.overview import JobOverview
 from launcher.job.status import describe
 from launcher.web import api, job_feed, server
-from launcher.web.job_feed import FOLLOWED_MAX, JobFeeds
-from launcher.web.server import BROWSERS_MAX, PageServer
+from launcher.web.job_feed import FOLLOWED_MAX
+from launcher.web.server import BROWSERS_MAX
 from launcher.wire.inspect import WorkerState
 from tests.process.happenings import played
-from tests.unit.test_forget import GO, MEMBER, SPEC, WORLD
-from tests.unit.test_picturewords import window, worker
-
-TOKEN = "a-token-of-somebody"
-
-
-class Served:
-    """A page server on a store in memory, with a job that trains, and a client."""
-
-    def __init__(self, client: aiohttp.ClientSession, base: str, core: MemoryCore) -> None:
-        self.client = client
-        self.base = base
-        self.core = core
-
-    async def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
-        async with self.client.get(self.base + path, headers=headers) as answer:
-            return answer.status, dict(answer.headers), await answer.text()
-
-    async def order(self, order: object, **headers: str) -> tuple[int, dict[str, str]]:
-        sent = {"Origin": self.base, "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
-        path = f"{self.base}/api/job/j/orders"
-        async with self.client.post(path, data=json.dumps(order), headers=sent) as answer:
-            return answer.status, await answer.json()
-
-
-@asynccontextmanager
-async def serving(token: str = "", only: str = "", host: str = "127.0.0.1") -> AsyncIterator[Served]:
-    core = MemoryCore()
-    store = MemoryStore(core, time.monotonic)
-    keys = JobKeys("j", "/p")
-    documents = {"incarnation": "i", "spec": SPEC, "generation": WORLD, "go": GO}
-    core.txn((), [Put(keys.root + name, encode(document)) for name, document in documents.items()])  # type: ignore[arg-type]
-    for node in ("a", "b"):
-        core.txn((), (Put(keys.member(node), encode(MEMBER)),))
-    lives = JobFeeds(store, "/p", ("h:1",))
-    served = PageServer(lives, (store, "/p"), only, token)
-    _, port = await served.open(host, 0)
-    try:
-        async with aiohttp.ClientSession() as client:
-            yield Served(client, f"http://127.0.0.1:{port}", core)
-    finally:
-        await served.close()
-        await lives.close()
-        await store.close()
+from tests.support.inspect_documents import window, worker
+from tests.support.page_server import TOKEN, serving
+from tests.support.stored_job import MEMBER, SPEC
 
 
 @played

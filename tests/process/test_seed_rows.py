@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.process.jobs import Job, story
+from tests.ports import free_range
+from tests.process.jobs import Job, story, workers_by_role
 from tests.process.scripts import WARM, completed, run
-from tests.process.test_job_cards import four_cards
-from tests.process.test_job_reports import SIGNAL_INFO, TRACEBACK, abort
-from tests.process.test_job_roster import roles
 from tests.store.servers import free_ports
-from tests.unit.test_ports import free_range
+from tests.support.failure_texts import SIGNAL_INFO, TRACEBACK, abort
+from tests.support.nvidia_smi import four_cards
 
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 EIGHT = ",".join(map(str, range(8)))
@@ -120,7 +119,7 @@ async def test_one_machine_simulates_servers_workers_and_heterogeneous_workers_t
         *("--run_mode", "ps-heter", "--server_num", "1", "--worker_num", "1", "--heter_worker_num", "2"),
         *("--http_port", str(port)),
     )
-    world = await roles(job, "server 0", "worker 0", "heter 0", "heter 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "heter 0", "heter 1")
     told = {name: worker.env["PADDLE_TRAINING_ROLE"] for name, worker in world.items()}
     assert told == {
         "server 0": "PSERVER",
@@ -146,7 +145,7 @@ async def test_servers_sit_on_a_node_without_cards_and_workers_on_one_with_cards
     flags = ("--np", "1", "--servers", f"{FIRST}:{port}", "--worker_num", "2")
     cpu = await job.node(*flags, "--host", FIRST)
     gpu = await job.node(*flags, "--host", SECOND, environ={**four_cards(job.folder), "CUDA_VISIBLE_DEVICES": "0,1"})
-    world = await roles(job, "server 0", "worker 0", "worker 1")
+    world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     assert world["server 0"].node == cpu.id
     assert world["server 0"].env["PADDLE_CURRENT_ENDPOINT"] == f"{FIRST}:{port}"
     workers = [world["worker 0"], world["worker 1"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_seeds_teeth import FAILED, PASSED, STORIES, Mutation, Tree
+from tests.support.seed_mutations import FAILED, PASSED, STORIES, Mutation, Tree
 
 
 @pytest.mark.timeout(300)

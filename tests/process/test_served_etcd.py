@@ -24,9 +24,9 @@ from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.store_access import SECRET
 from launcher.local.auth_proxy import STRANGERS_MAX, AuthProxy
 from tests.process.jobs import Job, story
-from tests.process.test_job_ips import FIRST, SECOND, static
 from tests.sockets import tcp_listeners, unix_listeners
 from tests.store.servers import free_ports
+from tests.support.host_lists import FIRST, SECOND, static
 
 OURS = secrets.token_hex(16)
 HERE = "127.0.0.1"

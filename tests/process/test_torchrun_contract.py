@@ -9,8 +9,7 @@ import pytest
 
 from tests.process.jobs import Stage
 from tests.process.nodes import Node
-from tests.process.test_torchrun_plugin import ctl
-from tests.process.torchruns import Torchruns
+from tests.process.torchruns import Torchruns, ctl
 
 MADE = """
 import multiprocessing, os, sys, threading, time

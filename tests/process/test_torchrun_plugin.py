@@ -7,17 +7,15 @@ import errno
 import io
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from launcher.torchrun.handler import BACKEND, create_handler
 from tests.process.jobs import Stage
-from tests.process.torchruns import Torchruns, works
+from tests.process.torchruns import Torchruns, ctl, works
 
 TRAIN = """
 import os, pathlib
@@ -320,9 +318,3 @@ async def scaled(job: Torchruns, np: str) -> str:
     ran = await asyncio.to_thread(ctl, job, "scale", "--np", np)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip().removeprefix(f"{job.job_id}: ")
-
-
-def ctl(job: Torchruns, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of `elastic-ctl`."""
-    argv = ("-m", "launcher.ctl", *words, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
-    return subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=False)

@@ -16,10 +16,11 @@ from tests.process import held
 from tests.process.browsing import browser, browser_test, look, served
 from tests.process.happenings import played
 from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
-from tests.process.test_ctl_history import ctl, reports
-from tests.process.test_page_server import TOKEN, serving
-from tests.unit.test_page_sections import picture, told
-from tests.unit.test_story import FIRST
+from tests.support.ctl_commands import ctl
+from tests.support.job_reports import FIRST
+from tests.support.page_server import TOKEN, serving
+from tests.support.page_values import picture, told
+from tests.support.worker_messages import reports_steps
 
 DIGITS = ("--checkpoint_every", "20", "--print_every", "10", "--epochs", "10")
 HOSTILE = "</script><script>window.taken=1</script><img src=x onerror=taken=1> \"'&\x07\x1b[31m‮ ]]>"
@@ -132,7 +133,7 @@ async def test_text_of_a_job_stays_text_on_the_page_and_in_the_file_to_keep(job:
     (worker,) = await job.world(1, 1)
     await worker.obeys("print", HOSTILE)
     await worker.obeys("complain", HOSTILE)
-    await reports(worker, 1, 2)
+    await reports_steps(worker, 1, 2)
     async with browser() as chromium, served(job) as url:
         seen = await look(chromium, url)
         await seen.page.get_by_role("button", name="rank 0").click()
@@ -188,7 +189,7 @@ def test_a_page_for_which_there_is_no_room_says_so_and_not_that_nobody_answers(m
 async def test_a_page_outlives_an_etcd_that_goes_away_and_says_since_when(job: Job) -> None:
     await job.node("--np", "1")
     (worker,) = await job.world(1, 1)
-    await reports(worker, 1)
+    await reports_steps(worker, 1)
     async with browser() as chromium, served(job) as url:
         seen = await look(chromium, url)
         await seen.text("#state", "training")
@@ -208,7 +209,7 @@ async def test_a_page_outlives_an_etcd_that_goes_away_and_says_since_when(job: J
 async def test_the_page_has_a_name_for_everything_that_can_be_pressed_and_headings_in_their_order(job: Job) -> None:
     await job.node("--np", "1")
     (worker,) = await job.world(1, 1)
-    await reports(worker, 1, 2, 3)
+    await reports_steps(worker, 1, 2, 3)
     async with browser() as chromium, served(job) as url:
         seen = await look(chromium, url)
         await seen.text("#recoveries", "generation 1")

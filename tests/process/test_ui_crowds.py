@@ -15,7 +15,7 @@ from tests.process.browsing import browser, browser_test, look, served
 from tests.process.crowd import crowd
 from tests.process.happenings import LIMIT_S, played
 from tests.process.jobs import Job, story
-from tests.process.test_page_server import serving
+from tests.support.page_server import serving
 
 
 @story

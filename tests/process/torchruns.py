@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -124,3 +125,9 @@ def works(node: Node) -> list[tuple[int, int, int]]:
     """Rank, world size and restarts of each start of this node's worker."""
     found = [re.fullmatch(r"works (\d+) (\d+) (\d+)", line) for line in node.shown]
     return [(int(one[1]), int(one[2]), int(one[3])) for one in found if one]
+
+
+def ctl(job: Torchruns, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `elastic-ctl`."""
+    argv = ("-m", "launcher.ctl", *words, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
+    return subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=False)

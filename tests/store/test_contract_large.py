@@ -17,10 +17,10 @@ from elastic.store.etcd import EtcdStore
 from elastic.store.etcd.endpoint import MESSAGE_BYTES_MAX
 from elastic.store.etcd.paging import LISTING_BYTES_MAX
 from elastic.store.protocol import Store
-from tests.store import conftest
-from tests.store.conftest import PATIENT, Bench, EtcdBench
 from tests.store.mirrors import Watched
 from tests.store.servers import one_server
+from tests.support import store_bench
+from tests.support.store_bench import PATIENT, Bench, EtcdBench
 
 LARGE = bytes(1_450_000)
 """A little below what etcd takes in one request."""
@@ -37,7 +37,7 @@ def on(bench: Bench, story: Callable[[Store], Awaitable[None]]) -> None:
         finally:
             await store.txn((), [Delete(KeyRange.prefix(bench.prefix))])
 
-    conftest.on(bench, emptied)
+    store_bench.on(bench, emptied)
 
 
 async def put_many(store: Store, prefix: str, count: int = MANY, value: bytes = LARGE) -> None:

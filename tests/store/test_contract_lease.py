@@ -7,7 +7,7 @@ import time
 
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.store.protocol import Store
-from tests.store.conftest import Bench, on
+from tests.support.store_bench import Bench, on
 
 
 async def until_gone(store: Store, key: str, from_revision: int) -> float:

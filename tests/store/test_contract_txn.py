@@ -7,7 +7,7 @@ import pytest
 from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, ElseIf, KeyRange, Put, ReadRange
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
-from tests.store.conftest import Bench, on
+from tests.support.store_bench import Bench, on
 
 
 def test_each_writing_transaction_makes_one_revision_and_a_reading_one_none(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import pytest
 from elastic.core.kv import NOW, Delete, KeyChange, KeyRange, Put, WatchBatch
 from elastic.errors import Compacted, StoreError
 from elastic.store.protocol import Store
-from tests.store.conftest import Bench, on
+from tests.support.store_bench import Bench, on
 
 
 async def changes(watch: AsyncGenerator[WatchBatch, None], count: int) -> list[KeyChange]:

@@ -15,8 +15,8 @@ from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store, WatchExtension
-from tests.store.conftest import Bench, on
 from tests.store.mirrors import Watched
+from tests.support.store_bench import Bench, on
 
 
 class FaultyStore(MemoryStore):

@@ -15,7 +15,7 @@ from elastic.errors import StoreUnavailable
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.session import KeepaliveFailing, KeepaliveSucceeded, LeaseLost, Session, SessionEvent
-from tests.store.conftest import Bench
+from tests.support.store_bench import Bench
 
 KEY = "/elastic/j/members/a"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -37,10 +36,10 @@ from elastic.core.agent.events import (
 from elastic.core.agent.state import AgentState, Phase, Timeouts
 from elastic.core.agent.table import AgentCore
 from elastic.core.membership.decision import DecisionPolicy
-from elastic.core.model import ChangeReason, FinalStatus, JobSpec, Np, Predecessor
+from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
-from elastic.core.view import StoredDocument, StoreView
-from tests.unit.bench import IN_PHASE, Bench, vouched
+from tests.support.agent_happenings import HAPPENINGS
+from tests.unit.bench import IN_PHASE
 from tests.unit.documents import KEYS, job_views, nodes, texts, views, worker_exits
 from tests.unit.views import member, worker_exit
 
@@ -185,59 +184,6 @@ def test_a_registered_agents_core_raises_nothing_whatever_it_is_told(
     for event, pause_s in [*told, *then]:
         agent.now += pause_s
         agent.tell(event)
-
-
-def come_back(bench: Bench) -> None:
-    """The store answers again."""
-    bench.offline = False
-    bench.look()
-
-
-def lose(bench: Bench, node: str) -> None:
-    """Another node is gone."""
-    bench.shelf.delete(KEYS.member(node))
-    bench.look()
-
-
-HAPPENINGS: dict[str, Callable[[Bench], object]] = {
-    "the next world has this node": lambda bench: bench.world(newest(bench) + 1, "a b", before=ran(bench)),
-    "the next world is without this node": lambda bench: bench.world(newest(bench) + 1, "a", before=ran(bench)),
-    "this node is the first of the next world": lambda bench: bench.world(newest(bench) + 1, "b a", before=ran(bench)),
-    "go": lambda bench: bench.go(newest(bench)),
-    "a worker ends well": lambda bench: bench.exit(0),
-    "a worker fails": lambda bench: bench.exit(1),
-    "workers are gone": lambda bench: bench.gone(),
-    "SIGTERM": lambda bench: bench.drain(),
-    "the job has failed": lambda bench: bench.verdict(FinalStatus.FAILED),
-    "the registration is lost": lambda bench: bench.unregister() if bench.registered else None,
-    "the lease ends": lambda bench: bench.expire() if bench.facts.lease is not None else None,
-    "the lease is refreshed": lambda bench: bench.refreshed() if bench.facts.lease is not None else None,
-    "the store is gone": lambda bench: setattr(bench, "offline", True),
-    "the store is back": come_back,
-    "the one before is gone": lambda bench: lose(bench, "a"),
-    "others hear it": lambda bench: bench.tell(vouched(bench.now + 30, bench.facts.workers_g)),
-    "it hears the others": lambda bench: bench.tell(LinksChanged(frozenset("a"))),
-    "a second": lambda bench: bench.at(bench.now + 1),
-    "it is called when it wants": lambda bench: bench.at(max(bench.core.wake_at or 0.0, bench.now)),
-}
-
-
-def newest(bench: Bench) -> int:
-    """The number of the newest generation in the store."""
-    stored = bench.shelf.view.generation
-    return stored.value.g if stored is not None else 0
-
-
-def ran(bench: Bench) -> Predecessor | None:
-    """The world that last got its go."""
-    view = bench.shelf.view
-    if view.go is None or view.generation is None:
-        return None
-    if view.go.value.g == view.generation.value.g:
-        return Predecessor(
-            view.go.value.g, tuple(place.node for place in view.generation.value.members), ChangeReason.LOSS
-        )
-    return view.generation.value.before
 
 
 @settings(max_examples=300, deadline=None)

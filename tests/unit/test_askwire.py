@@ -26,48 +26,13 @@ from launcher.wire.inspect import (
     StacksQuestion,
     StackText,
     StatusQuestion,
-    WorkerSnapshot,
-    WorkerState,
 )
 from launcher.wire.links import Greeting, LinkError
+from tests.support.inspect_documents import snapshot
 
 SECRET = "the secret of the job"
 NONCE, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 LISTENER = Greeting("j1", "h-0001", NONCE)
-METRICS = {f"a metric with a long name {number:038d}": 1 / 3 for number in range(16)}
-
-
-def worker(index: int) -> WorkerSnapshot:
-    return WorkerSnapshot(
-        role=Role.WORKER,
-        index=index,
-        local_rank=index,
-        pid=4_000_000,
-        g=7,
-        state=WorkerState.PREPARING,
-        detail="d" * inspect.WORDS_MAX,
-        metrics=METRICS,
-        log=f"/home/me/log/workerlog.{index}",
-    )
-
-
-def snapshot(workers: int) -> NodeSnapshot:
-    return NodeSnapshot(
-        job_id="j1",
-        node="h-0001",
-        host="h",
-        version="0.1.0",
-        pid=1,
-        up_s=1.5,
-        g=7,
-        m_id=0,
-        state="running",
-        since_s=1.0,
-        lease_age_s=0.1,
-        right_s=4.0,
-        waits="",
-        workers=tuple(map(worker, range(workers))),
-    )
 
 
 # Proofs

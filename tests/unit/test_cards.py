@@ -7,29 +7,8 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.config.devices import Gpu, check_named, installed_gpus, read_list, unused_gpus, visible_gpus
-
-A, B, C = "GPU-5d5ba0d6-d33d-2b2c", "GPU-5d77e2ab-0000-1111", "GPU-c0ffee00-2222-3333"
-MIG = "MIG-c6d4f1ef-42e4-5de3"
-OTHER_MIG = "MIG-cba663e8-9bed-5b25"
-LISTED = f"""\
-GPU 0: NVIDIA A100-SXM4-40GB (UUID: {A})
-GPU 1: NVIDIA A100 (odd) name (UUID: {B})
-  MIG 1g.5gb      Device  0: (UUID: {MIG})
-  MIG 1g.5gb      Device  1: (UUID: {OTHER_MIG})
-GPU 2: NVIDIA A100-SXM4-40GB (UUID: {C})
-GPU 3: Orin (nvgpu)
-"""
-HERE = (Gpu("0", A), Gpu("1", B, (MIG, OTHER_MIG)), Gpu("2", C), Gpu("3", ""))
-
-
-def smi(folder: Path, text: str, code: int = 0) -> dict[str, str]:
-    """An environment in which nvidia-smi says this."""
-    (folder / "listed").write_text(text)
-    program = folder / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\n[ "$*" = -L ] || exit 7\n/bin/cat {folder / "listed"}\nexit {code}\n')
-    program.chmod(0o755)
-    return {"PATH": str(folder)}
+from launcher.config.devices import check_named, installed_gpus, read_list, unused_gpus, visible_gpus
+from tests.support.nvidia_smi import HERE, LISTED, MIG, OTHER_MIG, UUID_A, UUID_B, UUID_C, smi
 
 
 def refusal(*named: str, **environ: str) -> str:
@@ -68,7 +47,14 @@ def test_why_there_is_no_card_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "named",
-    [("0", "1", "2", "3"), ("3", "2"), (A, "2"), ("GPU-c0ff",), (MIG, OTHER_MIG), (f"MIG-{B}/7/0", f"MIG-{B}/8/0")],
+    [
+        ("0", "1", "2", "3"),
+        ("3", "2"),
+        (UUID_A, "2"),
+        ("GPU-c0ff",),
+        (MIG, OTHER_MIG),
+        (f"MIG-{UUID_B}/7/0", f"MIG-{UUID_B}/8/0"),
+    ],
 )
 def test_numbers_uuids_and_mig_ids_of_cards_that_are_there_may_be_named(named: tuple[str, ...]) -> None:
     check_named(named, HERE, {})
@@ -76,11 +62,11 @@ def test_numbers_uuids_and_mig_ids_of_cards_that_are_there_may_be_named(named: t
 
 def test_a_card_that_is_not_there_is_answered_with_those_that_are() -> None:
     assert refusal("0", "7") == "--gpus: there is no card 7 here; there are: 0, 1, 2, 3"
-    assert refusal("GPU-dead") == f"--gpus: there is no card GPU-dead here; there are: {A}, {B}, {C}, 3"
+    assert refusal("GPU-dead") == f"--gpus: there is no card GPU-dead here; there are: {UUID_A}, {UUID_B}, {UUID_C}, 3"
     assert refusal("MIG-dead").endswith(f"there are: {MIG}, {OTHER_MIG}")
     with pytest.raises(ConfigError, match="no card is cut into MIG devices"):
         check_named(["MIG-dead"], HERE[2:], {})
-    assert "there is no card" in refusal(f"MIG-{A[:-1]}/1/0")
+    assert "there is no card" in refusal(f"MIG-{UUID_A[:-1]}/1/0")
 
 
 def test_the_beginning_of_a_uuid_that_two_cards_share_names_neither() -> None:
@@ -88,14 +74,14 @@ def test_the_beginning_of_a_uuid_that_two_cards_share_names_neither() -> None:
     assert "GPU-5d begins the names of several cards; there are: " in refusal("GPU-5d")
 
 
-@pytest.mark.parametrize("named", [("0", A), (A, "0"), ("2", "GPU-c0ff"), ("1", "01"), (MIG, MIG[:-4])])
+@pytest.mark.parametrize("named", [("0", UUID_A), (UUID_A, "0"), ("2", "GPU-c0ff"), ("1", "01"), (MIG, MIG[:-4])])
 def test_one_card_under_two_names_is_doubled(named: tuple[str, str]) -> None:
     assert refusal(*named) == f"--gpus: {named[0]} and {named[1]} are the same card; name each card once"
 
 
-@pytest.mark.parametrize("visible", ["2,0", f"{C},0", f" 2 , {A}", "GPU-c0ff,GPU-5d5b"])
+@pytest.mark.parametrize("visible", ["2,0", f"{UUID_C},0", f" 2 , {UUID_A}", "GPU-c0ff,GPU-5d5b"])
 def test_cards_inside_cuda_visible_devices_may_be_named_by_number_or_uuid(visible: str) -> None:
-    for named in (("0", "2"), (A, C), ("2",)):
+    for named in (("0", "2"), (UUID_A, UUID_C), ("2",)):
         check_named(named, HERE, {"CUDA_VISIBLE_DEVICES": visible})
     assert f"card 1 is not in CUDA_VISIBLE_DEVICES ({visible})" in refusal("0", "1", CUDA_VISIBLE_DEVICES=visible)
 
@@ -118,5 +104,5 @@ def test_where_every_card_is_hidden_none_may_be_named() -> None:
 def test_spare_cards_are_the_visible_ones_that_nobody_uses(tmp_path: Path) -> None:
     environ = smi(tmp_path, LISTED)
     assert visible_gpus(environ) == ("0", "1", "2", "3")
-    assert unused_gpus(["2", A], environ) == ("1", "3")
-    assert unused_gpus(["2"], {**environ, "CUDA_VISIBLE_DEVICES": f"{C},{B}"}) == (B,)
+    assert unused_gpus(["2", UUID_A], environ) == ("1", "3")
+    assert unused_gpus(["2"], {**environ, "CUDA_VISIBLE_DEVICES": f"{UUID_C},{UUID_B}"}) == (UUID_B,)

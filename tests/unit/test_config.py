@@ -12,24 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.core.model import NP_UNLIMITED, Np
-from elastic.errors import ConfigError
 from launcher.config import argv as commandline
 from launcher.config import flags, readers
 from launcher.config.config import Config
 from launcher.config.parse import parse
+from tests.support.config_refusal import refusal
 
 SERVER = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")
-
-
-def refusal(*argv: str, environ: dict[str, str] | None = None) -> str:
-    """The one line that a wrong command line is answered with."""
-    with pytest.raises(ConfigError) as caught:
-        parse(argv, environ or {})
-    assert caught.value.exit_code == 2
-    text = str(caught.value)
-    assert text
-    assert "\n" not in text
-    return text
 
 
 # The script and what belongs to it

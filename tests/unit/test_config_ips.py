@@ -13,7 +13,7 @@ from launcher.config import host_list
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
 from launcher.local.commands import node_argv
-from tests.unit.test_config import refusal
+from tests.support.config_refusal import refusal
 
 TWO = ("--ips", "10.0.0.2,10.0.0.10")
 

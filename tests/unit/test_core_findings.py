@@ -13,7 +13,7 @@ from elastic.core.membership.decision import Reason
 from elastic.core.model import SCHEMA, ChangeReason, FinalStatus, Predecessor
 from elastic.core.view import decode
 from elastic.errors import DocumentError
-from tests.unit import test_joining as joins
+from tests.support import admission
 from tests.unit.bench import Bench, joining, running, spare
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
@@ -81,8 +81,8 @@ def test_a_deleted_incarnation_is_said_and_not_taken_for_another_store() -> None
 
 
 def test_a_spec_of_another_version_and_shape_is_refused_with_both_versions() -> None:
-    shelf = joins.a_job("a")
+    shelf = admission.a_job("a")
     shelf.core.txn((), (Put(KEYS.spec, b'{"schema":99,"np":"1:4","slots":2}'),))
-    refusal = joins.plan(shelf, joins.me(), True, fresh=True).refusal
+    refusal = admission.plan(shelf, admission.me(), True, fresh=True).refusal
     assert "schema 99" in refusal
     assert f"this one has {SCHEMA}" in refusal

@@ -19,35 +19,17 @@ from launcher.config.argv import SET_FOR_WORKERS
 from launcher.config.config import Config
 from launcher.config.flags import FLAGS
 from launcher.config.parse import parse
+from tests.support.deploy_files import CLOUD, cloud_files, filled, user_data
 
-CLOUD = Path(__file__).parents[2] / "deploy" / "cloud"
 CLOUDS = ("aws", "gcp", "azure")
 UNIT: Final = "/etc/systemd/system/elastic-launch.service"
 CFN_PARAMETER_MAX = 4096
 """Characters of a parameter of CloudFormation (its quotas page)."""
 
 
-def filled(cloud: str, folder: Path) -> Path:
-    """The settings of a job with every place filled in."""
-    path = folder / "job.env"
-    path.write_text(re.sub(r"<[A-Z_]+>", "10.0.0.5", (CLOUD / cloud / "job.env").read_text()))
-    return path
-
-
-def user_data(cloud: str, folder: Path) -> str:
-    ran = subprocess.run([CLOUD / "user-data.sh", filled(cloud, folder)], capture_output=True, text=True, check=True)
-    return ran.stdout
-
-
-def files(cloud: str, folder: Path) -> dict[str, str]:
-    """What cloud-init writes, by path."""
-    document: dict[str, Any] = yaml.safe_load(user_data(cloud, folder))
-    return {one["path"]: one["content"] for one in document["write_files"]}
-
-
 def settings(cloud: str, folder: Path) -> dict[str, str]:
     """The variables that systemd reads from the file."""
-    lines = files(cloud, folder)["/etc/elastic-launch.env"].splitlines()
+    lines = cloud_files(cloud, folder)["/etc/elastic-launch.env"].splitlines()
     words = [shlex.split(line) for line in lines if line and not line.startswith("#")]
     assert all(len(line) == 1 for line in words)
     return dict(line[0].split("=", 1) for line in words)
@@ -56,7 +38,7 @@ def settings(cloud: str, folder: Path) -> dict[str, str]:
 def config_of(cloud: str, folder: Path) -> Config:
     """What elastic-launch makes of the command of the unit and its environment."""
     environ = settings(cloud, folder)
-    drop_in = files(cloud, folder)[f"{UNIT}.d/cloud.conf"]
+    drop_in = cloud_files(cloud, folder)[f"{UNIT}.d/cloud.conf"]
     reset, command = re.findall(r"^ExecStart=(.*)$", drop_in, re.MULTILINE)
     assert reset == ""  # Without it systemd refuses a second command.
     program, *words = command.split()
@@ -75,7 +57,7 @@ def test_the_command_of_a_machine_is_one_that_elastic_launch_takes(cloud: str, t
 
 
 def test_a_machine_of_a_cloud_has_the_unit_of_systemd_with_another_command_and_nothing_else(tmp_path: Path) -> None:
-    written = files("aws", tmp_path)
+    written = cloud_files("aws", tmp_path)
     lines = (CLOUD.parent / "systemd" / "elastic-launch.service").read_text().splitlines()
     assert written[UNIT].splitlines() == [line for line in lines if line and not line.startswith("#")]
     section, *settings = written[f"{UNIT}.d/cloud.conf"].splitlines()
@@ -84,7 +66,7 @@ def test_a_machine_of_a_cloud_has_the_unit_of_systemd_with_another_command_and_n
 
 
 def test_the_user_and_the_folder_that_the_set_up_makes_are_those_of_the_unit(tmp_path: Path) -> None:
-    written = files("aws", tmp_path)
+    written = cloud_files("aws", tmp_path)
     setup = written["/opt/elastic-launch/setup.sh"]
     ((folder, user),) = re.findall(r"useradd .*--home-dir (\S+) (\S+)$", setup, re.MULTILINE)
     for setting in (f"User={user}", f"Group={user}", f"WorkingDirectory={folder}"):
@@ -106,7 +88,7 @@ def test_the_settings_of_a_machine_are_those_of_the_file_without_its_comments(cl
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_every_variable_of_the_settings_is_that_of_a_flag_or_used_by_the_set_up(cloud: str, tmp_path: Path) -> None:
     flags = {name for flag in FLAGS for name in flag.variables} | SET_FOR_WORKERS
-    script = files(cloud, tmp_path)["/opt/elastic-launch/setup.sh"]
+    script = cloud_files(cloud, tmp_path)["/opt/elastic-launch/setup.sh"]
     for name in settings(cloud, tmp_path):
         assert name in flags or f"${name}" in script or name == "SCRIPT", name
 

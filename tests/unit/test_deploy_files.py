@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import shlex
 from typing import Any
@@ -12,9 +11,9 @@ import yaml
 
 from launcher.config.config import Config
 from launcher.config.parse import parse
+from tests.support.deploy_files import DEPLOY, environment_file, systemd_unit
 from tests.unit.kustomize import ROOT, Thing
 
-DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 NOT_MENDED = {1, 2, 3}
 """Exit codes after which another start would end as this one did."""
@@ -62,28 +61,15 @@ def test_the_members_of_compose_s_etcd_know_each_other() -> None:
         assert made["networks"] == compose()["services"]["node"]["networks"] == list(compose()["networks"])
 
 
-def unit(name: str) -> configparser.SectionProxy:
-    """[Service] of a unit."""
-    read = configparser.RawConfigParser(strict=False)
-    read.optionxform = str  # type: ignore[assignment, method-assign]
-    read.read(DEPLOY / "systemd" / name)
-    return read["Service"]
-
-
-def environment_file(name: str) -> dict[str, str]:
-    lines = (DEPLOY / "systemd" / name).read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-
-
 def test_etcd_may_be_the_distribution_s_or_in_the_folder_that_the_comment_of_its_unit_names() -> None:
     text = (DEPLOY / "systemd" / "etcd.service").read_text()
     assert re.search(r"apt install etcd-server .* from its releases, to /usr/local/bin$", text, re.MULTILINE)
-    assert unit("etcd.service")["ExecStart"].split()[0] == "etcd"  # systemd finds it in either folder.
+    assert systemd_unit("etcd.service")["ExecStart"].split()[0] == "etcd"  # systemd finds it in either folder.
 
 
 def config_of_the_unit() -> Config:
     environ = environment_file("elastic-launch.env")
-    program, *words = unit("elastic-launch.service")["ExecStart"].split()
+    program, *words = systemd_unit("elastic-launch.service")["ExecStart"].split()
     assert program.endswith("/elastic-launch")
     assert words == ["$TRAIN"]  # Without braces systemd splits it at blanks.
     return parse(shlex.split(environ.pop("TRAIN")), environ)
@@ -96,11 +82,11 @@ def test_the_agent_takes_what_the_environment_file_of_systemd_says() -> None:
     urls = environment_file("etcd.env")
     assert f"http://{server}" == urls["ETCD_ADVERTISE_CLIENT_URLS"]
     assert f"http://{server}" in urls["ETCD_LISTEN_CLIENT_URLS"].split(",")
-    assert config.log_dir.startswith(f"/var/lib/{unit('elastic-launch.service')['StateDirectory']}")
+    assert config.log_dir.startswith(f"/var/lib/{systemd_unit('elastic-launch.service')['StateDirectory']}")
 
 
 def test_systemd_starts_the_agent_again_unless_that_mends_nothing_and_gives_it_time_to_save() -> None:
-    service, config = unit("elastic-launch.service"), config_of_the_unit()
+    service, config = systemd_unit("elastic-launch.service"), config_of_the_unit()
     assert service["Restart"] == "on-failure"
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} == NOT_MENDED
     assert {int(code) for code in service["SuccessExitStatus"].split()} == {130, 143}
@@ -111,7 +97,7 @@ def test_systemd_starts_the_agent_again_unless_that_mends_nothing_and_gives_it_t
 
 @pytest.mark.parametrize("setting", ["PrivateDevices", "DeviceAllow", "DevicePolicy", "MemoryDenyWriteExecute"])
 def test_the_unit_of_a_node_hides_no_card(setting: str) -> None:
-    assert setting not in unit("elastic-launch.service")
+    assert setting not in systemd_unit("elastic-launch.service")
 
 
 def test_an_sbatch_file_warns_earlier_than_the_agents_need_and_asks_to_be_queued_again() -> None:

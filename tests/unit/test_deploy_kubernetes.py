@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from typing import Any, Final
@@ -12,20 +11,12 @@ import pytest
 
 from launcher.config.config import Config
 from launcher.config.parse import parse
+from tests.support.deploy_files import FIELDS, UID, entrypoint, pod_of
 from tests.unit import kustomize
 from tests.unit.kustomize import KUBERNETES, OVERLAYS, ROOT, Thing, one
 
 OLDEST, NEWEST = "1.29", "1.37"
 """Of the versions of Kubernetes whose schemas are at hand: the first with all that is used, and the newest."""
-UID: Final = "6a2f1c9e-1b5d-4f0c-9c56-0123456789ab"
-FIELDS: Final = {
-    "metadata.labels['batch.kubernetes.io/controller-uid']": UID,
-    "metadata.labels['batch.kubernetes.io/job-name']": "train",
-    "metadata.annotations['batch.kubernetes.io/job-completion-index']": "1",
-    "metadata.name": "train-0-abcde",
-    "metadata.namespace": "elastic",
-    "status.podIP": "10.1.2.3",
-}
 ON_SPOT: Final = {
     "EKS": {"eks.amazonaws.com/capacityType": "SPOT"},
     "Karpenter": {"karpenter.sh/capacity-type": "spot"},
@@ -47,19 +38,6 @@ def things_of(folder: str) -> list[Thing]:
 
 def job_of(overlay: str) -> Thing:
     return one(things_of(f"overlays/{overlay}"), "Job", "train")
-
-
-def pod_of(thing: Thing) -> Thing:
-    pod: Thing = thing["spec"]["template"]["spec"]
-    return pod
-
-
-def entrypoint() -> list[str]:
-    """What the image starts, before the words of a container."""
-    (found,) = re.findall(r"^ENTRYPOINT (.*)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE)
-    words = ast.literal_eval(found)
-    assert words == ["tini", "--", "elastic-launch"]
-    return [str(word) for word in words]
 
 
 def config_of(job: Thing) -> Config:

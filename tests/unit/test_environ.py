@@ -9,7 +9,7 @@ import pytest
 import elastic
 from elastic.environment import ProcessEnvironment, read
 from elastic.errors import ConfigError
-from tests.unit.test_psenvironment import DOCUMENTED, HETEROGENEOUS, environment
+from tests.support.ps_environments import DOCUMENTED, HETEROGENEOUS, environment
 
 PS0 = {
     "PADDLE_TRAINING_ROLE": "PSERVER",

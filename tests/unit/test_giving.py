@@ -24,7 +24,7 @@ from launcher.job.job import NamedJob
 from launcher.job.scale import scale
 from launcher.job.stop import stop
 from launcher.job.submit import OrderRejected
-from tests.unit.test_forget import MEMBER, SPEC, Stored, awaited_code
+from tests.support.stored_job import MEMBER, SPEC, Stored, awaited_code
 
 ORDERS: dict[str, Callable[[NamedJob], Awaitable[object]]] = {
     "scale": lambda job: scale(job, np("3")),

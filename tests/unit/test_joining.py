@@ -8,43 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.admission import SPEC_FLAGS, AdmissionPlan, NodeIdentity, join
+from elastic.core.admission import SPEC_FLAGS, AdmissionPlan, join
+from elastic.core.keys import encode
 from elastic.core.kv import Put
 from elastic.core.model import SCHEMA, FinalStatus, JobMode, JobSpec, PsLayout, Verdict
 from elastic.core.view import encode
 from launcher.config.readers import np as read_np
+from tests.support.admission import STORED, a_job, me, plan
 from tests.unit.documents import KEYS
 from tests.unit.shelf import Shelf
 from tests.unit.views import member
 
-STORED = JobSpec(np=read_np("1:4"), slots=2)
 VERDICT = Verdict(status=FinalStatus.COMPLETED, reason="every worker ended", run=1, g=4, tag="t", at=1.0)
-
-
-def me(*, force: bool = False, rerun: bool = False, allow_mismatch: bool = False, **spec: Any) -> NodeIdentity:
-    """A node whose command line gives the job's settings, but for these."""
-    mine: JobSpec = msgspec.structs.replace(STORED, **spec)
-    return NodeIdentity(
-        "d", member(slots=mine.slots), mine, "i9", force=force, rerun=rerun, allow_mismatch=allow_mismatch
-    )
-
-
-def a_job(*members: str, spec: JobSpec = STORED) -> Shelf:
-    """A job with this spec and these members."""
-    shelf = Shelf(KEYS)
-    shelf.put(KEYS.incarnation, "i1")
-    shelf.put(KEYS.spec, spec)
-    for node in members:
-        shelf.put(KEYS.member(node), member(), leased=True)
-    return shelf
-
-
-def plan(
-    shelf: Shelf, node: NodeIdentity, somebody_lives: bool | None, *, again: bool = False, fresh: bool = False
-) -> AdmissionPlan:
-    """What the node does, given what it sees."""
-    lease = shelf.core.grant(5.0, 0.0).id
-    return join(KEYS, shelf.view, node, "i9-1", lease, somebody_lives, again=again, fresh=fresh)
 
 
 def joined(shelf: Shelf, decided: AdmissionPlan) -> JobSpec:

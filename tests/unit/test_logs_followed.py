@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.ctl.logs import tries_s
-from tests.unit.test_status import SPEC, view
+from tests.support.job_status import SPEC, view
 
 
 @pytest.mark.parametrize(("lease_ttl_s", "seconds"), [(5.0, 30.0), (15.0, 30.0), (600.0, 1200.0)])

@@ -23,9 +23,9 @@ from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, MetricKind
 from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
 from launcher.metrics.exposition import FRESH_S, MetricsPage, MetricsReading
 from tests.scraped import OPENMETRICS, families, samples
+from tests.support.agent_happenings import HAPPENINGS
 from tests.unit.bench import Bench, running
 from tests.unit.documents import KEYS
-from tests.unit.test_agentstate_any import HAPPENINGS
 
 QUIET = ExternalReadings(dict.fromkeys(WorkerActivity, 0), 0, 0)
 RECOVERY = Recovery(

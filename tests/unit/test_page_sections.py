@@ -12,46 +12,11 @@ from msgspec.structs import replace
 from elastic.core.model import FinalStatus, Verdict
 from launcher.history.job_report import build_report
 from launcher.history.training_curve import CurvePoint, TrainingCurve
-from launcher.job.overview import JobOverview
-from launcher.job.status import JobStatus, describe
 from launcher.web.api import log_as_shown
-from launcher.web.html import document, embedded
+from launcher.web.html import document
 from launcher.web.page_data import newest_point, sections, with_live_points
-from launcher.wire.inspect import WorkerState
-from tests.unit.test_picturewords import window, worker
-from tests.unit.test_status import generation, view
-from tests.unit.test_story import FIRST, LOST, back, course, ended, go, made
-
-NOW = 100.0
-POINTS = course((100, 20.0, 1), (400, 49.5, 1), (390, 53.0, 2))
-
-
-def status(*nodes: str, verdict: Verdict | None = None) -> JobStatus:
-    found = describe(view(*nodes, newest=generation(2, *nodes), go=2), "j")
-    return replace(found, verdict=verdict)
-
-
-def picture(*steps: int, verdict: Verdict | None = None, loss: float | None = 0.5) -> JobOverview:
-    workers = [
-        replace(worker(0, WorkerState.STEPPING, step=step), step_age_s=1.0, metrics={"loss": loss}) for step in steps
-    ]
-    return JobOverview(
-        status=status("a-1", verdict=verdict),
-        windows={"a-1": window(*workers)} if steps else {},
-        unasked={},
-        asked_at=NOW,
-    )
-
-
-def told(
-    found: JobOverview, *events: Any, points: TrainingCurve = POINTS, verdict: Verdict | None = None
-) -> dict[str, Any]:
-    everything = events or (*FIRST, *LOST)
-    story = build_report(everything, points, now=NOW, verdict=verdict)
-    plain = dict(sections(found, story, points, everything, NOW))
-    again: dict[str, Any] = json.loads(embedded(plain))
-    return again
-
+from tests.support.job_reports import FIRST, LOST, back, course, ended, go, made
+from tests.support.page_values import NOW, POINTS, picture, told
 
 # The head
 

@@ -4,46 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.model import MemberState, Role
+from elastic.core.model import MemberState
 from launcher.job.render import COLUMNS, cells, foot_lines, length, rows, speed
 from launcher.job.status import NodeState, NodeStatus, describe
-from launcher.wire.inspect import NodeSnapshot, WorkerSnapshot, WorkerState
-from tests.unit.test_status import generation, member, view
-
-
-def worker(index: int, state: WorkerState, *, step: int | None = None, rate: float | None = None) -> WorkerSnapshot:
-    detail = "downloading" if state is WorkerState.PREPARING else ""
-    return WorkerSnapshot(
-        role=Role.WORKER,
-        index=index,
-        local_rank=0,
-        pid=1,
-        g=1,
-        state=state,
-        detail=detail,
-        since_s=40.0,
-        step=step,
-        rate=rate,
-    )
-
-
-def window(*workers: WorkerSnapshot, state: str = "running") -> NodeSnapshot:
-    return NodeSnapshot(
-        job_id="j",
-        node="a-1",
-        host="a",
-        version="0",
-        pid=1,
-        up_s=1.0,
-        g=1,
-        m_id=0,
-        state=state,
-        since_s=250.0,
-        lease_age_s=0.1,
-        right_s=4.0,
-        waits="",
-        workers=workers,
-    )
+from launcher.wire.inspect import WorkerState
+from tests.support.inspect_documents import window, worker
+from tests.support.job_status import generation, member, view
 
 
 def node(state: NodeState = NodeState.RUNNING, note: str = "") -> NodeStatus:

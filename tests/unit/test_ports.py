@@ -10,20 +10,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher.net.ports import MASTERS, NodePorts, hold, hold_named
-from tests.ports import BELOW_EPHEMERAL, following, part
-
-
-def listening(port: int, host: str = "0.0.0.0", *, reuse: bool) -> socket.socket:
-    """A listening socket as a server makes it; OSError if the port is taken."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-        made.bind((host, port))
-        made.listen()
-    except OSError:
-        made.close()
-        raise
-    return made
+from tests.ports import BELOW_EPHEMERAL, free_range, listening, part
 
 
 def test_as_many_different_ports_are_held_as_were_asked_for() -> None:
@@ -104,18 +91,6 @@ def test_a_process_that_we_start_does_not_inherit_the_ports() -> None:
 
 
 # A range
-
-
-def free_range(width: int) -> tuple[int, int]:
-    """A range of ports that were all free a moment ago, and that no other test is given (`tests.ports`)."""
-    for _ in range(100):
-        low = following(width)
-        try:
-            hold("", width, within=(low, low + width - 1)).close()
-        except ConfigError:
-            continue
-        return low, low + width - 1
-    raise AssertionError("no free ports")
 
 
 def test_no_two_processes_that_share_the_tests_give_out_the_same_port() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.net.proxies import LIST_BYTES_MAX, exceptions, proxies, warning
-from tests.unit.test_environment import environment, generation
+from tests.support.worker_environments import environment, generation
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"])

@@ -4,79 +4,24 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
 
 import pytest
 
 from elastic import environment as elastic_environ
-from elastic.core.model import ChangeReason, Generation, GenerationMember, Role, Task
+from elastic.core.model import ChangeReason, Generation, GenerationMember, Task
 from launcher.system.private_env import SECRETS
 from launcher.workers.environment import LIST_BYTES_MAX, LaunchContext, worker_environment
-from launcher.workers.ps_environment import cluster_spec_document, log_name, ps_environment
-
-SERVER, WORKER, HETER = Role.SERVER, Role.WORKER, Role.HETER
-
-
-def place(
-    number: int, *seats: tuple[Role, int], host: str = "192.168.0.{}", ports: tuple[int, ...] = ()
-) -> GenerationMember:
-    return GenerationMember(
-        node=f"n{number}",
-        host=host.format(number),
-        masters=(5000 + number, 5100 + number, 5200 + number),
-        ports=ports or tuple(6170 + position for position in range(len(seats))),
-        seats=tuple(Task(role, index) for role, index in seats),
-    )
-
-
-def generation(*places: GenerationMember) -> Generation:
-    return Generation(
-        g=7, run=1, tag="t", why=ChangeReason.FIRST, reason="all are here", slots=1, members=places, rev=3
-    )
-
-
-DOCUMENTED = generation(
-    place(16, (SERVER, 0), (WORKER, 0), (WORKER, 1)),
-    place(17, (SERVER, 1), (WORKER, 2), (WORKER, 3)),
+from launcher.workers.ps_environment import cluster_spec_document, log_name
+from tests.support.ps_environments import (
+    DOCUMENTED,
+    HETER,
+    HETEROGENEOUS,
+    SERVER,
+    WORKER,
+    environment,
+    generation,
+    place,
 )
-"""--servers and --workers as in the documentation of paddle.distributed.launch."""
-
-HETEROGENEOUS = generation(
-    place(16, (SERVER, 0), (HETER, 0), (WORKER, 0)),
-    place(17, (SERVER, 1), (HETER, 1), (WORKER, 1)),
-)
-
-
-def environment(
-    world: Generation,
-    m_id: int,
-    seat_index: int,
-    *,
-    base: Mapping[str, str] | None = None,
-    master: str = "192.168.0.16:5016",
-    interface: str | None = None,
-) -> dict[str, str]:
-    told = LaunchContext(
-        base=base or {},
-        generation=world,
-        master=master,
-        restarts=1,
-        restarts_max=3,
-        job_id="j1",
-        node_id=world.members[m_id].node,
-        incarnation="abc",
-        checkpoint_dir="/data/checkpoints/j1",
-        endpoints_file="/data/log/endpoints.7.log",
-        interface=interface,
-    )
-    return ps_environment(
-        told,
-        place=world.members[m_id],
-        seat_index=seat_index,
-        roster_file="/tmp/x/roster.json",
-        error_file="/tmp/x/error.json",
-    )
-
 
 # What Paddle's scripts read
 

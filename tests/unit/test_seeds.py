@@ -7,14 +7,12 @@ import re
 import shlex
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from launcher.config import argv
+from tests.support.seed_rows import DOCS, ROOT, rows
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 PAGES = (DOCS / "seeds.md", DOCS / "faq.md")
 LINKING = (
     *PAGES,
@@ -26,33 +24,8 @@ SEEDS = {"A": range(1, 43), "B": range(1, 17), "C": range(1, 25), "D": range(16)
 """The rows of each seed document: paddle.distributed.launch, Fluid's quick start, Paddle's questions, OneFlow."""
 ROWS = [f"{seed}{number}" for seed, numbers in SEEDS.items() for number in numbers]
 
-HEAD = ["row", "named there", "here", "shown by"]
 TEST = re.compile(r"`(tests/[\w/]+\.py(?:::\w+)+)`")
 LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
-
-
-class Row(NamedTuple):
-    """One line of the tables."""
-
-    id: str
-    named: str
-    here: str
-    shown: str
-
-
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-@cache
-def rows() -> tuple[Row, ...]:
-    lines = [cells(line) for line in (DOCS / "seeds.md").read_text().splitlines() if line.startswith("|")]
-    assert all(len(line) == len(HEAD) for line in lines), [line for line in lines if len(line) != len(HEAD)]
-    return tuple(Row(*line) for line in lines if line != HEAD and set(line) != {"---"})
-
-
-def by_id() -> dict[str, Row]:
-    return {row.id: row for row in rows()}
 
 
 @cache

@@ -10,7 +10,7 @@ from elastic.errors import ConfigError
 from launcher.config.config import Config
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
-from tests.unit.test_cards import HERE, LISTED, MIG, OTHER_MIG, A, smi
+from tests.support.nvidia_smi import HERE, LISTED, MIG, OTHER_MIG, UUID_A, smi
 
 SCRIPT = ("-m", "json.tool")
 
@@ -52,7 +52,7 @@ def test_blanks_between_cards_do_not_count(four: dict[str, str], spelling: tuple
 
 
 def test_uuids_and_mig_ids_are_passed_on_as_they_were_written(four: dict[str, str]) -> None:
-    assert found(four, "--gpus", f"{A},{MIG}").cards == (A, MIG)
+    assert found(four, "--gpus", f"{UUID_A},{MIG}").cards == (UUID_A, MIG)
 
 
 def test_without_gpus_it_is_all_cards_and_they_are_not_handed_out(four: dict[str, str]) -> None:

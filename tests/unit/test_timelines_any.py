@@ -13,9 +13,9 @@ from elastic.core.agent.state import Phase
 from launcher.history.ps_recorder import PsRecoveryRecorder
 from launcher.history.recorder import RecoveryRecorder
 from launcher.history.recovery import Recovery, begun
+from tests.support.agent_happenings import HAPPENINGS
 from tests.unit.bench import Bench, running, serving
 from tests.unit.noted import NotedAgent
-from tests.unit.test_agentstate_any import HAPPENINGS
 
 
 class Collective(NotedAgent[RecoveryRecorder]):

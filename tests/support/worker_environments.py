@@ -1,0 +1,69 @@
+"""The environment of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elastic.core.model import ChangeReason, Generation, GenerationMember
+from launcher.workers.environment import LaunchContext, worker_environment
+
+
+def generation(nodes: int = 2, slots: int = 2, host: str = "10.0.0.{}") -> Generation:
+    return Generation(
+        g=7,
+        run=1,
+        tag="t",
+        why=ChangeReason.FIRST,
+        reason="2 of 2 nodes are here",
+        slots=slots,
+        members=tuple(
+            GenerationMember(
+                node=f"n{m_id}",
+                host=host.format(m_id),
+                masters=(5000,),
+                ports=tuple(6000 + m_id * slots + n_id for n_id in range(slots)),
+            )
+            for m_id in range(nodes)
+        ),
+    )
+
+
+def environment(
+    world: Generation,
+    m_id: int = 1,
+    local_rank: int = 1,
+    *,
+    base: Mapping[str, str] | None = None,
+    interface: str | None = None,
+    master: str = "10.0.0.0:5000",
+    cards: tuple[str, ...] = (),
+    one_card: bool = False,
+    no_card: bool = False,
+    servers: tuple[str, ...] = (),
+    **asked: Any,
+) -> dict[str, str]:
+    told = LaunchContext(
+        base=base or {},
+        generation=world,
+        master=master,
+        restarts=2,
+        restarts_max=3,
+        job_id="j1",
+        node_id=f"n{m_id}",
+        incarnation="abc",
+        checkpoint_dir="/data/checkpoints/j1",
+        endpoints_file="/data/log/endpoints.log",
+        interface=interface,
+        servers=servers,
+        **asked,
+    )
+    return worker_environment(
+        told,
+        m_id=m_id,
+        local_rank=local_rank,
+        error_file="/data/log/error.3.json",
+        cards=cards,
+        one_card=one_card,
+        no_card=no_card,
+    )

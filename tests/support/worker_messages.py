@@ -1,0 +1,29 @@
+"""What fake workers say to their agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.process.puppets import Worker
+
+
+async def reports_steps(worker: Worker, *steps: int) -> None:
+    for step in steps:
+        said = {"type": "progress", "step": step, "world": 1, "metrics": {"loss": 1 / step, "lr": 0.5}, "at": 0.0}
+        await worker.obeys("say", said)
+
+
+async def reports(worker: Worker, step: int) -> None:
+    """The worker has made a step."""
+    await worker.obeys("say", {"type": "progress", "step": step, "world": 2, "metrics": {"loss": 0.5}})
+
+
+async def says(worker: Worker, kind: str, **fields: Any) -> None:
+    await worker.obeys("say", {"type": kind, **fields})
+
+
+async def listens(worker: Worker, *, committed: bool = True) -> None:
+    """The worker uses our library: it commits its steps."""
+    await worker.obeys("say", {"type": "listening"})
+    if committed:
+        await worker.obeys("say", {"type": "committed"})
