@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import bytecode
+from tests.support import bytecode
 
 if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped, unused-ignore]

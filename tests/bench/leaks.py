@@ -36,7 +36,7 @@ from elastic.store.etcd import EtcdStore
 from launcher.config import readers
 from tests.bench import leakparts, results, steplog
 from tests.bench.nodes import Node, ended, wait_until
-from tests.store.servers import Server, one_server
+from tests.support.etcd_servers import Server, one_server
 
 SCRIPT = Path(__file__).with_name("leaks_training.py")
 STEP_S = 0.01

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from tests import bytecode
 from tests.bench import jobs, results, steplog
 from tests.bench.jobs import Contender
 from tests.bench.losses import Kind, Round, one_round
+from tests.support import bytecode
 
 STATE_MB = 1.0
 SCRIPT_EVERY = 1_000_000

@@ -29,11 +29,11 @@ from pathlib import Path
 
 import psutil
 
-from tests import bytecode
 from tests.bench import jobs, phases, results
 from tests.bench.jobs import Contender
 from tests.bench.losses import Kind, Round, one_round
 from tests.bench.nodes import Node
+from tests.support import bytecode
 
 NODES = 3
 GOAL_S = 0.5

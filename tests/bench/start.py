@@ -16,11 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests import bytecode
 from tests.bench import jobs, results, steplog
 from tests.bench.jobs import Contender
 from tests.bench.losses import START_LIMIT_S
 from tests.bench.nodes import Node, ended, wait_until
+from tests.support import bytecode
 
 
 def contenders(count: int, only: str | None) -> list[Contender]:

@@ -1,6 +1,6 @@
 """Hosts with addresses of their own, and a job on them whose workers do what the test tells them.
 
-All that `tests.process.jobs` checks holds here, too: no worker starts while one of an older world runs, anywhere.
+All that `job_harness` checks holds here, too: no worker starts while one of an older world runs, anywhere.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from elastic.store.embedded import find_etcd
 from tests.cluster import hosts
-from tests.process.jobs import Job
-from tests.process.nodes import Node
-from tests.process.puppets import Worker
-from tests.store.servers import Server
+from tests.support.agent_process import Node
+from tests.support.etcd_servers import Server
+from tests.support.fake_workers import Worker
+from tests.support.job_harness import Job
 
 IP = shutil.which("ip") or "/sbin/ip"
 POLL_S = 0.05

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from elastic.store.embedded import find_etcd
-from tests.process.happenings import command_of
+from tests.support.awaited_events import command_of
 
 NETWORK = "10.213.7"
 NETWORK_V6 = "fd13:7"

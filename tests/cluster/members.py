@@ -14,7 +14,7 @@ from testcontainers.core.network import Network
 
 from tests.cluster import engine
 from tests.cluster.box import Box
-from tests.store.servers import ETCD_34
+from tests.support.etcd_servers import ETCD_34
 
 ANSWER_S = 2.0
 START_S = 60.0

@@ -23,9 +23,9 @@ from testcontainers.core.network import Network
 
 from tests.cluster import engine
 from tests.cluster.machines import HOLDER
+from tests.support import kustomize
 from tests.support.deploy_files import FIELDS, entrypoint, pod_of
-from tests.unit import kustomize
-from tests.unit.kustomize import ROOT, Thing, one
+from tests.support.kustomize import ROOT, Thing, one
 
 REASON = engine.missing()
 pytestmark = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import hosts
-from tests.process import held
+from tests.support import gated_training
 
 REASON = hosts.missing()
 pytestmark = [
@@ -24,7 +24,7 @@ DIGITS = ("--epochs", "25")
 
 def test_a_host_that_is_powered_off_is_replaced_and_training_reaches_its_accuracy(tmp_path: Path) -> None:
     async def story() -> None:
-        with held.gate(tmp_path) as gate:
+        with gated_training.gate(tmp_path) as gate:
             async with hosts.cluster(tmp_path) as cluster:
                 first, second, third = (cluster.host() for _ in range(3))
                 training = (*JOB, *gate.words, *DIGITS)
@@ -51,7 +51,7 @@ def test_a_host_that_is_powered_off_is_replaced_and_training_reaches_its_accurac
 
 def test_a_host_that_is_cut_off_has_no_worker_left_when_its_place_is_taken_and_comes_back(tmp_path: Path) -> None:
     async def story() -> None:
-        with held.gate(tmp_path) as gate:
+        with gated_training.gate(tmp_path) as gate:
             async with hosts.cluster(tmp_path) as cluster:
                 machines = [cluster.host() for _ in range(3)]
                 agents = [await cluster.agent(host, *JOB, *gate.words, *DIGITS) for host in machines]

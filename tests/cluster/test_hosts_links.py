@@ -28,7 +28,7 @@ def watch(node: str, address: str) -> str:
 
 async def node(cluster: hosts.Cluster, host: hosts.Host, name: str, *orders: str) -> hosts.Agent:
     """A node there that does not end by itself."""
-    words = ("-m", "tests.process.linkpeer", "0.0.0.0", PORT, name, "secret", *orders)
+    words = ("-m", "tests.scripts.link_peer", "0.0.0.0", PORT, name, "secret", *orders)
     made = await cluster.python(host, *words, folder=ROOT)
     await made.says("^port ")
     return made

@@ -10,9 +10,9 @@ import pytest
 
 from tests.cluster import hosts
 from tests.cluster.ground import GROWING, Ground, goes_on, said, story
-from tests.process.jobs import CALM_TTL_S
-from tests.process.nodes import Node
-from tests.process.puppets import Worker
+from tests.support.agent_process import Node
+from tests.support.fake_workers import Worker
+from tests.support.job_harness import CALM_TTL_S
 
 REASON = hosts.missing()
 pytestmark = [

@@ -11,7 +11,7 @@ import pytest
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from tests.cluster import hosts
 from tests.cluster.ground import GROWING, Ground, goes_on, said, story
-from tests.process.jobs import CALM_TTL_S, LONG_TTL_S, QUICK_TTL_S
+from tests.support.job_harness import CALM_TTL_S, LONG_TTL_S, QUICK_TTL_S
 
 REASON = hosts.missing()
 pytestmark = [

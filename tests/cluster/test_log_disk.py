@@ -13,9 +13,9 @@ import pytest
 
 from elastic.store.embedded import find_etcd
 from tests.cluster import disks
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import QUICK_TTL_S, Job, Stage
-from tests.store.servers import one_server
+from tests.support.awaited_events import LIMIT_S
+from tests.support.etcd_servers import one_server
+from tests.support.job_harness import QUICK_TTL_S, Job, Stage
 
 REASON = disks.missing()
 pytestmark = [

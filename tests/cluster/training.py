@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import elastic
-from tests.process.samples import digits
+from tests.support.sample_data import digits
 
 SAMPLES, TOTAL, MOST = 700, 47, 19
 STEP_S = 0.04

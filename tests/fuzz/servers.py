@@ -13,7 +13,7 @@ from elastic.train.ps.cluster import cluster_spec
 from elastic.train.ps.framing import MessageAssembly, MessageHeader, frames
 from launcher.workers.ps_environment import cluster_spec_document
 from tests.fuzz.target import Target, scratch
-from tests.unit.bench import serving
+from tests.support.agent_harness import serving
 
 FOLDER = scratch("servers")
 

@@ -20,8 +20,8 @@ from launcher.job.history import event_line
 from launcher.wire import reachability
 from launcher.wire.reachability import Probe, ProbeAnswer, UnreachedMember
 from tests.fuzz.target import Target
-from tests.unit.bench import serving, stopping
-from tests.unit.documents import KEYS
+from tests.support.agent_harness import serving, stopping
+from tests.support.strategies import KEYS
 
 
 def read_compact(data: bytes) -> None:

@@ -18,9 +18,9 @@ from launcher.job import status
 from launcher.job.absent_nodes import absent_nodes
 from launcher.text import failure_report
 from tests.fuzz.target import Target
-from tests.unit.bench import Bench, gated, joining, running, serving, stopping
-from tests.unit.documents import KEYS
-from tests.unit.views import worker_exit
+from tests.support.agent_harness import Bench, gated, joining, running, serving, stopping
+from tests.support.job_transcript import worker_exit
+from tests.support.strategies import KEYS
 
 SLOW_S = 5.0
 DELETED = b"-"

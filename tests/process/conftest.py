@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from elastic.store.embedded import find_etcd
-from tests.process.jobs import Stage
-from tests.store.servers import Server, one_server
+from tests.support.etcd_servers import Server, one_server
+from tests.support.job_harness import Stage
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # In the background or under nohup, as a CI may be: what is
     signal.signal(signal.SIGINT, signal.default_int_handler)  # started here would inherit it.

@@ -14,8 +14,8 @@ from pathlib import Path
 import aiohttp
 
 from launcher.k8s.autoscaler import PROG
-from tests.process.fakekube import MERGE_PATCH, NAME, NAMESPACE, Cluster
-from tests.store.authority import authority
+from tests.support.fake_kubernetes import MERGE_PATCH, NAME, NAMESPACE, Cluster
+from tests.support.tls_authority import authority
 
 LIMIT_S = 60.0
 

@@ -11,7 +11,7 @@ import pytest
 from tests.bench import charts, checkpoint, results, table
 from tests.bench.against import MEETING
 from tests.bench.results import OURS, Figure
-from tests.process.scripts import environment
+from tests.support.script_runs import environment
 
 
 def run(bench: str, folder: Path, *flags: str) -> dict[str, Figure]:

@@ -30,7 +30,7 @@ from elastic.channel.messages import (
 from elastic.channel.server import BURST, CONNECTIONS_MAX, PATH_MAX, ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 from elastic.errors import ConfigError
-from tests.process.descriptors import none_left
+from tests.support.descriptor_limit import none_left
 
 LIMIT_S = 30.0
 

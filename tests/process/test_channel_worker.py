@@ -14,7 +14,7 @@ from elastic.channel.client import ChannelClient
 from elastic.channel.messages import TEXT_MAX, Segment, SegmentRequest, WorkerHello, encode, said
 from elastic.testing import run
 from elastic.train import report
-from tests.process.descriptors import none_left
+from tests.support.descriptor_limit import none_left
 
 LIMIT_S = 30.0
 

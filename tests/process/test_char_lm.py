@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.process.forker import LIMIT_S, Forked
-from tests.process.scripts import WARM, completed, environment
+from tests.scripts.torch_forkserver import LIMIT_S, Forked
+from tests.support.script_runs import WARM, completed, environment
 
 MODULE = "elastic.examples.char_lm"
 WORDS = ("--files", "2", "--steps")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.disk_ranks import run
+from tests.scripts.checkpoint_ranks import run
 
 MODEL = """
 from torch.distributed.checkpoint.state_dict import (

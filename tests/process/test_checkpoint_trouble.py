@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.disk_ranks import run
+from tests.scripts.checkpoint_ranks import run
 
 SCENARIOS = """
 import json, pickle, resource, shutil, signal, sys

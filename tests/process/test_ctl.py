@@ -28,8 +28,8 @@ from launcher.ctl import cli
 from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.job import job
 from launcher.system import stdout
-from tests.process import lighttorch
-from tests.store.servers import free_ports, one_server
+from tests.support import stub_torch
+from tests.support.etcd_servers import free_ports, one_server
 
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
@@ -342,7 +342,7 @@ def test_the_doctor_needs_no_job_and_checks_this_machine(tmp_path: Path) -> None
 def test_a_failed_check_of_the_doctor_is_exit_1_and_dead_variables_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     dead = {"FLAGS_sync_nccl_allreduce": "1", "NCCL_SOCKET_IFNAME": "nope1"}
-    path = lighttorch.path(tmp_path)
+    path = stub_torch.path(tmp_path)
     ran = doctor(tmp_path, "--log-dir", "file/log", "--nic", "nope0", PYTHONPATH=path, **dead)
     assert (ran.returncode, ran.stderr) == (1, "")
     assert re.search(r"^fail  log folder: .*/file is a file; name another one with --log_dir", ran.stdout, re.MULTILINE)
@@ -361,14 +361,14 @@ def test_a_torch_that_cannot_be_imported_fails_with_the_linkers_error_and_the_me
 
 def test_the_doctor_says_that_a_server_does_not_answer_and_asks_no_further(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    path = lighttorch.path(tmp_path)
+    path = stub_torch.path(tmp_path)
     ran = doctor(tmp_path, "--elastic_server", f"127.0.0.1:{port}", "--job_id", "j1", PYTHONPATH=path)
     assert (ran.returncode, ran.stderr) == (1, "")
     assert re.search(rf"^fail  etcd: 127.0.0.1:{port} does not answer", ran.stdout.splitlines()[-1])
 
 
 def test_the_doctor_of_a_job_compares_its_members_and_says_who_did_not_answer(server: str, tmp_path: Path) -> None:
-    path = lighttorch.path(tmp_path)
+    path = stub_torch.path(tmp_path)
     ran = doctor(tmp_path, "--elastic_server", server, "--job_id", "j1", PYTHONPATH=path)
     assert ran.returncode == 0
     assert (

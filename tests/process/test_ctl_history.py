@@ -20,9 +20,9 @@ from launcher.ctl.cli import main
 from launcher.history import training_curve
 from launcher.history.job_report import JobReport
 from launcher.job.summary import read_report
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import Job, story, story_with_its_own_etcd
+from tests.support.awaited_events import LIMIT_S
 from tests.support.ctl_commands import CTL, ctl, started
+from tests.support.job_harness import Job, story, story_with_its_own_etcd
 from tests.support.worker_messages import reports_steps
 
 

@@ -41,11 +41,11 @@ from elastic.store.etcd import EtcdStore
 from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.wire.inspect import NodeSnapshot, StacksQuestion, StackText, WorkerSnapshot, WorkerState
-from tests.process.linking import SECRET
-from tests.process.linkpeer import JOB
-from tests.store.servers import Server
+from tests.scripts.link_peer import JOB
+from tests.support.etcd_servers import Server
 from tests.support.inspect_documents import snapshot
 from tests.support.inspect_harness import NODE, Looked, looked
+from tests.support.link_harness import SECRET
 
 EVIL: Final = "\x1b]0;title\x07\x1b[2J\x9b2J\x90q\x9c\x1b[8m\x7f\x08\x05\x85evil"
 OBEYED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import elastic
 from elastic.train.data.batch_plan import BatchPlan, BatchRule
-from tests.unit.schedules import Phase, Served, Source, served
+from tests.support.epoch_schedules import Phase, Served, Source, served
 
 SCHEDULES = (
     (Phase(2, 2, 1), Phase(1, 3, 0), Phase(3, 1, 3)),

@@ -12,9 +12,9 @@ from typing import Final
 import pytest
 import yaml
 
+from tests.support import kustomize
 from tests.support.deploy_files import cloud_files
-from tests.unit import kustomize
-from tests.unit.kustomize import KUBERNETES, ROOT
+from tests.support.kustomize import KUBERNETES, ROOT
 
 DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent

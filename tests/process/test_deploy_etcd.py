@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from elastic.store.embedded import guarded
-from tests.store.servers import binary_of, free_ports, wait_until_answers
 from tests.support.deploy_files import environment_file, systemd_unit
-from tests.unit.kustomize import ROOT
+from tests.support.etcd_servers import binary_of, free_ports, wait_until_answers
+from tests.support.kustomize import ROOT
 
 CLOUD = ROOT / "deploy" / "cloud" / "etcd.yaml"
 

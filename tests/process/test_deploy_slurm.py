@@ -16,8 +16,8 @@ from types import MappingProxyType
 import pytest
 
 from elastic.store.embedded import guarded
-from tests.store.servers import free_ports
-from tests.unit.kustomize import ROOT
+from tests.support.etcd_servers import free_ports
+from tests.support.kustomize import ROOT
 
 SBATCH = ROOT / "deploy" / "slurm" / "elastic.sbatch"
 LIMIT_S = 90.0

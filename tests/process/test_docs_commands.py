@@ -14,11 +14,11 @@ from typing import Final
 import pytest
 
 from launcher.config.parse import parse
-from tests.docscommands import ROOT, Command, everything, pages, python
-from tests.docsreading import filled
-from tests.process.docsdesk import Desk, unlike
-from tests.process.forker import Forked
-from tests.store.servers import Server, free_ports
+from tests.scripts.torch_forkserver import Forked
+from tests.support.doc_checkers import filled
+from tests.support.doc_commands import ROOT, Command, everything, pages, python
+from tests.support.doc_shell import Desk, unlike
+from tests.support.etcd_servers import Server, free_ports
 
 FIRST: Final = "elastic-launch --elastic_server 10.0.0.5:2379 --job_id j1 --np 2 train.py --lr 0.1"
 """The first line of README.md."""

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from tests.bench import steplog
-from tests.process.forker import Forked
-from tests.process.mounted import NO_MOUNT
-from tests.process.nest import LIMIT_S, watch_end
+from tests.scripts.run_on_tmpfs import NO_MOUNT
+from tests.scripts.torch_forkserver import Forked
+from tests.support.nursery_harness import LIMIT_S, watch_end
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ("-m", "elastic.examples.digits")
@@ -80,7 +80,7 @@ def test_a_read_only_or_full_folder_ends_the_run_with_one_line_that_names_the_me
     """Real mounts, in a mount namespace of the command's own."""
     (tmp_path / "checkpoints").mkdir()
     for options, said in (("ro", "it cannot be written by user"), ("size=64k", "no space left")):
-        words = ("tests.process.mounted", options, str(tmp_path / "checkpoints"), DIGITS[1], "--steps", "5")
+        words = ("tests.scripts.run_on_tmpfs", options, str(tmp_path / "checkpoints"), DIGITS[1], "--steps", "5")
         run = Forked(words, environment(tmp_path))
         lines = run.output(LIMIT_S).splitlines()
         if run.wait(0) == NO_MOUNT:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.process import replicas
+from tests.scripts import gloo_ranks
 
-RANKS = "tests.process.exchanging"
+RANKS = "tests.scripts.redistribute_ranks"
 
 
 def test_rows_become_columns_for_every_type() -> None:
-    assert replicas.run(RANKS, "every_type", [{}] * 3) == [True] * 3
+    assert gloo_ranks.run(RANKS, "every_type", [{}] * 3) == [True] * 3
 
 
 def test_more_messages_than_may_be_on_the_way_all_come_through() -> None:
-    assert replicas.run(RANKS, "large", [{}] * 2) == [True] * 2
+    assert gloo_ranks.run(RANKS, "large", [{}] * 2) == [True] * 2
 
 
 def test_a_newcomer_receives_a_replicated_tensor_in_place() -> None:
-    assert replicas.run(RANKS, "newcomer", [{}] * 3) == [[7.0] * 3] * 3
+    assert gloo_ranks.run(RANKS, "newcomer", [{}] * 3) == [[7.0] * 3] * 3
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_a_newcomer_receives_a_replicated_tensor_in_place() -> None:
     ],
 )
 def test_every_rank_raises_the_same_error_when_tensors_do_not_fit(what: str, told: str) -> None:
-    assert replicas.run(RANKS, "refused", [{"what": what}] * 2) == [told] * 2
+    assert gloo_ranks.run(RANKS, "refused", [{"what": what}] * 2) == [told] * 2

@@ -13,7 +13,7 @@ from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.workers import checkpoint_claim
 from launcher.workers.checkpoint_claim import CheckpointClaim
-from tests.process.happenings import LIMIT_S
+from tests.support.awaited_events import LIMIT_S
 
 
 class Heard(Console):

@@ -1,10 +1,10 @@
-"""The training library under random schedules: a handful of the seeds that `python -m tests.process.fuzz` runs."""
+"""The training library under random schedules: a handful of the seeds that `python -m tests.fuzz.training.run` runs."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.process import fuzz
+from tests.fuzz.training import run
 
 SEEDS = {
     0: "FSDP2, killed in restores",
@@ -20,5 +20,5 @@ SEEDS = {
 
 @pytest.mark.parametrize("seed", SEEDS, ids=[f"{seed}, {what}" for seed, what in SEEDS.items()])
 def test_a_random_schedule_loses_no_more_than_was_promised_and_changes_no_number(seed: int) -> None:
-    outcome = fuzz.outcome(seed)
+    outcome = run.outcome(seed)
     assert outcome.kind in ("ok", "refused", "ran out"), str(outcome)

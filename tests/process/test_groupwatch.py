@@ -14,8 +14,8 @@ from typing import Any
 from elastic.channel.messages import VARIABLE, GroupFormed, JoiningGroup, WorkerHello, WorkerMessage
 from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
-from tests.process.forker import Forked
-from tests.process.scripts import environment
+from tests.scripts.torch_forkserver import Forked
+from tests.support.script_runs import environment
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0

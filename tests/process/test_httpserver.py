@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from launcher.net.http_server import LimitedServer, ServerLimits
-from tests.process.crowd import HALF, crowd
-from tests.process.happenings import played
+from tests.support.awaited_events import played
+from tests.support.connection_flood import HALF, crowd
 
 LIMITS = ServerLimits(connections=8, header_s=30.0, answer_s=30.0, line_bytes=1000, field_bytes=1000, fields=10)
 ASKS = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.forker import Forked
-from tests.process.scripts import LIMIT_S, completed, environment, run
-from tests.process.shared_console import by_rank
+from tests.scripts.torch_forkserver import Forked
+from tests.support.script_runs import LIMIT_S, completed, environment, run
+from tests.support.shared_console import by_rank
 
 SCRIPT = """
 import dataclasses

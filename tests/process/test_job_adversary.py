@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from launcher.agent.node_id import MARK
-from tests.process.jobs import LONG_TTL_S, QUICK_TTL_S, Job, story, three_nodes
-from tests.process.nodes import Node
+from tests.support.agent_process import Node
+from tests.support.job_harness import LONG_TTL_S, QUICK_TTL_S, Job, story, three_nodes
 
 HELD = 150
 """Connections that say nothing, at each port. The door keeps 64 of them."""

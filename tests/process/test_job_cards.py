@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.process.jobs import Job, story
-from tests.process.puppets import Worker
+from tests.support.fake_workers import Worker
+from tests.support.job_harness import Job, story
 from tests.support.nvidia_smi import VISIBLE, four_cards
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from signal import SIGKILL
 
-from tests.process.jobs import Job, story
-from tests.process.nodes import Node
-from tests.process.puppets import Worker
+from tests.support.agent_process import Node
+from tests.support.fake_workers import Worker
+from tests.support.job_harness import Job, story
 
 COOLDOWN_S = 3
 

@@ -12,8 +12,8 @@ from elastic.core.kv import KeyRange
 from elastic.store.etcd import EtcdStore
 from launcher.system import limits
 from tests.bench import leakparts
-from tests.process.jobs import Job, story
-from tests.process.nodes import Node
+from tests.support.agent_process import Node
+from tests.support.job_harness import Job, story
 
 GIVEN = 300
 

@@ -19,10 +19,10 @@ from elastic.core.view import decode, encode
 from elastic.store.etcd import EtcdStore
 from launcher.wire.reachability import Probe
 from launcher.wire.reachability import encode as encode_probe
-from tests.process import lighttorch
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import Job, story
-from tests.store.servers import free_ports
+from tests.support import stub_torch
+from tests.support.awaited_events import LIMIT_S
+from tests.support.etcd_servers import free_ports
+from tests.support.job_harness import Job, story
 
 
 async def doctor(job: Job, *flags: str) -> tuple[int, str]:
@@ -34,7 +34,7 @@ async def doctor(job: Job, *flags: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "launcher.ctl", "doctor", "--elastic_server", job.etcd.endpoint),
         *("--job_id", job.job_id, "--log_dir", str(job.folder), "--checkpoint_dir", str(job.folder), *flags),
-        env={**kept, "PYTHONPATH": lighttorch.path(job.folder)},
+        env={**kept, "PYTHONPATH": stub_torch.path(job.folder)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

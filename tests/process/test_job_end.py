@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from signal import SIGTERM
 
-from tests.process.jobs import Job, story
+from tests.support.job_harness import Job, story
 
 ENDED = r"^Job {job} {how} (just now|\d+ seconds? ago) \(run {run}, generation \d+\)"
 AGAIN = r"^To run it again, start it with --rerun; for another job, use another --job_id\.$"

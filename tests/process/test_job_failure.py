@@ -8,7 +8,7 @@ from signal import SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
 
-from tests.process.jobs import Job, Stage, story
+from tests.support.job_harness import Job, Stage, story
 
 
 @story

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from signal import SIGCONT, SIGSTOP
 
-from tests.process.jobs import Job, story
+from tests.support.job_harness import Job, story
 from tests.support.worker_messages import reports, says
 
 

@@ -6,10 +6,10 @@ import os
 import socket
 from signal import SIGTERM
 
-from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.nodes import endpoints
-from tests.store.servers import free_ports
+from tests.support.agent_process import endpoints
+from tests.support.etcd_servers import free_ports
 from tests.support.host_lists import FIRST, SECOND, SWAPPED, THIRD, static
+from tests.support.job_harness import QUICK_TTL_S, Job, story
 
 # --- with a server ------------------------------------------------------------------------------------------------
 

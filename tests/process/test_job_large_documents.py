@@ -13,8 +13,8 @@ import pytest
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from tests.process.jobs import Job, Stage
-from tests.store.servers import binary_of, one_server
+from tests.support.etcd_servers import binary_of, one_server
+from tests.support.job_harness import Job, Stage
 
 LARGE = b"x" * 1_450_000
 """A little below what etcd takes in one request."""

@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
-from tests.process.ghosts import Ghost, read_everything
-from tests.process.jobs import LONG_TTL_S, QUICK_TTL_S, Job, story, three_nodes
-from tests.process.leases import leases_end
+from tests.support.impostor_node import Ghost, read_everything
+from tests.support.job_harness import LONG_TTL_S, QUICK_TTL_S, Job, story, three_nodes
+from tests.support.lease_expiry import leases_end
 
 
 class Cable:

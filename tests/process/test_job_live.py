@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from signal import SIGKILL, SIGTERM
 
-from tests.process.jobs import Job, story
-from tests.process.terminals import terminal
+from tests.support.job_harness import Job, story
+from tests.support.terminal import terminal
 
 STEPS = """
 import sys, time

@@ -9,8 +9,8 @@ from signal import SIGINT, SIGTERM
 
 import psutil
 
-from tests.process.jobs import Job, story
 from tests.support.ctl_commands import ran_ctl
+from tests.support.job_harness import Job, story
 
 
 @story

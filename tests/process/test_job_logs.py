@@ -7,8 +7,8 @@ import stat
 import sys
 from signal import SIGKILL, SIGTERM
 
-from tests.process.jobs import Job, story
-from tests.process.shared_console import by_rank
+from tests.support.job_harness import Job, story
+from tests.support.shared_console import by_rank
 
 PROGRESS = """
 import sys

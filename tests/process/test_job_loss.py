@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
-from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.support.job_harness import QUICK_TTL_S, Job, story
 
 
 @story

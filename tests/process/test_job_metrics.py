@@ -13,11 +13,11 @@ import pytest
 
 from launcher.metrics.server import CONNECTIONS_MAX, MetricsServer, text_reply
 from launcher.net.endpoints import join_host_port
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
-from tests.process.nodes import Node
-from tests.scraped import OPENMETRICS, samples
-from tests.store.servers import free_ports
+from tests.support.agent_process import Node
+from tests.support.awaited_events import LIMIT_S
+from tests.support.etcd_servers import free_ports
+from tests.support.job_harness import QUICK_TTL_S, Job, story, story_with_its_own_etcd
+from tests.support.prometheus_page import OPENMETRICS, samples
 
 REPORTS = """
 import os, time

@@ -8,9 +8,9 @@ from signal import SIGKILL, SIGTERM
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Put
 from elastic.store.etcd import EtcdStore
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.support.awaited_events import LIMIT_S
 from tests.support.ctl_commands import ran_ctl
+from tests.support.job_harness import QUICK_TTL_S, Job, story
 from tests.support.worker_messages import listens
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.process.jobs import Job, story
+from tests.support.job_harness import Job, story
 
 
 @story

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP, SIGTERM
 
-from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.support.job_harness import QUICK_TTL_S, Job, story
 from tests.support.worker_messages import listens
 
 GROWING = ("--np", "1:3", "--grow_every", "0")

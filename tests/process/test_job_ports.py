@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.ports import free_range, listening
-from tests.process.jobs import Job, story
-from tests.process.puppets import Worker
+from tests.support.fake_workers import Worker
+from tests.support.job_harness import Job, story
+from tests.support.reserved_ports import free_range, listening
 
 
 def ports_of(worker: Worker) -> set[int]:

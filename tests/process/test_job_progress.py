@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from tests.process.jobs import Job, story
+from tests.support.job_harness import Job, story
 
 SAVES = """
 import json, os, sys, elastic

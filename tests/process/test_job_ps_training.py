@@ -7,9 +7,9 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.nodes import Node
-from tests.process.recoveries import adds_up, recoveries, told
+from tests.support.agent_process import Node
+from tests.support.job_harness import QUICK_TTL_S, Job, story
+from tests.support.recovery_reports import adds_up, recoveries, told
 
 QUICK = ("--lr", "0.005")
 """Five times the example's own, and so a fifth of its epochs: a step costs 6 ms of processor time."""

@@ -9,8 +9,8 @@ from signal import SIGKILL, SIGTERM
 from elastic.core.keys import JobKeys
 from elastic.store.etcd import EtcdStore
 from launcher.job.history import read_history
-from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.support.failure_texts import SIGNAL_INFO, TRACEBACK, abort
+from tests.support.job_harness import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 
 LOST_PEER = (
     "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:43655. "

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.process.jobs import Job, story
-from tests.store.servers import free_ports
+from tests.support.etcd_servers import free_ports
+from tests.support.job_harness import Job, story
 
 TELL = """
 import dataclasses, json, os, pathlib, signal, sys

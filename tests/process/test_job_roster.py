@@ -8,9 +8,9 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
-from tests.process.jobs import Job, story, workers_by_role
-from tests.process.puppets import Worker
-from tests.store.servers import free_ports
+from tests.support.etcd_servers import free_ports
+from tests.support.fake_workers import Worker
+from tests.support.job_harness import Job, story, workers_by_role
 
 FLAGS = ("--np", "2", "--server_num", "1", "--worker_num", "1", "--lease_ttl", "2")
 

@@ -18,12 +18,12 @@ from elastic.errors import StoreDenied
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd.stubs import rpc
-from tests.process.jobs import Job, Stage, story
-from tests.process.nodes import Node
-from tests.store.authority import authority
-from tests.store.rights import PASSWORDS, Rights
-from tests.store.servers import binary_of, one_server
-from tests.store.users import add_users
+from tests.support.agent_process import Node
+from tests.support.etcd_roles import PASSWORDS, Rights
+from tests.support.etcd_servers import binary_of, one_server
+from tests.support.etcd_users import add_users
+from tests.support.job_harness import Job, Stage, story
+from tests.support.tls_authority import authority
 
 TOKEN_S = 1
 """A token of etcd lives so long, if nothing is asked with it."""

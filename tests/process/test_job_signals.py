@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from signal import SIGHUP, SIGINT, SIGTERM
 
-from tests.process.jobs import Job, story
+from tests.support.job_harness import Job, story
 
 
 @story

@@ -16,10 +16,10 @@ from launcher.spot.endpoint import endpoint
 from launcher.spot.http import BODY_MAX, BadAnswer, fetch
 from launcher.spot.protocol import MetadataRequest
 from tests.bench import steplog
-from tests.process.jobs import Job, story
-from tests.process.metadata import Aws, Azure, Google, Metadata
-from tests.process.nodes import Node
-from tests.store.servers import free_ports
+from tests.support.agent_process import Node
+from tests.support.etcd_servers import free_ports
+from tests.support.job_harness import Job, story
+from tests.support.metadata_servers import Aws, Azure, Google, Metadata
 
 NEVER_S = 3600.0
 

@@ -6,8 +6,8 @@ import asyncio
 
 import psutil
 
-from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
-from tests.store.users import add_users
+from tests.support.etcd_users import add_users
+from tests.support.job_harness import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 
 
 @story

@@ -21,8 +21,8 @@ from elastic.errors import DocumentError
 from elastic.store.etcd import EtcdStore
 from launcher.agent.store_actions import DAMAGED_MAX
 from tests.fuzz.mutate import mutate
-from tests.process.jobs import Job, story
-from tests.process.nodes import Node
+from tests.support.agent_process import Node
+from tests.support.job_harness import Job, story
 
 ROUNDS = int(os.environ.get("STRANGER_ROUNDS", "60"))
 """How often the stranger writes. `STRANGER_ROUNDS=2000 pytest tests/process/test_job_strangers.py` takes minutes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from signal import SIGTERM
 
-from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.nodes import Node
-from tests.process.recoveries import adds_up, recoveries, told
+from tests.support.agent_process import Node
+from tests.support.job_harness import QUICK_TTL_S, Job, story
+from tests.support.recovery_reports import adds_up, recoveries, told
 
 TRAINS = """
 import time

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.process.jobs import Job, story
-from tests.process.nodes import Node
+from tests.support.agent_process import Node
+from tests.support.job_harness import Job, story
 
 THREADS = """
 import threading, time

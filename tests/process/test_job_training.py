@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.bench import steplog
-from tests.process import held
-from tests.process.jobs import QUICK_TTL_S, Job, story
-from tests.process.nodes import Node
+from tests.support import gated_training
+from tests.support.agent_process import Node
+from tests.support.job_harness import QUICK_TTL_S, Job, story
 
 DIGITS = ("--checkpoint_every", "20", "--print_every", "10", "--epochs", "20")
 
@@ -50,7 +50,7 @@ main()
 async def test_a_node_killed_and_another_joined_while_steps_run_cost_no_accuracy(job: Job) -> None:
     """The node of rank 0 is killed, without a word; the step log shows where the others went on."""
     log = job.folder / "steps.log"
-    with held.gate(job.folder) as gate:
+    with gated_training.gate(job.folder) as gate:
 
         async def start() -> Node:
             script = (*gate.words, *DIGITS, "--step_log", str(log))

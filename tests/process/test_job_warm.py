@@ -7,8 +7,8 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
-from tests.process import lighttorch
-from tests.process.jobs import Job, story
+from tests.support import stub_torch
+from tests.support.job_harness import Job, story
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,7 +37,7 @@ async def test_a_node_registers_when_its_nursery_is_prepared_and_its_workers_are
 
 @story
 async def test_a_node_that_still_imports_leaves_at_once(job: Job) -> None:
-    lighttorch.bare(job.folder)
+    stub_torch.bare(job.folder)
     os.mkfifo(job.folder / "gate")
     job.write("slow.py", f"open({str(job.folder / 'gate')!r}).read()")
     node = await job.node("--np", "1", "--verbose", "--preload", "slow", script=(str(job.script),), environ=LOADS)
@@ -49,7 +49,7 @@ async def test_a_node_that_still_imports_leaves_at_once(job: Job) -> None:
 
 @story
 async def test_a_nursery_that_is_killed_is_followed_by_a_warm_one(job: Job) -> None:
-    lighttorch.bare(job.folder)
+    stub_torch.bare(job.folder)
     node = await job.node("--np", "1", "--verbose", script=(str(job.script),), environ=LOADS)
     await job.world(1, 1)
     os.kill(node.nursery(), SIGKILL)
@@ -62,7 +62,7 @@ async def test_a_nursery_that_is_killed_is_followed_by_a_warm_one(job: Job) -> N
 
 @story
 async def test_a_nursery_that_dies_during_its_imports_is_said_to_and_has_no_workers_to_take_with_it(job: Job) -> None:
-    lighttorch.bare(job.folder)
+    stub_torch.bare(job.folder)
     job.write("deadly.py", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     node = await job.node("--np", "1", "--preload", "deadly", script=(str(job.script),), environ=LOADS)
     await node.says("the nursery died during its imports; starting another")

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from signal import SIGINT, SIGSTOP
 
-from tests.process import lighttorch
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import QUICK_TTL_S, Job, story
+from tests.support import stub_torch
+from tests.support.awaited_events import LIMIT_S
+from tests.support.job_harness import QUICK_TTL_S, Job, story
 from tests.support.worker_messages import reports, says
 
 PLAIN = """
@@ -193,14 +193,14 @@ async def test_after_a_failure_the_end_of_the_log_that_the_verdict_keeps_is_show
 
 @story
 async def test_a_worker_without_our_library_shows_its_stacks_when_it_was_started_warm(job: Job) -> None:
-    lighttorch.bare(job.folder)
+    stub_torch.bare(job.folder)
     script = job.write(
         "plain.py", "import time\ndef waits_here():\n    print('up')\n    time.sleep(1000)\nwaits_here()\n"
     )
     node = await job.node(
         *("--np", "1", "--grace", "0.1", "--console", "all"),
         script=(str(script),),
-        environ={"ELASTIC_NO_WARM": "0", "PYTHONPATH": f"{job.folder}{os.pathsep}{lighttorch.ROOT}"},
+        environ={"ELASTIC_NO_WARM": "0", "PYTHONPATH": f"{job.folder}{os.pathsep}{stub_torch.ROOT}"},
     )
     await node.shows("up")
     code, out, err = await asked(job, "stacks", "0")

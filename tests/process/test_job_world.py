@@ -6,9 +6,9 @@ from pathlib import Path
 from signal import SIGTERM
 
 from launcher.agent.node_id import MARK
-from tests.process.jobs import Job, story
-from tests.process.nodes import endpoints
-from tests.process.puppets import Worker
+from tests.support.agent_process import endpoints
+from tests.support.fake_workers import Worker
+from tests.support.job_harness import Job, story
 
 
 def told(worker: Worker) -> str:

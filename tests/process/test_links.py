@@ -17,7 +17,7 @@ from elastic.core.agent.actions import LinkTarget
 from launcher.peers import links as links_module
 from launcher.peers import peer_link
 from launcher.system.clock import boottime
-from tests.process.linking import Watching, at, listening, peer, played, proves_nothing, watching
+from tests.support.link_harness import Watching, at, listening, peer, played, proves_nothing, watching
 
 # A death
 

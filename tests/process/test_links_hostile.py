@@ -20,9 +20,9 @@ from launcher.peers.listener import PeerListener
 from launcher.peers.peer_link import PeerLink
 from launcher.wire import links
 from launcher.wire.links import Bye, Greeting, Ping, Pong, Prove, VouchGranted
-from tests.process.descriptors import none_left
-from tests.process.linking import SECRET, Watching, at, listening, played, proves_nothing, watching
-from tests.process.linkpeer import JOB
+from tests.scripts.link_peer import JOB
+from tests.support.descriptor_limit import none_left
+from tests.support.link_harness import SECRET, Watching, at, listening, played, proves_nothing, watching
 from tests.support.link_strangers import Stranger, connected, impostor
 
 

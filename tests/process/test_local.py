@@ -35,7 +35,7 @@ from launcher.local.etcd import STARTS_MAX, keep_running
 from launcher.local.parent import exit_code
 from launcher.system.private_env import inheritable_env
 from launcher.text import shell
-from tests.store.servers import free_ports
+from tests.support.etcd_servers import free_ports
 from tests.support.nvidia_smi import LISTED, smi
 
 LIMIT_S = 30.0

@@ -19,10 +19,10 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.store_access import SECRET
-from tests.process.happenings import command_of
-from tests.process.jobs import Job, Stage, story
-from tests.sockets import tcp_listeners, unix_listeners
-from tests.store.servers import SAFE_RELEASE, binary_of, free_ports, posing
+from tests.support.awaited_events import command_of
+from tests.support.etcd_servers import SAFE_RELEASE, binary_of, free_ports, posing
+from tests.support.job_harness import Job, Stage, story
+from tests.support.listening_sockets import tcp_listeners, unix_listeners
 
 ROOT = Path(__file__).parents[2]
 OURS = secrets.token_hex(16)
@@ -42,7 +42,7 @@ class Spoils:
 async def attacked(targets: list[str], paths: list[str]) -> Spoils:
     """Attack as another user, with nothing of ours in the environment."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.process.stranger"),
+        *(sys.executable, "-m", "tests.scripts.other_user_attack"),
         cwd=ROOT,
         env={"PATH": os.environ["PATH"]},
         stdin=asyncio.subprocess.PIPE,

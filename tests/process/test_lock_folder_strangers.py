@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.jobs import QUICK_TTL_S, Job, Stage
-from tests.process.otheruser import needs_root, seen_by_all, stranger
+from tests.support.job_harness import QUICK_TTL_S, Job, Stage
+from tests.support.other_user import needs_root, seen_by_all, stranger
 
 pytestmark = needs_root
 

@@ -11,8 +11,8 @@ import pytest
 
 from launcher.logs.log_dir import LOCK, LogFolder
 from launcher.logs.shared_file import SharedLog
-from tests.process.jobs import Job, story
-from tests.process.otheruser import LOCKER, NOBODY, needs_root, seen_by_all, stranger
+from tests.support.job_harness import Job, story
+from tests.support.other_user import LOCKER, NOBODY, needs_root, seen_by_all, stranger
 
 pytestmark = needs_root
 

@@ -25,8 +25,8 @@ from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer_client import KEEP_BYTES, LogWriterClient
 from launcher.logs.writer_protocol import AppendShared, path_bytes
 from launcher.text.sanitize import tail_lines
-from tests import closing
-from tests.process.happenings import LIMIT_S
+from tests.support import full_on_close
+from tests.support.awaited_events import LIMIT_S
 
 HEADER = "==== rank 0 ===="
 PIECE = 1 << 16
@@ -300,7 +300,7 @@ def test_a_line_that_a_full_disk_takes_a_part_of_is_told_and_does_not_tear_the_n
 def test_a_disk_that_says_at_the_end_that_it_has_no_room_costs_a_line_for_each_start_and_the_logs_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "close", closing.refuses("log."))
+    monkeypatch.setattr(os, "close", full_on_close.refuses("log."))
 
     async def main() -> list[str]:
         async with desk(tmp_path) as it:
@@ -312,8 +312,8 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_costs_a_line_for_each_s
         return it.told
 
     told = asyncio.run(main())
-    lost = f"{tmp_path}/workerlog.0 cannot be written ({closing.WORDS}); what its worker says is not kept"
-    assert told == [lost, f"{tmp_path}/log.jsonl cannot be written ({closing.WORDS}); it is not complete", lost]
+    lost = f"{tmp_path}/workerlog.0 cannot be written ({full_on_close.WORDS}); what its worker says is not kept"
+    assert told == [lost, f"{tmp_path}/log.jsonl cannot be written ({full_on_close.WORDS}); it is not complete", lost]
     assert (tmp_path / "workerlog.0").read_text() == f"{HEADER}\none\n{HEADER}\ntwo\n"
     assert (tmp_path / "log.jsonl").read_text() == "one\ntwo\n"
 
@@ -325,8 +325,8 @@ def test_a_line_is_written_and_no_file_stays_open_when_a_disk_refuses_the_one_be
     before, path = os.listdir("/proc/self/fd"), tmp_path / LAUNCHER_LOG
     log = SharedLog(path)
     log.append(b"the first\n")
-    monkeypatch.setattr(os, "close", closing.refuses("launcher."))
-    with pytest.raises(OSError, match=closing.WORDS):
+    monkeypatch.setattr(os, "close", full_on_close.refuses("launcher."))
+    with pytest.raises(OSError, match=full_on_close.WORDS):
         log.append(b"the next\n")
     assert path.read_text() == "the next\n"
     assert os.listdir("/proc/self/fd") == before

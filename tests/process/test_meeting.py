@@ -19,9 +19,9 @@ from elastic.channel.messages import (
 )
 from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
-from tests.process.forker import Forked
-from tests.process.scripts import LIMIT_S, environment
-from tests.store.servers import free_ports
+from tests.scripts.torch_forkserver import Forked
+from tests.support.etcd_servers import free_ports
+from tests.support.script_runs import LIMIT_S, environment
 
 
 class World:
@@ -54,7 +54,7 @@ class World:
             PYTHONWARNINGS="ignore",  # Python's own start shows none of a socket that is left open.
         )
         with self._errors(rank).open("w") as errors:
-            self.ranks[rank] = Forked(("tests.process.meeting_puppet", *words), environ, errors=errors.fileno())
+            self.ranks[rank] = Forked(("tests.scripts.rendezvous_worker", *words), environ, errors=errors.fileno())
 
     def _errors(self, rank: int) -> Path:
         return self.folder / f"errors.{rank}"

@@ -7,11 +7,11 @@ import sys
 
 import aiohttp
 
-from tests.process.crowd import HALF, crowd
-from tests.process.ghosts import Ghost, read_everything
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import Job, story
-from tests.store.servers import free_ports
+from tests.support.awaited_events import LIMIT_S
+from tests.support.connection_flood import HALF, crowd
+from tests.support.etcd_servers import free_ports
+from tests.support.impostor_node import Ghost, read_everything
+from tests.support.job_harness import Job, story
 
 GREEDY = """
 import os, resource, runpy, socket, sys, threading

@@ -18,7 +18,7 @@ from launcher.nursery import protocol
 from launcher.system import node_lock
 from launcher.system.processes import descendants
 from launcher.workers.nursery_client import DeadlinePassed, NurseryDied, ProcessesGone
-from tests.process.nest import LIMIT_S, LONG_S, nest, pids, watch_end
+from tests.support.nursery_harness import LIMIT_S, LONG_S, nest, pids, watch_end
 
 FAMILY = """
 import os, subprocess, sys, time

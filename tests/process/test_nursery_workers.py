@@ -15,7 +15,7 @@ from elastic.errors import NurseryLost
 from launcher.nursery import protocol
 from launcher.system import node_lock
 from launcher.workers.nursery_client import ProcessesGone
-from tests.process.nest import LIMIT_S, nest, pids, watch_end
+from tests.support.nursery_harness import LIMIT_S, nest, pids, watch_end
 
 STUBBORN = """
 import signal, time

@@ -7,9 +7,9 @@ import os
 from elastic.store.embedded import find_etcd
 from launcher.config.store_access import SECRET
 from launcher.local import served_etcd
-from tests.process.jobs import Job, story
-from tests.process.nodes import Node
-from tests.store.servers import SAFE_RELEASE, free_ports, posing
+from tests.support.agent_process import Node
+from tests.support.etcd_servers import SAFE_RELEASE, free_ports, posing
+from tests.support.job_harness import Job, story
 
 OLD_RELEASE = "3.5.1"
 

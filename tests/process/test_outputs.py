@@ -14,9 +14,9 @@ import pytest
 
 from launcher.logs.stdio_writer import PipeToFile
 from launcher.logs.writer_client import KEEP_BYTES
-from tests import closing
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import Job, story
+from tests.support import full_on_close
+from tests.support.awaited_events import LIMIT_S
+from tests.support.job_harness import Job, story
 
 BEGIN = """
 import os, psutil, signal, sys
@@ -79,11 +79,11 @@ def test_two_files_have_their_own(tmp_path: Path) -> None:
 def test_a_file_whose_disk_says_at_the_end_that_it_has_no_room_costs_a_line_and_not_the_exit_code(
     tmp_path: Path,
 ) -> None:
-    refuse = "from tests import closing\nos.close = closing.refuses('/console')\n"
+    refuse = "from tests.support import full_on_close\nos.close = full_on_close.refuses('/console')\n"
     ran = shell('exec "$@" > console', SPEAKER.replace(BEGIN, BEGIN + refuse), tmp_path)
     assert ran.returncode == 7
-    said = f"elastic-launch: the file that is stdout cannot be written ({closing.WORDS}); a part of it may be missing"
-    assert ran.stderr.splitlines()[-1] == said
+    said = f"the file that is stdout cannot be written ({full_on_close.WORDS}); a part of it may be missing"
+    assert ran.stderr.splitlines()[-1] == f"elastic-launch: {said}"
 
 
 def test_a_pipe_and_a_device_are_written_without_a_process_for_it(tmp_path: Path) -> None:

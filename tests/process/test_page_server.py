@@ -22,7 +22,7 @@ from launcher.web import api, job_feed, server
 from launcher.web.job_feed import FOLLOWED_MAX
 from launcher.web.server import BROWSERS_MAX
 from launcher.wire.inspect import WorkerState
-from tests.process.happenings import played
+from tests.support.awaited_events import played
 from tests.support.inspect_documents import window, worker
 from tests.support.page_server import TOKEN, serving
 from tests.support.stored_job import MEMBER, SPEC

@@ -11,9 +11,9 @@ import pytest
 
 from launcher.config import store_access
 from launcher.ctl import cli
-from tests.process.jobs import Stage
-from tests.process.wire import wire
-from tests.store.users import add_users
+from tests.support.etcd_users import add_users
+from tests.support.job_harness import Stage
+from tests.support.tcp_recorder import wire
 
 PASSWORD = "job-secret"
 ALLOWED = "--allow_plaintext_password"

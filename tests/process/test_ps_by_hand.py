@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.process.ps_jobs import EMBEDDING, ROOT, SYNC, Job, Process, job
-from tests.store.servers import free_ports
+from tests.support.etcd_servers import free_ports
+from tests.support.ps_job_harness import EMBEDDING, ROOT, SYNC, Job, Process, job
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from elastic.train.ps import framing
 from elastic.train.ps import protocol as m
 from elastic.train.ps.connection import ServerConnection
-from tests.process.ps_bench import Bench, bench
+from tests.support.ps_server_harness import Bench, bench
 
 REFUSED = {
     grpc.StatusCode.INVALID_ARGUMENT,

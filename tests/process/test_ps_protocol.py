@@ -17,7 +17,7 @@ import torch
 from elastic.errors import MessageError, ModelMismatch, ServerLost, SessionReplaced
 from elastic.train.ps import framing, service
 from elastic.train.ps import protocol as m
-from tests.process.ps_bench import PIECES, Bench, bench, message, shape
+from tests.support.ps_server_harness import PIECES, Bench, bench, message, shape
 
 SYNC = m.UpdateMode.SYNC
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.node_id import MARK
-from tests.process.scripts import WARM, completed, finish, run, start
-from tests.process.shared_console import by_rank
-from tests.store.servers import Server, free_ports
+from tests.support.etcd_servers import Server, free_ports
+from tests.support.script_runs import WARM, completed, finish, run, start
+from tests.support.shared_console import by_rank
 
 SCRIPT = """
 import os, sys

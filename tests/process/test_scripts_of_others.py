@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.jobs import Job, story
-from tests.process.scripts import WARM, completed
+from tests.support.job_harness import Job, story
+from tests.support.script_runs import WARM, completed
 
-DDP_SCRIPT = Path(__file__).with_name("ddp_script.py")
-
+DDP_SCRIPT = Path(__file__).parents[2] / "tests" / "scripts" / "torchrun_ddp.py"
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py")
 OURS = ("-m", "launcher", "--local_nodes", "2")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.jobs import Job, story
+from tests.support.job_harness import Job, story
 
 VENV = Path(__file__).resolve().parents[2] / ".venv-paddle"
 PADDLE = VENV / "bin" / "python"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.ports import free_range
-from tests.process.jobs import Job, story, workers_by_role
-from tests.process.scripts import WARM, completed, run
-from tests.store.servers import free_ports
+from tests.support.etcd_servers import free_ports
 from tests.support.failure_texts import SIGNAL_INFO, TRACEBACK, abort
+from tests.support.job_harness import Job, story, workers_by_role
 from tests.support.nvidia_smi import four_cards
+from tests.support.reserved_ports import free_range
+from tests.support.script_runs import WARM, completed, run
 
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 EIGHT = ",".join(map(str, range(8)))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from elastic.testing import Failure, RunFailed, World, reached, run
-from tests.process.scripts import completed
+from tests.support.script_runs import completed
 
 ONE_MORE_EPOCH = """
 import torch

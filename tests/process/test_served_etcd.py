@@ -23,10 +23,10 @@ from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.store_access import SECRET
 from launcher.local.auth_proxy import STRANGERS_MAX, AuthProxy
-from tests.process.jobs import Job, story
-from tests.sockets import tcp_listeners, unix_listeners
-from tests.store.servers import free_ports
+from tests.support.etcd_servers import free_ports
 from tests.support.host_lists import FIRST, SECOND, static
+from tests.support.job_harness import Job, story
+from tests.support.listening_sockets import tcp_listeners, unix_listeners
 
 OURS = secrets.token_hex(16)
 HERE = "127.0.0.1"

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from elastic.channel.messages import CheckpointSaved, Unrecoverable, WorkerMessage, said
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
 from elastic.train.restore.rollback import RECORD, RollbackRecord
-from tests.process import scripts, training
+from tests.scripts import state_training
+from tests.support import script_runs
 
 EPOCHS = 3
 STEPS_OF_AN_EPOCH = 8
@@ -28,7 +29,7 @@ STEPS_OF_AN_EPOCH = 8
 @pytest.fixture(scope="module")
 def undisturbed() -> torch.Tensor:
     """The parameters after a run in one world of one."""
-    parameters: torch.Tensor = run(training.ddp, args=(EPOCHS, 100), worlds=[1]).values[0]["parameters"]
+    parameters: torch.Tensor = run(state_training.ddp, args=(EPOCHS, 100), worlds=[1]).values[0]["parameters"]
     return parameters
 
 
@@ -54,7 +55,11 @@ def test_planned_changes_3_2_1_3_2_lose_no_finished_step_and_end_with_the_same_n
     tmp_path: Path, undisturbed: torch.Tensor
 ) -> None:
     result = run(
-        training.ddp, args=(EPOCHS, 100), worlds=[3, 2, 1, 3, 2], change_at=[4, 9, 13, 18], checkpoint_dir=tmp_path
+        state_training.ddp,
+        args=(EPOCHS, 100),
+        worlds=[3, 2, 1, 3, 2],
+        change_at=[4, 9, 13, 18],
+        checkpoint_dir=tmp_path,
     )
     assert starts(result) == [0, *(last_step(result, world) for world in range(4))]
     assert [[replica.code for replica in world.replicas] for world in result.worlds] == [
@@ -69,7 +74,7 @@ def test_losses_and_failures_end_with_the_same_numbers_and_cost_at_most_the_step
 ) -> None:
     worlds = [World(3, Loss(5, nodes=(0,))), World(2, Failure(11, rank=1)), World(1, Failure(14)), World(3, Loss(20)),
               World(2)]  # fmt: skip
-    result = run(training.ddp, args=(EPOCHS, 2, 0, 9), worlds=worlds, checkpoint_dir=tmp_path)
+    result = run(state_training.ddp, args=(EPOCHS, 2, 0, 9), worlds=worlds, checkpoint_dir=tmp_path)
     assert same(result, undisturbed)
     for world in range(4):
         assert starts(result)[world + 1] >= last_step(result, world) - 3
@@ -77,20 +82,22 @@ def test_losses_and_failures_end_with_the_same_numbers_and_cost_at_most_the_step
 
 def test_prefetching_loaders_lose_and_repeat_nothing(tmp_path: Path, undisturbed: torch.Tensor) -> None:
     worlds = [World(2, Planned(3)), World(1, Planned(9)), World(2)]
-    result = run(training.ddp, args=(EPOCHS, 5, 0, None, 2), worlds=worlds, checkpoint_dir=tmp_path)
+    result = run(state_training.ddp, args=(EPOCHS, 5, 0, None, 2), worlds=worlds, checkpoint_dir=tmp_path)
     assert starts(result)[:2] == [0, last_step(result, 0)]
     assert same(result, undisturbed)
 
 
 def test_sharded_training_goes_on_in_any_world_from_disk(tmp_path: Path) -> None:
-    alone = run(training.fsdp, args=(14, 100), worlds=[1]).values[0]
-    result = run(training.fsdp, args=(14, 100), worlds=[3, 2, 1, 3], change_at=[4, 7, 10], checkpoint_dir=tmp_path)
+    alone = run(state_training.fsdp, args=(14, 100), worlds=[1]).values[0]
+    result = run(
+        state_training.fsdp, args=(14, 100), worlds=[3, 2, 1, 3], change_at=[4, 7, 10], checkpoint_dir=tmp_path
+    )
     assert starts(result) == [0, *(last_step(result, world) for world in range(3))]
     assert all(torch.allclose(value, alone, rtol=0, atol=1e-9) for value in result.values)
 
 
 def test_a_folder_that_is_not_shared_is_said_in_one_line_at_the_first_commit(tmp_path: Path) -> None:
-    result = run(training.ddp, args=(1, 2), worlds=[2], checkpoint_dirs=tmp_path)
+    result = run(state_training.ddp, args=(1, 2), worlds=[2], checkpoint_dirs=tmp_path)
     said = [note for note in result.worlds[0].replicas[0].notes if "not shared" in note]
     assert len(said) == 1
     assert "--checkpoint_dir" in said[0]
@@ -98,7 +105,7 @@ def test_a_folder_that_is_not_shared_is_said_in_one_line_at_the_first_commit(tmp
 
 def test_who_cannot_read_the_newest_checkpoint_receives_it_from_who_can(tmp_path: Path) -> None:
     """Rank 0's folder has it, the newcomers' have not."""
-    result = run(training.ddp, args=(2, 100), worlds=[World(1, Planned(5)), World(3)], checkpoint_dirs=tmp_path)
+    result = run(state_training.ddp, args=(2, 100), worlds=[World(1, Planned(5)), World(3)], checkpoint_dirs=tmp_path)
     assert starts(result) == [0, last_step(result, 0)]
     notes = result.worlds[1].replicas[0].notes
     assert any("resumed at step" in note and "sent to 2 ranks" in note for note in notes)
@@ -107,7 +114,7 @@ def test_who_cannot_read_the_newest_checkpoint_receives_it_from_who_can(tmp_path
 def test_training_never_starts_over_when_the_node_that_saved_is_gone(tmp_path: Path) -> None:
     worlds = [World(2, Loss(7, nodes=(0,))), World(1)]
     with pytest.raises(RunFailed) as failed:
-        run(training.ddp, args=(EPOCHS, 2), worlds=worlds, checkpoint_dirs=tmp_path)
+        run(state_training.ddp, args=(EPOCHS, 2), worlds=worlds, checkpoint_dirs=tmp_path)
     text = str(failed.value)
     assert "was committed on" in text
     assert str(tmp_path) in text
@@ -153,7 +160,7 @@ def heard(script: str, folder: Path) -> tuple[list[WorkerMessage], int, str]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
         agent.bind(str(folder / "talk"))
         agent.listen()
-        code, out, _ = scripts.run(("-c", script), folder, ELASTIC_CHANNEL=str(folder / "talk"))
+        code, out, _ = script_runs.run(("-c", script), folder, ELASTIC_CHANNEL=str(folder / "talk"))
         theirs, _ = agent.accept()
         with theirs:
             return [said.decode(data) for data in iter(lambda: theirs.recv(1 << 16), b"")], code, out
@@ -178,52 +185,54 @@ def test_a_checkpoint_of_another_state_is_not_taken_for_that_of_the_job(tmp_path
 
 def test_a_planned_stop_loses_nothing_when_the_node_that_saved_leaves_with_its_folder(tmp_path: Path) -> None:
     worlds = [World(2, Planned(5, leave=(0,))), World(1)]
-    result = run(training.ddp, args=(1, 3), worlds=worlds, checkpoint_dirs=tmp_path)
+    result = run(state_training.ddp, args=(1, 3), worlds=worlds, checkpoint_dirs=tmp_path)
     assert starts(result) == [0, last_step(result, 0)]
 
 
 def test_a_rollback_that_is_allowed_starts_from_what_can_be_read(tmp_path: Path) -> None:
     worlds = [World(2, Loss(7, nodes=(0,))), World(1)]
     result = run(
-        training.ddp, args=(2, 2), worlds=worlds, checkpoint_dirs=tmp_path, env={"ELASTIC_ALLOW_ROLLBACK": "1"}
+        state_training.ddp, args=(2, 2), worlds=worlds, checkpoint_dirs=tmp_path, env={"ELASTIC_ALLOW_ROLLBACK": "1"}
     )
     assert starts(result) == [0, 0]
     assert any("--allow_rollback" in note for note in result.worlds[1].replicas[0].notes)
 
 
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_line(tmp_path: Path) -> None:
-    run(training.ddp, args=(1, 3), worlds=[1], checkpoint_dir=tmp_path)
+    run(state_training.ddp, args=(1, 3), worlds=[1], checkpoint_dir=tmp_path)
     newest = max(tmp_path.glob("step-*"))
     (newest / "model.pt").write_bytes(b"x" * (newest / "model.pt").stat().st_size)
-    result = run(training.ddp, args=(1, 3), worlds=[2], checkpoint_dir=tmp_path)
+    result = run(state_training.ddp, args=(1, 3), worlds=[2], checkpoint_dir=tmp_path)
     assert starts(result) == [6]
     assert f"checkpoint {newest} is skipped" in result.output
 
 
 def test_a_damaged_shard_of_the_newest_checkpoint_is_skipped_with_a_line_too(tmp_path: Path) -> None:
-    run(training.fsdp, args=(6, 3), worlds=[2], checkpoint_dir=tmp_path)
+    run(state_training.fsdp, args=(6, 3), worlds=[2], checkpoint_dir=tmp_path)
     newest = max(tmp_path.glob("step-*"))
     shard = newest / "optimizer" / "__1_0.distcp"
     shard.write_bytes(b"x" * shard.stat().st_size)
-    result = run(training.fsdp, args=(6, 3), worlds=[1], checkpoint_dir=tmp_path)
+    result = run(state_training.fsdp, args=(6, 3), worlds=[1], checkpoint_dir=tmp_path)
     assert starts(result) == [3]
     assert f"checkpoint {newest} is skipped" in result.output
     assert any(f"skipped {newest.name}: optimizer: the checksum" in note for note in result.worlds[0].replicas[0].notes)
 
 
 def test_restore_step_goes_back_once_and_keeps_what_was_newer(tmp_path: Path) -> None:
-    run(training.ddp, args=(1, 3), worlds=[1], checkpoint_dir=tmp_path)
+    run(state_training.ddp, args=(1, 3), worlds=[1], checkpoint_dir=tmp_path)
     worlds = [World(1, Failure(5)), World(1)]
-    result = run(training.ddp, args=(1, 1), worlds=worlds, checkpoint_dir=tmp_path, env={"ELASTIC_RESTORE_STEP": "3"})
+    result = run(
+        state_training.ddp, args=(1, 1), worlds=worlds, checkpoint_dir=tmp_path, env={"ELASTIC_RESTORE_STEP": "3"}
+    )
     assert starts(result)[0] == 3
     assert starts(result)[1] > 3
     assert list(tmp_path.glob("aside-*"))
 
 
 def test_resume_from_takes_parts_and_values_and_begins_at_step_0(tmp_path: Path) -> None:
-    before = run(training.ddp, args=(1, 3), worlds=[1], checkpoint_dir=tmp_path / "old").values[0]
+    before = run(state_training.ddp, args=(1, 3), worlds=[1], checkpoint_dir=tmp_path / "old").values[0]
     env = {"ELASTIC_RESUME_FROM": str(tmp_path / "old")}
-    result = run(training.ddp, args=(0, 3), worlds=[2], checkpoint_dir=tmp_path / "new", env=env)
+    result = run(state_training.ddp, args=(0, 3), worlds=[2], checkpoint_dir=tmp_path / "new", env=env)
     assert starts(result) == [0]
     assert same(result, before["parameters"])
     assert {value["seen"] for value in result.values} == {STEPS_OF_AN_EPOCH}
@@ -234,11 +243,11 @@ def named_otherwise(path: str) -> None:
     import elastic
 
     elastic.init()
-    elastic.State(net=training.network()).restore(resume_from=path)
+    elastic.State(net=state_training.network()).restore(resume_from=path)
 
 
 def test_resume_from_a_file_without_any_part_of_the_state_is_an_error(tmp_path: Path) -> None:
-    torch.save(training.network().state_dict(), tmp_path / "m.pt")
+    torch.save(state_training.network().state_dict(), tmp_path / "m.pt")
     with pytest.raises(RunFailed, match=r"it has the parts model, and elastic.State has net: nothing to start from"):
         run(named_otherwise, args=(str(tmp_path / "m.pt"),), worlds=[1])
 
@@ -247,7 +256,7 @@ def commit_first() -> None:
     import elastic
 
     elastic.init()
-    elastic.State(model=training.network()).commit(every=1)
+    elastic.State(model=state_training.network()).commit(every=1)
 
 
 def test_a_commit_before_restore_is_one_line_that_names_the_mend() -> None:
@@ -260,10 +269,10 @@ def rewritten(*, scored: bool) -> Any:
     import elastic
 
     elastic.init()
-    model = training.network()
+    model = state_training.network()
     if scored:
         best = torch.nn.Linear(1, 1)
-        state = elastic.State(model=model, best=best, ema=training.network(1))
+        state = elastic.State(model=model, best=best, ema=state_training.network(1))
     else:
         state = elastic.State(model=model, best=1.5)
     state.restore()
@@ -299,7 +308,7 @@ def goes_bad(steps: int) -> None:
     import elastic
 
     elastic.init()
-    model = training.network()
+    model = state_training.network()
     state = elastic.State(model=model)
     state.restore()
     record(["start", state.step])
@@ -327,7 +336,7 @@ def never_saved(steps: int) -> None:
     import elastic
 
     elastic.init()
-    state = elastic.State(model=training.network())
+    state = elastic.State(model=state_training.network())
     state.restore()
     while state.step < steps:
         state.commit()
@@ -345,7 +354,7 @@ def finishes_anyway() -> None:
     import elastic
 
     here = elastic.init()
-    state = elastic.State(model=training.network())
+    state = elastic.State(model=state_training.network())
     state.restore()
     try:
         for step in range(5):
@@ -368,7 +377,7 @@ def draw(steps: int) -> list[float]:
 
     here = elastic.init()
     torch.manual_seed(here.rank)
-    state = elastic.State(model=training.network())
+    state = elastic.State(model=state_training.network())
     state.restore()
     record(["start", state.step])
     drawn = []
@@ -434,7 +443,7 @@ def fill(folder: str) -> Any:
     import elastic
 
     elastic.init()
-    state = elastic.State(model=training.network())
+    state = elastic.State(model=state_training.network())
     state.restore()
     state.commit(every=1)
     state.save()
@@ -457,7 +466,7 @@ class TestMemory:
         self, tmp_path: Path, undisturbed: torch.Tensor
     ) -> None:
         worlds = [World(3, Loss(6, nodes=(1,))), World(3, Failure(12, rank=0)), World(2)]
-        result = run(training.ddp, args=(EPOCHS, 1000, 1), worlds=worlds, checkpoint_dir=tmp_path)
+        result = run(state_training.ddp, args=(EPOCHS, 1000, 1), worlds=worlds, checkpoint_dir=tmp_path)
         begun = starts(result)
         for world in range(2):
             assert last_step(result, world) - 1 <= begun[world + 1] <= last_step(result, world)
@@ -465,9 +474,9 @@ class TestMemory:
         assert same(result, undisturbed)
 
     def test_shards_of_a_lost_node_come_from_its_neighbour(self, tmp_path: Path) -> None:
-        alone = run(training.fsdp, args=(12, 1000), worlds=[1]).values[0]
+        alone = run(state_training.fsdp, args=(12, 1000), worlds=[1]).values[0]
         worlds = [World(3, Loss(5, nodes=(0,))), World(2, Loss(9, nodes=(1,))), World(2)]
-        result = run(training.fsdp, args=(12, 1000, 1), worlds=worlds, checkpoint_dir=tmp_path)
+        result = run(state_training.fsdp, args=(12, 1000, 1), worlds=worlds, checkpoint_dir=tmp_path)
         begun = starts(result)
         for world in range(2):
             assert last_step(result, world) - 1 <= begun[world + 1] <= last_step(result, world)
@@ -477,7 +486,7 @@ class TestMemory:
     def test_what_is_newer_on_disk_is_taken_from_there(self, tmp_path: Path) -> None:
         """Memory every 4 steps, disk every 3: step 6 is on disk, and 4 in memory."""
         worlds = [World(2, Failure(7)), World(2)]
-        result = run(training.ddp, args=(1, 3, 4), worlds=worlds, checkpoint_dir=tmp_path)
+        result = run(state_training.ddp, args=(1, 3, 4), worlds=worlds, checkpoint_dir=tmp_path)
         assert starts(result)[1] == 6
         assert any(str(tmp_path) in note for note in result.worlds[1].replicas[0].notes)
 
@@ -485,7 +494,9 @@ class TestMemory:
         """Its generations had higher numbers than ours."""
         record = RollbackRecord(run="another", step=1, generation=99, aside=(), at=0.0)
         (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
-        result = run(training.ddp, args=(1, 1000, 1), worlds=[World(2, Failure(4)), World(2)], checkpoint_dir=tmp_path)
+        result = run(
+            state_training.ddp, args=(1, 1000, 1), worlds=[World(2, Failure(4)), World(2)], checkpoint_dir=tmp_path
+        )
         assert any("from memory" in note for note in result.worlds[1].replicas[0].notes)
 
 
@@ -509,7 +520,7 @@ def two_states() -> None:
     import elastic
 
     elastic.init()
-    first, second = (elastic.State(model=training.network()) for _ in range(2))
+    first, second = (elastic.State(model=state_training.network()) for _ in range(2))
     first.restore()
     second.restore()
     second.commit(every=1)
@@ -526,7 +537,7 @@ def first_parameters(steps: int) -> Any:
     import elastic
 
     here = elastic.init()
-    model = training.network(seed=9)
+    model = state_training.network(seed=9)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -540,7 +551,7 @@ def first_parameters(steps: int) -> Any:
 def test_a_sharded_model_starts_from_a_plain_file_and_from_another_runs_shards(tmp_path: Path) -> None:
     import elastic
 
-    trained = run(training.fsdp, args=(4, 2), worlds=[2], checkpoint_dir=tmp_path / "old").values[0]
+    trained = run(state_training.fsdp, args=(4, 2), worlds=[2], checkpoint_dir=tmp_path / "old").values[0]
     elastic.export(tmp_path / "old", tmp_path / "model.pt")
     for source in (tmp_path / "model.pt", tmp_path / "old"):
         env = {"ELASTIC_RESUME_FROM": str(source)}
@@ -559,7 +570,7 @@ def spoil(how: str) -> None:
     import elastic
 
     elastic.init()
-    model = training.network()
+    model = state_training.network()
     state = elastic.State(model=model)
     state.restore()
     state.commit(every=1)

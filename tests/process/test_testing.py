@@ -20,7 +20,7 @@ import pytest
 
 from elastic.channel import client, messages
 from elastic.testing import End, Failure, Loss, Planned, RunFailed, RunHung, World, reached, record, run
-from tests.process.scripts import completed, environment
+from tests.support.script_runs import completed, environment
 
 
 def listen() -> client.ChannelClient:

@@ -1,6 +1,6 @@
 """Torch's own elastic agent, which other programs embed, on our backend: real processes on a real etcd.
 
-The agents of a story run in processes of their own (`torchagents`). The situations are those in which torch tests its
+The agents of a story run in processes of their own (`torch_agents`). The situations are those in which torch tests its
 agent with its own backends:
 
     functions as entry points, and what they return       spawn, fork, forkserver; a tensor, a text, nothing
@@ -28,8 +28,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.jobs import Stage
-from tests.process.torchagents import (
+from tests.scripts.torch_agents import (
     DRIFTING,
     ENVIRONMENT,
     RECORDED,
@@ -42,7 +41,8 @@ from tests.process.torchagents import (
     start,
     waiting,
 )
-from tests.process.torchruns import Torchruns, works
+from tests.support.job_harness import Stage
+from tests.support.torchrun_harness import Torchruns, works
 
 PROMISED = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),

@@ -7,9 +7,9 @@ import textwrap
 
 import pytest
 
-from tests.process.jobs import Stage
-from tests.process.nodes import Node
-from tests.process.torchruns import Torchruns, ctl
+from tests.support.agent_process import Node
+from tests.support.job_harness import Stage
+from tests.support.torchrun_harness import Torchruns, ctl
 
 MADE = """
 import multiprocessing, os, sys, threading, time

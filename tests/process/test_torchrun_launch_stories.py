@@ -19,17 +19,9 @@ import sys
 
 import pytest
 
-from tests.process.jobs import Stage
-from tests.process.torchagents import (
-    ENVIRONMENT,
-    AgentNode,
-    ends,
-    environments,
-    light,
-    start,
-    waiting,
-)
-from tests.process.torchruns import Torchruns, works
+from tests.scripts.torch_agents import ENVIRONMENT, AgentNode, ends, environments, light, start, waiting
+from tests.support.job_harness import Stage
+from tests.support.torchrun_harness import Torchruns, works
 
 SHELL = """#!/bin/sh
 echo "works $RANK $WORLD_SIZE $TORCHELASTIC_RESTART_COUNT"

@@ -14,8 +14,8 @@ import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from launcher.torchrun.handler import BACKEND, create_handler
-from tests.process.jobs import Stage
-from tests.process.torchruns import Torchruns, ctl, works
+from tests.support.job_harness import Stage
+from tests.support.torchrun_harness import Torchruns, ctl, works
 
 TRAIN = """
 import os, pathlib

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.scripts import WARM, completed
+from tests.support.script_runs import WARM, completed
 
 MODULE = ("-m", "elastic.examples.torchrun_script")
 EXAMPLE = Path(__file__).parents[2] / "elastic" / "examples" / "torchrun_script.py"

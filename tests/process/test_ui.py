@@ -12,11 +12,11 @@ import pytest
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.web import server
 from launcher.web.html import document
-from tests.process import held
-from tests.process.browsing import browser, browser_test, look, served
-from tests.process.happenings import played
-from tests.process.jobs import QUICK_TTL_S, Job, story, story_with_its_own_etcd
+from tests.support import gated_training
+from tests.support.awaited_events import played
+from tests.support.browser import browser, browser_test, look, served
 from tests.support.ctl_commands import ctl
+from tests.support.job_harness import QUICK_TTL_S, Job, story, story_with_its_own_etcd
 from tests.support.job_reports import FIRST
 from tests.support.page_server import TOKEN, serving
 from tests.support.page_values import picture, told
@@ -32,11 +32,11 @@ async def test_who_has_the_page_open_while_a_node_is_killed_sees_the_loss_the_re
     job: Job,
 ) -> None:
     """Real training, and nobody loads the page again."""
-    with held.gate(job.folder) as gate:
+    with gated_training.gate(job.folder) as gate:
         await _killed(job, gate)
 
 
-async def _killed(job: Job, gate: held.Gate) -> None:
+async def _killed(job: Job, gate: gated_training.Gate) -> None:
     async with browser() as chromium, served(job) as url:
         seen = await look(chromium, url)
         await seen.text("#notices", "There is no job")

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from launcher.web.job_feed import FOLLOWED_MAX
 from launcher.web.server import BROWSERS_MAX
-from tests.process.browsing import browser, browser_test, look, served
-from tests.process.crowd import crowd
-from tests.process.happenings import LIMIT_S, played
-from tests.process.jobs import Job, story
+from tests.support.awaited_events import LIMIT_S, played
+from tests.support.browser import browser, browser_test, look, served
+from tests.support.connection_flood import crowd
+from tests.support.job_harness import Job, story
 from tests.support.page_server import serving
 
 

@@ -24,9 +24,9 @@ from launcher.workers.nursery_client import (
     ProcessesSpawned,
     ProcessExited,
 )
-from tests.process.lighttorch import bare
-from tests.process.nest import LIMIT_S, Nest, nest, watch_end
-from tests.process.warm_scripts import PACKAGED, SCRIPTS
+from tests.support.nursery_harness import LIMIT_S, Nest, nest, watch_end
+from tests.support.stub_torch import bare
+from tests.support.warm_start_scripts import PACKAGED, SCRIPTS
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -33,10 +33,10 @@ from launcher.wire.inspect import (
     StackText,
 )
 from launcher.workers.reports import stacks as stackdump
-from tests.process.linking import SECRET, played
-from tests.process.linkpeer import JOB
+from tests.scripts.link_peer import JOB
 from tests.support.inspect_documents import snapshot
 from tests.support.inspect_harness import NODE, looked
+from tests.support.link_harness import SECRET, played
 from tests.support.link_strangers import Stranger, connected, impostor
 from tests.support.start_logs import Nowhere, start
 

@@ -15,8 +15,8 @@ from launcher.logs.writer import SyncSink
 from launcher.logs.writer_protocol import AnyLogOrder, CloseLog
 from launcher.text.sanitize import tail_lines
 from launcher.workers.nursery_client import ProcessesGone, ProcessExited
-from tests import closing
-from tests.process.nest import LIMIT_S, nest
+from tests.support import full_on_close
+from tests.support.nursery_harness import LIMIT_S, nest
 
 ENDLESS = "import os\nwhile True: os.write(1, os.urandom(4096))"
 
@@ -228,7 +228,7 @@ class TestOutputOfAnyKind:
     def test_a_disk_that_says_at_the_end_that_it_has_no_room_does_not_keep_it_back_that_they_are_gone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(os, "close", closing.refuses("/workerlog."))
+        monkeypatch.setattr(os, "close", full_on_close.refuses("/workerlog."))
 
         async def main() -> None:
             async with nest(tmp_path) as it:
@@ -236,7 +236,7 @@ class TestOutputOfAnyKind:
                 await it.spawned()
                 assert [(await it.exited()).code for _ in range(2)] == [0, 0]
                 await it.gone()
-                end = f"cannot be written ({closing.WORDS}); what its worker says is not kept"
+                end = f"cannot be written ({full_on_close.WORDS}); what its worker says is not kept"
                 assert it.complaints == [f"{it.log(0)} {end}", f"{it.log(1)} {end}"]
 
         asyncio.run(main())

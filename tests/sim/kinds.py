@@ -10,7 +10,7 @@ from typing import Final
 ROSTERS_FROM: Final = 1_000_000
 """From this one on, seeds are parameter-server jobs."""
 PLAYS_FROM: Final = 2_000_000
-"""From this one on, each `SEEDS_OF_A_PLAY` seeds are one play of `tests.sim.plays`, in the order of `PLAYS`."""
+"""From this one on, each `SEEDS_OF_A_PLAY` seeds are one play of `plays.registry`, in the order of `PLAYS`."""
 SEEDS_OF_A_PLAY: Final = 1_000
 PLAYS: Final = (
     "all_members_lost",

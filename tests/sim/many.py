@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tests.sim.kinds import PLAYS, PLAYS_FROM, ROSTERS_FROM, SEEDS_OF_A_PLAY, seeds_of
 from tests.sim.life import run_seed
 from tests.sim.nodes import Violation
-from tests.sim.plays import run_play_seed
+from tests.sim.plays.registry import run_play_seed
 from tests.sim.rosters import run_roster_seed
 from tests.sim.world import World
 

@@ -25,7 +25,7 @@ from tests.sim.calm import SITUATIONS
 from tests.sim.life import FAULTS, run_seed
 from tests.sim.many import one, settle_memory
 from tests.sim.nodes import Violation
-from tests.sim.plays import PLAYS, live_play, make_play
+from tests.sim.plays.registry import PLAYS, live_play, make_play
 from tests.sim.rosters import RosterWorld, live_roster, make_roster, run_roster_seed
 from tests.sim.world import World
 

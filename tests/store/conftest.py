@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.servers import Server, binary_of, one_server
+from tests.support.etcd_servers import Server, binary_of, one_server
 from tests.support.store_bench import Bench, EtcdBench, MemoryBench
 
 

@@ -17,9 +17,9 @@ from elastic.store.etcd import EtcdStore
 from elastic.store.etcd.endpoint import MESSAGE_BYTES_MAX
 from elastic.store.etcd.paging import LISTING_BYTES_MAX
 from elastic.store.protocol import Store
-from tests.store.mirrors import Watched
-from tests.store.servers import one_server
 from tests.support import store_bench
+from tests.support.etcd_servers import one_server
+from tests.support.mirror_harness import Watched
 from tests.support.store_bench import PATIENT, Bench, EtcdBench
 
 LARGE = bytes(1_450_000)

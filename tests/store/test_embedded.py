@@ -18,8 +18,8 @@ from elastic.core.kv import KeyRange, Put
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd, find_etcd
 from elastic.store.etcd import EtcdStore
-from tests.sockets import tcp_listeners, unix_listeners
-from tests.store.servers import SAFE_RELEASE, binary_of, free_ports, posing
+from tests.support.etcd_servers import SAFE_RELEASE, binary_of, free_ports, posing
+from tests.support.listening_sockets import tcp_listeners, unix_listeners
 
 
 @pytest.mark.parametrize("version", ["3.4", "3.5"])

@@ -15,8 +15,8 @@ from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.session import KeepaliveFailing, KeepaliveSucceeded, LeaseLost, Session, SessionEvent
-from tests.store.mirrors import Watched
-from tests.store.servers import Server, cluster_of_three, free_ports, one_server, wait_until_answers
+from tests.support.etcd_servers import Server, cluster_of_three, free_ports, one_server, wait_until_answers
+from tests.support.mirror_harness import Watched
 
 KEY = "/elastic/j/members/a"
 QUICK = EtcdOptions(request_limit_s=1.0)

@@ -12,9 +12,9 @@ from elastic.core.kv import NOW, KeyRange, Put
 from elastic.errors import StoreDenied, WatchLost
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from tests.store.mirrors import Watched
-from tests.store.servers import Server, binary_of, one_server
-from tests.store.users import add_users
+from tests.support.etcd_servers import Server, binary_of, one_server
+from tests.support.etcd_users import add_users
+from tests.support.mirror_harness import Watched
 
 
 @pytest.fixture(scope="module", params=["3.4", "3.5"])

@@ -16,9 +16,9 @@ from elastic.errors import ConfigError, StoreDenied, StoreUnavailable
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.tls import NONE, Certificates
-from tests.store.authority import Authority, authority
-from tests.store.mirrors import Watched
-from tests.store.servers import Server, binary_of, one_server
+from tests.support.etcd_servers import Server, binary_of, one_server
+from tests.support.mirror_harness import Watched
+from tests.support.tls_authority import Authority, authority
 
 PATIENCE_S = 20.0
 """A server that starts is waited for."""

@@ -15,7 +15,7 @@ from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store, WatchExtension
-from tests.store.mirrors import Watched
+from tests.support.mirror_harness import Watched
 from tests.support.store_bench import Bench, on
 
 

@@ -9,9 +9,9 @@ import msgspec
 from elastic.core.admission import AdmissionPlan, NodeIdentity, join
 from elastic.core.model import JobSpec
 from launcher.config.readers import np as read_np
-from tests.unit.documents import KEYS
-from tests.unit.shelf import Shelf
-from tests.unit.views import member
+from tests.support.job_transcript import member
+from tests.support.store_fixture import Shelf
+from tests.support.strategies import KEYS
 
 STORED = JobSpec(np=read_np("1:4"), slots=2)
 

@@ -8,8 +8,8 @@ from elastic.core.agent.events import (
     LinksChanged,
 )
 from elastic.core.model import ChangeReason, FinalStatus, Predecessor
-from tests.unit.bench import Bench, vouched
-from tests.unit.documents import KEYS
+from tests.support.agent_harness import Bench, vouched
+from tests.support.strategies import KEYS
 
 
 def come_back(bench: Bench) -> None:

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import NamedTuple
 
-from tests.process.happenings import LIMIT_S
-from tests.process.jobs import Job
+from tests.support.awaited_events import LIMIT_S
+from tests.support.job_harness import Job
 
 CTL = (sys.executable, "-m", "launcher.ctl")
 

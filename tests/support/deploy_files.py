@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.unit.kustomize import ROOT, Thing
+from tests.support.kustomize import ROOT, Thing
 
 DEPLOY = ROOT / "deploy"
 CLOUD = DEPLOY / "cloud"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.process.jobs import Job
-from tests.process.nodes import Node
+from tests.support.agent_process import Node
+from tests.support.job_harness import Job
 
 FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 

@@ -16,9 +16,9 @@ from launcher.wire.inspect import (
     StacksQuestion,
     StackText,
 )
-from tests.process.linking import SECRET
-from tests.process.linkpeer import JOB
+from tests.scripts.link_peer import JOB
 from tests.support.inspect_documents import snapshot
+from tests.support.link_harness import SECRET
 from tests.support.start_logs import start
 
 NODE = "n-1"

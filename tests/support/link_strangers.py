@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from launcher.peers.listener import PeerListener
 from launcher.wire import links
 from launcher.wire.links import Greeting, Prove
-from tests.process.linking import SECRET
+from tests.support.link_harness import SECRET
 
 
 class Stranger:

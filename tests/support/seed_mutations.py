@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.bytecode import PACKAGES
+from tests.support.bytecode import PACKAGES
 from tests.support.seed_rows import ROOT
 
 COPIED: Final = ("elastic", "launcher", "tests", "docs", "pyproject.toml", "README.md")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.process.puppets import Worker
+from tests.support.fake_workers import Worker
 
 
 async def reports_steps(worker: Worker, *steps: int) -> None:

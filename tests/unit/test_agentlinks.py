@@ -8,9 +8,9 @@ from elastic.core.agent.links import grantable_seconds, may_replace, should_take
 from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import Reason
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind
-from tests.unit.bench import Bench, running, vouched
-from tests.unit.documents import KEYS
-from tests.unit.views import worker_exit
+from tests.support.agent_harness import Bench, running, vouched
+from tests.support.job_transcript import worker_exit
+from tests.support.strategies import KEYS
 
 TTL_S = 5.0
 REFRESH_S = TTL_S / 4

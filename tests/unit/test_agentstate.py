@@ -14,9 +14,9 @@ from elastic.core.agent.events import DrainRequested, NodePrepared
 from elastic.core.agent.state import Phase
 from elastic.core.model import Cause, ChangeReason, FinalStatus, OutcomeKind, Predecessor
 from elastic.core.run_deadline import margin_s
-from tests.unit.bench import Bench, gated, joining, running, spare, stopping
-from tests.unit.documents import KEYS
-from tests.unit.views import worker_exit
+from tests.support.agent_harness import Bench, gated, joining, running, spare, stopping
+from tests.support.job_transcript import worker_exit
+from tests.support.strategies import KEYS
 
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)

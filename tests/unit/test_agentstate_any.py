@@ -39,9 +39,9 @@ from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
 from tests.support.agent_happenings import HAPPENINGS
-from tests.unit.bench import IN_PHASE
-from tests.unit.documents import KEYS, job_views, nodes, texts, views, worker_exits
-from tests.unit.views import member, worker_exit
+from tests.support.agent_harness import IN_PHASE
+from tests.support.job_transcript import member, worker_exit
+from tests.support.strategies import KEYS, job_views, nodes, texts, views, worker_exits
 
 WELL = worker_exit(code=0)
 leases = st.integers(1, 3)

@@ -23,9 +23,9 @@ from elastic.core.model import ChangeReason, FinalStatus, MemberState, OutcomeKi
 from elastic.core.run_deadline import margin_s
 from elastic.core.view import StoredDocument, StoreView
 from launcher.config.readers import np as read_np
-from tests.unit.bench import Bench, gated, running, serving, spare, stopping, vouched
-from tests.unit.documents import KEYS
-from tests.unit.shelf import Shelf
+from tests.support.agent_harness import Bench, gated, running, serving, spare, stopping, vouched
+from tests.support.store_fixture import Shelf
+from tests.support.strategies import KEYS
 
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)

@@ -15,9 +15,8 @@ from elastic.core.decide import DecisionPolicy
 from elastic.core.kv import KeyValue
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
-from elastic.core.view import StoredDocument, StoreView
-from tests.unit.documents import KEYS
-from tests.unit.views import member
+from tests.support.job_transcript import member
+from tests.support.strategies import KEYS
 
 SPEC = JobSpec(np=Np(1, 9, 9), slots=1)
 EMPTY = StoreView(revision=5)

@@ -29,7 +29,7 @@ from elastic.core.agent.state import Phase
 from elastic.core.agent.table import ROWS, TABLE
 from elastic.core.model import ChangeReason, FinalStatus, Outcome, Predecessor
 from elastic.core.transactions import Transaction
-from tests.unit.bench import (
+from tests.support.agent_harness import (
     IN_PHASE,
     Bench,
     done,
@@ -43,8 +43,8 @@ from tests.unit.bench import (
     stopping,
     vouched,
 )
-from tests.unit.documents import KEYS
-from tests.unit.views import worker_exit
+from tests.support.job_transcript import worker_exit
+from tests.support.strategies import KEYS
 
 BOTH = Predecessor(1, ("a", "b"), ChangeReason.LOSS)
 

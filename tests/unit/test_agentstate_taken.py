@@ -11,8 +11,8 @@ from elastic.core.agent.events import ViewChanged
 from elastic.core.agent.state import Phase
 from elastic.core.kv import Put
 from elastic.core.model import ChangeReason, Predecessor
-from tests.unit.bench import Bench, done, running, serving
-from tests.unit.documents import KEYS
+from tests.support.agent_harness import Bench, done, running, serving
+from tests.support.strategies import KEYS
 
 JUNK = b"\xff{"
 BOTH = Predecessor(1, ("a", "b"), ChangeReason.SHRINK)

@@ -10,8 +10,8 @@ from elastic.core.agent.events import DrainRequested, WorkerExited, WorkersHung
 from elastic.core.agent.state import Phase
 from elastic.core.model import PLANNED, ChangeReason, FinalStatus, MemberState, OutcomeKind, Predecessor, WorkerExit
 from elastic.core.run_deadline import margin_s
-from tests.unit.bench import done, joining, leaving, running, serving, spare, stopping
-from tests.unit.views import worker_exit
+from tests.support.agent_harness import done, joining, leaving, running, serving, spare, stopping
+from tests.support.job_transcript import worker_exit
 
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)

@@ -7,7 +7,7 @@ import pytest
 from elastic.core.model import Generation, Go, JobSpec, Member, Np
 from elastic.core.view import decode, encode
 from elastic.errors import DocumentError
-from tests.unit.documents import KEYS
+from tests.support.strategies import KEYS
 
 MEMBER = b'{"host":"h","slots":1,"masters":[1],"ports":[2]}'
 GENERATION = (

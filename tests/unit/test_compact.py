@@ -14,7 +14,7 @@ from elastic.core.membership.next_generation import strip_unused_ports
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Predecessor, Role, Task, contradiction
 from elastic.core.view import decode
 from elastic.errors import DocumentError
-from tests.unit.documents import KEYS, budgets, causes, generations_g, hosts, texts
+from tests.support.strategies import KEYS, budgets, causes, generations_g, hosts, texts
 
 MEMBERS = 1000
 MEMBER_BYTES, WORKER_BYTES = 40, 6

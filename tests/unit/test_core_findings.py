@@ -14,10 +14,10 @@ from elastic.core.model import SCHEMA, ChangeReason, FinalStatus, Predecessor
 from elastic.core.view import decode
 from elastic.errors import DocumentError
 from tests.support import admission
-from tests.unit.bench import Bench, joining, running, spare
-from tests.unit.documents import KEYS
-from tests.unit.shelf import Shelf
-from tests.unit.views import Job, nodes_of
+from tests.support.agent_harness import Bench, joining, running, spare
+from tests.support.job_transcript import Job, nodes_of
+from tests.support.store_fixture import Shelf
+from tests.support.strategies import KEYS
 
 
 def test_a_deeply_nested_document_is_a_document_error() -> None:

@@ -17,8 +17,8 @@ from launcher.agent.curve_publisher import CurvePublisher
 from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.workers.reports.messages import WorkerChannel, WorkerReport
-from tests.unit.documents import KEYS
-from tests.unit.onejob import OneJob
+from tests.support.single_job_store import OneJob
+from tests.support.strategies import KEYS
 
 
 class Job(OneJob):

@@ -7,8 +7,8 @@ from elastic.core.agent.events import DrainRequested
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.core.decide import Reason
 from elastic.core.model import ChangeReason, MemberState, OutcomeKind, Predecessor
-from tests.unit.bench import Bench, done, joining, running, spare
-from tests.unit.views import Job, nodes_of
+from tests.support.agent_harness import Bench, done, joining, running, spare
+from tests.support.job_transcript import Job, nodes_of
 
 BOTH = Predecessor(1, ("a", "b"), ChangeReason.DRAIN)
 WHY = "AWS takes this machine back at 12:03:44 UTC"

@@ -12,7 +12,7 @@ import yaml
 from launcher.config.config import Config
 from launcher.config.parse import parse
 from tests.support.deploy_files import DEPLOY, environment_file, systemd_unit
-from tests.unit.kustomize import ROOT, Thing
+from tests.support.kustomize import ROOT, Thing
 
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 NOT_MENDED = {1, 2, 3}

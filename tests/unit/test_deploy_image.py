@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.unit.kustomize import ROOT
+from tests.support.kustomize import ROOT
 
 DOCKERFILE: Final = (ROOT / "deploy" / "Dockerfile").read_text()
 CONSTRAINTS: Final = "constraints.txt"

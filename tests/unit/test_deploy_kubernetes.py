@@ -11,9 +11,9 @@ import pytest
 
 from launcher.config.config import Config
 from launcher.config.parse import parse
+from tests.support import kustomize
 from tests.support.deploy_files import FIELDS, UID, entrypoint, pod_of
-from tests.unit import kustomize
-from tests.unit.kustomize import KUBERNETES, OVERLAYS, ROOT, Thing, one
+from tests.support.kustomize import KUBERNETES, OVERLAYS, ROOT, Thing, one
 
 OLDEST, NEWEST = "1.29", "1.37"
 """Of the versions of Kubernetes whose schemas are at hand: the first with all that is used, and the newest."""

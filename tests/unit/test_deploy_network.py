@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.unit import kustomize
-from tests.unit.kustomize import KUBERNETES, OVERLAYS, Thing
+from tests.support import kustomize
+from tests.support.kustomize import KUBERNETES, OVERLAYS, Thing
 
 CLIENT, PEER, ETCD_METRICS, METRICS = 2379, 2380, 2381, 9400
 PORTS: Final = {CLIENT, PEER, ETCD_METRICS, METRICS, 6170, 29500}

@@ -16,8 +16,8 @@ from elastic.errors import ElasticError
 from launcher.config import machine_checks, parse
 from launcher.config.argv import HINTS
 from launcher.config.flags import BY_NAME
-from tests import docsreading
-from tests.docscommands import ROOT, Block, Command, commands, everything, pages, parses, python
+from tests.support import doc_checkers
+from tests.support.doc_commands import ROOT, Block, Command, commands, everything, pages, parses, python
 
 NOT_HERE: Final[Mapping[str, str]] = {
     "ssh": "another machine",
@@ -33,7 +33,7 @@ NOT_HERE: Final[Mapping[str, str]] = {
     "gcp/store.sh": "an account",
     "gcp/nodes.sh": "an account",
     "deploy/compose/chaos.sh": "the compose project; tests/cluster/test_deploy.py runs it",
-    "etcdctl": "run by tests/store/rights.py, as they stand on the page",
+    "etcdctl": "run by tests/support/etcd_roles.py, as they stand on the page",
     "etcd": "flags of a server for good; every test has an etcd of its own",
     "promtool": "Prometheus; tests/unit/test_monitoring.py reads rules and names",
     "horovodrun": "Horovod, shown beside ours",
@@ -83,7 +83,7 @@ def every(programs: Mapping[str, object]) -> list[tuple[Command, tuple[str, ...]
 
 
 def test_every_command_is_run_or_read_or_has_a_reason() -> None:
-    known = {*docsreading.READ, *NOT_HERE, *SHELL}
+    known = {*doc_checkers.READ, *NOT_HERE, *SHELL}
     assert [
         str(command) for command in everything() for words in command.parts if words and words[0] not in known
     ] == []
@@ -97,14 +97,14 @@ def test_every_reason_is_that_of_a_command() -> None:
             assert (ROOT / named).is_file(), named
 
 
-@pytest.mark.parametrize("program", sorted(docsreading.READ))
+@pytest.mark.parametrize("program", sorted(doc_checkers.READ))
 def test_every_command_can_be_read_by_what_reads_it_when_it_is_run(program: str) -> None:
     wrong = []
     for command, words in every({program: ""}):
         if command.fails:  # It is typed to show the error.
             continue
         try:
-            docsreading.synopsis(command) if command.synopsis else docsreading.READ[program](words)
+            doc_checkers.synopsis(command) if command.synopsis else doc_checkers.READ[program](words)
         except (AssertionError, ElasticError, SystemExit, SyntaxError, IndexError) as error:
             wrong.append(f"{command}: {error}")
     assert not wrong, chr(10).join(wrong)
@@ -113,7 +113,7 @@ def test_every_command_can_be_read_by_what_reads_it_when_it_is_run(program: str)
 def test_every_file_of_the_project_that_a_command_names_is_there() -> None:
     for command in everything():
         for words in command.parts:
-            docsreading.files(words)
+            doc_checkers.files(words)
 
 
 def pieces() -> list[Block]:
@@ -125,7 +125,7 @@ def test_every_piece_of_python_can_be_read() -> None:
 
 
 def test_every_flag_in_the_prose_is_one_of_a_command_that_it_speaks_of() -> None:
-    known = {*BY_NAME, *HINTS, *(flag for flags in docsreading.flags_of_ctl().values() for flag in flags)}
+    known = {*BY_NAME, *HINTS, *(flag for flags in doc_checkers.flags_of_ctl().values() for flag in flags)}
     quoted = [
         (f"{page.relative_to(ROOT)}:{number}", flag)
         for page in pages()
@@ -179,8 +179,8 @@ def test_what_follows_an_image_is_read_by_its_entrypoint() -> None:
         image = next(at for at, word in enumerate(words) if word in IMAGES and words[at - 1] != "--entrypoint")
         options, arguments = words[:image], words[image + 1 :]
         program = options[options.index("--entrypoint") + 1] if "--entrypoint" in options else "elastic-launch"
-        assert arguments[0] not in docsreading.READ, " ".join(words)
-        docsreading.READ[program]([program, *arguments])
+        assert arguments[0] not in doc_checkers.READ, " ".join(words)
+        doc_checkers.READ[program]([program, *arguments])
 
 
 def test_an_export_reads_the_folder_in_which_its_job_saves() -> None:
@@ -195,7 +195,7 @@ def test_an_export_reads_the_folder_in_which_its_job_saves() -> None:
 
 
 def saves_in(job: str) -> str:
-    given = ["--elastic_server", docsreading.ETCD, "--job_id", job, "-m", "elastic.examples.digits"]
+    given = ["--elastic_server", doc_checkers.ETCD, "--job_id", job, "-m", "elastic.examples.digits"]
     return os.path.relpath(machine_checks.check(parse.parse(given, {}), {}).checkpoint_dir)
 
 

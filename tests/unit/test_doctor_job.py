@@ -7,7 +7,7 @@ from launcher.doctor.etcd import latency_check, server_checks
 from launcher.doctor.job import reach_check, standing_checks, versions_check
 from launcher.system.checks import CheckLevel
 from launcher.wire.reachability import ProbeAnswer, UnreachedMember
-from tests.unit.views import Job
+from tests.support.job_transcript import Job
 
 # etcd
 

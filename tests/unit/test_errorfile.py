@@ -11,7 +11,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors.error_handler import ErrorHandler
 
 from launcher.workers.reports import error_file, progress_file
-from tests import closing
+from tests.support import full_on_close
 
 
 def test_what_torch_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,5 +79,5 @@ def test_a_disk_that_refuses_to_close_what_was_read_changes_nothing(
     error, progress = tmp_path / "error", tmp_path / "progress"
     error.write_text('{"message": "words"}')
     progress.write_text("7")
-    monkeypatch.setattr(os, "close", closing.refuses(str(tmp_path)))
+    monkeypatch.setattr(os, "close", full_on_close.refuses(str(tmp_path)))
     assert (error_file.traceback_lines(error), progress_file.read_step(progress)) == (("words",), 7)

@@ -13,8 +13,8 @@ from elastic.core.agent.events import Event, SessionLost, WorkerExited
 from elastic.core.model import Cause
 from launcher.logs import shared_file
 from launcher.logs.event_log import FILE, JsonEventLog
-from tests.unit.bench import Bench, running
-from tests.unit.views import worker_exit
+from tests.support.agent_harness import Bench, running
+from tests.support.job_transcript import worker_exit
 
 
 def read(folder: Path, name: str = "events.jsonl") -> list[dict[str, Any]]:

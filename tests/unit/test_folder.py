@@ -11,7 +11,7 @@ from elastic.errors import ConfigError
 from launcher import cli
 from launcher.config.parse import parse
 from launcher.logs.log_dir import LogFolder
-from tests import closing
+from tests.support import full_on_close
 
 OURS = (
     *("workerlog.0", "workerlog.12", "serverlog.1", "heterlog.0", "envlog.3", "envlog.server.0", "endpoints.log"),
@@ -118,7 +118,7 @@ def test_the_lock_of_a_job_that_was_killed_keeps_nobody_out(tmp_path: Path) -> N
 
 
 def test_a_disk_that_refuses_to_close_locks_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "close", closing.refuses("/.agents."))
+    monkeypatch.setattr(os, "close", full_on_close.refuses("/.agents."))
     with LogFolder(tmp_path, job="j1@2379", below="j1"), LogFolder(tmp_path, job="j2@2379", below="j2") as second:
         assert second.path == tmp_path / "j2"
         assert second.moved.startswith("another job (j1) writes its logs")

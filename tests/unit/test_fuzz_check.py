@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from elastic.testing import End, Failure, Loss, Planned, World
 from elastic.testing.schedule import Until
-from tests.process.fuzz_check import Judge, Rank, read
-from tests.process.fuzz_plan import Plan, Training, plan
+from tests.fuzz.training.check import Judge, Rank, read
+from tests.fuzz.training.plan import Plan, Training, plan
 
 TRAINING = Training(
     mode="manual", samples=8, epochs=1, total=2, per_rank=1, most=None, every=None, memory_every=1, stream=False,

@@ -36,8 +36,8 @@ from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.job.history import event_line, read_history
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
-from tests.unit.documents import KEYS
-from tests.unit.views import worker_exit
+from tests.support.job_transcript import worker_exit
+from tests.support.strategies import KEYS
 
 CAUSE = Cause(g=1, host="h", node="a", exits=(worker_exit(3),), ranks=(3,), world_size=8)
 

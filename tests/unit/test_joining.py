@@ -15,9 +15,9 @@ from elastic.core.model import SCHEMA, FinalStatus, JobMode, JobSpec, PsLayout, 
 from elastic.core.view import encode
 from launcher.config.readers import np as read_np
 from tests.support.admission import STORED, a_job, me, plan
-from tests.unit.documents import KEYS
-from tests.unit.shelf import Shelf
-from tests.unit.views import member
+from tests.support.job_transcript import member
+from tests.support.store_fixture import Shelf
+from tests.support.strategies import KEYS
 
 VERDICT = Verdict(status=FinalStatus.COMPLETED, reason="every worker ended", run=1, g=4, tag="t", at=1.0)
 

@@ -26,8 +26,8 @@ from elastic.core.model import (
 )
 from elastic.core.view import DOCUMENT_BYTES_MAX, Document, StoredDocument, ViewReader, decode, encode, is_known
 from elastic.errors import DocumentError
-from tests.unit.documents import KEYS, keyed
-from tests.unit.views import member
+from tests.support.job_transcript import member
+from tests.support.strategies import KEYS, keyed
 
 SPEC = JobSpec(np=Np(low=1, high=2, first=2), slots=1)
 KIND_OF_KEY: dict[str, type] = {

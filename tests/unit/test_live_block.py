@@ -16,7 +16,7 @@ from launcher.terminal.content import BlockContent, block_content
 from launcher.terminal.render import NARROW, lines
 from launcher.terminal.tty import may_draw
 from launcher.workers.reports.step_rate import StepRate
-from tests.unit.bench import running
+from tests.support.agent_harness import running
 
 BLOCK = BlockContent(
     "j1", "generation 2 · 3 of 4 nodes · world 3", "training", "step 293 of 690", 293 / 690, "18.9 steps/s · 0:21 left"

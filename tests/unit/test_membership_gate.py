@@ -7,7 +7,7 @@ import pytest
 from elastic.core.membership.decision import DecisionMemory, Reason
 from elastic.core.model import Budget, ChangeReason, FinalStatus, Predecessor
 from elastic.core.run_deadline import CLOCK_ERROR
-from tests.unit.views import KILL_S, Job, nodes_of
+from tests.support.job_transcript import KILL_S, Job, nodes_of
 
 UNPROVEN_S = (120.0 + 5.0) * (1 + CLOCK_ERROR) + KILL_S
 """How long members that vanished without a word may still run, at the default limits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic.core import host_order
 from elastic.core.membership.decision import Reason
-from tests.unit.views import Job, nodes_of
+from tests.support.job_transcript import Job, nodes_of
 
 LIST = ("host-a", "host-b", "host-c")
 

@@ -10,7 +10,7 @@ import msgspec
 from elastic.core.decide import remember
 from elastic.core.membership.decision import DecisionMemory, Reason
 from elastic.core.model import Budget, ChangeReason, FinalStatus, Member, Outcome, OutcomeKind, Predecessor
-from tests.unit.views import Job, nodes_of
+from tests.support.job_transcript import Job, nodes_of
 
 # --- the end of the job -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from elastic.core.decide import decide
 from elastic.core.membership.decision import DecisionMemory, Reason, WaitDecision
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.core.model import Budget, ChangeReason, FinalStatus
-from tests.unit.views import POLICY, Job, nodes_of
+from tests.support.job_transcript import POLICY, Job, nodes_of
 
 # --- before anything can be formed --------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from elastic.train.memory.slot import DATA_AT, LeafSpec, SlotHead, SlotLayout
 from elastic.train.memory.step_agreement import AgreedStep
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.statedict.sharded import Template
-from tests.unit.kept import Kept, keeping
+from tests.support.agent_memory import Kept, keeping
 
 LIMIT = 4 << 20
 

@@ -22,10 +22,10 @@ from launcher.metrics import health
 from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, MetricKind
 from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
 from launcher.metrics.exposition import FRESH_S, MetricsPage, MetricsReading
-from tests.scraped import OPENMETRICS, families, samples
 from tests.support.agent_happenings import HAPPENINGS
-from tests.unit.bench import Bench, running
-from tests.unit.documents import KEYS
+from tests.support.agent_harness import Bench, running
+from tests.support.prometheus_page import OPENMETRICS, families, samples
+from tests.support.strategies import KEYS
 
 QUIET = ExternalReadings(dict.fromkeys(WorkerActivity, 0), 0, 0)
 RECOVERY = Recovery(

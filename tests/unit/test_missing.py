@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.job.absent_nodes import absent_nodes, words
-from tests.unit.views import Job
+from tests.support.job_transcript import Job
 
 
 def test_hosts_of_ips_that_have_not_come_are_left_to_the_proposers_sentence() -> None:

@@ -21,7 +21,7 @@ from launcher.job import orders
 from launcher.job.job import NamedJob as Ordered
 from launcher.job.scale import scale
 from launcher.workers.reports.stacks import stacks_in
-from tests.unit.views import Job
+from tests.support.job_transcript import Job
 
 KEYS = JobKeys("j1")
 NOW = 1000.0

@@ -10,7 +10,7 @@ import torch
 
 from elastic.train.memory.double_buffer import DoubleBuffer
 from elastic.train.memory.slot import DATA_AT, LeafSpec, SlotHead, SlotLayout, SlotMemoryShort
-from tests.unit.kept import Kept, keeping
+from tests.support.agent_memory import Kept, keeping
 
 LIMIT = 1 << 20
 

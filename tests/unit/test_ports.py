@@ -10,7 +10,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher.net.ports import MASTERS, NodePorts, hold, hold_named
-from tests.ports import BELOW_EPHEMERAL, free_range, listening, part
+from tests.support.reserved_ports import BELOW_EPHEMERAL, free_range, listening, part
 
 
 def test_as_many_different_ports_are_held_as_were_asked_for() -> None:

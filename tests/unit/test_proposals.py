@@ -38,10 +38,9 @@ from elastic.core.transactions import (
     unless_superseded,
     update_member,
 )
-from elastic.core.view import StoreView
-from tests.unit.documents import KEYS
-from tests.unit.shelf import Shelf
-from tests.unit.views import member, worker_exit
+from tests.support.job_transcript import member, worker_exit
+from tests.support.store_fixture import Shelf
+from tests.support.strategies import KEYS
 
 SPEC = JobSpec(np=Np(low=1, high=3, first=2), slots=1)
 VERDICT = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=4, tag="t", at=1.0)

@@ -17,8 +17,8 @@ from elastic.core.ps.placement import assign, fixed_tasks, host_of, vacant_serve
 from elastic.core.ps.text import in_words, tasks_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.transactions import propose
-from tests.unit.documents import KEYS
-from tests.unit.views import KILL_S, Job, member, worker_exit
+from tests.support.job_transcript import KILL_S, Job, member, worker_exit
+from tests.support.strategies import KEYS
 
 APART = PsLayout(server_num=1, worker_num=2, apart=True)
 NAMED = PsLayout(servers=("host-s:6170",), worker_num=1, apart=True)

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, TensorDataset
 import elastic
 from elastic.errors import ConfigError
 from elastic.train.data.permutation import seed_of
-from tests.unit.schedules import PHASES, Phase, Served, served
+from tests.support.epoch_schedules import PHASES, Phase, Served, served
 
 
 class Numbers(Dataset[int]):

@@ -17,8 +17,8 @@ from elastic.core.view import decode, encode
 from elastic.errors import StoreUnavailable
 from launcher.agent import checkpoint_publisher
 from launcher.agent.checkpoint_publisher import CheckpointPublisher
-from tests.unit.documents import KEYS
-from tests.unit.onejob import OneJob
+from tests.support.single_job_store import OneJob
+from tests.support.strategies import KEYS
 
 OLD = SavedCheckpoint(step=500, host="a", folder="/data", run=1, g=2)
 

@@ -29,9 +29,9 @@ from launcher.history.failure_signals import ProposalTracker
 from launcher.history.ps_recorder import PsRecoveryRecorder, RecoveryBeginning
 from launcher.history.recorder import START_PATIENCE_S
 from launcher.history.recovery import PhaseEnd, Recovery, begun
-from tests.unit.bench import Bench
-from tests.unit.documents import KEYS
-from tests.unit.noted import NotedAgent
+from tests.support.agent_harness import Bench
+from tests.support.recorder_harness import NotedAgent
+from tests.support.strategies import KEYS
 
 SERVER, WORKER, SECOND = Task(Role.SERVER, 0), Task(Role.WORKER, 0), Task(Role.WORKER, 1)
 APART = PsLayout(server_num=1, worker_num=1, apart=True)

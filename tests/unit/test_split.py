@@ -12,9 +12,9 @@ from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, P
 from elastic.core.partition import SPLIT, nodes_to_exclude, nodes_to_probe, not_reached_by
 from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, budget_of, taken_for_linked, with_unreachable
 from elastic.core.restart_policy import PROGRESS_RUN_S
-from tests.unit.bench import Bench
-from tests.unit.documents import KEYS
-from tests.unit.views import Job, nodes_of, worker_exit
+from tests.support.agent_harness import Bench
+from tests.support.job_transcript import Job, nodes_of, worker_exit
+from tests.support.strategies import KEYS
 
 # --- who is left out ----------------------------------------------------------------------------------------------
 

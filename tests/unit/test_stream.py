@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 import elastic
 from elastic.errors import ConfigError
-from tests.unit.schedules import PHASES, Phase, Served, served
+from tests.support.epoch_schedules import PHASES, Phase, Served, served
 
 
 def numbers(length: int, **options: Any) -> elastic.ElasticStream:

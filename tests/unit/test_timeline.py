@@ -13,9 +13,9 @@ from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
 from launcher.history.events import EventKind, of_recovery
 from launcher.history.recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, RecoveryRecorder
 from launcher.history.recovery import PhaseEnd, Recovery, phases, shown
-from tests.unit.bench import Bench, running
-from tests.unit.documents import KEYS
-from tests.unit.noted import NotedAgent
+from tests.support.agent_harness import Bench, running
+from tests.support.recorder_harness import NotedAgent
+from tests.support.strategies import KEYS
 
 
 class Noted(NotedAgent[RecoveryRecorder]):

@@ -14,8 +14,8 @@ from launcher.history.ps_recorder import PsRecoveryRecorder
 from launcher.history.recorder import RecoveryRecorder
 from launcher.history.recovery import Recovery, begun
 from tests.support.agent_happenings import HAPPENINGS
-from tests.unit.bench import Bench, running, serving
-from tests.unit.noted import NotedAgent
+from tests.support.agent_harness import Bench, running, serving
+from tests.support.recorder_harness import NotedAgent
 
 
 class Collective(NotedAgent[RecoveryRecorder]):

@@ -18,8 +18,8 @@ from launcher.agent import wait_reporter
 from launcher.agent.wait_reporter import WaitReporter
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog
-from tests.unit.bench import Bench, done, spare
-from tests.unit.documents import KEYS
+from tests.support.agent_harness import Bench, done, spare
+from tests.support.strategies import KEYS
 
 
 def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(

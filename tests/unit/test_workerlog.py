@@ -13,7 +13,7 @@ import pytest
 
 from launcher.logs.rotating_file import HEAD_BYTES, WorkerLog
 from launcher.logs.writer_protocol import LogLimits
-from tests import closing
+from tests.support import full_on_close
 
 CLOSING = b"==== rank 0 gen 1 ended: exit 0 ====\n"
 HEADER = "==== elastic-launch job j gen 1 rank 0 ===="
@@ -240,7 +240,7 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_is_told_once_and_no_oth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of a file that was closed may be another one's by then."""
-    monkeypatch.setattr(os, "close", closing.refuses("/workerlog."))
+    monkeypatch.setattr(os, "close", full_on_close.refuses("/workerlog."))
     told: list[str] = []
     path = tmp_path / "workerlog.0"
     before = os.listdir("/proc/self/fd")
@@ -252,7 +252,7 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_is_told_once_and_no_oth
     log.close()
     log.write(b"late")
     assert os.listdir("/proc/self/fd") == before
-    assert told == [f"{path} cannot be written ({closing.WORDS}); what its worker says is not kept"]
+    assert told == [f"{path} cannot be written ({full_on_close.WORDS}); what its worker says is not kept"]
 
 
 def test_a_disk_that_does_not_know_its_file_any_more_is_told_once(

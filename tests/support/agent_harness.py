@@ -1,0 +1,465 @@
+"""One agent's core on a bench: the store is real and in memory, everything else is written down.
+
+What the core asks of the store is done and answered at once; what it asks of the nursery and of people is kept in
+`asked`. Other nodes are documents that a test writes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from elastic.core.admission import NodeIdentity
+from elastic.core.agent.actions import (
+    Action,
+    AskLinks,
+    CloseSession,
+    ExitAgent,
+    FindPredecessor,
+    LogLine,
+    LookUpNode,
+    MirrorKeys,
+    OpenSession,
+    Relist,
+    RevokeLease,
+    SendTransaction,
+    StartWorkers,
+    StopWorkers,
+)
+from elastic.core.agent.events import (
+    DrainRequested,
+    Event,
+    LeaseGranted,
+    LeaseGrantFailed,
+    LeaseRefreshed,
+    LinksAnswered,
+    LinksChanged,
+    NodeLookedUp,
+    PredecessorFound,
+    SessionLost,
+    Tick,
+    TransactionAnswered,
+    ViewChanged,
+    Vouched,
+    WorkerExited,
+    WorkersGone,
+)
+from elastic.core.agent.state import AgentState, Phase, Timeouts
+from elastic.core.agent.table import AgentCore
+from elastic.core.kv import KeyRange
+from elastic.core.membership.decision import DecisionPolicy
+from elastic.core.model import (
+    Budget,
+    Cause,
+    ChangeReason,
+    FinalStatus,
+    Generation,
+    GenerationMember,
+    Go,
+    JobSpec,
+    Member,
+    Outcome,
+    Predecessor,
+    Role,
+    Task,
+    Verdict,
+)
+from elastic.core.transactions import registered_before
+from elastic.core.view import ViewReader
+from elastic.errors import StoreError
+from launcher.config.readers import np as read_np
+from tests.support.job_transcript import member, worker_exit
+from tests.support.store_fixture import Shelf
+from tests.support.strategies import KEYS
+
+A = TypeVar("A", bound=Action)
+
+LEASE_TTL_S = JobSpec(np=read_np("1"), slots=1).lease_ttl_s
+EVENTS_MAX = 200
+"""More events in answer to one are a loop."""
+
+
+class Bench:
+    """The agent of one node, in a job with the given spec; the nodes named by `after` registered before it.
+
+    The answer to a transaction comes before the watch shows what it did; with `watch_first`, after it.
+    `watch` sees each event and what the core made of it.
+    """
+
+    def __init__(
+        self,
+        node: str = "b",
+        np: str = "1:3",
+        *,
+        slots: int = 1,
+        after: str = "",
+        offline: bool = False,
+        watch_first: bool = False,
+        elastic_timeout_s: float | None = None,
+        force: bool = False,
+        rerun: bool = False,
+        np_given: bool = True,
+        watch: Callable[[AgentState, Event, list[Action]], None] = lambda facts, event, actions: None,
+        prepared: bool = True,
+        **spec: Any,
+    ) -> None:
+        self.shelf = Shelf(KEYS)
+        self.node = node
+        self.spec = JobSpec(np=read_np(np), slots=slots, settle_s=0.0, **spec)
+        me = NodeIdentity(
+            node, member(f"host-{node}", slots), self.spec, f"i-{node}", force=force, rerun=rerun, np_given=np_given
+        )
+        limits = Timeouts(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
+        self._watch = watch
+        self.core = AgentCore(AgentState(me, KEYS, limits, DecisionPolicy(node), now=0.0, prepared=prepared))
+        self.offline = offline
+        self.watch_first = watch_first
+        self.hears: frozenset[str] = frozenset()
+        self.now = 0.0
+        self.asked: list[Action] = []
+        self.rows: list[str] = []
+        self._reader = ViewReader(KEYS)
+        self._scope = MirrorKeys(complete=False)
+        self._listing = 1
+        self._relist_wanted = False
+        self._events: deque[Event] = deque()
+        if after:
+            self.others(after)
+        self.look()
+
+    # --- what happens to the agent --------------------------------------------------------------------------------
+
+    def tell(self, *events: Event) -> None:
+        """These happen, one after the other, each with all that follows from it."""
+        for event in events:
+            self._events.append(event)
+            for _ in range(EVENTS_MAX):
+                if not self._events:
+                    break
+                happened = self._events.popleft()
+                actions = self.core.handle(happened, self.now)
+                self._watch(self.facts, happened, actions)
+                self.rows += self.core.taken
+                for action in actions:
+                    self._perform(action)
+            else:
+                raise AssertionError("the agent does not come to rest")
+
+    def look(self) -> None:
+        """The mirror shows the agent what stands in the store now."""
+        if not self.offline:
+            self._listing += self._relist_wanted
+            self._relist_wanted = False
+            self.tell(self.seen())
+
+    def at(self, now: float) -> None:
+        """Time has passed, and the agent is called."""
+        self.now = now
+        self.tell(Tick())
+
+    def refreshed(self) -> None:
+        """The lease is refreshed now, and the node's key is read."""
+        lease = self.facts.lease
+        assert lease is not None
+        own = self.shelf.entry(KEYS.member(self.node))
+        key_revision = own.mod_revision if own is not None and own.lease == lease else 0
+        self.tell(LeaseRefreshed(lease, self.facts.lease_ttl_s, self.now, key_revision))
+
+    def exits(self, *codes: int, **others: Any) -> None:
+        """Workers of the running generation end by themselves with these codes, and all processes are gone."""
+        self.exit(*codes, **others)
+        self.gone()
+
+    def exit(self, *codes: int, **others: Any) -> None:
+        """Workers of the running generation end by themselves with these codes."""
+        for rank, code in enumerate(codes):
+            self.tell(WorkerExited(self.facts.workers_g, worker_exit(rank, code, **others), own=True))
+
+    def gone(self, step: int = -1) -> None:
+        """Every worker process of the running generation is gone."""
+        self.tell(WorkersGone(self.facts.workers_g, step))
+
+    def links(self, nodes: str, hears: str | None = None) -> None:
+        """Links to these nodes are up; those of `hears` (default: all of them) answer when they are asked."""
+        self.hears = frozenset((nodes if hears is None else hears).split())
+        self.tell(LinksChanged(frozenset(nodes.split())))
+
+    def drain(self) -> None:
+        """SIGTERM comes."""
+        self.tell(DrainRequested(143, "SIGTERM"))
+
+    # --- what others write ----------------------------------------------------------------------------------------
+
+    def others(self, nodes: str, **values: Any) -> None:
+        """Other nodes register; the first node of all brings the spec."""
+        if self.shelf.view.spec is None:
+            self.shelf.put(KEYS.incarnation, "i1")
+            self.shelf.put(KEYS.spec, self.spec)
+        for node in nodes.split():
+            self.shelf.put(KEYS.member(node), Member(**{**_fields(member(f"host-{node}")), **values}), leased=True)
+        self.look()
+
+    def world(
+        self, g: int, nodes: str, *, why: ChangeReason = ChangeReason.LOSS, before: Predecessor | None = None
+    ) -> None:
+        """The proposer publishes a generation."""
+        stored = self.shelf.view.spec
+        run = stored.value.run if stored is not None else 1
+        slots = self.spec.slots
+        ports = tuple(range(8000, 8000 + slots))
+        places = tuple(GenerationMember(node, f"host-{node}", (7000,), ports) for node in nodes.split())
+        generation = Generation(
+            g=g, run=run, tag="", why=why, reason=f"because of {why}", members=places, slots=slots, before=before
+        )
+        self.shelf.put(KEYS.generation, generation)
+        self.look()
+
+    def roster(self, rev: int, nodes: str, *, since: int = 0, leaving: bool = False, g: int = 1) -> None:
+        """The proposer publishes a revision: each node has a server's and a worker's seat; b's as they are said."""
+        places = tuple(
+            GenerationMember(
+                node,
+                f"host-{node}",
+                (7000,),
+                (8000, 8001),
+                (Task(Role.SERVER, at), Task(Role.WORKER, at)),
+                since if node == "b" else 0,
+                leaving and node == "b",
+            )
+            for at, node in enumerate(nodes.split())
+        )
+        generation = Generation(
+            g=g, run=1, tag="", why=ChangeReason.LOSS, reason="because", members=places, slots=self.spec.slots, rev=rev
+        )
+        self.shelf.put(KEYS.generation, generation)
+        self.look()
+
+    def go(self, g: int, *, cause: Cause | None = None) -> None:
+        """The proposer gives the go."""
+        self.shelf.put(KEYS.go, Go(g=g, tag="", master="host-a:7000", budget=Budget(), cause=cause, note="note"))
+        self.look()
+
+    def verdict(self, status: FinalStatus = FinalStatus.COMPLETED) -> None:
+        """The job ends."""
+        self.shelf.put(KEYS.verdict, Verdict(status=status, reason="reason", run=1, g=1, tag="", at=0.0))
+        self.look()
+
+    def unregister(self) -> None:
+        """The store loses this node's registration, although its lease lives on."""
+        self.shelf.delete(KEYS.member(self.node))
+        self.look()
+
+    def expire(self) -> None:
+        """The store ends this node's lease, and the session says so."""
+        lease = self.facts.lease
+        assert lease is not None
+        self.shelf.core.revoke(lease)
+        self.tell(SessionLost(lease, "TTL 0"))
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    def seen(self) -> ViewChanged:
+        """What the mirror would show now."""
+        scope = self._scope
+        nodes = (self.node,) if scope.node is None else (self.node, scope.node)
+        ranges = KEYS.everything if scope.complete else KEYS.followed(*nodes)
+        entries = {entry.key: entry for span in ranges for entry in self.shelf.core.list(span).entries}
+        view = self._reader.read(entries, self.shelf.core.revision, complete=scope.complete, follows=scope.node)
+        return ViewChanged(view, self._listing)
+
+    @property
+    def facts(self) -> AgentState:
+        """What the agent knows."""
+        return self.core.facts
+
+    @property
+    def phase(self) -> Phase:
+        """Where the agent is in its table."""
+        return self.core.phase
+
+    @property
+    def outcomes(self) -> dict[int, Outcome]:
+        """What the agent has recorded, by generation."""
+        return {g: stored.value for (g, node), stored in self.shelf.view.outcomes.items() if node == self.node}
+
+    @property
+    def registered(self) -> bool:
+        """Whether the store has this node."""
+        return self.node in self.shelf.view.members
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, once the agent has ended."""
+        codes = [action.code for action in self.asked if isinstance(action, ExitAgent)]
+        return codes[-1] if codes else None
+
+    @property
+    def lines(self) -> list[str]:
+        """What was said to people so far."""
+        return [action.text for action in self.every(LogLine)]
+
+    @property
+    def starts(self) -> list[int]:
+        """The generations whose workers were started."""
+        return [action.generation.g for action in self.every(StartWorkers)]
+
+    @property
+    def stops(self) -> list[tuple[int, float]]:
+        """The generations whose workers were stopped, with the seconds they were given."""
+        return [(action.g, action.grace_s) for action in self.every(StopWorkers)]
+
+    def every(self, kind: type[A]) -> list[A]:
+        """Everything of this kind that was asked so far."""
+        return [action for action in self.asked if isinstance(action, kind)]
+
+    # --- the shell, as small as it can be -------------------------------------------------------------------------
+
+    def _perform(self, action: Action) -> None:
+        store = self.shelf.core
+        match action:
+            case SendTransaction(transaction=transaction) if self.offline:
+                self._events.append(TransactionAnswered(transaction, None))
+            case SendTransaction(transaction=transaction):
+                try:
+                    result = store.txn(transaction.compares, transaction.then, transaction.otherwise)
+                except StoreError:
+                    answer = TransactionAnswered(transaction, False, store.revision)
+                else:
+                    answer = TransactionAnswered(
+                        transaction, result.done, result.revision, registered_before(KEYS, transaction, result)
+                    )
+                events = (answer, self.seen())
+                self._events.extend(reversed(events) if self.watch_first else events)
+            case OpenSession() if self.offline:
+                self._events.append(LeaseGrantFailed())
+            case OpenSession(ttl_s=ttl_s):
+                self._events.append(LeaseGranted(store.grant(ttl_s, self.now).id, ttl_s, self.now))
+            case FindPredecessor(before_revision=before) if self.offline:
+                self._events.append(PredecessorFound(before, None, failed=True))
+            case FindPredecessor(before_revision=before):
+                self._events.append(self._older(before))
+            case AskLinks(number=number):
+                self._events.append(LinksAnswered(number, self.hears))
+            case LookUpNode(node=node):
+                found = None if self.offline else bool(store.list(KeyRange.key(KEYS.member(node))).entries)
+                self._events.append(NodeLookedUp(node, found))
+            case MirrorKeys():
+                self._scope = action
+                self._relist()
+            case Relist():
+                self._relist()
+            case CloseSession(lease=lease) | RevokeLease(lease=lease) if not self.offline:
+                store.revoke(lease)
+        if not isinstance(action, SendTransaction | MirrorKeys | FindPredecessor | Relist):
+            self.asked.append(action)
+
+    def _older(self, before: int) -> PredecessorFound:
+        listing = self.shelf.core.list(
+            KeyRange.prefix(KEYS.members), limit=1, created_before=before, newest_first=True, keys_only=True
+        )
+        if not listing.entries:
+            return PredecessorFound(before, None)
+        found = listing.entries[0]
+        return PredecessorFound(before, found.key.removeprefix(KEYS.members), found.create_revision)
+
+    def _relist(self) -> None:
+        self._relist_wanted = self.offline
+        if not self.offline:
+            self._listing += 1
+            self._events.append(self.seen())
+
+
+def _fields(value: Member) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def vouched(until: float, g: int = 1, *, by: str = "a") -> Vouched:
+    """The grant of a member to run generation `g` until then, for the time of a lease of this job."""
+    return Vouched(by, g, until - LEASE_TTL_S, LEASE_TTL_S)
+
+
+# --- an agent in each phase ---------------------------------------------------------------------------------------
+
+
+def joining(**options: Any) -> Bench:
+    """It has not reached the store yet."""
+    return Bench(offline=True, **options)
+
+
+def spare(**options: Any) -> Bench:
+    """It has joined the job of `a`, which came first and is the one that proposes. There is no generation yet."""
+    bench = Bench(**{"after": "a", **options})
+    assert bench.phase is Phase.SPARE
+    return bench
+
+
+def gated(**options: Any) -> Bench:
+    """It is the second of generation 1, which waits for its go."""
+    bench = spare(**options)
+    bench.world(1, "a b", why=ChangeReason.FIRST)
+    assert bench.phase is Phase.GATED
+    return bench
+
+
+def running(**options: Any) -> Bench:
+    """Its workers of generation 1 run."""
+    bench = gated(**options)
+    bench.go(1)
+    assert bench.phase is Phase.RUNNING
+    return bench
+
+
+def serving(**options: Any) -> Bench:
+    """It runs a server and a worker, in the first revision of a roster."""
+    bench = spare(slots=2, **options)
+    bench.roster(0, "a b")
+    bench.go(1)
+    assert bench.phase is Phase.RUNNING
+    return bench
+
+
+def stopping(**options: Any) -> Bench:
+    """Its workers of generation 1 are being stopped, because there is a generation 2."""
+    bench = running(**options)
+    bench.world(2, "a b", before=Predecessor(1, ("a", "b"), ChangeReason.LOSS))
+    assert bench.phase is Phase.STOPPING
+    return bench
+
+
+def done(**options: Any) -> Bench:
+    """Its workers of generation 1 have ended well."""
+    bench = running(**options)
+    bench.exits(*[0] * bench.spec.slots)
+    assert bench.phase is Phase.DONE
+    return bench
+
+
+def leaving(**options: Any) -> Bench:
+    """It was a spare and is to leave, and cannot reach the store."""
+    bench = spare(**options)
+    bench.offline = True
+    bench.drain()
+    assert bench.phase is Phase.LEAVING
+    return bench
+
+
+def ended(**options: Any) -> Bench:
+    """It was a spare and has left."""
+    bench = spare(**options)
+    bench.drain()
+    assert bench.phase is Phase.ENDED
+    return bench
+
+
+IN_PHASE = {
+    Phase.JOINING: joining,
+    Phase.SPARE: spare,
+    Phase.GATED: gated,
+    Phase.RUNNING: running,
+    Phase.STOPPING: stopping,
+    Phase.DONE: done,
+    Phase.LEAVING: leaving,
+    Phase.ENDED: ended,
+}
+"""How an agent gets into each phase."""

@@ -1,0 +1,37 @@
+"""An agent on its bench whose timeline notes what happens; the core and the store take a little time."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from elastic.core.agent.actions import Action, SendTransaction
+from elastic.core.agent.events import Event
+from elastic.core.agent.state import AgentState
+from launcher.history.ps_recorder import PsRecoveryRecorder
+from launcher.history.recorder import RecoveryRecorder
+from tests.support.agent_harness import Bench
+
+THINKS_S = 0.001
+"""What the core takes to answer."""
+STORE_S = 0.002
+"""What the store takes to answer."""
+
+T = TypeVar("T", RecoveryRecorder, PsRecoveryRecorder)
+
+
+class NotedAgent(Generic[T]):
+    """`watch` is for the bench, which a subclass makes."""
+
+    def __init__(self, timeline: T) -> None:
+        self.timeline: T = timeline
+        self.bench: Bench | None = None
+
+    def watch(self, facts: AgentState, event: Event, actions: list[Action]) -> None:
+        self.timeline.observe(facts, event, actions, arrived=facts.now, now=facts.now + THINKS_S)
+        if self.bench is not None and any(isinstance(action, SendTransaction) for action in actions):
+            self.bench.now += THINKS_S + STORE_S
+
+    @property
+    def agent(self) -> Bench:
+        assert self.bench is not None
+        return self.bench
