@@ -42,15 +42,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     class Stories(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return path if _shares(config.rootpath / path) else nodeid
+            return path if _shares(config.rootpath, path) else nodeid
 
     return Stories(config, log)
 
 
 @functools.cache
-def _shares(path: Path) -> bool:
+def _shares(root: Path, path: str) -> bool:
     """Tell whether the tests of a file stay together: all but stories that share nothing that is costly to make."""
-    return path.parent.name not in ("process", "cluster") or 'scope="module"' in path.read_text()
+    return path.split("/")[1] not in ("process", "cluster") or 'scope="module"' in (root / path).read_text()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -1,186 +1,240 @@
-"""The environment of a worker, as a value."""
+"""`elastic.env()`: the place of a process, from our variables, torchrun's, or Paddle's alone."""
 
 from __future__ import annotations
 
-import subprocess
+import dataclasses
 
 import pytest
 
-from launcher.system.private_env import OURS, SECRETS
-from launcher.workers.environment import LIST_BYTES_MAX
-from tests.support.worker_environments import environment, generation
+import elastic
+from elastic.environment import ProcessEnvironment, read
+from elastic.errors import ConfigError
+from tests.support.ps_environments import DOCUMENTED, HETEROGENEOUS, environment
+
+PS0 = {
+    "PADDLE_TRAINING_ROLE": "PSERVER",
+    "PADDLE_CURRENT_IP": "ps0.paddlepaddle.com",
+    "PADDLE_PSERVER_IPS": "ps0.paddlepaddle.com,ps1.paddlepaddle.com",
+    "PADDLE_TRAINERS": "2",
+    "PADDLE_PSERVER_PORT": "6174",
+}
+PS1 = {**PS0, "PADDLE_CURRENT_IP": "ps1.paddlepaddle.com"}
+TRAINER0 = {
+    "PADDLE_TRAINING_ROLE": "TRAINER",
+    "PADDLE_PSERVER_IPS": "ps0.paddlepaddle.com,ps1.paddlepaddle.com",
+    "PADDLE_TRAINERS": "2",
+    "PADDLE_TRAINER_ID": "0",
+    "PADDLE_PSERVER_PORT": "6174",
+}
+TRAINER1 = {**TRAINER0, "PADDLE_TRAINER_ID": "1"}
+"""The four processes of Paddle's quick start, started by hand."""
 
 
-def test_a_worker_finds_what_torchrun_sets() -> None:
-    found = environment(generation())
-    expected = {
-        "RANK": "3",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "4",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "1",
-        "GROUP_WORLD_SIZE": "2",
-        "ROLE_RANK": "3",
-        "ROLE_WORLD_SIZE": "4",
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": "10.0.0.0",
-        "MASTER_PORT": "5000",
-        "TORCHELASTIC_RESTART_COUNT": "2",
-        "TORCHELASTIC_MAX_RESTARTS": "3",
-        "TORCHELASTIC_RUN_ID": "j1",
-        "TORCHELASTIC_ERROR_FILE": "/data/log/error.3.json",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }
-    assert found | expected == found
+def refusal(environ: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(environ)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
 
 
-def test_a_worker_finds_what_paddle_sets() -> None:
-    found = environment(generation())
-    expected = {
-        "PADDLE_TRAINER_ID": "3",
-        "PADDLE_TRAINERS_NUM": "4",
-        "PADDLE_TRAINER_ENDPOINTS": "10.0.0.0:6000,10.0.0.0:6001,10.0.0.1:6002,10.0.0.1:6003",
-        "PADDLE_CURRENT_ENDPOINT": "10.0.0.1:6003",
-        "PADDLE_RANK_IN_NODE": "1",
-        "PADDLE_GLOBAL_RANK": "3",
-        "PADDLE_GLOBAL_SIZE": "4",
-        "PADDLE_LOCAL_RANK": "1",
-        "PADDLE_LOCAL_SIZE": "2",
-        "PADDLE_NNODES": "2",
-        "PADDLE_MASTER": "10.0.0.0:5000",
-        "FLAGS_selected_gpus": "1",
-    }
-    assert found | expected == found
+# By hand
 
 
-def test_paddle_uses_gloo_where_there_is_no_card_unless_the_user_says_otherwise() -> None:
-    assert "PADDLE_DISTRI_BACKEND" not in environment(generation())
-    assert environment(generation(), no_card=True)["PADDLE_DISTRI_BACKEND"] == "gloo"
-    mine = {"PADDLE_DISTRI_BACKEND": "xccl"}
-    assert environment(generation(), base=mine, no_card=True)["PADDLE_DISTRI_BACKEND"] == "xccl"
+@pytest.mark.parametrize(("environ", "index"), [(PS0, 0), (PS1, 1)])
+def test_a_server_can_be_started_by_hand(environ: dict[str, str], index: int) -> None:
+    found = read(environ)
+    assert (found.role, found.index, found.trainers) == ("server", index, 2)
+    assert found.servers == ("ps0.paddlepaddle.com:6174", "ps1.paddlepaddle.com:6174")
+    assert found.current == f"ps{index}.paddlepaddle.com:6174"
+    assert (found.rank, found.local_rank) == (-1, -1)
 
 
-def test_a_worker_finds_our_own_variables() -> None:
-    found = environment(generation())
-    expected = {
-        "ELASTIC_JOB_ID": "j1",
-        "ELASTIC_NODE_ID": "n1",
-        "ELASTIC_GENERATION": "7",
-        "ELASTIC_FENCE": "abc/7",
-        "ELASTIC_ENDPOINTS": found["PADDLE_TRAINER_ENDPOINTS"],
-        "ELASTIC_ENDPOINTS_FILE": "/data/log/endpoints.log",
-        "ELASTIC_CHECKPOINT_DIR": "/data/checkpoints/j1",
-        "PYTHONUNBUFFERED": "1",
-    }
-    assert found | expected == found
+@pytest.mark.parametrize(("environ", "index"), [(TRAINER0, 0), (TRAINER1, 1)])
+def test_a_trainer_can_be_started_by_hand(environ: dict[str, str], index: int) -> None:
+    found = read(environ)
+    assert (found.role, found.index, found.trainers) == ("worker", index, 2)
+    assert found.servers == ("ps0.paddlepaddle.com:6174", "ps1.paddlepaddle.com:6174")
+    assert (found.rank, found.world_size, found.local_rank) == (index, 2, 0)
+    assert (found.job_id, found.generation, found.roster_file, found.checkpoint_dir) == ("", 0, "", "")
 
 
-def test_a_worker_finds_what_was_asked_of_our_library() -> None:
-    asked = environment(
-        generation(),
-        resume_from="/data/old",
-        restore_step=0,
-        allow_rollback=True,
-        check_nan=True,
-        saved='{"step":5}',
+def test_the_defaults_are_those_of_the_quick_start() -> None:
+    found = read({"PADDLE_TRAINING_ROLE": "TRAINER", "PADDLE_TRAINERS": "2", "PADDLE_PSERVER_IPS": "ps0"})
+    assert (found.index, found.servers) == (0, ("ps0:6174",))
+    assert read({"PADDLE_TRAINING_ROLE": "TRAINER", "PADDLE_TRAINERS": "1"}).servers == ()
+    assert read({**PS0, "PADDLE_PSERVER_PORT": ""}).current == "ps0.paddlepaddle.com:6174"
+
+
+@pytest.mark.parametrize("role", ["pserver", "WORKER", "x"])
+def test_another_role_is_answered_as_in_the_quick_start(role: str) -> None:
+    assert refusal({**PS0, "PADDLE_TRAINING_ROLE": role}) == (
+        "PADDLE_TRAINING_ROLE should be one of [TRAINER, PSERVER]"
     )
-    assert {name: asked.get(name) for name in OURS - {"ELASTIC_CHANNEL"}} == {
-        "ELASTIC_RESUME_FROM": "/data/old",
-        "ELASTIC_RESTORE_STEP": "0",
-        "ELASTIC_ALLOW_ROLLBACK": "1",
-        "ELASTIC_CHECK_NAN": "1",
-        "ELASTIC_SAVED": '{"step":5}',
+
+
+def test_a_job_with_servers_but_without_a_role_is_answered_so_too() -> None:
+    environ = {name: text for name, text in TRAINER0.items() if name != "PADDLE_TRAINING_ROLE"}
+    assert refusal(environ) == "PADDLE_TRAINING_ROLE should be one of [TRAINER, PSERVER]"
+
+
+def test_the_number_of_trainers_must_be_said() -> None:
+    environ = {name: text for name, text in TRAINER0.items() if name != "PADDLE_TRAINERS"}
+    assert refusal(environ).startswith("PADDLE_TRAINERS is not set")
+    assert read({**environ, "PADDLE_TRAINERS_NUM": "3"}).trainers == 3
+
+
+def test_a_list_of_hosts_is_no_number_of_trainers() -> None:
+    cloud = {**TRAINER0, "PADDLE_TRAINERS": "10.0.0.1,10.0.0.2"}
+    assert "PADDLE_TRAINERS is '10.0.0.1,10.0.0.2', which is not a whole number" in refusal(cloud)
+    assert read({**cloud, "PADDLE_TRAINERS_NUM": "2"}).trainers == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"PADDLE_TRAINER_ID": "2"}, "PADDLE_TRAINER_ID is 2, but PADDLE_TRAINERS is 2"),
+        ({"PADDLE_TRAINER_ID": "-1"}, "PADDLE_TRAINER_ID is '-1', which is not a whole number"),
+        ({"PADDLE_TRAINER_ID": "²"}, "PADDLE_TRAINER_ID"),
+        ({"PADDLE_PSERVER_PORT": "x"}, "PADDLE_PSERVER_PORT is 'x'"),
+        ({"PADDLE_PSERVER_PORT": "70000"}, "PADDLE_PSERVER_PORT is 70000; a port is 1 to 65535"),
+        ({"PADDLE_PSERVERS_IP_PORT_LIST": "ps0"}, "'ps0' is not host:port"),
+    ],
+)
+def test_a_wrong_variable_is_named(change: dict[str, str], says: str) -> None:
+    assert says in refusal({**TRAINER0, **change})
+
+
+def test_a_server_must_know_which_one_it_is() -> None:
+    nameless = {**PS0, "PADDLE_CURRENT_IP": ""}
+    assert refusal(nameless).startswith("PADDLE_CURRENT_IP is not set")
+    assert refusal({**nameless, "POD_IP": "ps0.paddlepaddle.com"}).startswith("PADDLE_CURRENT_IP is not set")
+    text = refusal({**PS0, "PADDLE_CURRENT_IP": "ps7"})
+    assert text.startswith("this server is ps7:6174")
+    assert "ps0.paddlepaddle.com:6174, ps1.paddlepaddle.com:6174" in text
+
+
+def test_the_only_server_needs_not_say_who_it_is() -> None:
+    found = read({"PADDLE_TRAINING_ROLE": "PSERVER", "PADDLE_TRAINERS": "1", "PADDLE_PSERVER_IPS": "ps0"})
+    assert (found.index, found.current) == (0, "ps0:6174")
+
+
+def test_ipv6_servers_get_their_brackets() -> None:
+    found = read({**PS0, "PADDLE_PSERVER_IPS": "fd00::1, [fd00::2]", "PADDLE_CURRENT_IP": "fd00::2"})
+    assert found.servers == ("[fd00::1]:6174", "[fd00::2]:6174")
+    assert found.index == 1
+
+
+def test_paddles_own_launcher_is_understood() -> None:
+    common = {
+        "PADDLE_PSERVERS_IP_PORT_LIST": "127.0.0.1:34008,127.0.0.1:34009",
+        "PADDLE_TRAINERS_NUM": "2",
+        "PADDLE_HETER_TRAINER_IP_PORT_LIST": "127.0.0.1:18915",
+        "PADDLE_TRAINER_ENDPOINTS": "127.0.0.1:18913,127.0.0.1:10025",
+    }
+    server = read({**common, "TRAINING_ROLE": "PSERVER", "POD_IP": "127.0.0.1", "PADDLE_PORT": "34009"})
+    assert (server.role, server.index, server.current) == ("server", 1, "127.0.0.1:34009")
+    worker = read({**common, "TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": "1"})
+    assert (worker.role, worker.rank, worker.world_size) == ("worker", 1, 3)
+    assert worker.endpoints == ("127.0.0.1:18913", "127.0.0.1:10025")
+    assert read({**common, "TRAINING_ROLE": "HETER_TRAINER"}).rank == 2
+
+
+# From our launcher
+
+
+def test_a_server_of_our_launcher_finds_everything() -> None:
+    found = read(environment(DOCUMENTED, 1, 0))
+    assert dataclasses.asdict(found) == {
+        "role": "server",
+        "index": 1,
+        "servers": ("192.168.0.16:6170", "192.168.0.17:6170"),
+        "trainers": 4,
+        "current": "192.168.0.17:6170",
+        "endpoints": ("192.168.0.16:6171", "192.168.0.16:6172", "192.168.0.17:6171", "192.168.0.17:6172"),
+        "rank": -1,
+        "local_rank": -1,
+        "world_size": 4,
+        "local_world_size": 0,
+        "master": "",
+        "job_id": "j1",
+        "node_id": "n17",
+        "generation": 7,
+        "checkpoint_dir": "/data/checkpoints/j1",
+        "endpoints_file": "/data/log/endpoints.7.log",
+        "roster_file": "/tmp/x/roster.json",
     }
 
 
-def test_what_was_not_asked_of_our_library_is_not_there_even_if_an_outer_launcher_said_it() -> None:
-    assert not OURS & environment(generation()).keys()
-    assert not OURS & environment(generation(), base=dict.fromkeys(OURS, "1")).keys()
+def test_a_worker_of_our_launcher_finds_everything() -> None:
+    found = read(environment(DOCUMENTED, 1, 2))
+    assert (found.role, found.index, found.rank, found.world_size) == ("worker", 3, 3, 4)
+    assert (found.local_rank, found.local_world_size, found.current) == (1, 2, "192.168.0.17:6172")
+    assert found.master == "192.168.0.16:5016"
 
 
-def test_ranks_are_dense_and_unique_over_all_nodes() -> None:
-    world = generation(nodes=3, slots=2)
-    ranks = [environment(world, m_id, n_id)["RANK"] for m_id in range(3) for n_id in range(2)]
-    assert ranks == [str(rank) for rank in range(6)]
+def test_a_heterogeneous_worker_of_our_launcher_ranks_after_the_workers() -> None:
+    found = read(environment(HETEROGENEOUS, 1, 1))
+    assert (found.role, found.index, found.trainers) == ("heter", 1, 2)
+    assert (found.rank, found.world_size, found.local_rank) == (3, 4, 0)
 
 
-def test_an_ipv6_master_comes_without_brackets_and_endpoints_with_them() -> None:
-    found = environment(generation(host="fd00::{}"), master="[fd00::0]:5000")
-    assert found["MASTER_ADDR"] == "fd00::0"
-    assert found["PADDLE_CURRENT_ENDPOINT"] == "[fd00::1]:6003"
+def test_an_unknown_role_of_ours_is_named() -> None:
+    assert refusal({"ELASTIC_ROLE": "chief"}).startswith("ELASTIC_ROLE is 'chief'")
 
 
-def test_what_the_user_set_is_kept() -> None:
-    mine = {
-        "OMP_NUM_THREADS": "8",
-        "PYTHONUNBUFFERED": "",
-        "NCCL_SOCKET_IFNAME": "ib0",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
-        "CUDA_VISIBLE_DEVICES": "3,2",
-        "HOME": "/home/me",
-    }
-    found = environment(generation(), base=mine, interface="eth0")
-    assert found | mine == found
-    assert found["GLOO_SOCKET_IFNAME"] == "eth0"
+# Collective jobs, and none
 
 
-def test_the_interface_is_left_to_the_libraries_when_it_is_not_known() -> None:
-    assert "NCCL_SOCKET_IFNAME" not in environment(generation())
-    assert environment(generation(), interface="eth0")["NCCL_SOCKET_IFNAME"] == "eth0"
+def test_torchruns_variables_suffice() -> None:
+    found = read(
+        {
+            "RANK": "3",
+            "WORLD_SIZE": "4",
+            "LOCAL_RANK": "1",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "fd00::1",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "x",
+        }
+    )
+    assert (found.role, found.index, found.rank, found.world_size, found.trainers) == ("worker", 3, 3, 4, 4)
+    assert (found.local_rank, found.local_world_size, found.servers) == (1, 2, ())
+    assert (found.master, found.job_id) == ("[fd00::1]:29500", "x")
 
 
-def test_threads_are_limited_only_where_workers_share_a_node() -> None:
-    assert environment(generation(slots=2))["OMP_NUM_THREADS"] == "1"
-    assert "OMP_NUM_THREADS" not in environment(generation(slots=1), local_rank=0)
+def test_where_the_workers_meet_is_a_host_and_a_port_or_nothing() -> None:
+    assert read({"RANK": "0", "MASTER_ADDR": "h"}).master == ""
+    assert read({"RANK": "0", "MASTER_PORT": "1"}).master == ""
 
 
-def test_what_an_outer_launcher_set_is_replaced() -> None:
-    outer = environment(generation(nodes=4), 3, 0)
-    assert environment(generation(), base=outer) == environment(generation(), base={})
+def test_paddles_collective_variables_suffice() -> None:
+    found = read({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINERS": "10.0.0.1,10.0.0.2"})
+    assert (found.role, found.rank, found.world_size) == ("worker", 1, 2)
 
 
-@pytest.mark.parametrize("secret", sorted(SECRETS))
-def test_the_agents_secrets_do_not_reach_a_worker(secret: str) -> None:
-    assert secret not in environment(generation(), base={secret: "s3cret"})
+def test_a_rank_beyond_the_world_is_refused() -> None:
+    assert refusal({"RANK": "4", "WORLD_SIZE": "4"}).startswith("the rank of this process is 4 of 4")
 
 
-def test_lists_that_are_too_long_are_left_out_and_the_file_serves() -> None:
-    found = environment(generation(nodes=7000, slots=1), 6999, 0, base={"PADDLE_TRAINER_ENDPOINTS": "old"})
-    assert "PADDLE_TRAINER_ENDPOINTS" not in found
-    assert "ELASTIC_ENDPOINTS" not in found
-    assert found["ELASTIC_ENDPOINTS_FILE"]
-    assert max(map(len, found.values())) <= LIST_BYTES_MAX
-    subprocess.run(["true"], env=found, check=True)
+def test_a_process_that_nobody_told_anything_is_alone() -> None:
+    found = read({"HOME": "/home/me"})
+    assert (found.role, found.rank, found.local_rank, found.world_size, found.trainers) == ("worker", 0, 0, 1, 1)
 
 
-def test_a_process_can_be_started_with_the_longest_lists() -> None:
-    found = environment(generation(nodes=3800, slots=1, host="10.100.{}"), 0, 0)
-    assert len(found["ELASTIC_ENDPOINTS"]) > LIST_BYTES_MAX * 3 // 4
-    subprocess.run(["true"], env={**found, "PATH": "/usr/bin:/bin"}, check=True)
+# The public name
 
 
-# Cards
+def test_env_reads_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ELASTIC_ROLE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in PS1.items():
+        monkeypatch.setenv(name, text)
+    found = elastic.env()
+    assert isinstance(found, ProcessEnvironment)
+    assert (found.role, found.index) == ("server", 1)
 
 
-def test_every_worker_sees_the_chosen_cards_in_their_order_and_its_local_rank_picks_one() -> None:
-    base = {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    for local_rank in range(2):
-        found = environment(generation(), 1, local_rank, base=base, cards=("3", "2"))
-        assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == ("3,2", "PCI_BUS_ID")
-        assert found["LOCAL_RANK"] == found["FLAGS_selected_gpus"] == str(local_rank)
-
-
-def test_with_one_card_per_worker_each_sees_its_own_alone_and_keeps_its_local_rank() -> None:
-    for local_rank, card in enumerate(("3", "2")):
-        found = environment(generation(), 1, local_rank, cards=("3", "2"), one_card=True)
-        assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (card, "PCI_BUS_ID")
-        assert (found["LOCAL_RANK"], found["FLAGS_selected_gpus"]) == (str(local_rank), "0")
-
-
-@pytest.mark.parametrize("one_card", [False, True])
-def test_without_chosen_cards_the_users_choice_stays(one_card: bool) -> None:
-    mine = {"CUDA_VISIBLE_DEVICES": "5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    found = environment(generation(), base=mine, one_card=one_card)
-    assert found | mine == found
-    assert not {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"} & environment(generation(), one_card=one_card).keys()
+def test_what_was_read_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        read(PS0).index = 3  # type: ignore[misc]

@@ -1,0 +1,338 @@
+"""What the pages in docs/ say about the code is what the code says.
+
+What stands between `<!-- made: NAME -->` and `<!-- end -->` is made here; with REWRITE_DOCS=1 in the environment this
+test writes it anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from elastic import errors
+from elastic.core import decide, keys, model, operator_stop
+from elastic.core.agent.table import TABLE
+from elastic.core.decide import Reason
+from elastic.core.membership import gate, next_generation, situation
+from elastic.core.ps import cluster_spec, revision
+from elastic.errors import ElasticError
+from launcher.config import argv
+from launcher.config import env_reference as variables
+from launcher.config.env_reference import DocumentedVariables
+from launcher.config.flags import BY_NAME, by_group
+from launcher.job import job
+from launcher.metrics.catalog import METRICS
+from launcher.system.private_env import SECRETS
+from launcher.workers import spec
+from launcher.workers.environment import LaunchContext, worker_environment
+from launcher.workers.ps_environment import ps_environment
+from tests.bench import against, picture
+from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
+from tests.support import packages
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+REWRITE = os.environ.get("REWRITE_DOCS") == "1"
+MADE = re.compile(r"(<!-- made: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+DECIDED = {
+    "WaitDecision": "wait",
+    "FormGeneration": "next generation",
+    "form": "next generation",
+    "OpenGate": "go",
+    "ConcludeJob": "verdict",
+}
+"""The calls in `DECIDE` that make a decision, and what each is."""
+DECIDE = (decide, gate, next_generation, situation, revision, cluster_spec, operator_stop)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def agent_table() -> str:
+    return table(
+        ("phase", "row", "guard", "effect", "next phase"),
+        (
+            (row.phase, row.name.partition(": ")[2], code(row.guard.__name__), code(row.effect.__name__), row.to)
+            for row in TABLE
+        ),
+    )
+
+
+def agent_figure() -> str:
+    """The same table as a figure: one arrow for all rows between two phases."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for row in TABLE:
+        arrows.setdefault((row.phase, row.to), []).append(row.name.partition(": ")[2])
+    lines = [f"    {phase} --> {to}: {', '.join(names)}" for (phase, to), names in arrows.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def reasons() -> str:
+    kinds = decisions()
+    return table(
+        ("reason", "in words", "what is decided"),
+        ((code(reason.name), reason.value, " or ".join(kinds[reason.name])) for reason in Reason),
+    )
+
+
+def decisions() -> dict[str, list[str]]:
+    """Which kinds of decision carry each reason, by the calls in the source."""
+    found: dict[str, list[str]] = {}
+    sources = [Path(module.__file__ or "").read_text() for module in DECIDE]
+    for call in (part for source in sources for part in ast.walk(ast.parse(source))):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in DECIDED:
+            continue
+        for argument in call.args:
+            if isinstance(argument, ast.Attribute) and ast.unparse(argument.value) == "Reason":
+                kinds = found.setdefault(argument.attr, [])
+                if DECIDED[call.func.id] not in kinds:
+                    kinds.append(DECIDED[call.func.id])
+    return found
+
+
+def flags() -> str:
+    return table(
+        ("group", "flag", "default", "environment", "meaning"),
+        (
+            (
+                flag.group,
+                code(f"--{flag.name} {flag.metavar}".rstrip()),
+                plain(argv._shown(flag)),
+                ", ".join(map(code, argv._shown_variables(flag))),
+                plain(flag.help),
+            )
+            for flag in by_group()
+        ),
+    )
+
+
+def variables_table(rows: Sequence[DocumentedVariables]) -> str:
+    return table(("variable", "value"), ((", ".join(map(code, row.names)), plain(row.meaning)) for row in rows))
+
+
+def foreign_flags() -> str:
+    rows = ((f"-{name}" if len(name) == 1 else f"--{name}", hint) for name, hint in argv.HINTS.items())
+    return table(("flag", "here"), ((code(flag), plain(hint)) for flag, hint in rows))
+
+
+def what_goes_wrong() -> str:
+    return table(
+        ("fault", "what happens"),
+        ((code(fault.__name__), (fault.__doc__ or "").partition("\n")[0]) for fault in FAULTS_OF_THE_SIMULATION),
+    )
+
+
+def code(text: str) -> str:
+    return f"`{text}`"
+
+
+def plain(text: str) -> str:
+    """Text outside backticks, where <rank> would be a tag."""
+    return text.replace("<", "&lt;")
+
+
+def process_variables() -> str:
+    return table(
+        ("variable", "who", "value"),
+        ((", ".join(map(code, row.names)), row.who, plain(row.meaning)) for row in variables.SET_BY_ROLE),
+    )
+
+
+def metrics() -> str:
+    """Buckets are told in the last column."""
+    rows = []
+    for row in METRICS:
+        bounds = f"; buckets {' '.join(f'{bound:g}' for bound in row.buckets)}" if row.buckets else ""
+        rows.append((code(row.full), row.kind, ", ".join(map(code, row.labels)), f"{row.help}{bounds}"))
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def against_torchrun() -> str:
+    rows = ((*cells, code(command)) for *cells, command in against.rows())
+    return table(("", "elastic-launch", "torchrun", "measured with"), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "against torchrun": against_torchrun,
+    "packages": lambda: table(("package", "what it is for"), packages.table()),
+    "imports": packages.figure,
+    "agent table": agent_table,
+    "agent figure": agent_figure,
+    "reasons": reasons,
+    "flags": flags,
+    "foreign flags": foreign_flags,
+    "read variables": lambda: variables_table(variables.READ),
+    "worker variables": lambda: variables_table(variables.SET),
+    "process variables": process_variables,
+    "faults": what_goes_wrong,
+    "metrics": metrics,
+}
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_a_table_that_is_made_from_the_code_says_what_the_code_says(page: Path) -> None:
+    written = page.read_text()
+    made = MADE.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n\n{part[3]}", written)
+    if REWRITE:
+        page.write_text(made)
+    else:
+        assert written == made, "REWRITE_DOCS=1 pytest tests/unit/docs/test_pages.py writes it anew"
+
+
+def test_every_table_is_on_a_page() -> None:
+    assert sorted(part["name"] for page in pages() for part in MADE.finditer(page.read_text())) == sorted(PARTS)
+
+
+def test_every_reason_is_decided_somewhere() -> None:
+    assert set(decisions()) == set(Reason.__members__)
+
+
+def section(page: str, title: str) -> str:
+    """The text below a heading, up to the next one of the same depth."""
+    text = (DOCS / page).read_text()
+    assert f"\n## {title}\n" in text
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def first_cells(text: str) -> list[str]:
+    """What stands in the first column of the tables of a text, without their heads."""
+    cells = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
+    return [cell for cell, after in zip(cells, [*cells[1:], ""], strict=True) if cell != "---" and after != "---"]
+
+
+def quoted(text: str) -> list[str]:
+    """The words in backticks."""
+    return re.findall(r"`([^`]+)`", text)
+
+
+def everything_told(base: dict[str, str], world: model.Generation) -> LaunchContext:
+    """What a process is told when everything was asked for."""
+    return LaunchContext(
+        base=base,
+        generation=world,
+        master="h:7000",
+        restarts=0,
+        restarts_max=3,
+        job_id="j",
+        node_id="h-1",
+        incarnation="i",
+        checkpoint_dir="c",
+        endpoints_file="e",
+        interface="eth0",
+        resume_from="r",
+        restore_step=1,
+        allow_rollback=True,
+        check_nan=True,
+        saved="{}",
+        channel="c",
+    )
+
+
+def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
+    place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001))
+    world = model.Generation(g=1, run=1, tag="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=2)
+    told = everything_told({"http_proxy": "http://p:1"}, world)
+    made = worker_environment(told, m_id=0, local_rank=0, error_file="x", cards=("3", "2"), no_card=True)
+    added = re.findall(r'environment\["(\w+)"\]', Path(spec.__file__).read_text())
+    cells = first_cells(section("reference.md", "Environment of a worker"))
+    explained = [name for cell in cells for name in quoted(cell)]
+    assert sorted(explained) == sorted({*made, *added} - {"http_proxy"})
+
+
+def test_what_is_kept_from_a_worker_is_named_and_nothing_else() -> None:
+    (sentence,) = re.findall(r"[^.]+ are not passed on", section("reference.md", "Environment of a worker"))
+    assert set(quoted(sentence)) == SECRETS
+
+
+def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other() -> None:
+    seats = tuple(model.Task(role, 0) for role in (model.Role.SERVER, model.Role.HETER, model.Role.WORKER))
+    place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001, 8002), seats)
+    world = model.Generation(g=1, run=1, tag="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=1)
+    made = {
+        seat.role: ps_environment(
+            everything_told({}, world), place=place, seat_index=number, roster_file="r", error_file="x"
+        )
+        for number, seat in enumerate(seats)
+    }
+    added = re.findall(r'environment\["(\w+)"\]', Path(spec.__file__).read_text())
+    assert made[model.Role.HETER].keys() == made[model.Role.WORKER].keys()
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:4]]
+        for line in section("reference.md", "Environment of a parameter-server process").splitlines()
+        if line.startswith("| `")
+    ]
+    for role, words in (
+        (model.Role.SERVER, ("all", "servers")),
+        (model.Role.WORKER, ("all", "workers, heterogeneous")),
+    ):
+        explained = [name for variables, who, _ in rows for name in quoted(variables) if who in words]
+        assert sorted(explained) == sorted({*made[role], *added})
+
+
+def test_every_exit_code_of_an_error_is_explained() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ElasticError)]
+    _, of_launch, of_ctl = section("reference.md", "Exit codes").split("\n### ")
+    assert {str(kind.exit_code) for kind in kinds} <= set(first_cells(of_launch))
+    assert {str(job.NO_SUCH_JOB), "2", "3", "4"} <= set(first_cells(of_ctl))
+
+
+def test_every_document_of_a_job_is_explained() -> None:
+    drawn = re.findall(r"^    <prefix>/<job>/(\S+)", keys.__doc__ or "", re.MULTILINE)
+    assert [quoted(cell) for cell in first_cells(section("architecture.md", "Documents"))] == [[key] for key in drawn]
+
+
+def test_the_picture_of_a_recovery_is_drawn_of_what_was_measured() -> None:
+    for name, drawing in picture.drawings().items():
+        if REWRITE:
+            (DOCS / name).write_text(drawing)
+        assert (DOCS / name).read_text() == drawing, "python -m tests.bench.picture draws it anew"
+
+
+def flags_of_torchrun() -> set[str]:
+    """Every long flag of the torchrun that is installed, without its dashes."""
+    from torch.distributed.run import get_args_parser
+
+    actions = get_args_parser()._actions
+    written = {flag for action in actions for flag in action.option_strings if flag.startswith("--")}
+    return {flag.removeprefix("--").replace("-", "_") for flag in written} - {"help"}
+
+
+def test_every_flag_of_torchrun_stands_on_its_page_and_is_ours_or_has_a_hint() -> None:
+    rows = [line.split("|")[1:3] for line in (DOCS / "from-torchrun.md").read_text().splitlines() if line[:1] == "|"]
+    of_torchrun, ours = (
+        {name.removeprefix("--").replace("-", "_") for row in rows for name in quoted(row[column]) if "--" in name}
+        for column in (0, 1)
+    )
+    assert of_torchrun == flags_of_torchrun()
+    assert of_torchrun <= {*BY_NAME, *argv.HINTS}
+    assert ours <= set(BY_NAME)
+
+
+def test_every_command_line_for_people_from_paddle_can_be_read() -> None:
+    lines = [line for line in section("from-paddle-launch.md", "The same command lines").splitlines() if "`" in line]
+    texts = [text for line in lines for text in quoted(line.split("|")[2])]
+    commands = [words for text in texts if len(words := shlex.split(text)) > 1]
+    assert len(commands) >= len(lines) - 1, "one row says: the same"
+    for words in commands:
+        rest = words[3:] if words[0] == "python" else words[1:]
+        assert argv.split_argv(rest).script == "train.py", words
+    same = section("from-paddle-launch.md", "The same flags")
+    assert {name.removeprefix("--") for name in quoted(same) if name.startswith("--")} <= BY_NAME.keys()

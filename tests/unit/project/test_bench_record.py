@@ -1,0 +1,56 @@
+"""What is kept of a recorded recovery, and what the picture says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.bench import against, picture, rendezvous, scale
+from tests.bench.recorded import Lane, lanes
+from tests.bench.steplog import Step
+
+
+def step(at_s: float, node: str, rank: int, number: int, *, world: int = 3) -> Step:
+    return Step(at_s, 4 - world, rank, world, number, 100 + rank, node)
+
+
+def test_lanes_are_counted_from_the_kill_and_the_one_that_was_killed_is_the_last() -> None:
+    before = [step(100.0, node, rank, 7) for rank, node in enumerate("cab")]
+    after = [step(100.25, "a", 1, 8, world=2), step(100.3, "b", 0, 8, world=2)]
+    found, around = lanes([*before, *after], took_ms=200.0)
+    assert found == (Lane((-100.0,), (150.0,)), Lane((-100.0,), (200.0,)), Lane((-100.0,)))
+    assert around == (7, 8)
+
+
+def test_the_picture_is_whole_xml_and_says_in_its_title_what_there_is_to_see() -> None:
+    for drawing in picture.drawings().values():
+        root = ElementTree.fromstring(drawing)
+        title = root.find("{http://www.w3.org/2000/svg}title")
+        assert title is not None
+        assert (title.text or "").startswith("One of three nodes is killed: the others train on after")
+
+
+def test_the_picture_says_what_was_killed_and_what_a_silent_host_takes() -> None:
+    for drawing in picture.drawings().values():
+        words = " ".join(ElementTree.fromstring(drawing).itertext())
+        for condition in ("SIGKILL of a node", "without state", "imports only torch", "one machine", "goes silent"):
+            assert condition in words
+
+
+def test_the_table_of_the_readme_has_a_silent_host_and_a_state_beside_the_kill_without_state() -> None:
+    cells = {what: mine for what, mine, _, _ in against.rows()}
+    kinds = ("without state", "100 MB of state", "goes silent")
+    assert [any(kind in what for what in cells) for kind in kinds] == [True, True, True]
+
+
+def test_a_size_of_torchs_of_which_one_round_did_not_meet_has_no_time() -> None:
+    rounds = [rendezvous.Met(seconds, 10, 1, 1) for seconds in (3.0, 1.0, 2.0)]
+    assert scale.typical(rounds) == rounds[2]
+    assert scale.typical([*rounds, None]) is None
+    kept = scale.figures({}, {16: [*rounds], 32: [*rounds], 64: [*rounds, None]})
+    assert [(one.what, one.value) for one in kept] == [("32 agents meet", 2.0)]
+
+
+def test_the_pages_of_the_readme_name_both_pictures() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    assert all(f"docs/{name}" in readme for name in picture.PAGES)
