@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elastic.core.keys import StoredDocument, StoreView
 from elastic.core.model import (
     Budget,
     ChangeReason,
@@ -19,6 +18,7 @@ from elastic.core.model import (
     Predecessor,
     Verdict,
 )
+from elastic.core.view import StoredDocument, StoreView
 
 SPEC = JobSpec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3)
 

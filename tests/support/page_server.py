@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from elastic.core.keys import JobKeys, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import Put
+from elastic.core.view import encode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.web.job_feed import JobFeeds

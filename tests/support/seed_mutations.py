@@ -35,12 +35,12 @@ MUTATIONS: Final = (
     Mutation(
         "A4",
         "launcher/config/readers.py",
-        """    found = tuple(part.strip() for part in text.split(","))
-    for one in found:
-        if not one:""",
-        """    found = tuple(text.split(","))
-    for one in found:
-        if not one:""",
+        """    cards = tuple(part.strip() for part in text.split(","))
+    for card in cards:
+        if not card:""",
+        """    cards = tuple(text.split(","))
+    for card in cards:
+        if not card:""",
         "tests/unit/config/test_slots.py::test_blanks_between_cards_do_not_count",
     ),
     Mutation(
@@ -53,7 +53,7 @@ MUTATIONS: Final = (
     Mutation(
         "A8",
         "elastic/core/admission.py",
-        "if mine.ips and stored.ips != mine.ips:",
+        "if own.ips and stored.ips != own.ips:",
         "if mine.ips and set(stored.ips) != set(mine.ips):",
         "tests/unit/core/test_admission.py::test_another_list_or_order_of_hosts_is_refused_with_both",
     ),
@@ -66,7 +66,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A14",
-        "launcher/logs/logger.py",
+        "launcher/logs/endpoint_lists.py",
         """("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below)""",
         """(*endpoints, *below)""",
         "tests/unit/logs/test_logger.py::TestEndpoints::test_the_file_is_exactly_the_documented_one",
@@ -108,7 +108,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A30",
-        "launcher/logs/logger.py",
+        "launcher/logs/file_names.py",
         "SIGTERM (@0x{sender:x}) received",
         "SIGTERM received",
         "tests/unit/logs/test_logger.py::TestTheFrameOfAStart::test_a_signal_is_noted_as_in_the_seed",
@@ -137,7 +137,7 @@ MUTATIONS: Final = (
     Mutation(
         "B4",
         "elastic/__init__.py",
-        "    with mistakes_told():\n        return read(os.environ)",
+        "    with reporting_config_errors():\n        return read(os.environ)",
         "    return read(os.environ)",
         "tests/process/project/test_seed_rows.py::test_a_role_that_does_not_exist_is_one_line_and_no_stack_trace",
     ),
@@ -194,8 +194,8 @@ MUTATIONS: Final = (
     Mutation(
         "D5",
         "elastic/script/flags.py",
-        "if address in found:",
-        "if address is found:",
+        "if address in places:",
+        "if address is places:",
         "tests/process/job/test_script_config.py::test_a_mistake_is_one_line_and_exit_2_without_a_stack_trace",
     ),
     Mutation(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from elastic.core.keys import Document, JobKeys, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Put
 from elastic.core.model import ChangeReason, FinalStatus, Generation, GenerationMember, Go, JobSpec, Member, Np, Verdict
+from elastic.core.view import Document, encode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.history.events import EventKind, HistoryEvent, remember

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, Put
+from elastic.core.view import StoreView, encode
 from launcher.job.drain import DEADLINE_MIN_S
 from launcher.job.job import NamedJob
 from launcher.job.overview import JobOverview

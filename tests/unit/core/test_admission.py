@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from elastic.core.admission import SPEC_FLAGS, AdmissionPlan, join
-from elastic.core.keys import encode
 from elastic.core.kv import Put
 from elastic.core.model import SCHEMA, FinalStatus, JobMode, JobSpec, PsLayout, Verdict
 from elastic.core.view import encode

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from elastic.core.decide import decide
 from elastic.core.membership.decision import ConcludeJob, DecisionMemory, FormGeneration, OpenGate, WaitDecision
 from elastic.core.model import FinalStatus, MemberState, OutcomeKind
+from elastic.core.view import StoreView
 from tests.support.job_transcript import POLICY, Job
 from tests.support.strategies import job_views, memories, times, views
 

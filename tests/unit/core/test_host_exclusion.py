@@ -20,6 +20,7 @@ from elastic.core.quarantine import (
     duration_in_words,
 )
 from elastic.core.restart_policy import judge
+from elastic.core.view import StoredDocument
 from tests.support.job_transcript import Job, nodes_of, worker_exit
 
 COOLDOWN_S = 60.0

@@ -9,6 +9,7 @@ import pytest
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.situation import RETURN_S
 from elastic.core.model import ChangeReason, FinalStatus, StopOrder
+from elastic.core.view import StoredDocument
 from tests.support.job_transcript import Job, nodes_of
 
 REASON = "elastic-ctl stop by me@desk"

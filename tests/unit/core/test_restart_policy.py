@@ -32,6 +32,7 @@ from elastic.core.restart_policy import (
     judge,
     root_cause_of,
 )
+from elastic.core.view import StoredDocument
 from tests.support.job_transcript import worker_exit
 
 SPEC = JobSpec(np=Np(low=1, high=3, first=1), slots=2, restarts_max=3, fatal_exit_codes=(42, -6))

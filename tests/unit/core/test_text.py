@@ -6,7 +6,7 @@ from pathlib import Path
 
 from elastic.core.model import ANY_RANK, Role, WorkerExit
 from elastic.core.text import failed_processes_text, listed, log_name, process_name
-from launcher.logs.logger import closing_line, process_log, worker_log
+from launcher.logs.file_names import closing_line, process_log, worker_log
 from tests.support.job_transcript import worker_exit
 
 

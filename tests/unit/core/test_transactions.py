@@ -38,6 +38,7 @@ from elastic.core.transactions import (
     unless_superseded,
     update_member,
 )
+from elastic.core.view import StoreView
 from tests.support.job_transcript import member, worker_exit
 from tests.support.store_fixture import Shelf
 from tests.support.strategies import KEYS

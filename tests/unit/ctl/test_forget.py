@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from elastic.core.keys import encode
 from elastic.core.kv import Put
 from elastic.core.model import FinalStatus
+from elastic.core.view import encode
 from launcher.ctl import forget
 from launcher.job import listing
 from launcher.job.job import NamedJob, NoSuchJob

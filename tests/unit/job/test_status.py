@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from elastic.core.keys import JobKeys, StoredDocument, ViewReader, encode
+from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyValue
 from elastic.core.model import (
     Budget,
@@ -31,7 +31,7 @@ from elastic.core.model import (
     Verdict,
     WorkerExit,
 )
-from elastic.core.view import StoredDocument, StoreView, ViewReader, encode
+from elastic.core.view import StoredDocument, ViewReader, encode
 from launcher.config.readers import np as read_np
 from launcher.job.status import COLUMNS, JobStatus, NodeState, cells, describe, head_lines
 from tests.support.job_status import SPEC, generation, member, view

@@ -6,9 +6,9 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
-from launcher.logs.tail_buffer import KEPT_BYTES
 
 from launcher.logs.recent_starts import LogPosition, RecentStarts
+from launcher.text.tail_buffer import KEPT_BYTES
 from tests.support.start_logs import NAME, start
 
 

@@ -15,6 +15,7 @@ from elastic.core.decide import DecisionPolicy
 from elastic.core.kv import KeyValue
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoredDocument, StoreView
 from tests.support.job_transcript import member
 from tests.support.strategies import KEYS
 

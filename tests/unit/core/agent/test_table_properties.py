@@ -38,6 +38,7 @@ from elastic.core.agent.table import AgentCore
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoredDocument, StoreView
 from tests.support.agent_happenings import HAPPENINGS
 from tests.support.agent_harness import IN_PHASE
 from tests.support.job_transcript import member, worker_exit

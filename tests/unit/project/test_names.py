@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 PRODUCT: Final = ("elastic", "launcher")
 DEFINED_TWICE: Final[frozenset[str]] = frozenset()
 """Class names that two modules may define, each with its reason."""
