@@ -56,7 +56,7 @@ def judged(
 ) -> Judgement:
     """Judge generation 4 of nodes a, b, …, which recorded these outcomes in this order (None: it was lost).
 
-    What it says of hosts is left out here: that is in test_host_exclusion.py.
+    What it says of hosts is left out here: that is in test_quarantine.py.
     """
     names = "abcdefgh"[: len(outcomes)]
     stored = {
