@@ -21,7 +21,7 @@ Each class says whose fault it is and what to do about it::
     ├── CheckpointError
     │   ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
     │   ├── RestoreRefused     nothing can be restored: said on stderr, ends the script with 1
-    │   ├── RestoreHopeless    why it was refused, if each further start would find the same: the job fails at once
+    │   ├── RestoreUnrecoverable  why it was refused, if each further start would find the same: the job fails at once
     │   ├── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
     │   ├── TensorsMissing     no rank holds a part of the state that is wanted: another step or tier is taken
     │   └── TensorsDiffer      the state that is held is not of the shape or type of this model: mend the script

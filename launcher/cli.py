@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.config import argv as commandline
+from launcher.config import argv as command_line
 from launcher.config import env_reference
 from launcher.config.config import Config
 from launcher.config.machine_checks import check
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _start(argv: Sequence[str]) -> int:
     """Read and check what is asked for, and do it. What runs is imported only here: a mistake is told at once."""
-    line = commandline.split_argv(argv)
+    line = command_line.split_argv(argv)
     if line.asks:
         print_result(_answer(line.asks))
         return 0
@@ -95,7 +95,7 @@ def _job(config: Config) -> str:
 
 def _answer(asked: str) -> str:
     if asked == "help":
-        return commandline.help_text()
+        return command_line.help_text()
     return env_reference.help_text() if asked == "help_env" else f"elastic-launch {_version()}\n"
 
 

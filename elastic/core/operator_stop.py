@@ -1,9 +1,10 @@
 """How a job ends because an operator stops it: workers save and leave, then the verdict is written (pure).
 
-An operator writes `model.Halt`, and nothing else is decided from then on. Where workers run, an empty generation asks
-all of them to finish a common step and to save, as in any planned change. When every member has recorded its outcome,
-the verdict follows. Where that cannot be hoped for, because a member was lost or a worker ended meanwhile, it comes at
-once, and who still has workers stops them fast. A job whose workers all ended well in that moment has completed.
+An operator writes `model.StopOrder`, and nothing else is decided from then on. Where workers run, an empty generation
+asks all of them to finish a common step and to save, as in any planned change. When every member has recorded its
+outcome, the verdict follows. Where that cannot be hoped for, because a member was lost or a worker ended meanwhile, it
+comes at once, and who still has workers stops them fast. A job whose workers all ended well in that moment has
+completed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 from elastic.channel import client, messages
 from elastic.errors import ConfigError, ScriptMistake
-from elastic.script import flags as launchline
+from elastic.script import flags as script_flags
 
 WORKER_MARKS: Final = ("ELASTIC_FENCE", "TORCHELASTIC_RUN_ID", "RANK")
 """A process with one of these was started by elastic-launch, by torchrun, or by hand as one of several workers."""
@@ -51,7 +51,7 @@ def config(
         return
     with reporting_config_errors():
         further = {"elastic_server": elastic_server, "job_id": job_id, "np": np, **more}
-        launch(launchline.flags(nodes=nodes, gpu_device_num=gpu_device_num, ctrl_port=ctrl_port, more=further))
+        launch(script_flags.flags(nodes=nodes, gpu_device_num=gpu_device_num, ctrl_port=ctrl_port, more=further))
 
 
 def inside_worker() -> bool:

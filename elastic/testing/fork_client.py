@@ -73,7 +73,7 @@ class ForkServer:
         return message
 
     def start(self, number: int, env: Mapping[str, str], output: str, folder: str) -> None:
-        """Fork a replica; `Exited` with its number follows."""
+        """Fork a replica; `ReplicaExited` with its number follows."""
         self._send(fork_protocol.StartReplica(number, dict(env), os.getcwd(), output, folder))
 
     def signal(self, number: int, signal: int, *, session: bool = False) -> None:

@@ -56,7 +56,7 @@ def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
 
 
 class _AgentFinished(Exception):
-    """The core has said `Exit`."""
+    """The core has said `ExitAgent`."""
 
 
 class CoreLoop:

@@ -107,7 +107,7 @@ class Nursery:
         self._orders: deque[NurseryOrder] = deque()
         self._obeyed = 0
         self._until_s = -math.inf
-        self._brood: RunningGeneration | None = None
+        self._generation: RunningGeneration | None = None
         self._closing = False
         self._renewing = False
         self._orphaned = False
@@ -115,7 +115,7 @@ class Nursery:
     def guard(self, prepared: NurseryReady) -> NurseryExit:
         """Tell that it is `prepared`, and run until there is an end. Nothing is left running on return.
 
-        Raises `child.Born` in a new process that is to be a worker.
+        Raises `spawn.ChildStarted` in a new process that is to be a worker.
         """
         wake = _wake_on_exits()
         self._poll.register(wake, select.POLLIN)
@@ -142,15 +142,15 @@ class Nursery:
             wake.close()
             raise
         except BaseException:  # A defect of ours: still leave nothing behind.
-            if self._brood is not None and os.getpid() == self._pid:
-                self._kill(self._brood)
+            if self._generation is not None and os.getpid() == self._pid:
+                self._kill(self._generation)
             raise
         if self._orphaned:
             return NurseryExit.ORPHANED
         return NurseryExit.CLOSED if self._closing else NurseryExit.RENEWED
 
     def _done(self) -> bool:
-        if self._brood is not None:
+        if self._generation is not None:
             return False
         return self._orphaned or ((self._closing or self._renewing) and not self._agent.waiting)
 
@@ -158,39 +158,39 @@ class Nursery:
 
     def _patience_ms(self) -> int | None:
         """How long the next poll may sleep; None is until something comes."""
-        brood = self._brood
-        if brood is None:
+        running = self._generation
+        if running is None:
             return None
         now_s = boottime_s()
         until_s = now_s + POLL_S
-        if not brood.killed:
-            until_s = min(until_s, self._until_s, *brood.kill_at_s.values())
+        if not running.killed:
+            until_s = min(until_s, self._until_s, *running.kill_at_s.values())
         return max(0, math.ceil((until_s - now_s) * 1000))
 
     def _watch_clock(self) -> None:
         """Before anything else after each sleep: end what has no right to run any more, or has had its grace."""
-        brood = self._brood
-        if brood is None or brood.killed:
+        running = self._generation
+        if running is None or running.killed:
             return
         now_s = boottime_s()
         if now_s >= self._until_s:
-            self._overrun(brood)
-        elif late := {pid for pid, at_s in brood.kill_at_s.items() if now_s >= at_s}:
-            self._end_grace(brood, late)
+            self._overrun(running)
+        elif late := {pid for pid, at_s in running.kill_at_s.items() if now_s >= at_s}:
+            self._end_grace(running, late)
 
-    def _end_grace(self, brood: RunningGeneration, late: set[int]) -> None:
-        if late >= brood.alive.keys():
-            self._kill(brood)
+    def _end_grace(self, running: RunningGeneration, late: set[int]) -> None:
+        if late >= running.alive.keys():
+            self._kill(running)
             return
         for pid in late:  # What they left in sessions of their own is swept up with the last worker.
-            del brood.kill_at_s[pid]
+            del running.kill_at_s[pid]
             signal_group(pid, signal.SIGKILL)
 
-    def _overrun(self, brood: RunningGeneration) -> None:
-        self._kill(brood)
-        if not brood.overran:
-            brood.overran = True
-            self._tell(GenerationExpired(brood.g))
+    def _overrun(self, running: RunningGeneration) -> None:
+        self._kill(running)
+        if not running.overran:
+            running.overran = True
+            self._tell(GenerationExpired(running.g))
 
     # Orders.
 
@@ -213,24 +213,24 @@ class Nursery:
                 case TerminateWorkers(grace_s, local_ranks):
                     self._stop(grace_s, local_ranks)
                 case KillWorkers():
-                    if self._brood is not None:
-                        self._kill(self._brood)
+                    if self._generation is not None:
+                        self._kill(self._generation)
                 case RenewNursery():
                     self._renewing = True
                 case CloseNursery():
                     self._closing = True
-                    if self._brood is not None:
-                        self._kill(self._brood)
+                    if self._generation is not None:
+                        self._kill(self._generation)
         self._tell(OrderAck(self._obeyed))
 
     def _spawn(self, g: int, workers: tuple[WorkerStart, ...]) -> None:
-        if self._brood is not None:
-            raise WireError(f"generation {g} cannot start: generation {self._brood.g} is still there")
+        if self._generation is not None:
+            raise WireError(f"generation {g} cannot start: generation {self._generation.g} is still there")
         if len(self._agent.fds) < FDS_PER_WORKER * len(workers):
             raise WireError("a Spawn came without its descriptors")
-        brood = self._brood = RunningGeneration(g)
+        running = self._generation = RunningGeneration(g)
         if boottime_s() >= self._until_s or self._closing:
-            self._refuse(brood, workers)
+            self._refuse(running, workers)
             return
         pids = []
         cold = tuple(self._why_cold(start) for start in workers)
@@ -246,43 +246,43 @@ class Nursery:
                 os.close(err)
             pids.append(pid)
             if pid:
-                brood.alive[pid] = start.local_rank
+                running.alive[pid] = start.local_rank
         self._tell(ChildrenForked(g, tuple(pids), cold))
         for start, pid in zip(workers, pids, strict=True):
             if not pid:
                 self._tell(ChildExited(g, start.local_rank, spawn.CANNOT_START, boottime_s(), False))
 
-    def _refuse(self, brood: RunningGeneration, workers: tuple[WorkerStart, ...]) -> None:
+    def _refuse(self, running: RunningGeneration, workers: tuple[WorkerStart, ...]) -> None:
         """No right to run: say so, and let every worker count as killed before its first instruction."""
         for _ in range(FDS_PER_WORKER * len(workers)):
             os.close(self._agent.fds.popleft())
-        brood.killed = brood.overran = True
-        self._tell(GenerationExpired(brood.g))
+        running.killed = running.overran = True
+        self._tell(GenerationExpired(running.g))
         for start in workers:
-            self._tell(ChildExited(brood.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
+            self._tell(ChildExited(running.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
 
     def _stop(self, grace_s: float, local_ranks: tuple[int, ...]) -> None:
-        brood = self._brood
-        if brood is None or brood.killed:
+        running = self._generation
+        if running is None or running.killed:
             return
         self._reap()  # Who exited by itself before this moment was not stopped by us.
         named = {
-            pid: local_rank for pid, local_rank in brood.alive.items() if not local_ranks or local_rank in local_ranks
+            pid: local_rank for pid, local_rank in running.alive.items() if not local_ranks or local_rank in local_ranks
         }
-        fresh = {pid: local_rank for pid, local_rank in named.items() if pid not in brood.signalled}
+        fresh = {pid: local_rank for pid, local_rank in named.items() if pid not in running.signalled}
         for pid in fresh:
             signal_group(pid, signal.SIGTERM)
-        brood.signalled.update(fresh)
-        self._tell(ChildrenSignalled(brood.g, tuple(fresh.values())))
+        running.signalled.update(fresh)
+        self._tell(ChildrenSignalled(running.g, tuple(fresh.values())))
         kill_at_s = boottime_s() + grace_s
-        brood.kill_at_s |= {pid: min(brood.kill_at_s.get(pid, math.inf), kill_at_s) for pid in named}
+        running.kill_at_s |= {pid: min(running.kill_at_s.get(pid, math.inf), kill_at_s) for pid in named}
 
-    def _kill(self, brood: RunningGeneration) -> None:
+    def _kill(self, running: RunningGeneration) -> None:
         """SIGKILL to every group, then to whoever descends from us: those who made their own session."""
         self._reap()
-        brood.killed = True
-        brood.signalled.update(brood.alive)
-        for pid in brood.alive:
+        running.killed = True
+        running.signalled.update(running.alive)
+        for pid in running.alive:
             signal_group(pid, signal.SIGKILL)
         for process in descendants(os.getpid()):
             if not process.zombie:
@@ -295,29 +295,29 @@ class Nursery:
         self._orphaned = True
         self._poll.unregister(self._agent)  # It would wake us again and again.
         self._orders.clear()
-        if self._brood is not None:
-            self._kill(self._brood)
+        if self._generation is not None:
+            self._kill(self._generation)
 
     # Ends.
 
     def _reap(self) -> None:
         """Take every exit that is there. A leader's group is killed while its zombie still keeps the number taken."""
         while (ended := exited_child()) is not None:
-            brood = self._brood
-            if brood is not None and ended in brood.alive:
+            running = self._generation
+            if running is not None and ended in running.alive:
                 signal_group(ended, signal.SIGKILL)
                 _, status = os.waitpid(ended, 0)
                 code = os.waitstatus_to_exitcode(status)
-                local_rank = brood.alive.pop(ended)
-                brood.kill_at_s.pop(ended, None)
-                self._tell(ChildExited(brood.g, local_rank, code, boottime_s(), ended in brood.signalled))
+                local_rank = running.alive.pop(ended)
+                running.kill_at_s.pop(ended, None)
+                self._tell(ChildExited(running.g, local_rank, code, boottime_s(), ended in running.signalled))
             else:
                 os.waitpid(ended, 0)
 
     def _sweep(self) -> None:
         """Once all workers are reaped: kill what they left behind, and say when nothing is left."""
-        brood = self._brood
-        if brood is None or brood.alive:
+        running = self._generation
+        if running is None or running.alive:
             return
         foreign: list[int] = []
         if has_children():
@@ -325,8 +325,8 @@ class Nursery:
             foreign = [pid for pid in family if not signal_one(pid, signal.SIGKILL)]
             if not family or len(foreign) < len(family):
                 return  # SIGCHLD tells when they can be reaped.
-        self._brood = None
-        self._tell(GenerationExited(brood.g, tuple(foreign)))
+        self._generation = None
+        self._tell(GenerationExited(running.g, tuple(foreign)))
 
     # Reports.
 

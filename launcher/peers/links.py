@@ -14,12 +14,12 @@ addresses come from the member documents, so that a proof names one registration
 
 The callbacks put events into the agent's queue and do no work of their own; only `grants` answers at once:
 
-    on_change(nodes)              ae.Linked(nodes): the links that are up now
-    on_proof(node, rev, host)     ae.ProvenGone(node, rev, host), after the `on_change` that it is down
+    on_change(nodes)              LinksChanged(nodes): the links that are up now
+    on_proof(node, rev, host)     ProcessProvenDead(node, rev, host), after the `on_change` that it is down
     on_answered(number, nodes)    who has answered; proofs that belong to the question come before
-    grants(node, g) -> seconds    agentlinks.vouch_s(facts, node, g, now), with the right as it is now
+    grants(node, g) -> seconds    grantable_seconds(facts, node, g, now), with the right as it is now
     on_vouched(node, g, at, s)    ae.Vouched(node, g, at, s): `node` grants `s` seconds from `at`, on `clock`
-    on_dialled(nodes)             ae.Dialled(nodes): the nodes that have a link to this one
+    on_dialled(nodes)             InboundLinksChanged(nodes): the nodes that have a link to this one
     complain(text)                one line for people, once for each node
 
 An idle link costs a descriptor: nothing is said, and the kernel watches for a machine that is gone. One that watches

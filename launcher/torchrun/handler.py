@@ -215,7 +215,7 @@ class EtcdRendezvous(RendezvousHandler):
     # --- the way to a round ---------------------------------------------------------------------------------------
 
     def _check_process(self) -> None:
-        """Raise `NotTaken` in a process in which gRPC does not work."""
+        """Raise `NodeRejected` in a process in which gRPC does not work."""
         if self._node.backstage.forked:
             raise errors.NodeRejected(_said(FORKED), 2)
 

@@ -74,7 +74,7 @@ class _TorchrunLog(AgentLog):
 
 
 class _SessionFinished(Exception):
-    """The core has said `Exit`."""
+    """The core has said `ExitAgent`."""
 
 
 class TorchrunSession:

@@ -24,7 +24,7 @@ BYTES_MAX: Final = 1 << 18
 
 
 async def log(job: NamedJob, named: str) -> dict[str, Any]:
-    """The last lines of the log of a process, and its path. Raises `Unasked`, `ConfigError`, `StoreError`."""
+    """The last lines of the log of a process, and its path. Raises `InspectError`, `ConfigError`, `StoreError`."""
     role, index = placement.named(named)
     path, data = "", b""
     async with await node_of(job, role, index, "its log is a file on the host where it ran") as client:
@@ -45,7 +45,7 @@ def log_as_shown(data: bytes) -> str:
 
 
 async def stacks(job: NamedJob, named: str) -> dict[str, Any]:
-    """The stacks of a process, and how they were had. Raises `Unasked`, `ConfigError`, `StoreError`."""
+    """The stacks of a process, and how they were had. Raises `InspectError`, `ConfigError`, `StoreError`."""
     role, index = placement.named(named)
     async with await node_of(job, role, index, "none has stacks") as one:
         answer = await one.stacks(StacksQuestion(role, index))
@@ -82,7 +82,7 @@ class StopCommand(msgspec.Struct, frozen=True, tag_field="order", tag="stop", fo
 
 
 async def carry_out(job: NamedJob, asked: bytes) -> str:
-    """Give the order; the line that says what follows. Raises `ConfigError`, `CannotOrder`, `StoreError`."""
+    """Give the order; the line that says what follows. Raises `ConfigError`, `OrderRejected`, `StoreError`."""
     try:
         order = _DECODER.decode(asked)
     except UNREADABLE as error:

@@ -13,7 +13,7 @@ from elastic.core.agent.actions import LinkTarget
 from launcher.net.lines import LineSplitter, LineTooLong
 from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.links import PeerLinks
-from launcher.wire import links as linkwire
+from launcher.wire import links as link_messages
 from launcher.wire.links import Bye, Greeting, LinkError, Ping, Pong, Prove, Proven, Vouch, VouchGranted
 from tests.fuzz.target import Target
 
@@ -30,12 +30,12 @@ def lines(data: bytes) -> None:
         for start in range(0, len(data), PIECE):
             for line in cut.feed(data[start : start + PIECE]):
                 with contextlib.suppress(LinkError):
-                    linkwire.read_greeting(line)
+                    link_messages.read_greeting(line)
                 with contextlib.suppress(LinkError):
-                    message = linkwire.decode(line)
-                    assert linkwire.decode(linkwire.encode(message).removesuffix(b"\n")) == message
+                    message = link_messages.decode(line)
+                    assert link_messages.decode(link_messages.encode(message).removesuffix(b"\n")) == message
                     if isinstance(message, Prove):
-                        linkwire.proves(SECRET, LISTENER, message)
+                        link_messages.proves(SECRET, LISTENER, message)
 
 
 class Loop:
@@ -143,15 +143,15 @@ def run(story: Coroutine[Any, Any, None]) -> None:
     assert not it.wrong, it.wrong.pop()
 
 
-PROVE = linkwire.prove(SECRET, LISTENER, "w-0001", NONCE)
+PROVE = link_messages.prove(SECRET, LISTENER, "w-0001", NONCE)
 SAID = b"".join(
-    linkwire.encode(message)
+    link_messages.encode(message)
     for message in (PROVE, Ping(1), Pong(1), Vouch(1, 2), VouchGranted(1, 2, 3.0), Proven("0" * 64), Bye())
 )
-GREETING = linkwire.greeting_line(LISTENER)
-OLD = linkwire.greeting_line(Greeting("j1", "h-0001"))
+GREETING = link_messages.greeting_line(LISTENER)
+OLD = link_messages.greeting_line(Greeting("j1", "h-0001"))
 TARGETS = (
     Target("link lines", lines, (SAID, GREETING + SAID, OLD)),
-    Target("link listener", door, (SAID, linkwire.encode(PROVE) + SAID)),
-    Target("link dialler", dialler, (GREETING + linkwire.encode(Proven("0" * 64)) + SAID, OLD, GREETING + SAID)),
+    Target("link listener", door, (SAID, link_messages.encode(PROVE) + SAID)),
+    Target("link dialler", dialler, (GREETING + link_messages.encode(Proven("0" * 64)) + SAID, OLD, GREETING + SAID)),
 )

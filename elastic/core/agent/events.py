@@ -128,7 +128,7 @@ class DrainRequested(Struct, frozen=True):
     """This agent is to leave, and ends with `exit_code`; `reason` says in words who or what asks for it.
 
     `deadline`: the time of our clock at which this node may be gone, None if nobody has named one. Its workers get
-    until `agentfacts.DEADLINE_SPARE_S` before that.
+    until `state.DEADLINE_SPARE_S` before that.
     """
 
     exit_code: int

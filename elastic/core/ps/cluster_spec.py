@@ -14,8 +14,9 @@ not disturbed, because workers talk to servers and not to each other. The rules,
 6. A free server's seat goes to the oldest node that can have it; new nodes get workers while np has room. None comes
    once a worker has ended well.
 
-A seat is never had by two nodes: the right to run of such a job is never longer than the lease (`agentlinks`). A link
-that shows a death ends that node's lease, and frees no seat, because it can be wrong.
+A seat is never had by two nodes: the right to run of such a job is never longer than the lease
+(`elastic.core.agent.links`). A link that shows a death ends that node's lease, and frees no seat, because it can be
+wrong.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which node gets which seats of a parameter-server job (pure).
 
-There are three layouts, as the command line says them (`model.Roles`):
+There are three layouts, as the command line says them (`model.PsLayout`):
 
 - one machine: the first node has every seat;
 - fixed lists: a host has the seats that name it;

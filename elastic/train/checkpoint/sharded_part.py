@@ -147,7 +147,7 @@ def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) ->
     for verdict in [own] if world == 1 else byte_collectives.gather(own, group):
         if verdict:
             text = verdict[1:].decode()
-            # On every rank it has the kind of cause that it has where it was found (`durable.passing`).
+            # On every rank it has the kind of cause that it has where it was found (`atomic_files.is_transient`).
             raise CheckpointDamaged(text) from (None if rank_errors.is_unrecoverable(verdict) else OSError(text))
 
 

@@ -27,8 +27,8 @@ def load_resume_source(
     """The parts and values that `path` offers, the same on all ranks. A collective.
 
     The lowest rank that can read it sends the whole parts to the others; sharded parts are read by all. A module that
-    was saved whole may be sharded now. Raises `CheckpointError` on all ranks, `RestoreHopeless` if there is nothing at
-    the path or nothing of use.
+    was saved whole may be sharded now. Raises `CheckpointError` on all ranks, `RestoreUnrecoverable` if there is
+    nothing at the path or nothing of use.
     """
     damaged: dict[str, CheckpointDamaged] = {}
     while True:

@@ -84,8 +84,8 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
 
     `run` is what `run_mark` says. If this run has gone back to this step already, nothing happens, and a line says so
     if there are newer checkpoints. The checkpoint is read through before anything is renamed. A crash in between
-    leaves a folder on which the rollback is done again. Raises RestoreHopeless, with the steps there are, when that one
-    has no whole checkpoint, and CheckpointError when the folder cannot be read or written.
+    leaves a folder on which the rollback is done again. Raises RestoreUnrecoverable, with the steps there are, when
+    that one has no whole checkpoint, and CheckpointError when the folder cannot be read or written.
     """
     known = rolled_back(checkpoints.folder)
     if known is not None and run and (known.run, known.step) == (run, step):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher import cli
-from launcher.config import argv as commandline
+from launcher.config import argv as command_line
 from tests.support.nvidia_smi import LISTED, smi
 
 SERVER = ("--elastic_server", "203.0.113.77:2379", "--job_id", "j1", "--host", "203.0.113.7")
@@ -137,7 +137,7 @@ def test_help_goes_to_stdout_in_groups_and_needs_no_script(folder: Path) -> None
 
 
 def test_help_of_the_script_is_the_scripts() -> None:
-    line = commandline.split_argv(["train.py", "--help"])
+    line = command_line.split_argv(["train.py", "--help"])
     assert (line.asks, line.script_args) == ("", ("--help",))
 
 

@@ -32,7 +32,7 @@ from launcher.wire.inspect import (
     StacksQuestion,
     StackText,
 )
-from launcher.workers.reports import stacks as stackdump
+from launcher.workers.reports import stacks as stack_dump
 from tests.scripts.link_peer import JOB
 from tests.support.inspect_documents import snapshot
 from tests.support.inspect_harness import NODE, looked
@@ -292,8 +292,8 @@ def test_a_name_that_the_kernel_has_cut_within_a_sign_is_no_hindrance() -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
-        assert stackdump._catches(process.pid, signal.SIGINT)
-        assert not stackdump._catches(process.pid, stackdump.OWN_SIGNAL)
+        assert stack_dump._catches(process.pid, signal.SIGINT)
+        assert not stack_dump._catches(process.pid, stack_dump.OWN_SIGNAL)
         process.communicate(b"\n")
 
 

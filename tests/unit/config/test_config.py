@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.core.model import NP_UNLIMITED, Np
-from launcher.config import argv as commandline
+from launcher.config import argv as command_line
 from launcher.config import flags, readers
 from launcher.config.config import Config
 from launcher.config.parse import parse
@@ -106,7 +106,7 @@ def test_every_flag_of_torchrun_is_ours_or_is_answered_with_ours() -> None:
     for word in (word for action in get_args_parser()._actions for word in action.option_strings):
         name = word.lstrip("-").replace("-", "_")
         if name not in flags.BY_NAME and word not in ("-h", "--help", "-m"):
-            assert commandline.HINTS[name] in refusal(word, "2", "t.py"), word
+            assert command_line.HINTS[name] in refusal(word, "2", "t.py"), word
 
 
 def test_a_switch_takes_no_value_and_a_flag_needs_one() -> None:
@@ -115,7 +115,7 @@ def test_a_switch_takes_no_value_and_a_flag_needs_one() -> None:
 
 
 def test_no_hint_names_a_flag_that_does_not_exist() -> None:
-    for name, hint in commandline.HINTS.items():
+    for name, hint in command_line.HINTS.items():
         assert name not in flags.BY_NAME
         assert hint.startswith(("use ", "leave it out")), name
         for word in hint.replace(",", " ").replace(":", " ").replace(";", " ").split():
@@ -447,7 +447,7 @@ def test_a_launcher_that_a_worker_starts_does_not_read_what_was_set_for_the_work
 
 def test_every_flag_fills_a_field_and_shows_its_default_and_variable() -> None:
     fields = {field.name for field in dataclasses.fields(Config)}
-    text = " ".join(commandline.help_text().split())
+    text = " ".join(command_line.help_text().split())
     for flag in flags.FLAGS:
         assert flag.field in fields
         assert f"--{flag.name}" in text
@@ -457,7 +457,7 @@ def test_every_flag_fills_a_field_and_shows_its_default_and_variable() -> None:
 
 
 def test_the_groups_of_the_help_are_those_of_the_seed_and_two_more() -> None:
-    text = commandline.help_text()
+    text = command_line.help_text()
     found = [line[:-1] for line in text.splitlines() if re.fullmatch(r"[A-Z][A-Za-z-]*:", line)]
     assert found == ["Base", "Collective", "Parameter-Server", "Elastic", "Workers", "Logs"]
     where = {flag.name: flag.group for flag in flags.FLAGS}
@@ -471,10 +471,10 @@ def test_the_groups_of_the_help_are_those_of_the_seed_and_two_more() -> None:
 
 
 def test_the_examples_of_the_help_can_be_read() -> None:
-    examples = re.findall(r"^  elastic-launch (.*)$", commandline.help_text(), re.MULTILINE)
+    examples = re.findall(r"^  elastic-launch (.*)$", command_line.help_text(), re.MULTILINE)
     assert len(examples) >= 4
     for example in examples:
-        assert commandline.split_argv(shlex.split(example)).script == "train.py"
+        assert command_line.split_argv(shlex.split(example)).script == "train.py"
 
 
 def test_the_defaults_of_the_table_are_those_of_the_config() -> None:
