@@ -37,8 +37,8 @@ from elastic.core.membership.decision import (
     WaitDecision,
 )
 from elastic.core.membership.gate import at_gate, open_gate
-from elastic.core.membership.memory import observe, remember
 from elastic.core.membership.next_generation import draining_text, failure_words, form, is_secondary, lost_words, reform
+from elastic.core.membership.observations import observe, remember
 from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S, Situation, completed, earliest
 from elastic.core.model import ChangeReason, Generation, OutcomeKind, PsLayout
 from elastic.core.ps import cluster_spec

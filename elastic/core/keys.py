@@ -5,7 +5,7 @@
     <prefix>/<job>/arrived              model.Arrival; each node that registers reads it and writes its own
     <prefix>/<job>/halt                 model.Halt, from an operator: the run is to end
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
-    <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`launcher.wire.links`)
+    <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`link_messages`)
     <prefix>/<job>/spec                 model.Spec
     <prefix>/<job>/leave/<node>         model.Leave, from an operator: that node is to leave
     <prefix>/<job>/members/<node>       model.Member, under the node's lease

@@ -44,9 +44,9 @@ from launcher.system.clock import boottime
 from launcher.system.signals import SignalQueue
 from launcher.terminal.content import BlockContent, block_content
 from launcher.text import failure_report
-from launcher.wire.inspect import NodeSnapshot
+from launcher.wire.inspect_messages import NodeSnapshot
 from launcher.workers.group import WorkerGroup
-from launcher.workers.reports.messages import WorkerReport
+from launcher.workers.reports.worker_channel import WorkerReport
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:

@@ -21,7 +21,7 @@ from elastic.store.protocol import Store
 from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.logs.logger import AgentLog
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 WRITE_EVERY_S = 60.0
 """At most one write in this time while steps are made."""

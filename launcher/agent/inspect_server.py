@@ -16,7 +16,7 @@ from typing import Final
 from elastic.core.text import log_name, process_name
 from launcher.logs.recent_starts import LogPosition, RecentStarts
 from launcher.net.line_socket import watch_by_kernel
-from launcher.wire.inspect import (
+from launcher.wire.inspect_messages import (
     ANSWER_MAX,
     LINES_MAX,
     QUESTION_MAX,
@@ -36,7 +36,7 @@ from launcher.wire.inspect import (
     answer_line,
     read_question,
 )
-from launcher.wire.links import LinkError
+from launcher.wire.link_messages import LinkError
 
 ASKERS_MAX: Final = 8
 """At a time, beside those that follow a log. One more is told so."""

@@ -20,7 +20,7 @@ from launcher.logs.event_log import JsonEventLog
 from launcher.logs.logger import AgentLog
 from launcher.system.processes import started_at
 from launcher.workers.process import ProcessesSpawned, ProcessExited, WorkerEvent
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 
 class RecoveryReporter:

@@ -1,4 +1,4 @@
-"""How a node stands, from what its agent knows (`launcher.wire.inspect.NodeSnapshot`; pure)."""
+"""How a node stands, from what its agent knows (`launcher.wire.inspect_messages.NodeSnapshot`; pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from elastic.channel.messages import truncate_text
 from elastic.core.agent.state import AgentState, Phase
-from launcher.wire.inspect import WORDS_MAX, NodeSnapshot
+from launcher.wire.inspect_messages import WORDS_MAX, NodeSnapshot
 from launcher.workers.reports.states import WorkerStates
 
 WORDS: Final[Mapping[Phase, str]] = {

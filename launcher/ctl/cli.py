@@ -24,7 +24,7 @@ from launcher import __version__
 from launcher.config.flags import BY_NAME
 from launcher.ctl import completion, drain, events, forget, list_jobs, logs, report, scale, stacks, status, stop, ui
 from launcher.doctor import command as doctor
-from launcher.job.job import WHO, NamedJob, Subcommand, named_job, open_store
+from launcher.job.named_job import WHO, NamedJob, Subcommand, named_job, open_store
 from launcher.system import limits
 from launcher.system.descriptors import discard_unflushed, open_standard, write_stderr_line
 from launcher.system.stdout import print_result, run_reporting_errors

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from launcher.job.job import Subcommand
+from launcher.job.named_job import Subcommand
 from launcher.system.stdout import print_result
 
 HOW: Final = {

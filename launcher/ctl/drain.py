@@ -9,7 +9,7 @@ from typing import Final
 
 from launcher.config import readers
 from launcher.job.drain import DEADLINE_MIN_S, drain
-from launcher.job.job import WHO, NamedJob, Subcommand, reading, write
+from launcher.job.named_job import WHO, NamedJob, Subcommand, reading, write
 from launcher.job.submit import ended
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line

@@ -19,7 +19,7 @@ from launcher.ctl.phase_bar import bar
 from launcher.history import events as history
 from launcher.history.events import EventKind, HistoryEvent
 from launcher.job.history import event_line
-from launcher.job.job import WHO, NamedJob, Subcommand, write
+from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.summary import read_report, report_line
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import print_result

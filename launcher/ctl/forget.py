@@ -11,7 +11,7 @@ from typing import Final
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, Delete, KeyRange
 from elastic.errors import ConfigError, ElasticError
-from launcher.job.job import WHO, NamedJob, Subcommand, write
+from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import print_result
 from launcher.text.sanitize import sanitize_line

@@ -12,7 +12,7 @@ from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 from launcher.job import placement
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError
-from launcher.job.job import NamedJob, Subcommand, write
+from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.placement import ProcessLocation
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
@@ -21,7 +21,7 @@ from launcher.system.stdout_watch import while_stdout_is_open
 from launcher.text import failure_report
 from launcher.text.sanitize import sanitize_line
 from launcher.text.terminal_filter import RAW_HELP, TerminalFilter
-from launcher.wire.inspect import LINES_MAX, LogEnd, LogPiece, LogQuestion, LogStart
+from launcher.wire.inspect_messages import LINES_MAX, LogEnd, LogPiece, LogQuestion, LogStart
 
 WHO = "elastic-ctl"
 LINES: Final = 100

@@ -14,7 +14,7 @@ from elastic.core.kv import KeyRange
 from elastic.errors import ConfigError
 from launcher.history import training_curve
 from launcher.job import history
-from launcher.job.job import NamedJob, Subcommand, write
+from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import overview_of
 from launcher.job.summary import read_report
 from launcher.system.stdout import write_stdout

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from launcher.config import readers
-from launcher.job.job import NamedJob, Subcommand, reading, write
+from launcher.job.named_job import NamedJob, Subcommand, reading, write
 from launcher.job.scale import scale
 
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from launcher.job import placement
 from launcher.job.connect import node_of
-from launcher.job.job import NamedJob, Subcommand
+from launcher.job.named_job import NamedJob, Subcommand
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import write_stdout
 from launcher.text.terminal_filter import RAW_HELP, harmless
-from launcher.wire.inspect import StacksQuestion
+from launcher.wire.inspect_messages import StacksQuestion
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from elastic.errors import ConfigError
 from launcher.ctl import table
 from launcher.job import render, status
-from launcher.job.job import NamedJob, Subcommand, write
+from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import JobOverview, overview_of, read_overview
 from launcher.job.status import NodeState
 from launcher.job.watch import JobWatch

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from elastic.core.view import StoreView
-from launcher.job.job import WHO, NamedJob, Subcommand, write
+from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.stop import end_job, run_of, stays_deserted, stop, why
 from launcher.job.submit import ended
 from launcher.job.watch import JobWatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from elastic.core.model import Role
 from launcher.job import placement
 from launcher.job.inspect_client import InspectClient, InspectError
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 
 
 async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> InspectClient:

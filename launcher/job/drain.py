@@ -12,7 +12,7 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 from launcher.job import orders
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 from launcher.job.submit import OrderRejected, check_versions, ended, operator, submit
 from launcher.text.failure_report import of_nodes
 from launcher.text.sanitize import sanitize_line

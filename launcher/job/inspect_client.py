@@ -1,4 +1,4 @@
-"""The asker's side of an agent's window (`launcher.wire.inspect`): connects, proves the job's secret, and asks.
+"""The client of an agent's inspect server: connects, proves the job's secret, and asks.
 
     async with Asking(job_id, secret, node, member) as one:         # within `CONNECT_LIMIT_S`
         snapshot = await one.now()
@@ -21,7 +21,7 @@ from launcher.net.endpoints import join_host_port
 from launcher.net.line_socket import watch_by_kernel
 from launcher.net.lines import LINE_MAX
 from launcher.peers.reachability import reason
-from launcher.wire.inspect import (
+from launcher.wire.inspect_messages import (
     ANSWER_MAX,
     InspectAnswer,
     InspectQuestion,
@@ -40,7 +40,7 @@ from launcher.wire.inspect import (
     question_line,
     read_answer,
 )
-from launcher.wire.links import Greeting, LinkError, encode, read_greeting
+from launcher.wire.link_messages import Greeting, LinkError, encode, read_greeting
 
 CONNECT_LIMIT_S: Final = 3.0
 """From the first packet until both sides have proven themselves."""

@@ -11,8 +11,8 @@ import msgspec
 from elastic.core.view import StoreView
 from launcher.job import placement, status
 from launcher.job.inspect_client import ask_all
-from launcher.job.job import NamedJob
-from launcher.wire.inspect import NodeSnapshot
+from launcher.job.named_job import NamedJob
+from launcher.wire.inspect_messages import NodeSnapshot
 
 ASK_LIMIT_S: Final = 1.0
 """So long all nodes together may take to answer."""

@@ -9,7 +9,7 @@ from elastic.core.text import process_name
 from launcher.job import status
 from launcher.job.status import JobStatus, NodeState, NodeStatus
 from launcher.text.sanitize import sanitize_line
-from launcher.wire.inspect import NodeSnapshot, WorkerSnapshot, WorkerState
+from launcher.wire.inspect_messages import NodeSnapshot, WorkerSnapshot, WorkerState
 
 COLUMNS: Final = ("M_id", "node", "host", "ranks", "state", "since", "step", "rate", "note")
 NUMBERS: Final = frozenset({"since", "step", "rate"})

@@ -12,7 +12,7 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from elastic.errors import StoreError
 from launcher.job import orders
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 from launcher.job.submit import OrderRejected, ended, operator, submit
 from launcher.job.watch import JobWatch
 from launcher.text.failure_report import of_nodes

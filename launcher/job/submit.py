@@ -15,7 +15,7 @@ from elastic.core.view import StoreView
 from elastic.errors import ElasticError, OutcomeUnknown
 from launcher.history import events
 from launcher.history.events import EventKind, HistoryEvent
-from launcher.job.job import NO_SUCH_JOB, NamedJob
+from launcher.job.named_job import NO_SUCH_JOB, NamedJob
 from launcher.text.failure_report import ended_lines
 from launcher.text.sanitize import sanitize_line
 

@@ -10,7 +10,7 @@ from typing import Self
 from elastic.core.view import StoreView, ViewReader
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 
 
 class JobWatch:

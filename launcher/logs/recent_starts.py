@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from launcher.logs.worker_log import WorkerStartLog
-from launcher.wire.inspect import PIECE_BYTES
+from launcher.wire.inspect_messages import PIECE_BYTES
 
 STARTS_KEPT = 2
 """Of a node: workers that have just started again have said little, and their last words before may be the point."""

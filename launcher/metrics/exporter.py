@@ -19,14 +19,14 @@ from launcher.config.config import Config
 from launcher.history.recovery import Recovery
 from launcher.logs.logger import AgentLog
 from launcher.logs.writer_client import LogWriterClient
-from launcher.metrics import health
+from launcher.metrics import readiness
 from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
 from launcher.net.endpoints import join_host_port
 from launcher.system import frozen_imports
 from launcher.system.clock import boottime
 from launcher.system.processes import started_at
 from launcher.workers.group import WorkerGroup
-from launcher.workers.reports.messages import WorkerReport
+from launcher.workers.reports.worker_channel import WorkerReport
 
 if TYPE_CHECKING:
     from elastic.store.session import Session
@@ -134,10 +134,10 @@ class MetricsExporter:
             case "/metrics" if self._page is not None:
                 return HttpReply(OK, *self._page.page(accept, boottime()))
             case "/healthz":
-                verdict = health.healthy(nursery=self._workers.nursery_lives)
+                verdict = readiness.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
                 running = sum(self._workers.locals.values())
-                verdict = health.ready(self._facts, running=running, reason=self.held())
+                verdict = readiness.ready(self._facts, running=running, reason=self.held())
             case _:
                 return None
         return text_reply(OK if verdict.yes else UNAVAILABLE, verdict.words)

@@ -14,7 +14,7 @@ from launcher.logs.logger import AgentLog
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
-from launcher.wire.inspect import InspectWelcome
+from launcher.wire.inspect_messages import InspectWelcome
 
 Asked = actions.WatchLinks | actions.AskLinks | actions.AskVouch | actions.CloseInbound
 """The actions that are done here."""

@@ -17,8 +17,18 @@ from collections.abc import Callable
 
 from launcher.net.line_socket import CloseReason, LineSocket, watch_by_kernel
 from launcher.peers.listener import send_rejection
-from launcher.wire import inspect, links
-from launcher.wire.links import Bye, Greeting, InspectHello, LinkError, LinkMessage, Ping, Pong, Prove, VouchGranted
+from launcher.wire import inspect_messages, link_messages
+from launcher.wire.link_messages import (
+    Bye,
+    Greeting,
+    InspectHello,
+    LinkError,
+    LinkMessage,
+    Ping,
+    Pong,
+    Prove,
+    VouchGranted,
+)
 
 PROOF_LIMIT_S = 2.0
 """So long may who connects take to prove itself."""
@@ -45,7 +55,7 @@ class InboundLinks:
         self.on_granted = on_granted
         self.on_links = on_links
         self.complain = complain
-        self.on_look: Callable[[socket.socket, inspect.InspectWelcome], None] | None = None
+        self.on_look: Callable[[socket.socket, inspect_messages.InspectWelcome], None] | None = None
         """Owns the connection of an asker that has proven itself, and is to send it this first."""
         self.secret_text = ""
         self.links: dict[str, InboundConnection] = {}
@@ -57,7 +67,7 @@ class InboundLinks:
     def accept(self, connected: socket.socket) -> None:
         """Greet who connected; the connection is ours from now on."""
         if not self.secret_text:
-            send_rejection(connected, links.greeting_line(self._me))
+            send_rejection(connected, link_messages.greeting_line(self._me))
             return
         try:
             source = str(connected.getpeername()[0])
@@ -71,7 +81,7 @@ class InboundLinks:
 
     def proves(self, connection: InboundConnection, me: Greeting, said: Prove) -> None:
         """See to it that a link is made of a good proof. Raises `LinkError` for another."""
-        if said.node == self._me.node or not links.proves(self.secret_text, me, said):
+        if said.node == self._me.node or not link_messages.proves(self.secret_text, me, said):
             self.complain(
                 said.node, f"who connects from {connection.source} as {said.node} cannot prove to be of this job"
             )
@@ -86,15 +96,15 @@ class InboundLinks:
         self.cut.pop(said.node, None)
         self.on_links()
 
-    def looks(self, one: InboundConnection, me: Greeting, said: InspectHello) -> inspect.InspectWelcome:
+    def looks(self, one: InboundConnection, me: Greeting, said: InspectHello) -> inspect_messages.InspectWelcome:
         """What an asker gets that has proven itself, who may then ask. Raises `LinkError` for another."""
         if self.on_look is None:
             raise LinkError("nobody can look here")
-        if not inspect.proves(self.secret_text, me, said):
+        if not inspect_messages.proves(self.secret_text, me, said):
             self.complain("", f"who connects from {one.source} to look cannot prove to be of this job")
             raise LinkError("it does not know the secret")
         del self._unproven[one]
-        return inspect.inspect_welcome(self.secret_text, me, said)
+        return inspect_messages.inspect_welcome(self.secret_text, me, said)
 
     def forget(self, one: InboundConnection) -> None:
         """It is closed."""
@@ -131,12 +141,12 @@ class InboundConnection:
         self.source = source
         self._line = LineSocket(connected, self._heard, self._ended)
         self._timer = asyncio.get_running_loop().call_later(PROOF_LIMIT_S, self.close)
-        self._line.send(links.greeting_line(me))
+        self._line.send(link_messages.greeting_line(me))
         self._connected = connected
 
     def send(self, message: LinkMessage) -> None:
         """Say something."""
-        self._line.send(links.encode(message))
+        self._line.send(link_messages.encode(message))
 
     def close(self) -> None:
         """Close it."""
@@ -152,7 +162,7 @@ class InboundConnection:
 
     def _heard(self, line: bytes) -> None:
         try:
-            message = links.decode(line)
+            message = link_messages.decode(line)
             if not self.node:
                 self._proof(message)
             elif isinstance(message, Ping):
@@ -179,4 +189,4 @@ class InboundConnection:
         self._timer.cancel()
         self.node = message.node
         watch_by_kernel(self._connected)
-        self.send(links.proven(self._door.secret_text, self._me, message))
+        self.send(link_messages.proven(self._door.secret_text, self._me, message))

@@ -39,9 +39,9 @@ from launcher.net.endpoints import join_host_port
 from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.peer_link import PeerLink
 from launcher.system.clock import boottime
-from launcher.wire import links
-from launcher.wire.inspect import InspectWelcome
-from launcher.wire.links import Bye, LinkError, LinkMessage, Ping, Pong, Vouch, VouchGranted
+from launcher.wire import link_messages
+from launcher.wire.inspect_messages import InspectWelcome
+from launcher.wire.link_messages import Bye, LinkError, LinkMessage, Ping, Pong, Vouch, VouchGranted
 
 DIALS_MAX = 64
 """Members that are dialled at the same time; a reconnect waits for none of them."""
@@ -254,7 +254,7 @@ class PeerLinks:
                     asked.answered.add(link.node)
                     self._no_answer(link.node, message.n)
             case Vouch():
-                seconds = min(self._grants(link.node, message.g), links.GRANT_MAX_S)
+                seconds = min(self._grants(link.node, message.g), link_messages.GRANT_MAX_S)
                 link.send(VouchGranted(message.n, message.g, max(seconds, 0.0)))
             case _:
                 raise LinkError("it has no business to say that")

@@ -1,7 +1,7 @@
 """The agent's listener, which says who it is, and the question to another agent's.
 
-Whoever connects gets one line (`launcher.wire.links.Greeting`). Until links are made (`hand_to`), nothing is read and
-the connection is closed; who has learned the secret of the job can then go on to a link
+Whoever connects gets one line (`launcher.wire.link_messages.Greeting`). Until links are made (`hand_to`), nothing is
+read and the connection is closed; who has learned the secret of the job can then go on to a link
 (`launcher.peers.inbound_links`).
 """
 
@@ -19,7 +19,7 @@ from launcher.net.acceptor import Acceptor
 from launcher.net.addresses import is_loopback
 from launcher.net.endpoints import as_ip
 from launcher.net.lines import LINE_MAX
-from launcher.wire.links import Greeting, greeting_line, read_greeting
+from launcher.wire.link_messages import Greeting, greeting_line, read_greeting
 
 BACKLOG = 128
 """Connections that wait or are taken in one round of the loop; more of a flood waits outside."""

@@ -31,7 +31,7 @@ from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.health.partition_detector import PartitionDetector
 from launcher.net.acceptor import OUT_OF
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 CONNECT_LIMIT_S = 2.0
 """So long a connection may take, and a name may take to be looked up."""

@@ -26,8 +26,8 @@ from elastic.core.agent.actions import LinkTarget
 from elastic.core.membership.situation import LINK_PATIENCE_S
 from launcher.net.endpoints import as_ip
 from launcher.net.line_socket import CloseReason, ConnectAttempt, LineSocket
-from launcher.wire import links
-from launcher.wire.links import Greeting, LinkError
+from launcher.wire import link_messages
+from launcher.wire.link_messages import Greeting, LinkError
 
 DIAL_LIMIT_S = 2.0
 """From the first packet to an address until both sides have proven themselves there."""
@@ -95,7 +95,7 @@ class LinkOwner(Protocol):
     def is_decided(self, one: PeerLink) -> None:
         """The link is down, and nothing follows from it (any more)."""
 
-    def heard(self, one: PeerLink, message: links.LinkMessage) -> None:
+    def heard(self, one: PeerLink, message: link_messages.LinkMessage) -> None:
         """It said something over the link. Raises `LinkError` if it has no business to say that."""
 
     def complain(self, node: str, text: str) -> None:
@@ -123,7 +123,7 @@ class PeerLink:
         self._lookup: asyncio.Task[tuple[str, ...]] | None = None
         self._attempt: asyncio.Task[None] | ConnectAttempt | LineSocket | None = None
         self._greeting: Greeting | None = None
-        self._said: links.Prove | None = None
+        self._said: link_messages.Prove | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = PAUSE_S
         self._again_s = RECONNECT_PAUSE_S
@@ -144,10 +144,10 @@ class PeerLink:
             self._attempt = self._loop.create_task(self._resolve(self._lookup), name=f"link to {self.node}")
             self._limit(DIAL_LIMIT_S)
 
-    def send(self, message: links.LinkMessage) -> None:
+    def send(self, message: link_messages.LinkMessage) -> None:
         """Say something over the link."""
         if self.up and isinstance(self._attempt, LineSocket):
-            self._attempt.send(links.encode(message))
+            self._attempt.send(link_messages.encode(message))
 
     def let_go(self) -> None:
         """Watch it no more."""
@@ -196,12 +196,12 @@ class PeerLink:
     def _line(self, line: bytes) -> None:
         try:
             if self._greeting is None:
-                self._greeted(links.read_greeting(line))
+                self._greeted(link_messages.read_greeting(line))
                 return
-            message = links.decode(line)
+            message = link_messages.decode(line)
             if self.up:
                 self._heard(message)
-            elif isinstance(message, links.Proven):
+            elif isinstance(message, link_messages.Proven):
                 self._answered(message)
             else:
                 raise LinkError("it proves nothing")
@@ -217,14 +217,14 @@ class PeerLink:
             self._why = "it has not learned the secret of the job"
             return self._failed(DialResult.NOTHING)  # It is there, and makes no links (yet).
         self._greeting = greeting
-        self._said = links.prove(self._watcher.secret_text, greeting, self._watcher.node, secrets.token_hex(16))
-        self._attempt.send(links.encode(self._said))
+        self._said = link_messages.prove(self._watcher.secret_text, greeting, self._watcher.node, secrets.token_hex(16))
+        self._attempt.send(link_messages.encode(self._said))
         return None
 
-    def _answered(self, message: links.Proven) -> None:
+    def _answered(self, message: link_messages.Proven) -> None:
         assert self._greeting is not None
         assert self._said is not None
-        if not links.answers(self._watcher.secret_text, self._greeting, self._said, message):
+        if not link_messages.answers(self._watcher.secret_text, self._greeting, self._said, message):
             self._watcher.complain(self.node, f"who answers at {self._address} for {self.node} cannot prove to be it")
             raise LinkError("it does not know the secret")
         self._cancel_timer()
@@ -236,8 +236,8 @@ class PeerLink:
 
     # --- the link -------------------------------------------------------------------------------------------------
 
-    def _heard(self, message: links.LinkMessage) -> None:
-        if isinstance(message, links.Bye):
+    def _heard(self, message: link_messages.LinkMessage) -> None:
+        if isinstance(message, link_messages.Bye):
             self._bye = True
         else:
             self._watcher.heard(self, message)

@@ -16,7 +16,7 @@ from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog
 from launcher.peers import listener
-from launcher.wire.links import Greeting
+from launcher.wire.link_messages import Greeting
 from launcher.wire.reachability import UNREACHED_MAX, WORDS_MAX, ProbeAnswer, UnreachedMember
 
 AT_ONCE = 64

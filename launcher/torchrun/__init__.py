@@ -4,7 +4,7 @@ torch finds `creator` by the entry point group `torchrun.handlers`, and calls it
 rendezvous. So nothing is imported here.
 
     options.py      what --rdzv-endpoint and --rdzv-conf say, as a `Config`
-    messages.py     the flags that our messages name, in torchrun's words
+    flag_names.py   the flags that our messages name, in torchrun's words
     rounds.py       what the core has started, and what torch's agent has taken (pure)
     session.py      one node in one job: the core with its store and links, in an asyncio loop
     loop_thread.py  the thread of that loop, because torch's agent is synchronous

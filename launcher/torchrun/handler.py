@@ -37,9 +37,9 @@ from elastic.errors import ConfigError, ElasticError, ScriptMistake, StoreError
 from launcher.net.endpoints import parse_endpoint
 from launcher.text.sanitize import TAIL_LINES, sanitize_line
 from launcher.torchrun import errors, options, stores
+from launcher.torchrun.flag_names import translate_message
 from launcher.torchrun.loop_thread import FORKED
 from launcher.torchrun.membership import LEAVE_LIMIT_S, Membership
-from launcher.torchrun.messages import translate_message
 from launcher.torchrun.options import RdzvSettings
 from launcher.torchrun.rounds import LOG
 from launcher.torchrun.session import SessionResult, TorchrunSession

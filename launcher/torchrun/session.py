@@ -38,7 +38,7 @@ from launcher.peers.core_adapter import LinkAdapter
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
 from launcher.text import failure_report as report
-from launcher.torchrun.messages import translate_message
+from launcher.torchrun.flag_names import translate_message
 from launcher.torchrun.options import RdzvSettings
 
 STDERR = 2

@@ -13,11 +13,11 @@ from launcher.config import readers
 from launcher.job import placement
 from launcher.job.connect import node_of
 from launcher.job.drain import DEADLINE_MIN_S, drain
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 from launcher.job.scale import scale
 from launcher.job.stop import stop, why
 from launcher.text.sanitize import sanitize_line
-from launcher.wire.inspect import LogEnd, LogPiece, LogQuestion, LogStart, StacksQuestion
+from launcher.wire.inspect_messages import LogEnd, LogPiece, LogQuestion, LogStart, StacksQuestion
 
 LINES: Final = 200
 BYTES_MAX: Final = 1 << 18

@@ -25,7 +25,7 @@ from launcher.history.events import HistoryEvent
 from launcher.history.job_report import build_report
 from launcher.history.training_curve import TrainingCurve
 from launcher.job import status
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 from launcher.job.overview import JobOverview, overview_of
 from launcher.web.page_data import newest_point, sections, with_live_points
 

@@ -18,7 +18,7 @@ from launcher.history.job_report import GenerationReport, JobReport
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.job.overview import JobOverview
 from launcher.job.status import JobStatus, NodeStatus
-from launcher.wire.inspect import NodeSnapshot, WorkerSnapshot, WorkerState
+from launcher.wire.inspect_messages import NodeSnapshot, WorkerSnapshot, WorkerState
 
 GONE_MAX: Final = 24
 """Nodes that have left and are shown, the newest first."""

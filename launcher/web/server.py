@@ -21,8 +21,8 @@ from aiohttp import web
 
 from elastic.core.keys import JOB_ID
 from elastic.errors import ConfigError, ElasticError, StoreError
-from launcher.job.job import WHO, NamedJob
 from launcher.job.listing import JobLine, jobs
+from launcher.job.named_job import WHO, NamedJob
 from launcher.net.endpoints import as_ip, is_any
 from launcher.net.http_server import LimitedServer, ServerLimits
 from launcher.system.descriptors import write_stderr_line

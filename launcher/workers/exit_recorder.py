@@ -15,7 +15,7 @@ from launcher.text.sanitize import OutputTail
 from launcher.workers import exits, nursery_client
 from launcher.workers.hang_watch import HungWorker
 from launcher.workers.reports import error_file
-from launcher.workers.reports.messages import WorkerChannel
+from launcher.workers.reports.worker_channel import WorkerChannel
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""

@@ -29,7 +29,7 @@ from launcher.nursery import protocol, warm_policy
 from launcher.system import node_lock
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import OutputTail
-from launcher.wire.inspect import InspectRefusal, StacksQuestion, StackText
+from launcher.wire.inspect_messages import InspectRefusal, StacksQuestion, StackText
 from launcher.workers import environment, nursery_client, nursery_launch
 from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
@@ -39,10 +39,10 @@ from launcher.workers.nursery_watchdog import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
 from launcher.workers.reports import progress_file
 from launcher.workers.reports import stacks as stack_dump
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 from launcher.workers.reports.progress import ProgressReporter
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.step_rate import StepRate
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 from launcher.workers.spec import JobContext, SpecBuilder
 
 

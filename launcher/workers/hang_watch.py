@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from elastic.channel.messages import PreparationOver, Preparing, Progress, WorkerHello, WorkerMessage
 from launcher.health.hang_detector import HangDetector
 from launcher.system.processes import is_frozen
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 STACKS_LIMIT_S = 2.0
 """So long the stacks of a node's workers may take to come."""

@@ -16,7 +16,7 @@ from elastic.core.text import process_name
 from launcher.logs.logger import AgentLog
 from launcher.text import failure_report, sanitize
 from launcher.workers.nursery_client import NurseryClient
-from launcher.workers.reports.messages import ReportListener, WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
 
 
 class PlannedStop:

@@ -31,8 +31,8 @@ from elastic.channel.messages import (
     encode,
 )
 from elastic.channel.server import ChannelServer
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 from launcher.workers.reports.progress_text import ProgressFormatter
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 from tests.fuzz.target import Target, scratch
 
 HELLO = WorkerHello(0, 0, os.getpid(), 1, 0)

@@ -14,7 +14,7 @@ from launcher.config.flags import FLAGS as ALL
 from launcher.config.parse import parse
 from launcher.config.store_access import read_credentials
 from launcher.ctl import cli
-from launcher.job import job
+from launcher.job import named_job
 from launcher.local import commands
 from tests.fuzz.target import Target, scratch
 
@@ -67,8 +67,8 @@ def operator(data: bytes) -> None:
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
         try:
             asked = cli.parser().parse_args([cli._underscored(word) for word in words])
-            job.named_job(vars(asked), environ)
-            store_access.read_access(named_values(vars(asked), environ, job.JOB_FLAGS), environ)
+            named_job.named_job(vars(asked), environ)
+            store_access.read_access(named_values(vars(asked), environ, named_job.JOB_FLAGS), environ)
         except ConfigError as error:
             fits(error)
         except SystemExit as ended:

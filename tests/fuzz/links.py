@@ -13,8 +13,8 @@ from elastic.core.agent.actions import LinkTarget
 from launcher.net.lines import LineSplitter, LineTooLong
 from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.links import PeerLinks
-from launcher.wire import links as link_messages
-from launcher.wire.links import Bye, Greeting, LinkError, Ping, Pong, Prove, Proven, Vouch, VouchGranted
+from launcher.wire import link_messages
+from launcher.wire.link_messages import Bye, Greeting, LinkError, Ping, Pong, Prove, Proven, Vouch, VouchGranted
 from tests.fuzz.target import Target
 
 SECRET = "the secret of the job"

@@ -11,8 +11,8 @@ from launcher.agent.inspect_server import InspectServer
 from launcher.job.render import cells, foot_lines
 from launcher.job.status import NodeState, NodeStatus, describe
 from launcher.logs.recent_starts import RecentStarts
-from launcher.wire import inspect
-from launcher.wire.inspect import (
+from launcher.wire import inspect_messages
+from launcher.wire.inspect_messages import (
     ANSWER_MAX,
     InspectRefusal,
     InspectWelcome,
@@ -26,7 +26,7 @@ from launcher.wire.inspect import (
     answer_line,
     question_line,
 )
-from launcher.wire.links import LinkError
+from launcher.wire.link_messages import LinkError
 from tests.fuzz.links import rounds, run, tcp_pair
 from tests.fuzz.target import Target
 from tests.support.inspect_documents import snapshot
@@ -39,16 +39,16 @@ def questions(data: bytes) -> None:
     """A line is a question, which is written again as it was read, or is refused."""
     for line in data.split(b"\n"):
         with contextlib.suppress(LinkError):
-            found = inspect.read_question(line)
-            assert inspect.read_question(question_line(found).removesuffix(b"\n")) == found
+            found = inspect_messages.read_question(line)
+            assert inspect_messages.read_question(question_line(found).removesuffix(b"\n")) == found
 
 
 def answers(data: bytes) -> None:
     """A line is an answer, which can be shown to people, or is refused."""
     for line in data.split(b"\n"):
         with contextlib.suppress(LinkError):
-            found = inspect.read_answer(line)
-            if isinstance(found, inspect.NodeSnapshot):
+            found = inspect_messages.read_answer(line)
+            if isinstance(found, inspect_messages.NodeSnapshot):
                 assert len(answer_line(found)) <= ANSWER_MAX or not found.workers
                 assert all(cell.isprintable() for cell in cells(NODE, found))
                 foot_lines(describe(StoreView(), "j"), {found.node: found.waits})
@@ -85,14 +85,14 @@ def window(data: bytes) -> None:
     run(story())
 
 
-ASKED: tuple[inspect.InspectQuestion, ...] = (
+ASKED: tuple[inspect_messages.InspectQuestion, ...] = (
     StatusQuestion(),
     LogQuestion(Role.WORKER, 3, 10),
     LogQuestion(Role.WORKER, 3, follow=True, g=1),
     LogQuestion(Role.SERVER, 0),
     StacksQuestion(Role.WORKER, 3),
 )
-TOLD: tuple[inspect.InspectAnswer, ...] = (
+TOLD: tuple[inspect_messages.InspectAnswer, ...] = (
     InspectWelcome("0" * 64),
     snapshot(1),
     LogStart("/log/workerlog.3"),

@@ -9,8 +9,8 @@ import secrets
 from elastic.core.keys import JobKeys
 from elastic.core.view import StoreView, ViewReader
 from elastic.store.etcd import EtcdStore
-from launcher.wire import links
-from launcher.wire.links import Prove, Vouch, VouchGranted
+from launcher.wire import link_messages
+from launcher.wire.link_messages import Prove, Vouch, VouchGranted
 from tests.support.agent_process import Node
 from tests.support.job_harness import Job
 
@@ -45,19 +45,19 @@ class Ghost:
         """Connect to the agent, prove to know the secret, and be taken."""
         member = view.members[node.id].value
         ghost = cls(view, node, name, *await asyncio.open_connection("127.0.0.1", member.link))
-        greeting = links.read_greeting(await ghost._line())
+        greeting = link_messages.read_greeting(await ghost._line())
         assert view.secret is not None
-        ghost._say(links.prove(view.secret.value, greeting, name, secrets.token_hex(16)))
-        assert isinstance(links.decode(await ghost._line()), links.Proven)
+        ghost._say(link_messages.prove(view.secret.value, greeting, name, secrets.token_hex(16)))
+        assert isinstance(link_messages.decode(await ghost._line()), link_messages.Proven)
         return ghost
 
     async def is_closed(self) -> None:
         """Wait until the agent closes the link; until then, grant a day whenever it asks for the right to run."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
-                message = links.decode(await self._line())
+                message = link_messages.decode(await self._line())
                 if isinstance(message, Vouch):
-                    self._say(VouchGranted(message.n, message.g, links.GRANT_MAX_S))
+                    self._say(VouchGranted(message.n, message.g, link_messages.GRANT_MAX_S))
                     self.granted += 1
         self.hang_up()
 
@@ -69,4 +69,4 @@ class Ghost:
         return (await self._reader.readuntil(b"\n")).removesuffix(b"\n")
 
     def _say(self, message: Prove | VouchGranted) -> None:
-        self._writer.write(links.encode(message))
+        self._writer.write(link_messages.encode(message))

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from elastic.core.model import Role
-from launcher.wire import inspect
-from launcher.wire.inspect import (
-    NodeSnapshot,
-    WorkerSnapshot,
-    WorkerState,
-)
+from launcher.wire import inspect_messages
+from launcher.wire.inspect_messages import NodeSnapshot, WorkerSnapshot, WorkerState
 
 METRICS = {f"a metric with a long name {number:038d}": 1 / 3 for number in range(16)}
 
@@ -21,7 +17,7 @@ def snapshot_worker(index: int) -> WorkerSnapshot:
         pid=4_000_000,
         g=7,
         state=WorkerState.PREPARING,
-        detail="d" * inspect.WORDS_MAX,
+        detail="d" * inspect_messages.WORDS_MAX,
         metrics=METRICS,
         log=f"/home/me/log/workerlog.{index}",
     )

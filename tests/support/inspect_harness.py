@@ -11,11 +11,7 @@ from launcher.job.inspect_client import InspectClient
 from launcher.logs.recent_starts import RecentStarts
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
-from launcher.wire.inspect import (
-    InspectRefusal,
-    StacksQuestion,
-    StackText,
-)
+from launcher.wire.inspect_messages import InspectRefusal, StacksQuestion, StackText
 from tests.scripts.link_peer import JOB
 from tests.support.inspect_documents import snapshot
 from tests.support.link_harness import SECRET

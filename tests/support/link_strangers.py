@@ -8,8 +8,8 @@ import secrets
 from collections.abc import AsyncIterator
 
 from launcher.peers.listener import PeerListener
-from launcher.wire import links
-from launcher.wire.links import Greeting, Prove
+from launcher.wire import link_messages
+from launcher.wire.link_messages import Greeting, Prove
 from tests.support.link_harness import SECRET
 
 
@@ -28,7 +28,7 @@ class Stranger:
             return b""
 
     async def greeted(self) -> Greeting:
-        return links.read_greeting(await self.line())
+        return link_messages.read_greeting(await self.line())
 
     def say(self, data: bytes) -> None:
         self.writer.write(data)
@@ -40,8 +40,8 @@ class Stranger:
 
     async def prove(self, node: str = "w-2", secret: str = SECRET) -> Prove:
         """Make a link; the words that did it."""
-        said = links.prove(secret, await self.greeted(), node, secrets.token_hex(16))
-        self.say(links.encode(said))
+        said = link_messages.prove(secret, await self.greeted(), node, secrets.token_hex(16))
+        self.say(link_messages.encode(said))
         return said
 
 

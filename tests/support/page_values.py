@@ -14,7 +14,7 @@ from launcher.job.overview import JobOverview
 from launcher.job.status import JobStatus, describe
 from launcher.web.html import embedded
 from launcher.web.page_data import sections
-from launcher.wire.inspect import WorkerState
+from launcher.wire.inspect_messages import WorkerState
 from tests.support.inspect_documents import window, worker
 from tests.support.job_reports import FIRST, LOST, course
 from tests.support.job_status import generation, view

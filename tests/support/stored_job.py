@@ -12,7 +12,7 @@ from elastic.core.view import Document, encode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.history.events import EventKind, HistoryEvent, remember
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 
 SPEC = JobSpec(np=Np(low=1, high=2, first=2), slots=1)
 MEMBER = Member(host="h", slots=1, masters=(7000,), ports=(8000,))

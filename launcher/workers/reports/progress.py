@@ -17,9 +17,9 @@ from elastic.channel.messages import (
 )
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
 from launcher.workers.reports.progress_text import RATE_WINDOW_S, ProgressFormatter
 from launcher.workers.reports.step_rate import StepRate
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 TICK_S = 1.0
 PATIENCE_S = 50.0

@@ -23,9 +23,9 @@ from elastic.channel.messages import truncate_text
 from elastic.core.text import process_name
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.system.processes import is_frozen
-from launcher.wire.inspect import WORDS_MAX, InspectRefusal, StackText, WorkerState
-from launcher.workers.reports.messages import WorkerReport
+from launcher.wire.inspect_messages import WORDS_MAX, InspectRefusal, StackText, WorkerState
 from launcher.workers.reports.states import TrackedProcess
+from launcher.workers.reports.worker_channel import WorkerReport
 
 LIMIT_S: Final = 2.0
 """So long a process may take to write its stacks."""

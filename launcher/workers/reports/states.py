@@ -26,7 +26,7 @@ from elastic.channel.messages import (
     truncate_text,
 )
 from elastic.core.model import Role
-from launcher.wire.inspect import METRICS_MAX, WORDS_MAX, WorkerSnapshot, WorkerState
+from launcher.wire.inspect_messages import METRICS_MAX, WORDS_MAX, WorkerSnapshot, WorkerState
 from launcher.workers.reports.step_rate import StepRate
 
 RATE_WINDOW_S = 10.0

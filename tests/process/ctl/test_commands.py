@@ -26,7 +26,7 @@ from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher.ctl import cli
 from launcher.history.events import EventKind, HistoryEvent, remember
-from launcher.job import job
+from launcher.job import named_job
 from launcher.system import stdout
 from tests.support import stub_torch
 from tests.support.etcd_servers import free_ports, one_server
@@ -447,10 +447,10 @@ def test_a_wrong_variable_is_named() -> None:
 
 def test_tls_servers_are_asked_with_tls() -> None:
     wrong = {"FLAGS_START_PORT": "x", "ELASTIC_NP": "x"}  # Of no interest here.
-    servers, job_id, prefix = job.named_job({"elastic_server": "https://h:2379", "job_id": "j"}, wrong)
+    servers, job_id, prefix = named_job.named_job({"elastic_server": "https://h:2379", "job_id": "j"}, wrong)
     assert (servers.tls, servers.endpoints, job_id, prefix) == (True, ("h:2379",), "j", "/elastic")
     with pytest.raises(ConfigError, match="ELASTIC_JOB_ID"):
-        job.named_job({"elastic_server": "h:2379"}, {})
+        named_job.named_job({"elastic_server": "h:2379"}, {})
 
 
 def test_the_version_is_the_projects() -> None:

@@ -40,7 +40,7 @@ from elastic.core.view import Document, encode
 from elastic.store.etcd import EtcdStore
 from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.history.training_curve import CurvePoint, TrainingCurve
-from launcher.wire.inspect import NodeSnapshot, StacksQuestion, StackText, WorkerSnapshot, WorkerState
+from launcher.wire.inspect_messages import NodeSnapshot, StacksQuestion, StackText, WorkerSnapshot, WorkerState
 from tests.scripts.link_peer import JOB
 from tests.support.etcd_servers import Server
 from tests.support.inspect_documents import snapshot

@@ -29,7 +29,7 @@ from elastic.store.etcd import EtcdStore
 from launcher.config.machine_checks import check
 from launcher.config.parse import parse
 from launcher.ctl import cli
-from launcher.job.job import named_job
+from launcher.job.named_job import named_job
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.local.etcd import STARTS_MAX, keep_running
 from launcher.local.parent import exit_code

@@ -20,8 +20,8 @@ from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX
 from launcher.job import inspect_client as asking
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError, ask_all
 from launcher.logs.worker_log import WorkerStartLog
-from launcher.wire import inspect, links
-from launcher.wire.inspect import (
+from launcher.wire import inspect_messages, link_messages
+from launcher.wire.inspect_messages import (
     InspectRefusal,
     InspectWelcome,
     LogEnd,
@@ -43,11 +43,11 @@ from tests.support.start_logs import Nowhere, start
 FOLLOWED = LogQuestion(Role.WORKER, 3, follow=True)
 
 
-async def lets_in(stranger: Stranger, secret: str = SECRET) -> inspect.InspectAnswer:
+async def lets_in(stranger: Stranger, secret: str = SECRET) -> inspect_messages.InspectAnswer:
     """Prove by hand; the agent's answer."""
     greeting = await stranger.greeted()
-    stranger.say(links.encode(inspect.inspect_hello(secret, greeting, secrets.token_hex(16))))
-    return inspect.read_answer(await stranger.line())
+    stranger.say(link_messages.encode(inspect_messages.inspect_hello(secret, greeting, secrets.token_hex(16))))
+    return inspect_messages.read_answer(await stranger.line())
 
 
 async def told(log: LogQuestion, asking: InspectClient) -> tuple[bytes, LogEnd]:
@@ -97,12 +97,12 @@ def test_a_recorded_proof_opens_nothing_later() -> None:
     async def story() -> None:
         async with looked() as agent:
             async with connected(agent.agent) as first:
-                said = inspect.inspect_hello(SECRET, await first.greeted(), secrets.token_hex(16))
-                first.say(links.encode(said))
-                assert isinstance(inspect.read_answer(await first.line()), InspectWelcome)
+                said = inspect_messages.inspect_hello(SECRET, await first.greeted(), secrets.token_hex(16))
+                first.say(link_messages.encode(said))
+                assert isinstance(inspect_messages.read_answer(await first.line()), InspectWelcome)
             async with connected(agent.agent) as again:
                 await again.greeted()
-                again.say(links.encode(said))
+                again.say(link_messages.encode(said))
                 assert await again.line() == b""
 
     played(story)
@@ -110,8 +110,8 @@ def test_a_recorded_proof_opens_nothing_later() -> None:
 
 def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
     async def story() -> None:
-        greeting = links.greeting_line(links.Greeting(JOB, NODE, "0" * 32))
-        async with impostor(greeting, inspect.answer_line(InspectWelcome("0" * 64)), close=False) as port:
+        greeting = link_messages.greeting_line(link_messages.Greeting(JOB, NODE, "0" * 32))
+        async with impostor(greeting, inspect_messages.answer_line(InspectWelcome("0" * 64)), close=False) as port:
             member = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
             with pytest.raises(InspectError, match="cannot prove"):
                 async with InspectClient(JOB, SECRET, NODE, member):
@@ -222,8 +222,8 @@ def test_what_is_no_question_is_answered_by_a_sentence_and_the_end(data: bytes) 
         async with looked() as agent, connected(agent.agent) as stranger:
             assert isinstance(await lets_in(stranger), InspectWelcome)
             stranger.say(data)
-            with contextlib.suppress(links.LinkError):  # Where much was unread, the answer may be lost with it.
-                answer = inspect.read_answer(await stranger.line())
+            with contextlib.suppress(link_messages.LinkError):  # Where much was unread, the answer may be lost with it.
+                answer = inspect_messages.read_answer(await stranger.line())
                 assert isinstance(answer, InspectRefusal)
             await stranger.is_closed()
             assert agent.complaints == []
@@ -240,7 +240,7 @@ def test_an_asker_that_does_not_read_is_sent_away_and_costs_no_memory(monkeypatc
         async with looked() as agent, connected(agent.agent) as stranger:
             assert isinstance(await lets_in(stranger), InspectWelcome)
             stranger.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            stranger.say(inspect.question_line(LogQuestion(Role.WORKER, 3, follow=True)))
+            stranger.say(inspect_messages.question_line(LogQuestion(Role.WORKER, 3, follow=True)))
             await until(lambda: bool(agent.window._followers))
             while agent.window._followers:
                 agent.log.write(b"x" * (1 << 18))

@@ -18,8 +18,8 @@ from launcher.peers import inbound_links, listener
 from launcher.peers import peer_link as watched
 from launcher.peers.listener import PeerListener
 from launcher.peers.peer_link import PeerLink
-from launcher.wire import links
-from launcher.wire.links import Bye, Greeting, Ping, Pong, Prove, VouchGranted
+from launcher.wire import link_messages
+from launcher.wire.link_messages import Bye, Greeting, Ping, Pong, Prove, VouchGranted
 from tests.scripts.link_peer import JOB
 from tests.support.descriptor_limit import none_left
 from tests.support.link_harness import SECRET, Watching, at, listening, played, proves_nothing, watching
@@ -68,10 +68,10 @@ async def is_alive(watcher: Watching) -> None:
         os.urandom(1 << 16) + b"\n",
         b"x" * (1 << 20),
         b"[" * 1000 + b"\n",
-        links.encode(Ping(1)),
-        links.encode(VouchGranted(1, 1, 5.0)),
-        links.encode(Prove("w-2", "0" * 32, "0" * 64)),
-        links.encode(Prove("n-1", "0" * 32, "0" * 64)),
+        link_messages.encode(Ping(1)),
+        link_messages.encode(VouchGranted(1, 1, 5.0)),
+        link_messages.encode(Prove("w-2", "0" * 32, "0" * 64)),
+        link_messages.encode(Prove("n-1", "0" * 32, "0" * 64)),
     ],
     ids=["nothing", "empty", "http", "noise", "endless", "deep", "ping", "grant", "no proof", "itself"],
 )
@@ -92,11 +92,11 @@ def test_a_proof_that_was_recorded_proves_nothing_later() -> None:
         async with linked() as (watcher, other, agent):
             async with connected(agent) as recorded:
                 said = await recorded.prove()
-                assert isinstance(links.decode(await recorded.line()), links.Proven)
-                recorded.say(links.encode(Ping(3)))
-                assert links.decode(await recorded.line()) == Pong(3)
+                assert isinstance(link_messages.decode(await recorded.line()), link_messages.Proven)
+                recorded.say(link_messages.encode(Ping(3)))
+                assert link_messages.decode(await recorded.line()) == Pong(3)
             async with connected(agent) as replay:
-                replay.say(links.encode(said))
+                replay.say(link_messages.encode(said))
                 await replay.greeted()
                 assert await replay.line() == b""
             await is_alive(watcher)
@@ -114,11 +114,11 @@ def test_of_two_links_of_one_node_the_newer_counts() -> None:
             await new.line()
             assert await old.line() == b""
             watched.links.ask_vouch(4)
-            vouch = links.decode(await new.line())
-            assert isinstance(vouch, links.Vouch)
-            new.say(links.encode(VouchGranted(vouch.n, 5, 9.0)))  # for another generation
-            new.say(links.encode(VouchGranted(vouch.n + 1, 4, 9.0)))  # to another question
-            new.say(links.encode(VouchGranted(vouch.n, 4, 8.0)))
+            vouch = link_messages.decode(await new.line())
+            assert isinstance(vouch, link_messages.Vouch)
+            new.say(link_messages.encode(VouchGranted(vouch.n, 5, 9.0)))  # for another generation
+            new.say(link_messages.encode(VouchGranted(vouch.n + 1, 4, 9.0)))  # to another question
+            new.say(link_messages.encode(VouchGranted(vouch.n, 4, 8.0)))
             await watched.until("vouched")
             assert watched.last[1] == 4
             assert list(watched.links._door.links) == ["w-2"]
@@ -139,7 +139,7 @@ def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.Mo
             assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
             async with connected(agent) as late:
                 await late.prove()
-                assert isinstance(links.decode(await late.line()), links.Proven)
+                assert isinstance(link_messages.decode(await late.line()), link_messages.Proven)
             await is_alive(watcher)
 
     played(story)
@@ -150,11 +150,11 @@ def test_a_flood_from_one_address_drops_nobody_from_another() -> None:
         async with listening("n-1", host="203.0.113.9") as (_, agent), contextlib.AsyncExitStack() as stack:
             reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=("127.0.0.2", 0))
             early = Stranger(reader, writer)
-            said = links.prove(SECRET, await early.greeted(), "w-2", secrets.token_hex(16))
+            said = link_messages.prove(SECRET, await early.greeted(), "w-2", secrets.token_hex(16))
             for _ in range(2 * inbound_links.UNPROVEN_MAX):
                 await (await stack.enter_async_context(connected(agent))).greeted()
-            early.say(links.encode(said))
-            assert isinstance(links.decode(await early.line()), links.Proven)
+            early.say(link_messages.encode(said))
+            assert isinstance(link_messages.decode(await early.line()), link_messages.Proven)
             writer.transport.abort()
 
     played(story)
@@ -227,7 +227,7 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
                 deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
                 while not gone.is_set():
                     if not deaf.writer.transport.get_write_buffer_size():  # Faster, the loop only copies what waits.
-                        deaf.say(links.encode(Ping(1)) * 1000)
+                        deaf.say(link_messages.encode(Ping(1)) * 1000)
                     await asyncio.sleep(0)
             assert set(other.links._door.links) == {"w-1"}
             await is_alive(watcher)
@@ -246,7 +246,7 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
         (b"x" * 5000, b""),
         (b"elastic-launch 1 j1 n-2\n", b""),
         (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", b"nonsense\n"),
-        (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", links.encode(Pong(1))),
+        (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", link_messages.encode(Pong(1))),
         (b"elastic-launch 2 j1 n-9 " + b"0" * 32 + b"\n", b""),
         (b"elastic-launch 2 other n-2 " + b"0" * 32 + b"\n", b""),
     ],
@@ -267,7 +267,7 @@ def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first:
 def test_a_listener_without_the_secret_is_named_once() -> None:
     async def story() -> None:
         line = b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n"
-        lie = links.encode(links.Proven("0" * 64))
+        lie = link_messages.encode(link_messages.Proven("0" * 64))
         async with linked() as (watcher, _, agent), impostor(line, lie) as port:
             watcher.links.watch({"n-1": at(agent), "n-2": LinkTarget("127.0.0.1", port, 1)})
             await watcher.until("complaint")
@@ -347,7 +347,7 @@ def test_a_link_that_was_cut_long_ago_is_no_proof_after_one_that_ended_in_order(
             async with connected(agent) as again:
                 await again.prove("w-1")
                 await again.line()
-                again.say(links.encode(Bye()))
+                again.say(link_messages.encode(Bye()))
                 await again.is_closed()
             await proves_nothing(node, "w-1", third)
 
@@ -355,7 +355,7 @@ def test_a_link_that_was_cut_long_ago_is_no_proof_after_one_that_ended_in_order(
 
 
 def test_messages_have_the_words_that_are_documented() -> None:
-    assert json.loads(links.encode(Ping(3))) == {"type": "ping", "n": 3}
+    assert json.loads(link_messages.encode(Ping(3))) == {"type": "ping", "n": 3}
 
 
 def test_who_cannot_be_dialled_is_named_once_with_the_address_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

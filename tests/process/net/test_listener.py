@@ -16,7 +16,7 @@ import pytest
 from elastic.core.model import Member
 from launcher.peers import listener, reachability
 from launcher.peers.listener import PeerListener
-from launcher.wire.links import Greeting
+from launcher.wire.link_messages import Greeting
 
 LIMIT_S = 30.0
 FLOOD = 600

@@ -26,7 +26,7 @@ from launcher.logs.logger import AgentLog, Verbosity
 from launcher.peers import partition_watch
 from launcher.peers.listener import PeerListener
 from launcher.peers.partition_watch import PartitionWatch
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 KEYS = JobKeys("j1")
 LIMIT_S = 0.2

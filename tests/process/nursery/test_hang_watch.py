@@ -18,7 +18,7 @@ from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.workers import hang_watch
 from launcher.workers.hang_watch import HangWatch, HungWorker
-from launcher.workers.reports.messages import WorkerChannel
+from launcher.workers.reports.worker_channel import WorkerChannel
 
 LIMIT_S = 0.1
 STORY_LIMIT_S = 30.0

@@ -16,13 +16,13 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.view import StoreView, encode
 from launcher.job.drain import DEADLINE_MIN_S
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 from launcher.job.overview import JobOverview
 from launcher.job.status import describe
 from launcher.web import api, job_feed, server
 from launcher.web.job_feed import FOLLOWED_MAX
 from launcher.web.server import BROWSERS_MAX
-from launcher.wire.inspect import WorkerState
+from launcher.wire.inspect_messages import WorkerState
 from tests.support.awaited_events import played
 from tests.support.inspect_documents import window, worker
 from tests.support.page_server import TOKEN, serving

@@ -16,7 +16,7 @@ from elastic.errors import OutcomeUnknown, StoreUnavailable
 from launcher.agent.curve_publisher import CurvePublisher
 from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
-from launcher.workers.reports.messages import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 from tests.support.single_job_store import OneJob
 from tests.support.strategies import KEYS
 

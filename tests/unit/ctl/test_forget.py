@@ -13,8 +13,8 @@ from elastic.core.model import FinalStatus
 from elastic.core.view import encode
 from launcher.ctl import forget
 from launcher.job import listing
-from launcher.job.job import NamedJob, NoSuchJob
 from launcher.job.listing import jobs
+from launcher.job.named_job import NamedJob, NoSuchJob
 from tests.support.stored_job import MEMBER, Stored, awaited_code
 
 

@@ -26,7 +26,7 @@ from launcher.config import argv
 from launcher.config import env_reference as variables
 from launcher.config.env_reference import DocumentedVariables
 from launcher.config.flags import BY_NAME, by_group
-from launcher.job import job
+from launcher.job import named_job
 from launcher.metrics.catalog import METRICS
 from launcher.system.private_env import SECRETS
 from launcher.workers import spec
@@ -291,7 +291,7 @@ def test_every_exit_code_of_an_error_is_explained() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ElasticError)]
     _, of_launch, of_ctl = section("reference.md", "Exit codes").split("\n### ")
     assert {str(kind.exit_code) for kind in kinds} <= set(first_cells(of_launch))
-    assert {str(job.NO_SUCH_JOB), "2", "3", "4"} <= set(first_cells(of_ctl))
+    assert {str(named_job.NO_SUCH_JOB), "2", "3", "4"} <= set(first_cells(of_ctl))
 
 
 def test_every_document_of_a_job_is_explained() -> None:

@@ -18,7 +18,7 @@ from elastic.store.memory_core import MemoryCore
 from launcher.config.readers import np
 from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.job import orders
-from launcher.job.job import NamedJob as Ordered
+from launcher.job.named_job import NamedJob as Ordered
 from launcher.job.scale import scale
 from launcher.workers.reports.stacks import stacks_in
 from tests.support.job_transcript import Job

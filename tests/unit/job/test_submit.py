@@ -20,7 +20,7 @@ from launcher.history import events
 from launcher.history.events import EventKind
 from launcher.job import stop as stop_module
 from launcher.job.drain import drain
-from launcher.job.job import NamedJob
+from launcher.job.named_job import NamedJob
 from launcher.job.scale import scale
 from launcher.job.stop import stop
 from launcher.job.submit import OrderRejected

@@ -18,7 +18,7 @@ from launcher.config.parse import parse
 from launcher.config.readers import np as read_np
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.local.commands import node_argv, node_environments
-from launcher.metrics import health
+from launcher.metrics import readiness
 from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, MetricKind
 from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
 from launcher.metrics.exposition import FRESH_S, MetricsPage, MetricsReading
@@ -279,7 +279,7 @@ def test_a_spare_does_not_count_its_time() -> None:
     watched.agent.now = 1.0
     watched.agent.world(1, "a b", why=ChangeReason.FIRST)
     watched.agent.look()
-    assert health.ready(watched.agent.facts, running=0, reason="").yes
+    assert readiness.ready(watched.agent.facts, running=0, reason="").yes
     watched.agent.now = 90.0
     page = watched.page()
     assert page["elastic_launch_clock_seconds_total"] == 2.0
@@ -326,7 +326,7 @@ def test_whatever_happens_to_an_agent_its_page_is_made_and_no_counter_falls(told
         assert len({(name, labels) for name, _, labels in found}) == len(found)
         assert all(now[key] >= count for key, count in before.items())
         before = now
-        health.ready(watched.agent.facts, running=1, reason="")
+        readiness.ready(watched.agent.facts, running=1, reason="")
     assert watched.page()
 
 
@@ -334,23 +334,23 @@ def test_whatever_happens_to_an_agent_its_page_is_made_and_no_counter_falls(told
 
 
 def test_an_agent_without_a_nursery_is_not_healthy() -> None:
-    assert health.healthy(nursery=True).yes
-    assert not health.healthy(nursery=False).yes
+    assert readiness.healthy(nursery=True).yes
+    assert not readiness.healthy(nursery=False).yes
 
 
 def test_a_node_is_ready_when_its_workers_run(watched: Watched) -> None:
-    assert health.ready(watched.agent.facts, running=2, reason="") == (True, "2 workers run in generation 1")
-    assert health.ready(watched.agent.facts, running=0, reason="") == (False, "this node's workers start")
+    assert readiness.ready(watched.agent.facts, running=2, reason="") == (True, "2 workers run in generation 1")
+    assert readiness.ready(watched.agent.facts, running=0, reason="") == (False, "this node's workers start")
 
 
 def test_a_node_that_is_not_ready_says_what_it_waits_for(watched: Watched) -> None:
-    assert health.ready(None, running=0, reason="") == (False, "this agent has not reached etcd yet")
+    assert readiness.ready(None, running=0, reason="") == (False, "this agent has not reached etcd yet")
     held = "AWS takes this machine back at 08:01:58Z: this node does not join"
-    assert health.ready(None, running=0, reason=held) == (False, held)
+    assert readiness.ready(None, running=0, reason=held) == (False, held)
     waits = Bench("a", "2")
-    assert health.ready(waits.facts, running=0, reason="").words == "1 of 2 nodes is here; waiting for 1 more"
+    assert readiness.ready(waits.facts, running=0, reason="").words == "1 of 2 nodes is here; waiting for 1 more"
     watched.agent.world(2, "b", why=ChangeReason.LOSS, before=Predecessor(1, ("a", "b"), ChangeReason.FIRST))
-    found = health.ready(watched.agent.facts, running=1, reason="")
+    found = readiness.ready(watched.agent.facts, running=1, reason="")
     assert found == (False, "this node stops its workers: because of loss")
 
 

@@ -12,7 +12,7 @@ from elastic.core.model import JobMode, Np
 from elastic.errors import ConfigError
 from launcher.config.flags import BY_NAME as FLAGS
 from launcher.torchrun import options
-from launcher.torchrun.messages import translate_message
+from launcher.torchrun.flag_names import translate_message
 from launcher.torchrun.options import OF_OTHERS, OPTIONS, RdzvSettings
 
 

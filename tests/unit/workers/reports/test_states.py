@@ -18,7 +18,7 @@ from elastic.channel.messages import (
     WorkerMessage,
 )
 from elastic.core.model import Role
-from launcher.wire.inspect import WorkerState
+from launcher.wire.inspect_messages import WorkerState
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 
 HELLO = WorkerHello(rank=2, local_rank=0, pid=70, generation=3, stacks_signal=64)

@@ -1,7 +1,8 @@
 """What an operator asks one agent, and what it answers, as values and lines (pure).
 
     agent                                         asker
-    elastic-launch 2 <job> <node> <nonce>   ──►             as to everybody that connects (`launcher.wire.links`)
+    elastic-launch 2 <job> <node> <nonce>   ──►             as to everybody that connects
+    (`launcher.wire.link_messages`)
                                             ◄──  Look       that it knows the job's secret; it makes no link
     Shown                                   ──►             that the agent knows it too
                                             ◄──  Now, Log, Stacks     one question, then the next
@@ -28,7 +29,7 @@ from msgspec.structs import replace
 from elastic._decode import UNREADABLE
 from elastic.core.model import Role, Step
 from launcher.net.lines import LINE_MAX
-from launcher.wire.links import Greeting, InspectHello, LinkError, Mac, mac
+from launcher.wire.link_messages import Greeting, InspectHello, LinkError, Mac, mac
 
 QUESTION_MAX: Final = LINE_MAX
 """Bytes of a question with its end."""

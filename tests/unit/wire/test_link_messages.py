@@ -7,8 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.net.lines import LINE_MAX, LineSplitter, LineTooLong
-from launcher.wire import links
-from launcher.wire.links import Bye, Greeting, LinkError, LinkMessage, Ping, Pong, Prove, Proven, Vouch, VouchGranted
+from launcher.wire import link_messages
+from launcher.wire.link_messages import (
+    Bye,
+    Greeting,
+    LinkError,
+    LinkMessage,
+    Ping,
+    Pong,
+    Prove,
+    Proven,
+    Vouch,
+    VouchGranted,
+)
 
 A, B = "a" * 32, "b" * 32
 LISTENER = Greeting("j1", "n-1", A)
@@ -28,27 +39,27 @@ EACH: tuple[LinkMessage, ...] = (
 
 @pytest.mark.parametrize("message", EACH, ids=lambda message: type(message).__name__)
 def test_each_message_is_one_line_that_reads_back(message: LinkMessage) -> None:
-    line = links.encode(message)
+    line = link_messages.encode(message)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert links.decode(line[:-1]) == message
+    assert link_messages.decode(line[:-1]) == message
 
 
 def test_the_longest_lines_are_not_too_long() -> None:
-    long = "n" * links.NAME_MAX
-    assert len(links.encode(Prove(long, B, MAC))) < LINE_MAX
-    assert len(links.greeting_line(Greeting(long, long, A))) < LINE_MAX
+    long = "n" * link_messages.NAME_MAX
+    assert len(link_messages.encode(Prove(long, B, MAC))) < LINE_MAX
+    assert len(link_messages.greeting_line(Greeting(long, long, A))) < LINE_MAX
 
 
 @pytest.mark.parametrize("nonce", [None, A])
 def test_a_greeting_reads_back(nonce: str | None) -> None:
     greeting = Greeting("j1", "h.example-12ab", nonce)
-    assert links.read_greeting(links.greeting_line(greeting)[:-1]) == greeting
+    assert link_messages.read_greeting(link_messages.greeting_line(greeting)[:-1]) == greeting
 
 
 def test_a_line_of_version_1_has_no_nonce_and_one_of_a_later_version_says_who_it_is() -> None:
-    assert links.read_greeting(b"elastic-launch 1 j1 n-1") == Greeting("j1", "n-1")
-    assert links.read_greeting(b"elastic-launch 3 j1 n-1 something else") == Greeting("j1", "n-1")
+    assert link_messages.read_greeting(b"elastic-launch 1 j1 n-1") == Greeting("j1", "n-1")
+    assert link_messages.read_greeting(b"elastic-launch 3 j1 n-1 something else") == Greeting("j1", "n-1")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,7 @@ def test_a_line_of_version_1_has_no_nonce_and_one_of_a_later_version_says_who_it
 )
 def test_another_line_is_no_greeting(line: bytes) -> None:
     with pytest.raises(LinkError):
-        links.read_greeting(line)
+        link_messages.read_greeting(line)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +107,12 @@ def test_another_line_is_no_greeting(line: bytes) -> None:
 )
 def test_another_line_is_no_message(line: bytes) -> None:
     with pytest.raises(LinkError):
-        links.decode(line)
+        link_messages.decode(line)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(line: bytes) -> None:
-    for read in (links.decode, links.read_greeting):
+    for read in (link_messages.decode, link_messages.read_greeting):
         try:
             read(line)
         except LinkError:
@@ -112,15 +123,15 @@ def test_no_bytes_raise_anything_else(line: bytes) -> None:
 
 
 def test_who_knows_the_secret_proves_itself_on_both_sides() -> None:
-    said = links.prove(SECRET, LISTENER, "n-2", B)
-    assert links.proves(SECRET, LISTENER, said)
-    assert links.answers(SECRET, LISTENER, said, links.proven(SECRET, LISTENER, said))
+    said = link_messages.prove(SECRET, LISTENER, "n-2", B)
+    assert link_messages.proves(SECRET, LISTENER, said)
+    assert link_messages.answers(SECRET, LISTENER, said, link_messages.proven(SECRET, LISTENER, said))
 
 
 def test_another_secret_proves_nothing() -> None:
-    said = links.prove("t", LISTENER, "n-2", B)
-    assert not links.proves(SECRET, LISTENER, said)
-    assert not links.answers("t", LISTENER, said, links.proven(SECRET, LISTENER, said))
+    said = link_messages.prove("t", LISTENER, "n-2", B)
+    assert not link_messages.proves(SECRET, LISTENER, said)
+    assert not link_messages.answers("t", LISTENER, said, link_messages.proven(SECRET, LISTENER, said))
 
 
 @pytest.mark.parametrize(
@@ -135,18 +146,18 @@ def test_another_secret_proves_nothing() -> None:
     ids=["job", "listener", "the listener's nonce: a replay", "dialler", "the dialler's nonce"],
 )
 def test_a_proof_holds_for_one_job_both_nodes_and_both_nonces(listener: Greeting, said: Prove) -> None:
-    mac = links.prove(SECRET, LISTENER, "n-2", B).mac
-    assert not links.proves(SECRET, listener, Prove(said.node, said.nonce, mac))
+    mac = link_messages.prove(SECRET, LISTENER, "n-2", B).mac
+    assert not link_messages.proves(SECRET, listener, Prove(said.node, said.nonce, mac))
 
 
 def test_a_proof_sent_back_proves_nothing() -> None:
-    said = links.prove(SECRET, LISTENER, "n-2", B)
-    assert not links.answers(SECRET, LISTENER, said, Proven(said.mac))
+    said = link_messages.prove(SECRET, LISTENER, "n-2", B)
+    assert not link_messages.answers(SECRET, LISTENER, said, Proven(said.mac))
 
 
 def test_names_that_touch_are_not_mixed_up() -> None:
-    one = links.prove(SECRET, Greeting("j", "11", A), "1", B)
-    other = links.prove(SECRET, Greeting("j", "1", A), "11", B)
+    one = link_messages.prove(SECRET, Greeting("j", "11", A), "1", B)
+    other = link_messages.prove(SECRET, Greeting("j", "1", A), "11", B)
     assert one.mac != other.mac
 
 

@@ -6,7 +6,7 @@
     Proven                                  ──►            that the listener knows it too: the link is up
     Pong, Vouch, Bye                        ◄─►  Ping, Granted
 
-Instead of `Prove` an operator's command says `InspectHello`, and goes on as `launcher.wire.inspect` has it.
+Instead of `Prove` an operator's command says `InspectHello`, and goes on as `launcher.wire.inspect_messages` has it.
 
 Both proofs are HMAC-SHA256 over the role, the job, both node ids and both nonces: a proof that was recorded, or sent
 back to the one who made it, proves nothing. What is said afterwards is not signed: who can write into a TCP connection
@@ -99,7 +99,7 @@ class Bye(msgspec.Struct, frozen=True, tag="bye"):
 
 
 class InspectHello(msgspec.Struct, frozen=True, tag="look"):
-    """The first words of somebody who makes no link, and asks how this node stands (`launcher.wire.inspect`)."""
+    """Opens a connection that makes no link: an operator asks for the state of this node (`inspect_messages`)."""
 
     nonce: Nonce
     mac: Mac
