@@ -159,7 +159,7 @@ def test_workers_may_be_forked_while_the_plugin_runs(stage: Stage) -> None:
 def test_an_agent_forked_from_one_that_had_joined_says_that_it_cannot_and_does_not_disturb_it(stage: Stage) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
-            refused = ["NotTaken 2", "True"]
+            refused = ["NodeRejected 2", "True"]
             assert await shown(job, FORKED_AGENT) == [*refused, *refused, "0 0 False", "True"]
             line = "[elastic-launch] this process was forked from one in which elastic-etcd had already run"
             lines = job.nodes[0].lines
@@ -199,7 +199,7 @@ def test_set_closed_raises_torchs_error_where_it_could_not_close(stage: Stage) -
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
             said = await shown(job, NOT_CLOSED, endpoint="127.0.0.1:9")
-            assert said[0].startswith("NotReached 4 no etcd within 1 s at 127.0.0.1:9 (")
+            assert said[0].startswith("RendezvousUnreachable 4 no etcd within 1 s at 127.0.0.1:9 (")
             assert "()" not in said[0]
 
     asyncio.run(story())
@@ -217,6 +217,6 @@ def test_without_etcd_closing_ends_in_close_timeout_with_an_error_and_shutdown_s
             gone.touch()
             assert await caller.exits() == 0
             limit = "the job was not closed within 2 s (close_timeout in --rdzv-conf); it stays open"
-            assert caller.shown == ["joined", f"TimedOut {limit}", "False"]
+            assert caller.shown == ["joined", f"RoundTimedOut {limit}", "False"]
 
     asyncio.run(story())
