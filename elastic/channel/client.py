@@ -71,7 +71,7 @@ class ChannelClient:
     def stop_asked(self) -> PlannedStopRequest | None:
         """The word of a planned stop, None while there is none. Below a microsecond: it is asked in every step."""
         if self._stop is None and self._poll(0):
-            self._hear()
+            self._on_message()
         return self._stop
 
     def segment(self, name: str, size: int, timeout_s: float = 10.0) -> tuple[int, int] | str:
@@ -85,7 +85,7 @@ class ChannelClient:
             if end is None or not _readable(end, timeout_s):
                 self._waits = False
                 return "the agent does not answer"
-            self._hear()
+            self._on_message()
         self._waits = False
         answer, fd = self._answer
         if isinstance(answer, SegmentDenied):
@@ -99,7 +99,7 @@ class ChannelClient:
         if end is not None:
             end.close()
 
-    def _hear(self) -> None:
+    def _on_message(self) -> None:
         """Take what has come, without waiting."""
         while (end := self._socket) is not None and os.getpid() == self._pid:
             try:

@@ -107,7 +107,7 @@ class ChannelServer:
         `segments` answers; `left` hears of a connection that has said `WorkerHello` and is closed. Raises `ConfigError`
         if it cannot listen.
         """
-        self._hear = hear
+        self._on_message = hear
         self._left = left or (lambda connection: None)
         self._segments = segments
         self._detail = detail
@@ -152,7 +152,7 @@ class ChannelServer:
         for connection in tuple(self._connections.values()):
             self._read(connection, int(BURST))
 
-    def tell(self, connection: WorkerConnection, message: AgentMessage, fd: int | None = None) -> bool:
+    def send(self, connection: WorkerConnection, message: AgentMessage, fd: int | None = None) -> bool:
         """Say something, with a descriptor if need be; False if it did not arrive there, and then it is closed."""
         if not connection.open:
             return False
@@ -162,14 +162,16 @@ class ChannelServer:
             else:
                 socket.send_fds(connection.end, [encode(message)], [fd], socket.MSG_NOSIGNAL)
         except BlockingIOError:
-            self.hang_up(connection, "does not read what it is told")
+            self.close_connection(connection, "does not read what it is told")
             return False
         except OSError as error:
-            self.hang_up(connection, "" if isinstance(error, ConnectionError) else f"cannot be told ({error.strerror})")
+            self.close_connection(
+                connection, "" if isinstance(error, ConnectionError) else f"cannot be told ({error.strerror})"
+            )
             return False
         return True
 
-    def hang_up(self, connection: WorkerConnection, why: str = "") -> None:
+    def close_connection(self, connection: WorkerConnection, why: str = "") -> None:
         """Close a connection; `why` goes into a line, after the name of the process."""
         fd = connection.end.fileno()
         if fd < 0:
@@ -190,7 +192,7 @@ class ChannelServer:
         if self._poll.closed:
             return
         for connection in tuple(self._connections.values()):
-            self.hang_up(connection)
+            self.close_connection(connection)
         self._poll.close()
         self._listener.close()
         self._let_go_of_spare()
@@ -235,12 +237,12 @@ class ChannelServer:
                 end.close()
                 self._say(f"pid {pid} is one too many; its channel is closed")
                 return
-            self.hang_up(silent, "has not said who it is")
+            self.close_connection(silent, "has not said who it is")
         connection = WorkerConnection(end, pid, filled_at=self._clock())
         self._connections[end.fileno()] = connection
         self._poll.register(end, select.EPOLLIN)
         if uid not in (os.getuid(), 0):
-            self.hang_up(connection, f"belongs to another user ({uid})")
+            self.close_connection(connection, f"belongs to another user ({uid})")
 
     # --- what is said ---------------------------------------------------------------------------------------------
 
@@ -255,7 +257,7 @@ class ChannelServer:
             except OSError:
                 data = b""
             if not data:
-                self.hang_up(connection)
+                self.close_connection(connection)
                 return
             self._take(connection, data)
 
@@ -264,38 +266,38 @@ class ChannelServer:
         connection.tokens = min(connection.tokens + (now - connection.filled_at) * PACKETS_PER_S, BURST) - 1
         connection.filled_at = now
         if connection.tokens < 0:
-            self.hang_up(connection, f"says more than {PACKETS_PER_S:.0f} things a second")
+            self.close_connection(connection, f"says more than {PACKETS_PER_S:.0f} things a second")
             return
         if len(data) > PACKET_MAX:
-            self.hang_up(connection, f"says more than {PACKET_MAX} bytes at once")
+            self.close_connection(connection, f"says more than {PACKET_MAX} bytes at once")
             return
         try:
             message = said.decode(data)
         except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors.
-            self.hang_up(connection, f"is not understood ({error})")
+            self.close_connection(connection, f"is not understood ({error})")
             return
         if connection.hello is None:
             self._meet(connection, message)
         elif isinstance(message, WorkerHello):
-            self.hang_up(connection, "says twice who it is")
+            self.close_connection(connection, "says twice who it is")
         elif isinstance(message, SegmentRequest):
             self._answer(connection, message)
         else:
-            self._hear(connection, message)
+            self._on_message(connection, message)
 
     def _meet(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         if not isinstance(message, WorkerHello):
-            self.hang_up(connection, "does not say who it is")
+            self.close_connection(connection, "does not say who it is")
             return
         if message.pid != connection.pid:
-            self.hang_up(connection, f"says that it is pid {message.pid}")
+            self.close_connection(connection, f"says that it is pid {message.pid}")
             return
         for other in self.connections:
             assert other.hello is not None
             if (other.hello.generation, other.hello.local_rank) == (message.generation, message.local_rank):
                 self._read(other, int(BURST))  # The program before this one in a shell script may have just ended.
                 if other.open:
-                    self.hang_up(
+                    self.close_connection(
                         connection, f"says that it is {speaker_name(message.rank)}, and so does pid {other.pid}"
                     )
                     return
@@ -304,15 +306,15 @@ class ChannelServer:
         except OSError:
             connection.pidfd = -1  # It has ended, or no descriptor is left: it cannot be asked for its stacks.
         connection.hello = message
-        self._hear(connection, message)
+        self._on_message(connection, message)
 
     def _answer(self, connection: WorkerConnection, wanted: SegmentRequest) -> None:
         try:
             fd, size = self._segments.want(wanted.name, wanted.size)
         except SegmentRefused as refused:
-            self.tell(connection, SegmentDenied(wanted.name, str(refused)))
+            self.send(connection, SegmentDenied(wanted.name, str(refused)))
         else:
-            self.tell(connection, Segment(wanted.name, size), fd)
+            self.send(connection, Segment(wanted.name, size), fd)
 
     def _say(self, text: str) -> None:
         self._lines += 1

@@ -167,7 +167,7 @@ def _mismatch(keys: JobKeys, me: NodeIdentity, others: tuple[VersionDifference, 
     if not apart or me.allow_mismatch:
         return ""
     values = ", ".join(one.words(f"in job {keys.job_id}", "on this node") for one in apart)
-    return f"{values}; {apart[0].mend}, or join all the same with --allow_mismatch"
+    return f"{values}; {apart[0].hint}, or join all the same with --allow_mismatch"
 
 
 def _warnings(others: tuple[VersionDifference, ...]) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ def _warnings(others: tuple[VersionDifference, ...]) -> tuple[str, ...]:
         return ()
     values = ", ".join(one.words("in the job", "on this node") for one in others)
     allowed = " (--allow_mismatch)" if any(one.refused for one in others) else ""
-    return (f"this node joins although {values}{allowed}; {others[0].mend}",)
+    return (f"this node joins although {values}{allowed}; {others[0].hint}",)
 
 
 def _of_other_version(schema: int, *, fresh: bool) -> AdmissionPlan:
@@ -245,7 +245,7 @@ def _roles(roles: PsLayout) -> str:
         "--http_port": roles.http_port or "",
     }
     written = " ".join(f"{name} {text}" for name, text in flags.items() if text)
-    return f"{written} with --np" if roles.apart else written
+    return f"{written} with --np" if roles.separate else written
 
 
 def _words(value: object) -> str:

@@ -87,7 +87,9 @@ def decide(
     ):  # Who cannot be linked is taken without a link in the end.
         until = min(memory.seen_since.values()) + LINK_PATIENCE_S
         decision = replace(decision, until=earliest(decision.until, until))
-    if isinstance(decision, WaitDecision) and (times := [at for at in memory.cooling.values() if now < at]):
+    if isinstance(decision, WaitDecision) and (
+        times := [at for at in memory.quarantine_deadlines.values() if now < at]
+    ):
         decision = replace(decision, until=earliest(decision.until, *times))  # Whose host is a newcomer then.
     return decision, memory
 
@@ -121,7 +123,7 @@ def _decide_ps(q: Situation, roles: PsLayout) -> tuple[Decision, DecisionMemory]
 
 
 def _first(q: Situation) -> tuple[Decision, DecisionMemory]:
-    nodes = q.newcomers()
+    nodes = q.joining_nodes()
     need = q.spec.np.first
     if len(nodes) < need:
         more = host_order.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
@@ -199,37 +201,37 @@ def _planned(q: Situation, generation: Generation, nodes: list[str]) -> Decision
             q, Reason.DRAINED, ChangeReason.DRAIN, draining_text(q, draining), q.staying(generation), planned=True
         )
     high = q.spec.np.high
-    newcomers = q.newcomers()[: max(0, high - len(nodes))]
+    joining_nodes = q.joining_nodes()[: max(0, high - len(nodes))]
     out_of_reach = [node for node in nodes if q.member(node) is None or node in q.memory.astray]
-    if out_of_reach and (newcomers or len(nodes) > high):  # It would work on with workers that have stopped.
-        change = with_verb(newcomers, "join") if newcomers else f"{node_count(high)} wanted"
+    if out_of_reach and (joining_nodes or len(nodes) > high):  # It would work on with workers that have stopped.
+        change = with_verb(joining_nodes, "join") if joining_nodes else f"{node_count(high)} wanted"
         text = f"{change}; waiting for {join_names(out_of_reach)} to reach the store again"
         return WaitDecision(Reason.OUT_OF_REACH, text)
     if len(nodes) > high:
         reason = f"{len(nodes)} nodes run, {high} are wanted"
         return form(q, Reason.SHRUNK, ChangeReason.SHRINK, reason, q.staying(generation), planned=True)
-    if newcomers:
-        until = q.settled_at(newcomers)
-        if len(nodes) + len(newcomers) < high and q.now < until:
+    if joining_nodes:
+        until = q.settled_at(joining_nodes)
+        if len(nodes) + len(joining_nodes) < high and q.now < until:
             return WaitDecision(
-                Reason.GROW_SETTLING, settling_text(len(nodes) + len(newcomers), high, until - q.now), until
+                Reason.GROW_SETTLING, settling_text(len(nodes) + len(joining_nodes), high, until - q.now), until
             )
         grown_at, every_s = q.memory.grown_at, _grow_every_s(q, generation)
         if grown_at is not None and q.now < grown_at + every_s:
             until = grown_at + every_s
-            text = f"{with_verb(newcomers, 'join')} in {until - q.now:.0f} s (--grow_every {every_s:g})"
+            text = f"{with_verb(joining_nodes, 'join')} in {until - q.now:.0f} s (--grow_every {every_s:g})"
             return WaitDecision(Reason.GROW_LATER, text, until)
         return form(
-            q, Reason.GROWN, ChangeReason.GROWTH, with_verb(newcomers, "join"), q.staying(generation), planned=True
+            q, Reason.GROWN, ChangeReason.GROWTH, with_verb(joining_nodes, "join"), q.staying(generation), planned=True
         )
     text = f"training with {node_count(len(nodes))}"
     spares = len(q.ready())
     kept_out = [
         f"{host} is kept out for {duration_in_words(until - q.now)} more"
-        for (host, _), until in q.memory.cooling.items()
+        for (host, _), until in q.memory.quarantine_deadlines.items()
         if q.now < until
     ]
-    kept_out += [f"{host} is kept out until it can be reached" for host in sorted(q.out_of_reach() - q.cooling())]
+    kept_out += [f"{host} is kept out until it can be reached" for host in sorted(q.out_of_reach() - q.quarantined())]
     parts = [text + (f", {spares} spare" if spares else ""), *([quarantine_summary(kept_out)] if kept_out else [])]
     return WaitDecision(Reason.TRAINING, "; ".join(parts))
 

@@ -71,7 +71,7 @@ class _GenerationDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     domain: str = ""
     ports: tuple[int | str, ...] = ()
     masters: tuple[tuple[int, ...], ...] = ()
-    seats: tuple[tuple[int | str, ...], ...] = ()
+    tasks: tuple[tuple[int | str, ...], ...] = msgspec.field(default=(), name="seats")
     since: tuple[Amount, ...] = ()
     leaving: tuple[int, ...] = ()
     before: _EncodedPredecessor | None = None
@@ -90,7 +90,7 @@ def write(generation: Generation) -> bytes:
     members = generation.members
     domain = _domain(members)
     since = tuple(place.since for place in members)
-    seats = tuple(_encoded_tasks(place) for place in members)
+    tasks = tuple(_encoded_tasks(place) for place in members)
     return _ENCODER.encode(
         _GenerationDocument(
             g=generation.g,
@@ -103,7 +103,7 @@ def write(generation: Generation) -> bytes:
             domain=domain,
             ports=tuple(_runs(port for place in members for port in place.ports)),
             masters=tuple((m_id, *place.masters) for m_id, place in enumerate(members) if place.masters),
-            seats=seats if any(seats) else (),
+            tasks=tasks if any(tasks) else (),
             since=since if any(since) else (),
             leaving=tuple(m_id for m_id, place in enumerate(members) if place.leaving),
             before=_before(generation.before, members),
@@ -120,11 +120,11 @@ def read(document: bytes) -> Generation:
     it = _DECODER.decode(document)
     count = len(it.members)
     _limited(it)
-    seats = [_decoded_tasks(written) for written in it.seats] or [()] * count
-    if len(seats) != count:
-        raise ValueError(f"seats has {len(seats)} items for {count} members")
+    tasks = [_decoded_tasks(written) for written in it.tasks] or [()] * count
+    if len(tasks) != count:
+        raise ValueError(f"seats has {len(tasks)} items for {count} members")
     ports = _expanded(it.ports)  # Converted, and so checked, below.
-    sizes = [len(seats[m_id]) or it.slots for m_id in range(count)]
+    sizes = [len(tasks[m_id]) or it.slots for m_id in range(count)]
     if sum(sizes) != len(ports):
         raise ValueError(f"{sum(sizes)} ports are wanted, {len(ports)} are there")
     if it.since and len(it.since) != count:
@@ -137,7 +137,7 @@ def read(document: bytes) -> Generation:
         node, host = _named(name, it.domain)
         since = it.since[m_id] if it.since else 0
         held = ports[at : at + size]
-        places.append((node, host, masters.get(m_id, ()), held, seats[m_id], since, m_id in leaving))
+        places.append((node, host, masters.get(m_id, ()), held, tasks[m_id], since, m_id in leaving))
         at += size
     members = msgspec.convert(places, tuple[GenerationMember, ...])
     return Generation(
@@ -200,11 +200,11 @@ def _encoded_tasks(place: GenerationMember) -> tuple[int | str, ...]:
     """Its seats: a letter wherever the role changes, and indexes."""
     written: list[int | str] = []
     role = None
-    for seat in place.seats:
-        if seat.role is not role:
-            role = seat.role
+    for task in place.tasks:
+        if task.role is not role:
+            role = task.role
             written.append(LETTERS[role])
-        written.append(seat.index)
+        written.append(task.index)
     return tuple(_runs(written))
 
 
@@ -254,7 +254,7 @@ def _expanded(items: Iterable[int | str]) -> tuple[int | str, ...]:
 
 def _limited(it: _GenerationDocument) -> None:
     """Refuse a document that stands for more than `EXPANDED_MAX` ports, seats and nodes."""
-    lists: list[tuple[int | str, ...]] = [it.ports, *it.seats]
+    lists: list[tuple[int | str, ...]] = [it.ports, *it.tasks]
     if it.before is not None:
         lists.append(it.before.nodes)
     total = sum(-item if isinstance(item, int) and item < 0 else 1 for items in lists for item in items)

@@ -83,7 +83,7 @@ class JobKeys:
         return KeyRange(self.outcomes, f"{self.outcomes}{g:010d}/")
 
     @property
-    def bearable(self) -> tuple[str, ...]:
+    def tolerated_prefixes(self) -> tuple[str, ...]:
         """How the keys begin whose documents one node, or nobody, stands on: the job goes on if they are damaged."""
         return (self.members, self.outcomes, self.saved, self.secret, self.halt, self.leaves)
 

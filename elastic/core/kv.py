@@ -171,12 +171,12 @@ class TxnResult(Struct, frozen=True):
     succeeded: bool
     revision: int
     reads: tuple[tuple[KeyValue, ...], ...] = ()
-    instead: bool = False
+    else_result: bool = False
 
     @property
     def done(self) -> bool:
         """Whether one or the other was carried out."""
-        return self.succeeded or self.instead
+        return self.succeeded or self.else_result
 
 
 class KeyChange(Struct, frozen=True):

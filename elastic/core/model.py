@@ -76,7 +76,7 @@ class ChangeReason(StrEnum):
     GROWTH = "growth"
     JOINED = "joined"
     LEFT = "left"
-    KEPT_OUT = "kept out"
+    QUARANTINED = "kept out"
     SHRINK = "shrink"
     STOP = "stop"
 
@@ -134,7 +134,7 @@ class PsLayout(msgspec.Struct, frozen=True, kw_only=True):
     worker_num: TaskCount = 0
     heter_num: TaskCount = 0
     http_port: Amount = 0
-    apart: bool = False
+    separate: bool = msgspec.field(default=False, name="apart")
 
 
 class Np(msgspec.Struct, frozen=True):
@@ -224,7 +224,7 @@ class GenerationMember(msgspec.Struct, frozen=True, array_like=True):
     host: Host
     masters: PortsIfAny
     ports: Ports
-    seats: tuple[Task, ...] = ()
+    tasks: tuple[Task, ...] = ()
     since: Amount = 0
     leaving: bool = False
 
@@ -268,7 +268,7 @@ class Quarantine(msgspec.Struct, frozen=True, array_like=True):
     g: Annotated[int, msgspec.Meta(ge=0, le=9_999_999_999)] = 0
     left_s: Seconds = 0.0
     words: Annotated[str, msgspec.Meta(max_length=200)] = ""
-    apart: bool = False
+    unreachable: bool = False
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):
@@ -282,7 +282,7 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
     charged: Amount = 0
     fruitless: Amount = 0
     step: Step = -1
-    infra: Amount = 0
+    machine_faults: Amount = 0
     hosts: Annotated[tuple[Quarantine, ...], msgspec.Meta(max_length=512)] = ()
 
 
@@ -305,9 +305,9 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     log: str = ""
     tail: tuple[str, ...] = ()
-    consequence: bool = False
-    infra: str = ""
-    hopeless: str = ""
+    secondary: bool = msgspec.field(default=False, name="consequence")
+    machine_fault: str = msgspec.field(default="", name="infra")
+    unrecoverable: str = msgspec.field(default="", name="hopeless")
     startup: str = ""
     role: Role = Role.WORKER
 
@@ -346,7 +346,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 class TaskAssignment(NamedTuple):
     """One seat of a parameter-server job, with the node that has it and where its process listens."""
 
-    seat: Task
+    task: Task
     node: str
     host: str
     port: int
@@ -388,19 +388,19 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def world_size(self) -> int:
         """Workers in all; in a parameter-server job those of both kinds, without the servers."""
-        if any(place.seats for place in self.members):
-            return len(self.seated(Role.WORKER)) + len(self.seated(Role.HETER))
+        if any(place.tasks for place in self.members):
+            return len(self.task_assignments(Role.WORKER)) + len(self.task_assignments(Role.HETER))
         return len(self.members) * self.slots
 
-    def seated(self, role: Role) -> tuple[TaskAssignment, ...]:
+    def task_assignments(self, role: Role) -> tuple[TaskAssignment, ...]:
         """Who has the seats of a role, by index."""
         found = [
-            TaskAssignment(seat, place.node, place.host, port)
+            TaskAssignment(task, place.node, place.host, port)
             for place in self.members
-            for seat, port in zip(place.seats, place.ports, strict=False)
-            if seat.role is role
+            for task, port in zip(place.tasks, place.ports, strict=False)
+            if task.role is role
         ]
-        return tuple(sorted(found, key=lambda one: one.seat.index))
+        return tuple(sorted(found, key=lambda one: one.task.index))
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -509,4 +509,4 @@ def contradiction(document: object) -> str:
 
 
 def _ports(place: GenerationMember, slots: int) -> int:
-    return len(place.seats) or slots
+    return len(place.tasks) or slots

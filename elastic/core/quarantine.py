@@ -73,9 +73,9 @@ def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
     """The hosts with workers that failed by themselves, and how the first of them ended."""
     found: dict[str, str] = {}
     for outcome in outcomes:
-        own = [worker for worker in outcome.exits if not worker.consequence and worker.code not in (0, RESTART_ASKED)]
+        own = [worker for worker in outcome.exits if not worker.secondary and worker.code not in (0, RESTART_ASKED)]
         if own and 0 < len(outcome.host) <= HOST_MAX:
-            found.setdefault(outcome.host, (own[0].infra or own[0].words)[:WORDS_MAX])
+            found.setdefault(outcome.host, (own[0].machine_fault or own[0].words)[:WORDS_MAX])
     return found
 
 
@@ -86,7 +86,7 @@ def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome], *, pays: b
     for host, words in failed.items():
         before = known.pop(host, Quarantine(host))  # The newest come last.
         charged = before.charged + (1 if pays and host == min(failed) else 0)
-        known[host] = replace(before, failures=before.failures + 1, charged=charged, words=words, apart=False)
+        known[host] = replace(before, failures=before.failures + 1, charged=charged, words=words, unreachable=False)
     in_row = [entry for entry in known.values() if entry.failures]
     world = {outcome.host for outcome in outcomes}.union(entry.host for entry in in_row)
     if len(in_row) > min(max(len(world) // BLAMED_ONE_OF, 1), HOSTS_MAX - 1):
@@ -124,7 +124,7 @@ def with_unreachable(budget: Budget, out: Mapping[str, str]) -> Budget:
     """The budget with these hosts, that others do not reach, each with the words that say who."""
     known = {one.host: one for one in budget.hosts}
     new = [
-        replace(known.pop(host, Quarantine(host)), words=text[:WORDS_MAX], apart=True)
+        replace(known.pop(host, Quarantine(host)), words=text[:WORDS_MAX], unreachable=True)
         for host, text in list(out.items())[:UNREACHABLE_MAX]
     ]
     return replace(budget, hosts=newest([*known.values(), *new]))
@@ -145,16 +145,16 @@ def budget_of(view: StoreView) -> Budget:
     return generation.budget
 
 
-def quarantine_deadlines(view: StoreView, cooling: QuarantineDeadlines, now: float) -> QuarantineDeadlines:
+def quarantine_deadlines(view: StoreView, deadlines: QuarantineDeadlines, now: float) -> QuarantineDeadlines:
     """Until when hosts are kept out, counted from the moment at which this reader first saw it."""
     hosts = budget_of(view).hosts
-    if not hosts and not cooling:
-        return cooling
-    return {(one.host, one.g): cooling.get((one.host, one.g), now + one.left_s) for one in hosts if one.left_s > 0}
+    if not hosts and not deadlines:
+        return deadlines
+    return {(one.host, one.g): deadlines.get((one.host, one.g), now + one.left_s) for one in hosts if one.left_s > 0}
 
 
 def count_down(
-    budget: Budget, cooling: QuarantineDeadlines, now: float, inside: Collection[str] = (), restarts_max: int = 0
+    budget: Budget, deadlines: QuarantineDeadlines, now: float, inside: Collection[str] = (), restarts_max: int = 0
 ) -> Budget:
     """The budget with what is left of each cooldown by now; a host with a member inside is not kept out any more.
 
@@ -166,7 +166,7 @@ def count_down(
     hosts, owed = [], 0
     for entry in budget.hosts:
         left_s = (
-            round(max(cooling.get((entry.host, entry.g), now + entry.left_s) - now, 0.0), 3)
+            round(max(deadlines.get((entry.host, entry.g), now + entry.left_s) - now, 0.0), 3)
             if entry.left_s > 0
             else 0.0
         )
@@ -180,7 +180,7 @@ def count_down(
 
 def words(one: Quarantine) -> str:
     """Why a host is kept out: "its workers failed 2 times in a row (address in use)"."""
-    if one.apart:
+    if one.unreachable:
         return one.words
     if one.failures > 1:
         return f"its workers failed {one.failures} times in a row ({one.words})"
@@ -204,7 +204,7 @@ def taken_for_linked(view: StoreView) -> frozenset[str]:
 
     That is everybody, but who was left out because others did not reach it, and is not back.
     """
-    apart = {one.host for one in budget_of(view).hosts if one.apart}
+    apart = {one.host for one in budget_of(view).hosts if one.unreachable}
     inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
     return frozenset(node for node, stored in view.members.items() if node in inside or stored.value.host not in apart)
 
@@ -221,5 +221,5 @@ def newest(hosts: Iterable[Quarantine]) -> tuple[Quarantine, ...]:
     One that was forgotten would be a newcomer at once.
     """
     found = tuple(hosts)
-    weighed = sorted((one for one in found if not one.apart), key=lambda one: (one.failures > 0, one.times > 0))
-    return (*weighed[-HOSTS_MAX:], *[one for one in found if one.apart][-UNREACHABLE_MAX:])
+    weighed = sorted((one for one in found if not one.unreachable), key=lambda one: (one.failures > 0, one.times > 0))
+    return (*weighed[-HOSTS_MAX:], *[one for one in found if one.unreachable][-UNREACHABLE_MAX:])

@@ -69,7 +69,7 @@ class Judgement:
     note: str = ""
     fatal: str = ""
     suspects: tuple[str, ...] = ()
-    without: Budget = field(default_factory=Budget)
+    budget_if_excluded: Budget = field(default_factory=Budget)
 
 
 def judge(
@@ -87,14 +87,14 @@ def judge(
     `HEALTHY_S` under the eyes of this proposer.
     """
     ends = [stored.value for stored in outcomes.values()]
-    waited = any(worker.infra == SPLIT for end in ends for worker in end.exits)  # And did nothing in that time.
+    waited = any(worker.machine_fault == SPLIT for end in ends for worker in end.exits)  # And did nothing in that time.
     step = max((end.step for end in ends), default=-1)
     ran_s = max((end.ran_s for end in ends), default=0.0)
     progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)
     charged = 0 if healthy else budget.charged
-    fruitless, infra = (0, 0) if progress else (budget.fruitless, budget.infra)
+    fruitless, machine_faults = (0, 0) if progress else (budget.fruitless, budget.machine_faults)
     hosts = after_progress(budget.hosts, ends) if progress else budget.hosts
-    uncharged = Budget(charged, fruitless, max(step, budget.step), infra, hosts)
+    uncharged = Budget(charged, fruitless, max(step, budget.step), machine_faults, hosts)
 
     if judged := quarantined_by(budget, before.g):  # And a host was left out then.
         return _judged_before(judged, budget, root_cause_of(before, outcomes, spec), spec)
@@ -106,27 +106,27 @@ def judge(
     if not failures:
         return Judgement(uncharged)
     cause = root_cause_of(before, outcomes, spec)
-    own = [worker for outcome in failures for worker in outcome.exits if not worker.consequence]
+    own = [worker for outcome in failures for worker in outcome.exits if not worker.secondary]
 
     fatal = next((worker for worker in own if worker.code in spec.fatal_exit_codes), None)
     if fatal is not None:
         return Judgement(
             uncharged, cause=cause, fatal=f"{fatal.words} of rank {fatal.rank} is one of --fatal_exit_codes"
         )
-    hopeless = next((worker for worker in own if worker.hopeless), None)
-    if hopeless is not None:
-        return Judgement(uncharged, cause=cause, fatal=f"no restart would mend this: {hopeless.hopeless}")
+    unrecoverable = next((worker for worker in own if worker.unrecoverable), None)
+    if unrecoverable is not None:
+        return Judgement(uncharged, cause=cause, fatal=f"no restart would mend this: {unrecoverable.unrecoverable}")
     if cause is not None and ran_s < PROGRESS_RUN_S and own and all(worker.startup for worker in own):
         return Judgement(uncharged, cause=cause, fatal=f"the script cannot start: {cause.first.startup} ({RETRY})")
     if spec.mode is JobMode.COLLECTIVE and not lost and (nowhere := _startable_nowhere(ends)):
         return Judgement(uncharged, cause=cause, fatal=f"no restart would mend this: {nowhere}")
     split = nodes_to_exclude(before.nodes, {node: stored.value.unreached for node, stored in outcomes.items()}, lost)
-    if split and all(worker.infra == SPLIT for worker in own):
+    if split and all(worker.machine_fault == SPLIT for worker in own):
         return _split(uncharged, split, outcomes, cause, before.g, spec)
     if lost:
         return Judgement(
             uncharged,
-            cause=cause if cause and not cause.first.consequence else None,
+            cause=cause if cause and not cause.first.secondary else None,
             note=f"not charged: {_names(lost)} was lost",
         )
     forced = frozenset(node for node, stored in outcomes.items() if stored.value.forced)
@@ -157,7 +157,7 @@ def _split(
         out.setdefault(outcomes[node].value.host, not_reached_by(hosts))
     suspects = tuple(sorted(list(out)[:UNREACHABLE_MAX]))
     without = quarantine(with_unreachable(uncharged, out), suspects, g, spec.host_cooldown_s)
-    return Judgement(uncharged, cause=cause, note=note, suspects=suspects, without=without)
+    return Judgement(uncharged, cause=cause, note=note, suspects=suspects, budget_if_excluded=without)
 
 
 def _charged(
@@ -171,21 +171,21 @@ def _charged(
     progress: bool,
 ) -> Judgement:
     """What a failure costs that nothing excuses, and which hosts had better be left out."""
-    free = bool(own) and all(worker.infra for worker in own) and uncharged.infra < INFRA_MAX
+    free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < INFRA_MAX
     per_host = spec.mode is JobMode.COLLECTIVE and spec.host_cooldown_s > 0
     blamed = blame(uncharged.hosts, ends, pays=not free) if per_host else Blame(())
     fruitless = uncharged.fruitless if free else 0 if progress else uncharged.fruitless + 1
     charged = uncharged.charged + blamed.owed + (0 if free else 1)
-    infra = uncharged.infra + 1 if free else uncharged.infra
-    spent = Budget(charged, fruitless, uncharged.step, infra, blamed.hosts)
+    machine_faults = uncharged.machine_faults + 1 if free else uncharged.machine_faults
+    spent = Budget(charged, fruitless, uncharged.step, machine_faults, blamed.hosts)
     suspects = () if progress or fruitless >= CRASH_LOOP_MAX else blamed.suspects
-    row = Budget(charged, fruitless, uncharged.step, uncharged.infra, blamed.hosts)
+    row = Budget(charged, fruitless, uncharged.step, uncharged.machine_faults, blamed.hosts)
     without = quarantine(row, suspects, g, spec.host_cooldown_s)
-    judgement = Judgement(spent, cause=cause, suspects=suspects, without=without)
+    judgement = Judgement(spent, cause=cause, suspects=suspects, budget_if_excluded=without)
     if charged > spec.restarts_max:  # Also if this one is free: those that are owed after all are not.
         return replace(judgement, budget=uncharged, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
     if free:
-        return replace(judgement, note=f"not charged: {own[0].infra}, {infra} of {INFRA_MAX}")
+        return replace(judgement, note=f"not charged: {own[0].machine_fault}, {machine_faults} of {INFRA_MAX}")
     if fruitless >= CRASH_LOOP_MAX:
         return replace(judgement, fatal=f"crash loop: {fruitless} failures in a row without progress")
     pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0
@@ -204,7 +204,9 @@ def _judged_before(out: Sequence[Quarantine], budget: Budget, cause: Cause | Non
 
 def _startable_nowhere(ends: Sequence[Outcome]) -> str:
     """Why no host could start the program, "" if one could."""
-    found = [next((one.infra for one in end.exits if one.infra.startswith(CANNOT_START)), "") for end in ends]
+    found = [
+        next((one.machine_fault for one in end.exits if one.machine_fault.startswith(CANNOT_START)), "") for end in ends
+    ]
     return found[0] if all(found) else ""
 
 
@@ -263,7 +265,7 @@ OWN, RAISED, ECHO = range(3)
 def _weighed(outcome: Outcome, why: ChangeReason) -> list[tuple[int, WorkerExit]]:
     exits = outcome.exits if outcome.ended is OutcomeKind.FAILED else ()
     also = outcome.also if why is ChangeReason.FAILURE else ()
-    return [(ECHO if worker.consequence else OWN, worker) for worker in exits] + [(RAISED, worker) for worker in also]
+    return [(ECHO if worker.secondary else OWN, worker) for worker in exits] + [(RAISED, worker) for worker in also]
 
 
 def _names(nodes: frozenset[str]) -> str:

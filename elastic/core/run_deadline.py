@@ -47,7 +47,7 @@ class RunDeadline(Struct, frozen=True):
         """Somebody whose word counts has granted until `until`."""
         return replace(self, vouched_until=max(until, self.vouched_until))
 
-    def void(self) -> RunDeadline:
+    def clear_grants(self) -> RunDeadline:
         """Nothing that was granted for the last world counts for the next."""
         return replace(self, vouched_until=NEVER)
 

@@ -61,7 +61,7 @@ def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
     torchrun nobody knows which it was; there a log is not a path, but words that say where to look.
     """
     failed = list(exits)
-    own = [worker for worker in failed if not worker.consequence]
+    own = [worker for worker in failed if not worker.secondary]
     elsewhere = next((worker.log for worker in own or failed if worker.log and "/" not in worker.log), "")
     what = "failed" if own else "failed or lost a peer" if elsewhere else "lost a peer"
     named: dict[Role, list[int]] = {}

@@ -32,7 +32,7 @@ class VersionDifference:
     refused: bool
 
     @property
-    def mend(self) -> str:
+    def hint(self) -> str:
         """What to do about it."""
         return HINTS.get(self.name, f"install the same {self.name} on every node")
 

@@ -142,7 +142,7 @@ class ViewReader:
             follows=follows,
             damaged=tuple(damaged),
             damaged_at={key: decoded[key][0].mod_revision for key in damaged},
-            unreadable=tuple(key for key in damaged if not key.startswith(keys.bearable)),
+            unreadable=tuple(key for key in damaged if not key.startswith(keys.tolerated_prefixes)),
             schema=schema,
         )
 

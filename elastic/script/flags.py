@@ -77,8 +77,8 @@ def addresses(nodes: Any) -> tuple[str, ...]:
 
 def _address(where: str, node: Any) -> str:
     if not isinstance(node, Mapping):
-        mend = f'{{"addr": "{node}"}}' if isinstance(node, str) else '{"addr": "192.168.1.12"}'
-        raise ConfigError(f"{where} is {_shown(node)}, not a dict; write {mend}")
+        hint = f'{{"addr": "{node}"}}' if isinstance(node, str) else '{"addr": "192.168.1.12"}'
+        raise ConfigError(f"{where} is {_shown(node)}, not a dict; write {hint}")
     if ADDR not in node:
         raise ConfigError(f'{where} has no "addr": {_shown(node)}; write {{"addr": "192.168.1.12"}}')
     others = [key for key in node if key != ADDR]

@@ -104,7 +104,7 @@ def program(main: ModuleType, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def reporting_config_errors(*, hopeless: bool = True) -> Iterator[None]:
+def reporting_config_errors(*, unrecoverable: bool = True) -> Iterator[None]:
     """Say a `ConfigError` on stderr, in one line, and let it end the script without a stack trace.
 
     `hopeless` tells the agent that each start ends like this, so that the job fails without another one. It is not
@@ -115,14 +115,14 @@ def reporting_config_errors(*, hopeless: bool = True) -> Iterator[None]:
     except ScriptMistake:
         raise  # It was said.
     except ConfigError as error:
-        raise ScriptMistake(report_error(error, code=ScriptMistake.exit_code, hopeless=hopeless)) from error
+        raise ScriptMistake(report_error(error, code=ScriptMistake.exit_code, unrecoverable=unrecoverable)) from error
 
 
-def report_error(error: Exception, *, code: int, hopeless: bool) -> str:
+def report_error(error: Exception, *, code: int, unrecoverable: bool) -> str:
     """Say an error on stderr, in one line, which is returned. `hopeless`: also to the agent, with the exit `code`."""
     text = " ".join(str(error).split())
     sys.stderr.write(f"elastic: error: {text}\n")
     sys.stderr.flush()
-    if hopeless and (end := client.channel_client(os.environ)) is not None:
+    if unrecoverable and (end := client.channel_client(os.environ)) is not None:
         end.send(messages.Unrecoverable(messages.truncate_text(text), code))
     return text

@@ -128,7 +128,7 @@ class MemoryStore:
         try:
             core.history(spans, next_revision)  # raises Compacted before the watch stands
             if more is not None:
-                await more.offer(reader.take_on)
+                await more.offer_extension(reader.take_on)
             yield WatchBatch(next_revision - 1, ())
             while not reader.lost:
                 reader.clear()

@@ -33,7 +33,7 @@ class WatchExtension:
         self._take: Callable[[Sequence[KeyRange], int], Awaitable[None]] | None = None
         self._waiting: list[tuple[Sequence[KeyRange], int]] = []
 
-    async def offer(self, take: Callable[[Sequence[KeyRange], int], Awaitable[None]]) -> None:
+    async def offer_extension(self, take: Callable[[Sequence[KeyRange], int], Awaitable[None]]) -> None:
         """Be the watch that takes them, as soon as it stands; it gets at once what was added before."""
         while self._waiting:
             await take(*self._waiting.pop(0))

@@ -80,7 +80,7 @@ class ForkServer:
         """Signal a replica, or all of its session. One that has ended is no error."""
         self._send(fork_protocol.SignalReplica(number, signal, session))
 
-    def give_back(self) -> None:
+    def return_to_pool(self) -> None:
         """Keep it for the next run; only when no replica runs."""
         self._send(fork_protocol.RunOver())
         _idle.append(self)

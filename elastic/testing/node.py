@@ -32,7 +32,7 @@ class ReplicaNode:
         self._segments = Segments()
         self._server = ChannelServer(
             folder / f"{self.name}.sock",
-            self._hear,
+            self._on_message,
             segments=self._segments,
             detail=lambda text: detail(f"{self.name}: {text}"),
         )
@@ -44,10 +44,10 @@ class ReplicaNode:
         """ELASTIC_CHANNEL of its workers."""
         return self._server.path
 
-    def tell(self, generation: int, rank: int, message: messages.AgentMessage) -> bool:
+    def send(self, generation: int, rank: int, message: messages.AgentMessage) -> bool:
         """Say something to a worker; False if it has never connected or has hung up."""
         return any(
-            self._server.tell(connection, message)
+            self._server.send(connection, message)
             for connection in self._server.connections
             if connection.hello is not None
             and (connection.hello.generation, connection.hello.rank) == (generation, rank)
@@ -65,6 +65,6 @@ class ReplicaNode:
         self._server.close()
         self._segments.drop_all()
 
-    def _hear(self, connection: WorkerConnection, message: messages.WorkerMessage) -> None:
+    def _on_message(self, connection: WorkerConnection, message: messages.WorkerMessage) -> None:
         if connection.hello is not None:
             self._heard(connection.hello, message)

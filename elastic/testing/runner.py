@@ -96,7 +96,7 @@ def _keep(stack: contextlib.ExitStack, one: _TestRun, server: fork_client.ForkSe
     """Keep the server for the next run, instead of ending it."""
     stack.pop_all()
     one.close()
-    server.give_back()
+    server.return_to_pool()
 
 
 class _TestRun:

@@ -134,13 +134,13 @@ def memberships(worlds: Sequence[World]) -> tuple[tuple[int, ...], ...]:
     Who stays keeps the order, newcomers are appended: so rank 0 is a survivor whenever there is one.
     """
     members = tuple(range(worlds[0].nodes))
-    rosters, born = [members], worlds[0].nodes
+    cluster_specs, born = [members], worlds[0].nodes
     for index, after in enumerate(worlds[1:]):
         until = worlds[index].until
         gone = until.leave if isinstance(until, Planned) else lost(worlds, index)
         stay = tuple(number for place, number in enumerate(members) if place not in gone)[: after.nodes]
-        newcomers = tuple(range(born, born + after.nodes - len(stay)))
-        born += len(newcomers)
-        members = stay + newcomers
-        rosters.append(members)
-    return tuple(rosters)
+        joining_nodes = tuple(range(born, born + after.nodes - len(stay)))
+        born += len(joining_nodes)
+        members = stay + joining_nodes
+        cluster_specs.append(members)
+    return tuple(cluster_specs)

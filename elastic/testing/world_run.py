@@ -217,7 +217,7 @@ class WorldRun:
         for actor in self.running:
             node = self.nodes[self.members[actor.place.m_id]]
             stop = messages.PlannedStopRequest("the schedule of the test changes the world")
-            if not actor.listens or not node.tell(actor.place.generation, actor.place.rank, stop):
+            if not actor.listens or not node.send(actor.place.generation, actor.place.rank, stop):
                 actor.signalled = True
                 self.server.signal(actor.place.number, signal.SIGTERM, session=True)
         self.kill_at_s = time.monotonic() + PLANNED_GRACE_S

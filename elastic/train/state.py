@@ -140,8 +140,10 @@ class State:
             try:
                 restored = keeper.restore(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
             except CheckpointError as error:
-                hopeless = isinstance(error, RestoreUnrecoverable)
-                raise RestoreRefused(report_error(error, code=RestoreRefused.exit_code, hopeless=hopeless)) from error
+                unrecoverable = isinstance(error, RestoreUnrecoverable)
+                raise RestoreRefused(
+                    report_error(error, code=RestoreRefused.exit_code, unrecoverable=unrecoverable)
+                ) from error
         self._keeper = keeper
         if self._end is not None:
             self._end.send(RestoreDone(self._data.step if restored else -1, clock()))

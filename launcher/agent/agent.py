@@ -72,8 +72,8 @@ class Agent:
 
     async def run(self, connecting: StoreConnector) -> int:
         """Join, take part, leave; the exit code."""
-        self._say_cards()
-        watch = SpotWatch(self._config.spot, os.environ, self._narrator, self._events.put_nowait, self._joins)
+        self._log_gpus()
+        watch = SpotWatch(self._config.spot, os.environ, self._narrator, self._events.put_nowait, self._is_joining)
         self._spot = asyncio.create_task(watch.run(), name="spot")  # From the start on, beside everything.
         await self._workers.start()
         raise_own()
@@ -83,10 +83,10 @@ class Agent:
         with frozen_imports.frozen_imports():  # Only now: the nursery stands, and grpc brings threads.
             import elastic.store.etcd  # noqa: F401
 
-        store = self._store = self._config.way.open()
+        store = self._store = self._config.store_access.open()
         connecting.last_error = lambda: store.last_error
         await connecting.until(self._ask, store)
-        await connecting.unless_ended(watch.free())
+        await connecting.unless_ended(watch.wait_clear())
         with registration.hold_ports(self._config, self._host, self._listening) as held:
             self._hello = await PeerListener.listen(self._listening, self._config.job_id, self._node, held.link)
             core = AgentCore(registration.initial_state(self._config, self._node, self._host, held, boottime()))
@@ -134,11 +134,11 @@ class Agent:
             raise StoreUnavailable(served_etcd.why_waiting(self._config.served_by, self._config.job_id))
         return ""
 
-    def _say_cards(self) -> None:
-        cards = self._config.cards[: self._config.slots]
-        if cards and (self._config.shown_cards or "CUDA_VISIBLE_DEVICES" in os.environ):
-            self._narrator.say(f"cards of this node, in the order of the local ranks: {', '.join(cards)}")
+    def _log_gpus(self) -> None:
+        gpus = self._config.gpu_ids[: self._config.slots]
+        if gpus and (self._config.shown_gpus or "CUDA_VISIBLE_DEVICES" in os.environ):
+            self._narrator.info(f"cards of this node, in the order of the local ranks: {', '.join(gpus)}")
 
-    def _joins(self) -> bool:
+    def _is_joining(self) -> bool:
         """Whether this node has not joined yet."""
         return self._loop is None or not self._loop.joined

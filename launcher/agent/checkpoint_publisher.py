@@ -81,7 +81,7 @@ class CheckpointPublisher:
                 try:
                     await self._write(word)
                 except StoreError as error:
-                    self._narrator.detail(f"the checkpoint of step {word.saved.step} is not in the store: {error}")
+                    self._narrator.debug(f"the checkpoint of step {word.saved.step} is not in the store: {error}")
             if self._word is None:
                 self._idle.set()
             with suppress(TimeoutError):
@@ -108,7 +108,7 @@ class CheckpointPublisher:
                 return
             same = Compare.modified(key, entries[0].mod_revision if entries else 0)
             if (await self._store.txn((same_job, same), (Put(key, encode(word.saved)),))).succeeded:
-                self._narrator.detail(f"the checkpoint of step {word.saved.step} is the job's newest")
+                self._narrator.debug(f"the checkpoint of step {word.saved.step} is the job's newest")
                 return
 
     def _read(self, value: bytes) -> SavedCheckpoint | None:

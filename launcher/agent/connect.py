@@ -89,16 +89,16 @@ class StoreConnector:
 
     def _wait_or_raise(self, error: StoreError) -> None:
         config, now = self._config, boottime()
-        servers, mend = ", ".join(config.servers), "is it running, and is --elastic_server right?"
+        servers, hint = ", ".join(config.servers), "is it running, and is --elastic_server right?"
         if config.served_by:
-            servers, mend = f"{servers}, which {config.served_by} serves", host_list.unreachable_hint(config.served_by)
+            servers, hint = f"{servers}, which {config.served_by} serves", host_list.unreachable_hint(config.served_by)
         if now >= self._ends_at:
             raise StoreUnavailable(
-                f"no etcd within {config.connect_timeout_s:g} s at {servers} ({error}); {mend} --connect_timeout waits "
+                f"no etcd within {config.connect_timeout_s:g} s at {servers} ({error}); {hint} --connect_timeout waits "
                 "longer"
             ) from error
         if now >= self._said_at + CONNECT_LINE_EVERY_S:
             self._said_at = now
-            self.narrator.say(
+            self.narrator.info(
                 f"waiting for etcd at {servers} ({error}); giving up in {max(self._ends_at - now, 0):.0f} s"
             )

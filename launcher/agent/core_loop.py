@@ -100,7 +100,7 @@ class CoreLoop:
         self._linking = LinkAdapter(hello, config.job_id, core.facts, events.put_nowait, narrator)
         self._say_versions()
         self._waiting = WaitReporter(core, store, keys, narrator, boottime)
-        self._window = InspectServer(self._snapshot, workers.last_logs, workers.stacks, narrator.warn)
+        self._window = InspectServer(self._snapshot, workers.last_logs, workers.stacks, narrator.warning)
         self._linking.show(self._window.take)
         self._failures = FailureReporter(core, store, keys, narrator, self._tell_early, self._told_cause)
         self._history = HistoryWriter(store, keys, node, narrator)
@@ -123,7 +123,7 @@ class CoreLoop:
             log,
             self._history,
             boottime,
-            seats=config.run_mode != "collective",
+            tasks=config.run_mode != "collective",
             begin=lambda coroutine: self._group.create_task(coroutine),
         )
         workers.watch = self._timeline.worker
@@ -189,7 +189,7 @@ class CoreLoop:
 
     def _say_versions(self) -> None:
         versions = self._core.facts.me.member.versions
-        self._narrator.detail(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
+        self._narrator.debug(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
 
     async def _live(self) -> None:
         """Read events until the core ends the agent."""
@@ -219,7 +219,7 @@ class CoreLoop:
             if self._monitor is not None:
                 self._monitor.observe(self._core.facts, event, next_actions, self._events.arrived_at)
             for row in self._core.taken:
-                self._narrator.detail(row)
+                self._narrator.debug(row)
             for action in next_actions:
                 self._perform(action)
             self._waiting.after_event()
@@ -232,11 +232,11 @@ class CoreLoop:
                 )
                 raise _AgentFinished
             self._plan_wake()
-            self._proofs.look(self._core.facts)
+            self._proofs.check(self._core.facts)
 
     async def _hear_signal(self) -> None:
         number = await asyncio.shield(self._signals.first)
-        self._narrator.say(f"{number.name}: leaving in order; once more ends at once")
+        self._narrator.info(f"{number.name}: leaving in order; once more ends at once")
         self._events.put_nowait(ae.DrainRequested(128 + number, number.name))
 
     async def _hear_spot(self) -> None:
@@ -284,7 +284,7 @@ class CoreLoop:
                 self._workers.run_until(action.t)
             case actions.LogLine():
                 narrator = self._narrator
-                (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
+                (narrator.warning if action.warn else narrator.debug if action.detail else narrator.info)(action.text)
             case actions.ReportFailure():
                 self._report_failure(action.cause, action.note)
             case actions.ReportVerdict():
@@ -311,13 +311,13 @@ class CoreLoop:
 
     def _report_failure(self, cause: Cause, note: str) -> None:
         self._failures.judged(cause)
-        self._narrator.say(f"{note}; the job goes on" if note else "the job goes on")
+        self._narrator.info(f"{note}; the job goes on" if note else "the job goes on")
 
     def _tell_early(self, g: int) -> None:
         self._group.create_task(self._failures.tell_early(g))
 
     def _told_cause(self, cause: Cause) -> None:
-        self._workers.name_first_cause(cause)
+        self._workers.annotate_logs_with_cause(cause)
         self._event_log.failure(cause)
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
@@ -325,11 +325,11 @@ class CoreLoop:
             self._narrator.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
             return
         if verdict.status is FinalStatus.COMPLETED:
-            self._narrator.say(f"the job has completed: {verdict.reason}")
+            self._narrator.info(f"the job has completed: {verdict.reason}")
             return
         if verdict.status is FinalStatus.STOPPED:
-            self._narrator.warn(f"the job was stopped: {verdict.reason}")
+            self._narrator.warning(f"the job was stopped: {verdict.reason}")
             return
         if verdict.cause is not None:
             self._failures.judged(verdict.cause)
-        self._narrator.warn(f"the job has failed: {verdict.reason}")
+        self._narrator.warning(f"the job has failed: {verdict.reason}")

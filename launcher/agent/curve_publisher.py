@@ -94,7 +94,7 @@ class CurvePublisher:
                 await self._write()
             except StoreError as error:
                 self._revision = None
-                self._narrator.detail(f"the course of training is not in the store: {error}")
+                self._narrator.debug(f"the course of training is not in the store: {error}")
             if not self._reported.is_set():
                 self._idle.set()
             await self._pause(self._hurry, WRITE_EVERY_S)

@@ -30,7 +30,7 @@ class DeathProver:
         self._at = 0.0
         self._pause_s = FIRST_S
 
-    def look(self, facts: AgentState) -> None:
+    def check(self, facts: AgentState) -> None:
         """After an event, where this node proposes: see whether nodes that are missing are proven dead."""
         generation = facts.generation
         if facts.decision is None or generation is None or boottime() < self._at:
@@ -47,7 +47,7 @@ class DeathProver:
         for node in nodes:
             vanished = node not in facts.view.members and node not in facts.memory.dead
             if vanished and self._is_proven_dead(node):
-                self._narrator.say(f"{node} was on this machine, and nothing is left of it")
+                self._narrator.info(f"{node} was on this machine, and nothing is left of it")
                 self._put(NodeProvenDead(node))
 
     def _is_proven_dead(self, node: str) -> bool:

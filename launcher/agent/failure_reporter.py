@@ -84,9 +84,9 @@ class FailureReporter:
         cause = root_cause_of(before, outcomes, spec)
         if cause is None:
             return
-        if facts.seats and facts.generation is not None:
+        if facts.tasks and facts.generation is not None:
             cause = msgspec.structs.replace(cause, world_size=facts.generation.world_size)
-        if not cause.first.consequence:
+        if not cause.first.secondary:
             self._early = cause
             self._tell(cause)
             return
@@ -94,7 +94,7 @@ class FailureReporter:
             return  # A loss or a planned change: what stopped the workers is known.
         over = {node for node, stored in outcomes.items() if stored.value.over}
         missing = [node for node in before.nodes if node not in over]
-        self._narrator.say(
+        self._narrator.info(
             f"{failed_processes_text([cause.first], cause.host)}; the first cause is not known yet"
             + (f", waiting for {', '.join(missing)}" if missing else "")
         )
@@ -126,7 +126,7 @@ class FailureReporter:
                 listing = await self._store.list(KeyRange.prefix(self._keys.outcome(g, "")))
         except (StoreError, TimeoutError) as error:
             why = str(error) or f"etcd did not answer within {LISTING_S:g} s"
-            self._narrator.detail(f"the outcomes of generation {g} cannot be read now: {why}")
+            self._narrator.debug(f"the outcomes of generation {g} cannot be read now: {why}")
         else:
             revision = listing.revision
             entries = {entry.key: entry for entry in listing.entries}

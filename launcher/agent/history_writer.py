@@ -57,7 +57,7 @@ class HistoryWriter:
                 present = sorted(entry.key for entry in listing.entries)
                 await self._store.txn((), history.remember(self._keys, event, present))
             except StoreError as error:
-                self._narrator.detail(f"the event of generation {event.g} ({event.what}) is not kept: {error}")
+                self._narrator.debug(f"the event of generation {event.g} ({event.what}) is not kept: {error}")
             finally:
                 self._events.task_done()
 
@@ -68,7 +68,7 @@ class HistoryWriter:
             try:
                 events = await read_history(self._store, self._keys)
             except StoreError as error:
-                self._narrator.detail(f"the history cannot be read: {error}")
+                self._narrator.debug(f"the history cannot be read: {error}")
                 continue
             if (noted := history.beginning(events, recovery, self._node)) is not None:
                 return noted

@@ -35,7 +35,7 @@ class RecoveryReporter:
         store: HistoryWriter,
         clock: Callable[[], float],
         *,
-        seats: bool,
+        tasks: bool,
         begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME). `seats`: of a parameter-server job.
@@ -43,7 +43,7 @@ class RecoveryReporter:
         `begin` begins a task that ends with the agent.
         """
         self._begin = begin
-        self._timeline = (PsRecoveryRecorder if seats else RecoveryRecorder)(node, started_at() or clock())
+        self._timeline = (PsRecoveryRecorder if tasks else RecoveryRecorder)(node, started_at() or clock())
         self._node = node
         self._talk = talk
         self._narrator = narrator
@@ -151,4 +151,4 @@ class RecoveryReporter:
     def _say(self, found: Recovery) -> None:
         self._log.write("start" if found.start else "recovery", found.g, found.fields)
         self._store.note(events.of_recovery(found, self._node, time.time(), self._clock()))
-        (self._narrator.detail if found.start else self._narrator.say)(found.line)
+        (self._narrator.debug if found.start else self._narrator.info)(found.line)

@@ -61,7 +61,7 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
             lines.node = node
         narrator = connecting.narrator = AgentLog(node, console, level=level, lines=lines)
         narrator.keep(disk.appending(file_names.LAUNCHER_LOG))
-        disk.open(lambda text, quietly: (narrator.detail if quietly else narrator.warn)(text))
+        disk.open(lambda text, quietly: (narrator.debug if quietly else narrator.warning)(text))
         try:
             log_startup_notes(narrator, config, host, os.environ, (disk.warning,))
             agent = Agent(config, node, host, narrator, consoles, signals, disk, lines)
@@ -73,15 +73,15 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
                 if live is not None:
                     live.close()
         except (ElasticError, JoinInterrupted) as error:
-            narrator.note(str(error))  # Why it ends is in its log, too.
+            narrator.file_only(str(error))  # Why it ends is in its log, too.
             raise
         finally:
             narrator.close()
             limit_s = HURRY_LIMIT_S if signals.second.is_set() else CLOSE_LIMIT_S
             if lost := await disk.close(limit_s):
-                narrator.warn(lost)
+                narrator.warning(lost)
     except JoinInterrupted as interrupted:
-        connecting.narrator.say(str(interrupted))
+        connecting.narrator.info(str(interrupted))
         return interrupted.exit_code
     finally:
         for console in consoles:

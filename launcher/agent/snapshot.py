@@ -28,7 +28,7 @@ def snapshot(
 ) -> NodeSnapshot:
     """This node at `now`. `waits` is what it says that it waits for, "" if it does not."""
     generation = facts.generation
-    refreshed_at = facts.right.refreshed_at if facts.lease is not None else -math.inf
+    refreshed_at = facts.run_deadline.refreshed_at if facts.lease is not None else -math.inf
     return NodeSnapshot(
         job_id=facts.keys.job_id,
         node=facts.me.node,
@@ -41,7 +41,7 @@ def snapshot(
         state=_state(facts),
         since_s=max(now - facts.entered_at, 0.0),
         lease_age_s=now - refreshed_at if math.isfinite(refreshed_at) else None,
-        right_s=facts.run_until - now if facts.run_until > now else None,
+        run_deadline_s=facts.run_until - now if facts.run_until > now else None,
         waits=truncate_text(waits, WORDS_MAX),
         workers=tuple(worker.at(now) for worker in workers.seen.values()),
     )

@@ -29,17 +29,19 @@ def log_startup_notes(
     also = [node for node in node_lock.held(config.job_id) if node_id.is_of(node, host)]
     if also and not is_loopback(host):
         others = f"nodes {', '.join(also)} run" if len(also) > 1 else f"node {also[0]} runs"
-        narrator.say(f"{others} on this machine in the same job: this command makes one node more, with the same cards")
+        narrator.info(
+            f"{others} on this machine in the same job: this command makes one node more, with the same cards"
+        )
     hosts = static_hosts(config)
     local = addresses.only_here(host, hosts)
     line = network_line(host, addresses.interface_among(host, hosts), config.nic, environ)
-    (narrator.detail if local else narrator.say)(line)
+    (narrator.debug if local else narrator.info)(line)
     if warning := proxies.warning(environ):
-        narrator.warn(warning)
+        narrator.warning(warning)
     for variable, wanted in misnamed(environ, psutil.net_if_addrs()).items():
-        narrator.warn(f"{variable} is {wanted}, and no interface here fits; use one that ip link lists, or unset it")
+        narrator.warning(f"{variable} is {wanted}, and no interface here fits; use one that ip link lists, or unset it")
     if hint := bridge_hint(host, config.servers, inside=in_container()):
-        narrator.warn(hint)
+        narrator.warning(hint)
     checkpoints = folder_warning(CHECKPOINTS, Path(config.checkpoint_dir))
     for warning in filter(None, (*known, node_lock.choose_lock_folder().note, checkpoints)):
-        narrator.warn(warning)
+        narrator.warning(warning)

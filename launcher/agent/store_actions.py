@@ -143,9 +143,9 @@ class StoreActions:
                 continue
             self._damaged.add(key)
             if len(self._damaged) > DAMAGED_MAX and key not in view.unreadable:
-                self._narrator.warn("more documents in etcd cannot be read; elastic-ctl status names all of them")
+                self._narrator.warning("more documents in etcd cannot be read; elastic-ctl status names all of them")
             else:
-                self._narrator.warn(f"{key} in etcd cannot be read and is not used; fix or delete it")
+                self._narrator.warning(f"{key} in etcd cannot be read and is not used; fix or delete it")
 
     def _trouble(self, whose: str, error: StoreError | None) -> None:
         """Say once that etcd is away, and once that it is back: the lease or the view notices it first."""
@@ -159,11 +159,11 @@ class StoreActions:
                     what = "holds more than this node reads"
                 case _:
                     what = "does not answer"
-            self._narrator.say(f"etcd {what} ({error}); what runs goes on as long as it may")
+            self._narrator.info(f"etcd {what} ({error}); what runs goes on as long as it may")
         elif before and not self._troubled:
-            self._narrator.say("etcd answers again")
+            self._narrator.info("etcd answers again")
 
-    def _bear(self, error: StoreDenied) -> None:
+    def _tolerate_denied(self, error: StoreDenied) -> None:
         """Take a no for an outage: a right, a password or room comes back. At the start it is the end."""
         if not self._let_in:
             raise error
@@ -176,7 +176,7 @@ class StoreActions:
                 self._put(ae.LeaseRefreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
             case session.LeaseLost():
                 self._trouble("lease", None)
-                self._narrator.say(f"this node's lease is lost: {event.reason}")
+                self._narrator.info(f"this node's lease is lost: {event.reason}")
                 self._put(ae.SessionLost(lease, event.reason))
             case session.KeepaliveFailing():
                 self._trouble("lease", event.error)
@@ -185,20 +185,20 @@ class StoreActions:
         try:
             result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
         except StoreDenied as error:
-            self._bear(error)
-            self._narrator.detail(f"{transaction.kind}: {error}")
+            self._tolerate_denied(error)
+            self._narrator.debug(f"{transaction.kind}: {error}")
             await asyncio.sleep(REFUSED_PAUSE_S)
             self._put(ae.TransactionAnswered(transaction, None))
         except (OutcomeUnknown, StoreUnavailable) as error:
-            self._narrator.detail(f"{transaction.kind}: {error}")
+            self._narrator.debug(f"{transaction.kind}: {error}")
             self._put(ae.TransactionAnswered(transaction, None))
         except StoreError as error:  # The lease that it names is gone; the session will say so, too.
-            self._narrator.detail(f"{transaction.kind}: {error}")
+            self._narrator.debug(f"{transaction.kind}: {error}")
             self._put(ae.TransactionAnswered(transaction, False, self._store.revision_seen))
         else:
             self._let_in = True
             self._trouble("right", None)
-            self._narrator.detail(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
+            self._narrator.debug(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
             older = registered_before(self._keys, transaction, result)
             self._put(ae.TransactionAnswered(transaction, result.done, result.revision, older))
             if result.done:
@@ -210,7 +210,7 @@ class StoreActions:
             listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
         except StoreError as error:
             if isinstance(error, StoreDenied):
-                self._bear(error)
+                self._tolerate_denied(error)
             self._put(ae.PredecessorFound(before, None, failed=True))
             return
         predecessor = listing.entries[0] if listing.entries else None
@@ -233,11 +233,11 @@ class StoreActions:
             lease = await self._store.grant(ttl_s)
         except StoreError as error:
             if isinstance(error, StoreDenied):
-                self._bear(error)
-            self._narrator.detail(f"no lease: {error}")
+                self._tolerate_denied(error)
+            self._narrator.debug(f"no lease: {error}")
             self._put(ae.LeaseGrantFailed())
             return
-        self._narrator.detail(f"lease {lease.id:x} of {lease.ttl_s:g} s")
+        self._narrator.debug(f"lease {lease.id:x} of {lease.ttl_s:g} s")
         self._lease = lease.id
         self._put(ae.LeaseGranted(lease.id, lease.ttl_s, sent_at))
         new_session = session.Session(
@@ -257,8 +257,8 @@ class StoreActions:
             try:
                 return await self._store.revoke(lease)
             except (OutcomeUnknown, StoreUnavailable, StoreDenied) as error:
-                self._narrator.detail(f"a lease could not be ended yet ({error})")
+                self._narrator.debug(f"a lease could not be ended yet ({error})")
             except StoreError as error:
-                self._narrator.detail(f"a lease could not be ended ({error}); it ends by itself")
+                self._narrator.debug(f"a lease could not be ended ({error}); it ends by itself")
                 return None
             await asyncio.sleep(REVOKE_AGAIN_S)

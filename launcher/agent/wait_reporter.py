@@ -77,9 +77,9 @@ class WaitReporter:
                 if code in SAID_AT_ONCE and not self._leaves(code):
                     who = words(absent_nodes(self._core.facts.view)) if code in ASKED else ""
                     self._said = self._last = decision.reason + who
-                    self._narrator.say(self._said)
+                    self._narrator.info(self._said)
                 else:
-                    self._narrator.detail(f"proposer: {decision.reason}")
+                    self._narrator.debug(f"proposer: {decision.reason}")
 
     async def run(self) -> None:
         """Every 10 s, while this node has no work, say why, and for how long that has been so."""
@@ -100,7 +100,7 @@ class WaitReporter:
                     text = f"{'spare: ' if spare else ''}{reason}{so_far}"
                     self._last = f"{'spare: ' if spare else ''}{reason}"
                     if text != self._said:  # It was said in this moment, when it became so.
-                        self._narrator.say(text)
+                        self._narrator.info(text)
                     self._said = ""
 
     def _note_time(self) -> float | None:

@@ -120,7 +120,7 @@ class Config:
     quiet: bool = False
 
     given: tuple[tuple[str, str], ...] = ()
-    cards: tuple[str, ...] = ()
+    gpu_ids: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -129,9 +129,9 @@ class Config:
         return not self.no_warm
 
     @property
-    def shown_cards(self) -> tuple[str, ...]:
+    def shown_gpus(self) -> tuple[str, ...]:
         """The cards that workers are to see, by local rank; () leaves CUDA_VISIBLE_DEVICES alone."""
-        return self.cards if self.gpus or self.one_card_per_worker else ()
+        return self.gpu_ids if self.gpus or self.one_card_per_worker else ()
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ class Config:
         return store_access.endpoints(StoreEndpoints(self.servers, self.tls))
 
     @property
-    def way(self) -> store_access.StoreAccess:
+    def store_access(self) -> store_access.StoreAccess:
         """The way into etcd."""
         return store_access.StoreAccess(self.endpoints, self.login, self.certificates)
 

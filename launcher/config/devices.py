@@ -44,7 +44,7 @@ class Gpu:
 class InstalledGpus:
     """The cards that are there, by number; `trouble` says why there are none."""
 
-    cards: tuple[Gpu, ...]
+    gpus: tuple[Gpu, ...]
     trouble: str = ""
 
 
@@ -68,20 +68,20 @@ def installed_gpus(environ: Mapping[str, str]) -> InstalledGpus:
     if listed.returncode:
         words = " ".join((listed.stderr or listed.stdout).split())
         return InstalledGpus((), f"nvidia-smi: {words or f'exit code {listed.returncode}'}")
-    cards = read_list(listed.stdout)
-    return InstalledGpus(cards, "" if cards else "nvidia-smi lists no card")
+    gpus = read_list(listed.stdout)
+    return InstalledGpus(gpus, "" if gpus else "nvidia-smi lists no card")
 
 
 def read_list(text: str) -> tuple[Gpu, ...]:
     """The cards in the output of `nvidia-smi -L`."""
-    cards: list[Gpu] = []
+    gpus: list[Gpu] = []
     for line in text.splitlines():
         if gpu := _GPU_LINE.fullmatch(line):
-            cards.append(Gpu(gpu[1], gpu[2] or ""))
-        elif (mig := _MIG_LINE.fullmatch(line)) and cards:
-            last = cards[-1]
-            cards[-1] = Gpu(last.number, last.uuid, (*last.migs, mig[1]))
-    return tuple(cards)
+            gpus.append(Gpu(gpu[1], gpu[2] or ""))
+        elif (mig := _MIG_LINE.fullmatch(line)) and gpus:
+            last = gpus[-1]
+            gpus[-1] = Gpu(last.number, last.uuid, (*last.migs, mig[1]))
+    return tuple(gpus)
 
 
 def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -91,13 +91,13 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     """
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        return tuple(card.number for card in installed_gpus(environ).cards)
-    cards: list[str] = []
-    for card in (part.strip() for part in named.split(",")):
-        if not card or card.startswith("-") or card == "NoDevFiles":
+        return tuple(gpu.number for gpu in installed_gpus(environ).gpus)
+    gpus: list[str] = []
+    for gpu in (part.strip() for part in named.split(",")):
+        if not gpu or gpu.startswith("-") or gpu == "NoDevFiles":
             break
-        cards.append(card)
-    return tuple(cards)
+        gpus.append(gpu)
+    return tuple(gpus)
 
 
 def check_named(named: Sequence[str], installed: Sequence[Gpu], environ: Mapping[str, str]) -> None:
@@ -109,7 +109,7 @@ def check_named(named: Sequence[str], installed: Sequence[Gpu], environ: Mapping
     visible = None if shown is None else {_find(spelling, installed)[0] for spelling in visible_gpus(environ)}
     spellings: dict[str, str] = {}
     for spelling in named:
-        name, card = _find(spelling, installed)
+        name, gpu = _find(spelling, installed)
         if not name and len(_matching(spelling, installed)) > 1:
             raise ConfigError(f"--gpus: {spelling} begins the names of several cards; {_there_is(spelling, installed)}")
         if not name:
@@ -117,7 +117,7 @@ def check_named(named: Sequence[str], installed: Sequence[Gpu], environ: Mapping
         if name in spellings:
             raise ConfigError(f"--gpus: {spellings[name]} and {spelling} are the same card; name each card once")
         spellings[name] = spelling
-        if visible is not None and not visible & {name, card}:
+        if visible is not None and not visible & {name, gpu}:
             raise ConfigError(
                 f"--gpus: card {spelling} is not in CUDA_VISIBLE_DEVICES ({shown or 'empty, which hides every card'}); "
                 "name cards of that list, or unset it"
@@ -126,16 +126,16 @@ def check_named(named: Sequence[str], installed: Sequence[Gpu], environ: Mapping
 
 def unused_gpus(used: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     """The visible cards of this machine that are not among `used`, however those are named."""
-    installed = installed_gpus(environ).cards
+    installed = installed_gpus(environ).gpus
     names = {_find(spelling, installed)[0] for spelling in used}
     return tuple(spelling for spelling in visible_gpus(environ) if _find(spelling, installed)[0] not in names)
 
 
-def share_gpus(cards: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str, ...], ...] | None:
+def share_gpus(gpus: Sequence[str], nodes: int, slots: int) -> tuple[tuple[str, ...], ...] | None:
     """Give each of `nodes` nodes on this machine `slots` cards of its own; None if there are not enough."""
-    if nodes * slots > len(cards):
+    if nodes * slots > len(gpus):
         return None
-    return tuple(tuple(cards[node * slots : (node + 1) * slots]) for node in range(nodes))
+    return tuple(tuple(gpus[node * slots : (node + 1) * slots]) for node in range(nodes))
 
 
 def _find(named: str, installed: Sequence[Gpu]) -> tuple[str, str]:
@@ -153,23 +153,23 @@ def _matching(named: str, installed: Sequence[Gpu]) -> list[tuple[str, str]]:
     The old way to name a MIG device, MIG-GPU-<uuid>/<instance>/<instance>, is taken when the card is there.
     """
     if named.isdecimal():
-        return [(card.name, card.name) for card in installed if card.number == str(int(named))]
+        return [(gpu.name, gpu.name) for gpu in installed if gpu.number == str(int(named))]
     if named.startswith("MIG-GPU-"):
         old = named.removeprefix("MIG-").partition("/")[0]
-        return [(named, card.name) for card in installed if card.uuid == old or named in card.migs]
+        return [(named, gpu.name) for gpu in installed if gpu.uuid == old or named in gpu.migs]
     if named.startswith("MIG-"):
-        return [(mig, card.name) for card in installed for mig in card.migs if mig.startswith(named)]
-    return [(card.name, card.name) for card in installed if card.uuid.startswith(named)]
+        return [(mig, gpu.name) for gpu in installed for mig in gpu.migs if mig.startswith(named)]
+    return [(gpu.name, gpu.name) for gpu in installed if gpu.uuid.startswith(named)]
 
 
 def _there_is(wanted: str, installed: Sequence[Gpu]) -> str:
     """The cards that are there, in the way in which `wanted` is written."""
     if wanted.isdecimal():
-        return "there are: " + ", ".join(card.number for card in installed)
+        return "there are: " + ", ".join(gpu.number for gpu in installed)
     if wanted.startswith("MIG-"):
-        migs = [mig for card in installed for mig in card.migs]
+        migs = [mig for gpu in installed for mig in gpu.migs]
         return "there are: " + ", ".join(migs) if migs else "no card is cut into MIG devices"
-    return "there are: " + ", ".join(card.uuid or card.number for card in installed)
+    return "there are: " + ", ".join(gpu.uuid or gpu.number for gpu in installed)
 
 
 def check_relations(config: Config) -> None:
@@ -198,14 +198,14 @@ def resolve_gpus(config: Config, environ: Mapping[str, str]) -> Config:
 
     Raises `ConfigError` for a card that is not there or that CUDA_VISIBLE_DEVICES hides.
     """
-    cards, warnings = _gpus(config, environ)
-    slots, nodes = config.slots or _count(config, len(cards)), config.local_nodes or 1
-    if config.one_card_per_worker and 0 < len(cards) < slots * nodes:
+    gpus, warnings = _gpus(config, environ)
+    slots, nodes = config.slots or _count(config, len(gpus)), config.local_nodes or 1
+    if config.one_card_per_worker and 0 < len(gpus) < slots * nodes:
         raise ConfigError(
-            f"--one_card_per_worker: {slots * nodes} workers have {_counted(len(cards), 'card')} here; use fewer "
+            f"--one_card_per_worker: {slots * nodes} workers have {_counted(len(gpus), 'card')} here; use fewer "
             "workers (--nproc_per_node), or leave it out"
         )
-    return replace(config, slots=slots, cards=cards, warnings=(*config.warnings, *warnings))
+    return replace(config, slots=slots, gpu_ids=gpus, warnings=(*config.warnings, *warnings))
 
 
 def _gpus(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -213,31 +213,31 @@ def _gpus(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, ...], 
     if not config.gpus:
         return visible_gpus(environ), ()
     installed = installed_gpus(environ)
-    if not installed.cards:
+    if not installed.gpus:
         workers = _counted(len(config.gpus), "worker")
         line = (
             f"--gpus {','.join(config.gpus)}: no NVIDIA driver on this machine ({installed.trouble}); "
             f"{workers} on the CPU"
         )
         return (), (line,)
-    check_named(config.gpus, installed.cards, environ)
-    migs = sum(card.startswith("MIG-") for card in config.gpus)
+    check_named(config.gpus, installed.gpus, environ)
+    migs = sum(gpu.startswith("MIG-") for gpu in config.gpus)
     if migs > 1 and not config.one_card_per_worker:
         line = "a process sees only the first of several MIG devices; add --one_card_per_worker, and use cuda:0"
         return config.gpus, (line,)
     return config.gpus, ()
 
 
-def _count(config: Config, cards: int) -> int:
+def _count(config: Config, gpus: int) -> int:
     """Workers on each node, when the nodes of this machine share its cards."""
     nodes = config.local_nodes or 1
     if config.gpus:
         return len(config.gpus) // nodes
     if config.slots_word == "cpu":
         return min(len(os.sched_getaffinity(0)) // nodes, SLOTS_MAX) or 1
-    if config.slots_word == "gpu" and not cards:
+    if config.slots_word == "gpu" and not gpus:
         raise ConfigError("--nproc_per_node gpu: no card is visible here; check nvidia-smi -L and CUDA_VISIBLE_DEVICES")
-    return min(cards // nodes, SLOTS_MAX) or 1
+    return min(gpus // nodes, SLOTS_MAX) or 1
 
 
 def _counted(count: int, what: str) -> str:

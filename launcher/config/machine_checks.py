@@ -152,5 +152,5 @@ def _check_module(name: str, environ: Mapping[str, str]) -> None:
     except subprocess.TimeoutExpired:  # Its parents are slow to import, so they are there; a worker will tell the rest.
         return
     if asked.returncode:
-        mend = f"write -m {name[:-3]}, or leave -m out" if name.endswith(".py") else "check the name, or install it"
-        raise ConfigError(f"there is no module {name} here; {mend}")
+        hint = f"write -m {name[:-3]}, or leave -m out" if name.endswith(".py") else "check the name, or install it"
+        raise ConfigError(f"there is no module {name} here; {hint}")

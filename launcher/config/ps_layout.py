@@ -83,7 +83,7 @@ def static_hosts(config: Config) -> tuple[str, ...]:
     """
     if config.roles is None:
         return config.ips
-    return () if config.roles.apart else listed_hosts(config.roles)
+    return () if config.roles.separate else listed_hosts(config.roles)
 
 
 def wanted_ports(roles: PsLayout, host: str) -> tuple[int, ...]:
@@ -92,7 +92,7 @@ def wanted_ports(roles: PsLayout, host: str) -> tuple[int, ...]:
     They are in the order in which the node gets its seats: servers, heterogeneous workers, workers, each by index. A
     node that may become a server or bring workers holds enough for either.
     """
-    if roles.apart:
+    if roles.separate:
         own = _ports(roles.servers, host)
         return own or (0,) * max(0 if roles.servers else 1, roles.heter_num + roles.worker_num)
     if not roles.servers:
@@ -117,7 +117,7 @@ def own_host(config: Config, matching: Sequence[str], candidates: Sequence[str])
         )
     if matching:
         return matching[0]
-    if config.roles.apart:
+    if config.roles.separate:
         return config.host
     flags = "--servers, --workers" + (", --heter_workers" if config.roles.heters else "")
     if config.host:
@@ -205,7 +205,7 @@ def _separate_servers_layout(config: Config, sources: Mapping[str, str]) -> tupl
         worker_num=config.worker_num,
         heter_num=config.heter_worker_num,
         http_port=config.http_port,
-        apart=True,
+        separate=True,
     )
     _check_endpoints(roles)
     if config.local_nodes > 1 and config.ps_servers:

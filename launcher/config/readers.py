@@ -255,15 +255,15 @@ def nic(text: str) -> str:
 
 def gpus(text: str) -> tuple[str, ...]:
     """Cards by number, UUID or MIG id, with commas between them, each once, blanks allowed."""
-    cards = tuple(part.strip() for part in text.split(","))
-    for card in cards:
-        if not card:
+    listed = tuple(part.strip() for part in text.split(","))
+    for gpu in listed:
+        if not gpu:
             raise ValueError(f"{text!r}: a card is missing; write 0,1 without a comma too many")
-        if not re.fullmatch(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]+", card):
-            raise ValueError(f"{card!r} is not a card; write numbers (0,1) or UUIDs (GPU-...) as in nvidia-smi -L")
-        if cards.count(card) > 1:
-            raise ValueError(f"card {card} is there twice; name each card once")
-    return cards
+        if not re.fullmatch(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]+", gpu):
+            raise ValueError(f"{gpu!r} is not a card; write numbers (0,1) or UUIDs (GPU-...) as in nvidia-smi -L")
+        if listed.count(gpu) > 1:
+            raise ValueError(f"card {gpu} is there twice; name each card once")
+    return listed
 
 
 def endpoint_list(text: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ STYLES: Final[Mapping[str, str]] = {
     PhaseEnd.JOINED: "bright_blue",
     PhaseEnd.MET: "blue",
     PhaseEnd.NOTICED: "red",
-    PhaseEnd.SEATED: "bright_red",
+    PhaseEnd.ASSIGNED: "bright_red",
     PhaseEnd.DECIDED: "yellow",
     PhaseEnd.PUBLISHED: "bright_yellow",
     PhaseEnd.TOLD: "bright_cyan",

@@ -76,6 +76,6 @@ def server_checks(statuses: Sequence[EndpointStatus], servers: Sequence[str]) ->
             checks.append(fail(name, f"{status.endpoint} is etcd {status.version}", "use 3.4 or later"))
         elif len(version) == 3 and version[2] < SOUND.get(version[:2], 0):
             best = f"{version[0]}.{version[1]}.{SOUND[version[0], version[1]]}"
-            mend = f"for production use {best} or later: older ones can crash or lose consistency"
-            checks.append(warn(name, f"{status.endpoint} is etcd {status.version}", mend))
+            hint = f"for production use {best} or later: older ones can crash or lose consistency"
+            checks.append(warn(name, f"{status.endpoint} is etcd {status.version}", hint))
     return checks or [ok(name, text)]

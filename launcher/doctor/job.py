@@ -79,8 +79,8 @@ def versions_check(versions: Mapping[str, Mapping[str, str]]) -> Check:
     apart = [difference for difference in differing.values() if difference.refused]
     text = f"{', '.join(differing)} {'differs' if len(differing) == 1 else 'differ'} between members"
     if apart:
-        return fail("versions", text, apart[0].mend, tuple(details))
-    return warn("versions", text, next(iter(differing.values())).mend, tuple(details))
+        return fail("versions", text, apart[0].hint, tuple(details))
+    return warn("versions", text, next(iter(differing.values())).hint, tuple(details))
 
 
 def _holders(name: str, versions: Mapping[str, Mapping[str, str]]) -> str:
@@ -107,10 +107,10 @@ def reach_check(nodes: Sequence[str], answers: Mapping[str, ProbeAnswer]) -> Che
     if closed:
         ways = "1 way is" if len(closed) == 1 else f"{len(closed)} ways are"
         text = f"{ways} closed between {len(nodes)} members"
-        mend = "open all ports between the nodes, both ways, or use --host or --nic"
+        hint = "open all ports between the nodes, both ways, or use --host or --nic"
         if all(way[1] in silent for way in closed):
-            mend = "look whether the agents that did not answer stand still"
-        return fail("reachability", text, mend, tuple(details))
+            hint = "look whether the agents that did not answer stand still"
+        return fail("reachability", text, hint, tuple(details))
     if silent or untried:
         text = f"{len(answers)} of {len(nodes)} members answered within {ANSWER_LIMIT_S:g} s"
         return warn("reachability", text + (", and found all open" if answers else ""), "", tuple(details))

@@ -47,9 +47,9 @@ class MachineQuestion:
 def machine_checks(asked: MachineQuestion, environ: Mapping[str, str]) -> Iterator[Check]:
     """Check by check, so that what is quick is shown before what is slow."""
     yield python_check(sys.version_info[:2], platform.python_version())
-    cards = visible_gpus(environ)
-    yield ok("cards", f"{len(cards)} to use: {', '.join(cards)}" if cards else "none to use; workers run on the CPU")
-    yield from torch_checks(environ, len(cards))
+    gpus = visible_gpus(environ)
+    yield ok("cards", f"{len(gpus)} to use: {', '.join(gpus)}" if gpus else "none to use; workers run on the CPU")
+    yield from torch_checks(environ, len(gpus))
     yield from network_checks(asked, environ)
     yield proxy_check(environ)
     yield from variable_checks(environ, tuple(psutil.net_if_addrs()))
@@ -153,9 +153,9 @@ options of its strategy and not read any more."""
 def variable_checks(environ: Mapping[str, str], interfaces: Sequence[str]) -> list[Check]:
     """Every variable that is set in vain; `interfaces` are the network interfaces of this machine."""
     checks = [
-        warn("variables", f"{name} is set and has no effect", mend) for name, mend in DEAD.items() if name in environ
+        warn("variables", f"{name} is set and has no effect", hint) for name, hint in DEAD.items() if name in environ
     ]
     for variable, wanted in misnamed(environ, interfaces).items():
-        mend = f"use one of {', '.join(interfaces)}, or unset it"
-        checks.append(fail("variables", f"{variable} is {wanted}, and no interface here fits", mend))
+        hint = f"use one of {', '.join(interfaces)}, or unset it"
+        checks.append(fail("variables", f"{variable} is {wanted}, and no interface here fits", hint))
     return checks or [ok("variables", "none that is set in vain")]

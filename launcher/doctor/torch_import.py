@@ -61,12 +61,12 @@ class TorchReport(msgspec.Struct, frozen=True):
 
     torch: str
     cuda: str
-    cards: int
+    gpus: int = msgspec.field(name="cards")
     gloo: bool
     nccl: str
 
 
-def torch_checks(environ: Mapping[str, str], cards: int) -> list[Check]:
+def torch_checks(environ: Mapping[str, str], gpus: int) -> list[Check]:
     """Import torch in a child; `cards` are those that this machine shows."""
     try:
         ran = subprocess.run(
@@ -82,7 +82,7 @@ def torch_checks(environ: Mapping[str, str], cards: int) -> list[Check]:
     report_lines = [line for line in ran.stdout.decode(errors="replace").splitlines() if line.startswith(OUTPUT_MARK)]
     if ran.returncode or not report_lines:
         return [import_failure(ran.returncode, ran.stderr.decode(errors="replace"))]
-    return torch_check(msgspec.json.decode(report_lines[-1].removeprefix(OUTPUT_MARK), type=TorchReport), cards)
+    return torch_check(msgspec.json.decode(report_lines[-1].removeprefix(OUTPUT_MARK), type=TorchReport), gpus)
 
 
 def import_failure(code: int, complaint: str) -> Check:
@@ -91,21 +91,21 @@ def import_failure(code: int, complaint: str) -> Check:
         return fail("torch", f"import torch dies of {signal.Signals(-code).name}", "install torch anew")
     errors = [line.strip() for line in complaint.splitlines() if line and not line.startswith((" ", "Traceback"))]
     error = errors[-1] if errors else f"exit code {code}"
-    mend = next((mend for pattern, mend in HINTS if re.search(pattern, error)), "python -c 'import torch' shows it all")
-    return fail("torch", f"import torch fails: {error}", mend)
+    hint = next((hint for pattern, hint in HINTS if re.search(pattern, error)), "python -c 'import torch' shows it all")
+    return fail("torch", f"import torch fails: {error}", hint)
 
 
-def torch_check(report: TorchReport, cards: int) -> list[Check]:
+def torch_check(report: TorchReport, gpus: int) -> list[Check]:
     """What torch says of itself, held against the cards that there are."""
     checks = [ok("torch", f"{report.torch}, {f'CUDA {report.cuda}' if report.cuda else 'without CUDA'}")]
-    if cards and not report.cards:
-        mend = "install a torch that is built for CUDA" if not report.cuda else "its CUDA may be newer than the driver"
-        checks.append(warn("torch's cards", f"nvidia-smi lists {cards}, torch can use none", mend))
+    if gpus and not report.gpus:
+        hint = "install a torch that is built for CUDA" if not report.cuda else "its CUDA may be newer than the driver"
+        checks.append(warn("torch's cards", f"nvidia-smi lists {gpus}, torch can use none", hint))
     if not report.gloo:
         checks.append(fail("backends", "this torch has no gloo", "install torch from its own packages"))
     elif not report.nccl:
-        level = warn if cards else ok
-        checks.append(level("backends", "gloo" + ("; no NCCL, so that cards cannot talk to each other" * bool(cards))))
+        level = warn if gpus else ok
+        checks.append(level("backends", "gloo" + ("; no NCCL, so that cards cannot talk to each other" * bool(gpus))))
     else:
         checks.append(ok("backends", f"gloo, NCCL {report.nccl}"))
     return checks

@@ -69,7 +69,7 @@ class GenerationRecord:
         self.world = worlds[-1] if worlds else None
         self.go = next((event for event in events if event.what is EventKind.GO), None)
         self.recovery = whole[0] if whole else None
-        self.seats = any(event.rev for event in events)
+        self.tasks = any(event.rev for event in events)
         self.first_at = events[0].at
 
     @property
@@ -111,7 +111,7 @@ def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, has_
     downtimes: list[Downtime] = []
     before: GenerationRecord | None = None
     for record, after in zip(notes, [*notes[1:], None], strict=True):
-        if before is None or not record.seats:
+        if before is None or not record.tasks:
             goes_on = after is None and not ended
             over = record.first_step_at
             if over is None and not (reports or goes_on or record.recovery is not None) and record.go is not None:

@@ -52,7 +52,7 @@ class EventKind(StrEnum):
     VERDICT = "verdict"
     START = "start"
     RECOVERY = "recovery"
-    SEATS = "seats"
+    TASKS = "seats"
     ORDER = "order"
 
 
@@ -167,13 +167,13 @@ def of_recovery(recovery: Recovery, node: str, at: float, now: float) -> History
 
 def of_beginning(beginning: RecoveryBeginning, node: str, at: float) -> HistoryEvent:
     """The event of seats that start on another node than `node`, which proposed it."""
-    event = _event(EventKind.SEATS, beginning.g, beginning.text, node, at)
+    event = _event(EventKind.TASKS, beginning.g, beginning.text, node, at)
     return msgspec.structs.replace(event, phases=_lengths(beginning.phases), rev=beginning.rev, of=beginning.node)
 
 
 def beginning(events: Iterable[HistoryEvent], recovery: Recovery, node: str) -> HistoryEvent | None:
     """What the proposer noted of how a recovery of `node` began, None if it is not there."""
-    at = (EventKind.SEATS, recovery.g, recovery.rev, node)
+    at = (EventKind.TASKS, recovery.g, recovery.rev, node)
     return next((event for event in events if (event.what, event.g, event.rev, event.of) == at), None)
 
 

@@ -51,7 +51,7 @@ class _TaskStart:
     since: int
     began: float
     text: str
-    seats: tuple[Task, ...]
+    tasks: tuple[Task, ...]
     asked_rev: int
     asked_at: float
     start: bool = False
@@ -65,12 +65,12 @@ class _TaskStart:
     @property
     def workers(self) -> int:
         """Its processes that are no servers."""
-        return sum(seat.role is not Role.SERVER for seat in self.seats)
+        return sum(task.role is not Role.SERVER for task in self.tasks)
 
     @property
     def over(self) -> bool:
         """Whether all its processes do their work."""
-        return len(self.stood) >= len(self.seats)
+        return len(self.stood) >= len(self.tasks)
 
 
 class PsRecoveryRecorder:
@@ -81,7 +81,7 @@ class PsRecoveryRecorder:
         self._node = node
         self._command_at = command_at
         self._signs = FailureSignals(node)
-        self._proposing = ProposalTracker()
+        self._proposals = ProposalTracker()
         self._known: Generation | None = None
         self._vacant: dict[Task, _TaskVacancy] = {}
         self._open: _TaskStart | None = None
@@ -100,7 +100,7 @@ class PsRecoveryRecorder:
     ) -> None:
         """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
         self._signs.notice(facts, event, arrived, settled=True)
-        self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
+        self._proposals.observe(facts, event, actions, arrived=arrived, now=now)
         if isinstance(event, WorkersGone):
             self._gone_at = arrived
         if isinstance(event, WorkerExited) and event.own:
@@ -137,7 +137,7 @@ class PsRecoveryRecorder:
     def grouped(self, g: int, local_rank: int, at: float, now: float) -> None:
         """A worker is in the process group of the workers since `at`, as it says at `now`."""
         start = self._of(g)
-        if start is None or not _has(start, local_rank) or start.seats[local_rank].role is Role.SERVER:
+        if start is None or not _has(start, local_rank) or start.tasks[local_rank].role is Role.SERVER:
             return
         start.formed.setdefault(local_rank, _believed(start, at, now))
         if len(start.formed) >= start.workers:
@@ -156,7 +156,7 @@ class PsRecoveryRecorder:
         """A process does its work since `at`: a server listens, a worker has made a step."""
         start = self._of(g)
         if start is not None and _has(start, local_rank):
-            self._speak.add(start.seats[local_rank])
+            self._speak.add(start.tasks[local_rank])
             self._stands(start, local_rank, _believed(start, at, now), now)
 
     def _exited(self, event: WorkerExited, at: float) -> None:
@@ -165,9 +165,9 @@ class PsRecoveryRecorder:
             self.failed(event.g, at, at)
             return
         start = self._of(event.g)
-        seat = Task(event.exit.role, event.exit.rank)
-        if start is not None and seat in start.seats:
-            self._stands(start, start.seats.index(seat), at, at)
+        task = Task(event.exit.role, event.exit.rank)
+        if start is not None and task in start.tasks:
+            self._stands(start, start.tasks.index(task), at, at)
 
     def _stands(self, start: _TaskStart, local_rank: int, at: float, now: float) -> None:
         start.stood.setdefault(local_rank, at)
@@ -226,7 +226,7 @@ class PsRecoveryRecorder:
             self._due_at = None
         elif start.over:
             self._due_at = now
-        elif all(seat in self._speak for at, seat in enumerate(start.seats) if at not in start.stood):
+        elif all(task in self._speak for at, task in enumerate(start.tasks) if at not in start.stood):
             self._due_at = None  # They spoke at their last start on this node.
         else:
             early = start.start or PhaseEnd.GROUPED not in start.marks
@@ -245,13 +245,13 @@ class PsRecoveryRecorder:
             self._vacant.clear()
         elif (old.g, old.rev) == (generation.g, generation.rev):
             return
-        proposal = self._proposing.of(generation)
+        proposal = self._proposals.of(generation)
         if old is not None:
             self._vacate(facts, old, generation, proposal.evidence_at if proposal is not None else arrived)
         for place in generation.members:
             if place.leaving or not _fresh(place, generation, old):
                 continue
-            mended = [self._vacant.pop(seat) for seat in place.seats if seat in self._vacant]
+            mended = [self._vacant.pop(task) for task in place.tasks if task in self._vacant]
             self._signs.forget(place.node)
             if place.node != self._node:
                 self._note_beginning(generation, place, mended, proposal, arrived)
@@ -268,16 +268,16 @@ class PsRecoveryRecorder:
         places = {place.node: place for place in new.members} if old.g == new.g else {}
         for place in old.members:
             now = places.get(place.node)
-            kept_seats = now.seats if now is not None and not now.leaving and now.since == place.since else ()
-            if place.leaving or kept_seats == place.seats:
+            kept_seats = now.tasks if now is not None and not now.leaving and now.since == place.since else ()
+            if place.leaving or kept_seats == place.tasks:
                 continue
             stored = facts.view.members.get(place.node)
             draining = stored is not None and stored.value.state is MemberState.DRAINING
             planned = old.g == new.g and (draining or new.why in PLANNED) and (now is None or now.since == place.since)
             since = self._signs.of(place.node) or NoticedFailure(evidence_at, evidence_at)
-            for seat in place.seats:
-                if seat not in kept_seats and (seat.role is Role.SERVER or not planned):
-                    self._vacant.setdefault(seat, _TaskVacancy(since, new.reason))
+            for task in place.tasks:
+                if task not in kept_seats and (task.role is Role.SERVER or not planned):
+                    self._vacant.setdefault(task, _TaskVacancy(since, new.reason))
 
     def _note_beginning(
         self,
@@ -291,7 +291,7 @@ class PsRecoveryRecorder:
         if proposal is None or not mended or not place.since:
             return
         since = min(mended).since
-        marks = {PhaseEnd.NOTICED: since.known_at, PhaseEnd.SEATED: proposal.evidence_at}
+        marks = {PhaseEnd.NOTICED: since.known_at, PhaseEnd.ASSIGNED: proposal.evidence_at}
         marks |= {PhaseEnd.DECIDED: proposal.sent_at, PhaseEnd.PUBLISHED: proposal.published_at or arrived}
         lengths = phases(since.at, marks, PS_ORDER)
         self._beginnings.append(
@@ -312,14 +312,14 @@ class PsRecoveryRecorder:
         made_by = leader_of(generation)
         evidence_at = proposal.evidence_at if proposal is not None else arrived
         text = _text(mended, generation.reason)
-        start = _TaskStart(generation, place.since, evidence_at, text, place.seats, place.since, arrived)
+        start = _TaskStart(generation, place.since, evidence_at, text, place.tasks, place.since, arrived)
         if not place.since:
             start.tells = (made_by if made_by in nodes else nodes[0]) == self._node
         start.foreign = bool(place.since) and made_by != self._node
         if mended:
             since = min(mended).since
             start.began = since.at
-            start.marks |= {PhaseEnd.NOTICED: since.known_at, PhaseEnd.SEATED: evidence_at}
+            start.marks |= {PhaseEnd.NOTICED: since.known_at, PhaseEnd.ASSIGNED: evidence_at}
             if self._gone_at is not None and self._gone_at >= since.at:
                 start.marks[PhaseEnd.STOPPED] = self._gone_at
         elif self._gone_at is None:
@@ -328,7 +328,7 @@ class PsRecoveryRecorder:
             if facts.joined_at is not None:
                 start.marks[PhaseEnd.JOINED] = facts.joined_at
         else:
-            start.marks[PhaseEnd.SEATED] = evidence_at
+            start.marks[PhaseEnd.ASSIGNED] = evidence_at
         if proposal is not None:
             start.marks |= {PhaseEnd.DECIDED: proposal.sent_at, PhaseEnd.PUBLISHED: proposal.published_at or arrived}
         self._follow_on(start)
@@ -361,7 +361,7 @@ class PsRecoveryRecorder:
 
 
 def _has(start: _TaskStart, local_rank: int) -> bool:
-    return 0 <= local_rank < len(start.seats)
+    return 0 <= local_rank < len(start.tasks)
 
 
 def _fresh(place: GenerationMember, generation: Generation, old: Generation | None) -> bool:

@@ -86,7 +86,7 @@ class RecoveryRecorder:
         self._command_at = command_at
         self._seen = (0, 0)
         self._signs = FailureSignals(node)
-        self._proposing = ProposalTracker()
+        self._proposals = ProposalTracker()
         self._open: _OngoingRecovery | None = None
         self._last: tuple[int, float] | None = None
         self._gone_at: float | None = None
@@ -105,7 +105,7 @@ class RecoveryRecorder:
         self._signs.notice(facts, event, arrived, settled=self._open is None)
         if isinstance(event, WorkersGone):
             self._gone(event.g, arrived)
-        self._proposing.observe(facts, event, actions, arrived=arrived, now=now)
+        self._proposals.observe(facts, event, actions, arrived=arrived, now=now)
         self._look(facts, arrived)
         record = self._open
         if record is None:
@@ -256,7 +256,7 @@ class RecoveryRecorder:
         if old is not None and old.reached is not None and (old.start or not self._comes_further(old, old.reached)):
             recovery = self.end()
             self._over += [recovery] if recovery is not None else []
-        proposal = self._proposing.of(generation)
+        proposal = self._proposals.of(generation)
         record = self._record(facts, generation, arrived, proposal)
         if record is not None:
             record.mark(PhaseEnd.PUBLISHED, (proposal.published_at if proposal is not None else None) or arrived)
@@ -275,7 +275,7 @@ class RecoveryRecorder:
         proposal: SentProposal | None,
     ) -> _OngoingRecovery | None:
         """Begin the notes about a generation; None where there is nothing to tell of it."""
-        if not generation.members or any(place.seats for place in generation.members) or facts.joined_at is None:
+        if not generation.members or any(place.tasks for place in generation.members) or facts.joined_at is None:
             return None
         nodes = [place.node for place in generation.members]
         teller = leader_of(generation) if leader_of(generation) in nodes else nodes[0]

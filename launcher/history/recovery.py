@@ -47,7 +47,7 @@ class PhaseEnd(StrEnum):
     JOINED = "join"
     MET = "meet"
     NOTICED = "notice"
-    SEATED = "seat"
+    ASSIGNED = "seat"
     DECIDED = "decide"
     PUBLISHED = "publish"
     TOLD = "tell"
@@ -61,12 +61,12 @@ class PhaseEnd(StrEnum):
     STEPPED = "step"
 
 
-_MOVED: Final = (PhaseEnd.SEATED, PhaseEnd.DECIDED, PhaseEnd.PUBLISHED)
+_MOVED: Final = (PhaseEnd.ASSIGNED, PhaseEnd.DECIDED, PhaseEnd.PUBLISHED)
 _LATER: Final = tuple(mark for mark in PhaseEnd if mark not in _MOVED)
 _AFTER_STOP: Final = _LATER.index(PhaseEnd.STOPPED) + 1
 PS_ORDER: Final = (*_LATER[:_AFTER_STOP], *_MOVED, *_LATER[_AFTER_STOP:])
 """In a parameter-server job the processes of a node are gone before its seats start again."""
-LESSER: Final = frozenset({PhaseEnd.SEATED, PhaseEnd.TOLD, PhaseEnd.OPENED, PhaseEnd.HEARD_GO})
+LESSER: Final = frozenset({PhaseEnd.ASSIGNED, PhaseEnd.TOLD, PhaseEnd.OPENED, PhaseEnd.HEARD_GO})
 """Phases that a reader of the line misses only when they are long."""
 ENDS: Final = {
     PhaseEnd.SPAWNED: "workers run again in",
@@ -189,10 +189,10 @@ def begun(recovery: Recovery, text: str, lengths: Mapping[str, float]) -> Recove
             known, after = [(PhaseEnd.EARLIER, _total(known) + sum(more))], after[len(more) :]
         return replace(recovery, text=text or recovery.text, began=began, phases=(*known, *after), start=False)
     last = [(mark, length) for mark, length in known if mark in (PhaseEnd.DECIDED, PhaseEnd.PUBLISHED)]
-    at = marks.index(PhaseEnd.SEATED) if PhaseEnd.SEATED in marks else -1
+    at = marks.index(PhaseEnd.ASSIGNED) if PhaseEnd.ASSIGNED in marks else -1
     if at < 0 or before[at][1] < _total(last):
         return recovery
-    waited = (PhaseEnd.SEATED, before[at][1] - _total(last))
+    waited = (PhaseEnd.ASSIGNED, before[at][1] - _total(last))
     return replace(recovery, phases=(*before[:at], waited, *last, *before[at + 1 :], *after))
 
 

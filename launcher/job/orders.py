@@ -41,7 +41,7 @@ def why_np_impossible(spec: JobSpec, np: Np) -> str:
         wanted = "any number of" if np.unlimited else np.high
         return f"--np {np} asks for {wanted} nodes, and the job's --ips names {most}; use {most} at most"
     roles = cluster_spec.roles_of(spec)
-    if roles is not None and not roles.apart:
+    if roles is not None and not roles.separate:
         return "the seats of this parameter-server job are fixed on its hosts; stop it, and start it with other lists"
     return ""
 

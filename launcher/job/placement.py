@@ -42,9 +42,9 @@ def locate(view: StoreView, role: Role, index: int) -> ProcessLocation | None:
     generation = _generation(view)
     if generation is None:
         return None
-    if any(place.seats for place in generation.members):
+    if any(place.tasks for place in generation.members):
         for place in generation.members:
-            if Task(role, index) in place.seats:
+            if Task(role, index) in place.tasks:
                 return ProcessLocation(place.node, place.host, (generation.g, place.since))
         return None
     if role is not Role.WORKER:
@@ -67,13 +67,13 @@ def why_absent(view: StoreView, role: Role, index: int) -> str:
     generation, name = _generation(view), process_name(role, index)
     if generation is None:
         return f"there is no {name} yet: no generation has been made"
-    seats = any(place.seats for place in generation.members)
+    tasks = any(place.tasks for place in generation.members)
     if not generation.members:
         return f"there is no {name} now: nobody is in generation {generation.g}"
-    if role is not Role.WORKER and not seats:
+    if role is not Role.WORKER and not tasks:
         return f"there is no {name}: the workers of this job are known by their ranks, 0 to {generation.world_size - 1}"
-    if seats:
-        there = len(generation.seated(role))
+    if tasks:
+        there = len(generation.task_assignments(role))
         return f"there is no {name} now: generation {generation.g} has {there} of that role"
     return f"there is no {name}: generation {generation.g} has the ranks 0 to {generation.world_size - 1}"
 

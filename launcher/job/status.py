@@ -58,7 +58,7 @@ class NodeState(StrEnum):
     STOPPING = "stopping"
     WAITING = "waiting for go"
     SPARE = "spare"
-    KEPT_OUT = "kept out"
+    QUARANTINED = "kept out"
     READY = "ready"
     DRAINING = "draining"
     LOST = "lost"
@@ -77,7 +77,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     state: NodeState
     note: str = ""
-    seats: str = ""
+    tasks: str = msgspec.field(default="", name="seats")
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     restarts: int
     restarts_max: int | None
-    proposer: str | None
+    leader: str | None = msgspec.field(name="proposer")
     now: str
     verdict: Verdict | None
     damaged: tuple[str, ...]
@@ -117,7 +117,7 @@ def describe(view: StoreView, job_id: str) -> JobStatus:
     generation = world.generation
     budget = budget_of(view) if generation is not None else Budget()
     nodes = tuple(world.nodes())
-    proposer = next((node.node for node in nodes if node.node in view.members), None)
+    leader = next((node.node for node in nodes if node.node in view.members), None)
     return JobStatus(
         job_id=job_id,
         run=spec.run if spec is not None else None,
@@ -129,7 +129,7 @@ def describe(view: StoreView, job_id: str) -> JobStatus:
         world_size=generation.world_size if generation is not None else 0,
         restarts=budget.charged,
         restarts_max=spec.restarts_max if spec is not None and spec.mode is not JobMode.TORCHRUN else None,
-        proposer=proposer,
+        leader=leader,
         now=_now(view),
         verdict=view.verdict.value if view.verdict is not None else None,
         damaged=view.damaged,
@@ -154,8 +154,8 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
     lines = [f"Job {status.job_id}: {', '.join(parts)}"]
     if status.verdict is not None:
         lines += ended_lines(status.verdict, status.job_id, wall)
-    elif status.proposer is not None:
-        lines.append(f"Proposer {status.proposer}: {status.now}")
+    elif status.leader is not None:
+        lines.append(f"Proposer {status.leader}: {status.now}")
     else:
         lines.append(status.now)
     if status.saved is not None:
@@ -167,7 +167,7 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
 def cells(node: NodeStatus) -> tuple[str, ...]:
     """A node's row under `COLUMNS`."""
     m_id = "-" if node.m_id is None else str(node.m_id)
-    ranks = node.seats or _span(node.ranks)
+    ranks = node.tasks or _span(node.ranks)
     return tuple(sanitize_line(text) for text in (m_id, node.node, node.host, ranks, node.state, node.note))
 
 
@@ -205,8 +205,8 @@ class _JobWorld:
         if self.generation is not None:
             slots = self.generation.slots
             for m_id, place in enumerate(self.generation.members):
-                if place.seats:
-                    yield self._seated(place, m_id)
+                if place.tasks:
+                    yield self._task_assignments(place, m_id)
                     continue
                 ranks = tuple(range(m_id * slots, (m_id + 1) * slots))
                 yield self._node(place.node, place.host, m_id, ranks)
@@ -222,12 +222,12 @@ class _JobWorld:
         state, note = self._state(node)
         return NodeStatus(m_id=m_id, node=node, host=host, ranks=ranks, state=state, note=note)
 
-    def _seated(self, place: GenerationMember, m_id: int) -> NodeStatus:
+    def _task_assignments(self, place: GenerationMember, m_id: int) -> NodeStatus:
         """A node of a parameter-server job."""
         status = self._node(place.node, place.host, m_id)
         if place.leaving and status.state is NodeState.RUNNING:
             status = msgspec.structs.replace(status, state=NodeState.STOPPING, note="asked to leave")
-        return msgspec.structs.replace(status, seats=tasks_in_words(place))
+        return msgspec.structs.replace(status, tasks=tasks_in_words(place))
 
     def _state(self, node: str) -> tuple[NodeState, str]:
         stored, outcome = self.view.members.get(node), self._outcome(node)
@@ -252,13 +252,13 @@ class _JobWorld:
         spec = self.view.spec.value if self.view.spec is not None else None
         room = spec is not None and len(self.inside) < spec.np.high
         for record in budget_of(self.view).hosts:
-            if record.host == stored.value.host and (record.left_s > 0 or (record.apart and room)):
+            if record.host == stored.value.host and (record.left_s > 0 or (record.unreachable and room)):
                 parts = []
                 if record.left_s > 0:
                     parts.append(f"for {quarantine.duration_in_words(record.left_s)} (or less)")
-                parts += ["until it can be reached"] if record.apart else []
+                parts += ["until it can be reached"] if record.unreachable else []
                 return (
-                    NodeState.KEPT_OUT,
+                    NodeState.QUARANTINED,
                     f"{' and '.join(parts)}: {quarantine.words(record)}; it comes back by itself",
                 )
         return NodeState.SPARE, ""
@@ -281,7 +281,7 @@ def _lacking(view: StoreView, nodes: tuple[NodeStatus, ...]) -> int:
     """How many nodes fewer there are than the job is to grow to, or than it needs."""
     if view.spec is None or view.verdict is not None or view.spec.value.mode is not JobMode.COLLECTIVE:
         return 0
-    np, away = view.spec.value.np, (NodeState.LOST, NodeState.DRAINING, NodeState.KEPT_OUT)
+    np, away = view.spec.value.np, (NodeState.LOST, NodeState.DRAINING, NodeState.QUARANTINED)
     wanted = np.first if np.unlimited or np.first == np.high else np.low
     return max(wanted - sum(node.node in view.members and node.state not in away for node in nodes), 0)
 
@@ -290,7 +290,7 @@ def _missing(view: StoreView, nodes: tuple[NodeStatus, ...]) -> tuple[str, ...]:
     if view.verdict is not None:
         return ()
     lost = [f"{node.node} is {NO_LONGER_REGISTERED}" for node in nodes if node.state is NodeState.LOST]
-    out = [f"{node.node} is kept out {node.note}" for node in nodes if node.state is NodeState.KEPT_OUT]
+    out = [f"{node.node} is kept out {node.note}" for node in nodes if node.state is NodeState.QUARANTINED]
     return (*lost, *absent_nodes(view), *out)
 
 
@@ -301,7 +301,7 @@ def _now(view: StoreView) -> str:
     here = frozenset(view.members)
     memory = DecisionMemory(linked=taken_for_linked(view), unheard=frozenset(place.node for place in places) - here)
     decision, memory = decide(view, memory, DecisionPolicy("", kill_s=2 * KILL_S), 0.0)
-    return _decision_words(decision, timed=bool(memory.cooling))
+    return _decision_words(decision, timed=bool(memory.quarantine_deadlines))
 
 
 def _decision_words(decision: Decision, *, timed: bool) -> str:

@@ -29,14 +29,14 @@ class AuthProxy:
         self._key = protocol.key_of(secret)
         self._path = path
         self._servers: list[asyncio.Server] = []
-        self._guests: set[asyncio.Task[None]] = set()
-        self._strangers = 0
+        self._clients: set[asyncio.Task[None]] = set()
+        self._unauthenticated = 0
 
     async def open(self, hosts: Sequence[str], port: int) -> int:
         """Listen at each of these addresses; the port, a free one for 0 (then of one address). Raises `ConfigError`."""
         for host in hosts:
             try:
-                server = await asyncio.start_server(self._meet, host, port, limit=protocol.LINE_MAX)
+                server = await asyncio.start_server(self._handle, host, port, limit=protocol.LINE_MAX)
             except OSError as error:
                 await self.close()
                 raise ConfigError(f"port {port} of {host} cannot be had ({error.strerror}); use another") from error
@@ -48,28 +48,28 @@ class AuthProxy:
         """Listen no more, and cut who is inside."""
         for server in self._servers:
             server.close()
-        for guest in self._guests:
+        for guest in self._clients:
             guest.cancel()
-        if self._guests:
-            await asyncio.wait(self._guests)
+        if self._clients:
+            await asyncio.wait(self._clients)
         self._servers.clear()
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._guests.add(task)
-        task.add_done_callback(self._guests.discard)
+        self._clients.add(task)
+        task.add_done_callback(self._clients.discard)
         try:
             with suppress(OSError, asyncio.CancelledError):
-                if await self._known(reader, writer):
+                if await self._authenticate(reader, writer):
                     await carry((reader, writer), await asyncio.open_unix_connection(self._path()))
         finally:
             writer.transport.abort()
 
-    async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        if self._strangers >= STRANGERS_MAX:
+    async def _authenticate(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        if self._unauthenticated >= STRANGERS_MAX:
             return False
-        self._strangers += 1
+        self._unauthenticated += 1
         try:
             own = secrets.token_hex(16)
             writer.write(protocol.proxy_greeting(own))
@@ -82,4 +82,4 @@ class AuthProxy:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
             return False
         finally:
-            self._strangers -= 1
+            self._unauthenticated -= 1

@@ -81,7 +81,7 @@ def _host(config: Config) -> str:
 
 def _np(config: Config) -> str:
     """The value of --np for a node; "" where np would take the servers apart from the workers."""
-    return "" if config.roles is not None and not config.roles.apart else str(config.np)
+    return "" if config.roles is not None and not config.roles.separate else str(config.np)
 
 
 def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secret: bool) -> str:
@@ -90,19 +90,19 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
     It has what the user typed. Without a typed np the node takes that of the job; parameter servers on nodes of their
     own need it, because it tells that they are so. `secret`: show a random secret, see `_secret`.
     """
-    np = str(config.np) if config.np_given or (config.roles is not None and config.roles.apart) else ""
-    nproc = config.slots_word != "auto" or bool(config.gpus) or (config.local_nodes > 1 and bool(config.cards))
+    np = str(config.np) if config.np_given or (config.roles is not None and config.roles.separate) else ""
+    nproc = config.slots_word != "auto" or bool(config.gpus) or (config.local_nodes > 1 and bool(config.gpu_ids))
     flags = _flags(config, server, np, REPLACED | NOT_FOR_JOINERS, nproc=nproc)
     command = ("elastic-launch", *flags, *_script(config))
     if config.serve:
         return _secret(config, shown=secret) + joined(command)
-    if config.gpus and config.cards:
-        spare = unused_gpus(config.cards, environ)[: config.slots]
+    if config.gpus and config.gpu_ids:
+        spare = unused_gpus(config.gpu_ids, environ)[: config.slots]
         if len(spare) == config.slots:
             return joined((command[0], "--gpus", ",".join(spare), *command[1:]))
         return f"CUDA_VISIBLE_DEVICES= {joined(command)}"  # No card is left for it.
-    if config.local_nodes > 1 and config.cards:
-        spare = config.cards[config.local_nodes * config.slots :][: config.slots]
+    if config.local_nodes > 1 and config.gpu_ids:
+        spare = config.gpu_ids[config.local_nodes * config.slots :][: config.slots]
         return f"CUDA_VISIBLE_DEVICES={quoted(','.join(spare))} {joined(command)}"
     return joined(command)
 
@@ -136,14 +136,14 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
     for name, (variable, known) in _passed_on(config).items():
         base.pop(f"ELASTIC_{name.upper()}", None)
         base[variable] = known
-    if config.gpus and not config.cards and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
+    if config.gpus and not config.gpu_ids and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
         base["CUDA_VISIBLE_DEVICES"] = ""
     nodes = [{**base, **_metrics_port(config, number)} for number in range(config.local_nodes)]
-    if not config.cards or (config.local_nodes == 1 and not config.gpus):
+    if not config.gpu_ids or (config.local_nodes == 1 and not config.gpus):
         return tuple(nodes)
-    shares = share_gpus(config.cards, config.local_nodes, config.slots) or ((),) * config.local_nodes
-    cards = [{"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares]
-    return tuple({**node, **own} for node, own in zip(nodes, cards, strict=True))
+    shares = share_gpus(config.gpu_ids, config.local_nodes, config.slots) or ((),) * config.local_nodes
+    gpus = [{"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(own)} for own in shares]
+    return tuple({**node, **own} for node, own in zip(nodes, gpus, strict=True))
 
 
 def _metrics_port(config: Config, number: int) -> dict[str, str]:

@@ -159,7 +159,7 @@ class _LocalSupervisor:
     async def _has_ended(self, server: str) -> bool:
         """Tell whether the job has completed, or was stopped; not if nobody says so."""
         keys = JobKeys(self._config.job_id, self._config.key_prefix)
-        store = replace(self._config.way, endpoints=tuple(server.split(","))).open()
+        store = replace(self._config.store_access, endpoints=tuple(server.split(","))).open()
         try:
             entries = (await store.list(KeyRange.key(keys.verdict))).entries
             return any(decode(keys, entry.key, entry.value).status is not FinalStatus.FAILED for entry in entries)
@@ -187,12 +187,12 @@ class _LocalSupervisor:
 
     def _introduce(self, server: str, environments: Sequence[Mapping[str, str]], *, everywhere: bool) -> None:
         config = self._config
-        if config.local_nodes > 1 and config.cards and not environments[0]["CUDA_VISIBLE_DEVICES"]:
+        if config.local_nodes > 1 and config.gpu_ids and not environments[0]["CUDA_VISIBLE_DEVICES"]:
             self._say(
-                f"{len(config.cards)} cards are not enough for {config.local_nodes} nodes of "
+                f"{len(config.gpu_ids)} cards are not enough for {config.local_nodes} nodes of "
                 f"{config.slots}: the workers run on the CPU; use fewer nodes or a smaller --nproc_per_node"
             )
-        one_machine = config.roles is not None and not config.roles.apart
+        one_machine = config.roles is not None and not config.roles.separate
         if config.serves:
             self._say(served_etcd.introduction(served_etcd.served(config), config.job_id))
         if everywhere:
@@ -212,7 +212,7 @@ class _LocalSupervisor:
 
     async def _outlast_others(self, server: str) -> None:
         """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""
-        store = replace(self._config.way, endpoints=(server,)).open()
+        store = replace(self._config.store_access, endpoints=(server,)).open()
         try:
             waiting = asyncio.create_task(_nobody_left(store, self._config, self._say))
             stopped = asyncio.create_task(self._stop.wait() if self._signal is None else self._kill.wait())

@@ -99,9 +99,9 @@ class Console:
         if self._fd is None or not data:
             return
         self._at_line_start = data.endswith(b"\n")
-        self.write_around(data if self.around is None else self.around.text(data), len(data))
+        self.write_raw(data if self.around is None else self.around.text(data), len(data))
 
-    def write_around(self, data: bytes, text_bytes: int = 0) -> None:
+    def write_raw(self, data: bytes, text_bytes: int = 0) -> None:
         """Write what is no text, and changes nothing of it, but for so many bytes, which are missed if left out."""
         if self._fd is None or not data:
             return
@@ -123,11 +123,11 @@ class Console:
         return bool(self._waiting)
 
     @property
-    def full(self) -> bool:
+    def paused(self) -> bool:
         """Whether those who read what workers write should wait a moment; `when_room` tells when it is over."""
         return self._give_back is not None and self._watched is not None and not self._still
 
-    def when_room(self, go_on: Callable[[], None]) -> None:
+    def on_writable(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `full` any more."""
         self._go_on.append(go_on)
 
@@ -148,7 +148,7 @@ class Console:
         while self._fd is not None and self._waiting and time.monotonic() < until_s:
             _has_room(self._fd, max(0.0, until_s - time.monotonic()))
             self._flush()
-        self._let_go()
+        self._release()
 
     def _open(self, fd: int) -> None:
         try:
@@ -204,14 +204,14 @@ class Console:
             if self._give_back is not None:
                 self._write_directly(self._give_back)
                 return
-            self._let_go()  # The reader or the terminal is gone: the job goes on, the logs have everything.
+            self._release()  # The reader or the terminal is gone: the job goes on, the logs have everything.
         else:
             self._unwatch()
 
     def _write_directly(self, give_back: Callable[[], None]) -> None:
         """Write to the file itself from now on: rather a disk that may stand still than no console."""
         waiting = bytes(self._waiting)
-        self._let_go()
+        self._release()
         give_back()
         self._give_back = None
         self._open(self._given)
@@ -239,7 +239,7 @@ class Console:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        self._let_go_on()
+        self._resume()
 
     def _look(self) -> None:
         """See whether anybody has read since the last look; if not, nobody waits until all that waits is read."""
@@ -247,14 +247,14 @@ class Console:
         self._moved, self._still = False, self._patience is not None and not self._moved
         self._patience = None if self._still else self._watched.call_later(FILE_STILL_S, self._look)
         if self._still:
-            self._let_go_on()
+            self._resume()
 
-    def _let_go_on(self) -> None:
+    def _resume(self) -> None:
         going_on, self._go_on = self._go_on, []
         for go_on in going_on:
             go_on()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._unwatch()
         self._waiting.clear()
         if self._socket is not None:

@@ -30,10 +30,10 @@ class ConsoleStream(Protocol):
     """Where one output of one worker is shown."""
 
     @property
-    def full(self) -> bool:
-        """Whether those who read what workers write should wait a moment; `when_room` tells when it is over."""
+    def paused(self) -> bool:
+        """Whether those who read what workers write should wait a moment; `on_writable` tells when it is over."""
 
-    def when_room(self, go_on: Callable[[], None]) -> None:
+    def on_writable(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `full` any more."""
 
     def write(self, data: bytes) -> None:
@@ -81,11 +81,11 @@ class _StreamBase:
         self._console = console
 
     @property
-    def full(self) -> bool:
-        return self._console.full
+    def paused(self) -> bool:
+        return self._console.paused
 
-    def when_room(self, go_on: Callable[[], None]) -> None:
-        self._console.when_room(go_on)
+    def on_writable(self, go_on: Callable[[], None]) -> None:
+        self._console.on_writable(go_on)
 
 
 class _RawStream(_StreamBase):

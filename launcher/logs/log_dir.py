@@ -144,15 +144,15 @@ class LogFolder:
 
 def check_log_dir(path: Path) -> None:
     """Make the folder if needed and write a file in it. Raises `ConfigError` that says what to change."""
-    mend = "name a folder that can be written with --log_dir"
+    hint = "name a folder that can be written with --log_dir"
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except FileExistsError as error:
-        raise ConfigError(f"--log_dir {path} is a file; {mend}") from error
+        raise ConfigError(f"--log_dir {path} is a file; {hint}") from error
     except OSError as error:
-        raise ConfigError(f"--log_dir {path} cannot be written ({error.strerror}); {mend}") from error
+        raise ConfigError(f"--log_dir {path} cannot be written ({error.strerror}); {hint}") from error
 
 
 def _open(path: Path) -> int:

@@ -46,19 +46,19 @@ class AgentLog:
         """Have everything appended to launcher.log from now on."""
         self._append = append
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """A step of the story."""
         self._speak(text, Verbosity.NORMAL)
 
-    def detail(self, text: str) -> None:
+    def debug(self, text: str) -> None:
         """Something for `--verbose`."""
         self._speak(text, Verbosity.VERBOSE)
 
-    def warn(self, text: str) -> None:
+    def warning(self, text: str) -> None:
         """Something that a person has to know; `--quiet` does not hide it."""
         self._speak(text, Verbosity.QUIET)
 
-    def note(self, text: str) -> None:
+    def file_only(self, text: str) -> None:
         """Something that the console hears from somebody else."""
         self._keep(sanitize_line(text.replace("\n", " ")), Severity.INFO)
 

@@ -31,7 +31,7 @@ class PipeReader:
         self._writer: int | None = writer
         os.set_blocking(reader, False)
         self._reader: int | None = reader
-        self._go_on()
+        self._resume()
 
     def writer(self) -> int:
         """Hand over the end for the worker, once; whoever takes it closes it."""
@@ -51,23 +51,23 @@ class PipeReader:
             os.close(self._writer)  # Its worker was never started.
         self._writer = None
         self.drain()
-        self._let_go()
+        self._release()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._reader is None:
             return
-        if self._log.full:
-            self._log.when_room(self._go_on)
-        elif self._show is not None and self._show.full:
-            self._show.when_room(self._go_on)
+        if self._log.paused:
+            self._log.on_writable(self._resume)
+        elif self._show is not None and self._show.paused:
+            self._show.on_writable(self._resume)
         else:
             self._loop.add_reader(self._reader, self._read)
 
     def _read(self) -> None:
         self._carry()
-        if self._reader is not None and (self._log.full or (self._show is not None and self._show.full)):
+        if self._reader is not None and (self._log.paused or (self._show is not None and self._show.paused)):
             self._loop.remove_reader(self._reader)
-            self._go_on()
+            self._resume()
 
     def _carry(self) -> int:
         if self._reader is None:
@@ -77,14 +77,14 @@ class PipeReader:
         except BlockingIOError:
             return 0
         if not data:
-            self._let_go()
+            self._release()
             return 0
         self._log.write(data)
         if self._show is not None:
             self._show.write(data)
         return len(data)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._reader is not None:
             self._loop.remove_reader(self._reader)
             os.close(self._reader)

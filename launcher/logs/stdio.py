@@ -81,7 +81,7 @@ class StdioRedirect:
         for console in self._consoles.values():
             console.close()
         _flush()
-        self.give_back()
+        self.restore_fds()
         self._wait()
         for fd, given in self._given.items():
             if (error := descriptors.close(given)) is not None:  # It does not change how this process ends.
@@ -100,7 +100,7 @@ class StdioRedirect:
             self._consoles[fd] = Console(fd, lines=self._lines)
             return self._consoles[fd]
         if first not in self._consoles:
-            self._consoles[first] = Console(first, self.give_back, self._lines)
+            self._consoles[first] = Console(first, self.restore_fds, self._lines)
         return self._consoles[first]
 
     def say(self, text: str, command: str = "") -> None:
@@ -109,14 +109,14 @@ class StdioRedirect:
         It may wait for a terminal. As JSON both are one line.
         """
         if not self._say(text, command) and self._pid:  # Nobody reads the pipe: the process that writes was killed.
-            self.give_back()
+            self.restore_fds()
             self._say(text, command)
 
     def given(self, fd: int) -> int | None:
         """What a child that has a process of its own for it is to have as `fd`; None: what this process has."""
         return self._given.get(fd)
 
-    def give_back(self) -> None:
+    def restore_fds(self) -> None:
         """Make 1 and 2 what they were, here: what is said now is written at once, whatever the disk does."""
         for fd, given in self._given.items():
             os.dup2(given, fd)

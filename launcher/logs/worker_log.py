@@ -51,13 +51,13 @@ class WorkerStartLog:
         return self._at_mark
 
     @property
-    def full(self) -> bool:
+    def paused(self) -> bool:
         """Whether the worker says more than the disk takes: it is to be heard a moment later."""
-        return self._sink.full
+        return self._sink.paused
 
-    def when_room(self, go_on: Callable[[], None]) -> None:
+    def on_writable(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `full` any more."""
-        self._sink.when_room(go_on)
+        self._sink.on_writable(go_on)
 
     def set_mark(self) -> None:
         """Remember its end as it is now."""

@@ -124,7 +124,7 @@ class LogWriter:
 class SyncSink:
     """Does orders at once, in this process."""
 
-    full = False
+    paused = False
     """Whether those who read what workers write should wait a moment."""
 
     def __init__(self, tell: Tell) -> None:
@@ -142,7 +142,7 @@ class SyncSink:
         self._writer.do(order, data)
         return True
 
-    def when_room(self, go_on: Callable[[], None]) -> None:
+    def on_writable(self, go_on: Callable[[], None]) -> None:
         """Call once it is not `full` any more: at once."""
         go_on()
 

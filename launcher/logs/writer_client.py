@@ -66,8 +66,8 @@ class LogSink(Protocol):
     """Has orders done, in their order. What a disk refuses is told to people, and never raised here."""
 
     @property
-    def full(self) -> bool:
-        """Whether those who read what workers write should wait a moment; `when_room` tells when it is over."""
+    def paused(self) -> bool:
+        """Whether those who read what workers write should wait a moment; `on_writable` tells when it is over."""
 
     def next_start(self) -> int:
         """The number of a further start."""
@@ -75,7 +75,7 @@ class LogSink(Protocol):
     def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
         """Have it done, for the file `of`; `data` goes with a `WriteChunk`. False: no room, left out."""
 
-    def when_room(self, go_on: Callable[[], None]) -> None:
+    def on_writable(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `full` any more."""
 
 
@@ -140,7 +140,7 @@ class LogWriterClient:
         self._loop = asyncio.get_running_loop()
         os.set_blocking(self._orders, False)
         os.set_blocking(self._answers, False)
-        self._loop.add_reader(self._answers, self._hear)
+        self._loop.add_reader(self._answers, self._on_answers)
 
     def next_start(self) -> int:
         """The number of a further start of a worker."""
@@ -148,14 +148,14 @@ class LogWriterClient:
         return self._starts
 
     @property
-    def full(self) -> bool:
+    def paused(self) -> bool:
         """Whether more is on its way than a disk that goes on is to have at once."""
         return self._more_than(FLOW_BYTES)
 
-    def when_room(self, go_on: Callable[[], None]) -> None:
+    def on_writable(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `full` any more."""
         self._waiting.append(go_on)
-        self._let_go_on()
+        self._resume()
 
     def appending(self, name: str) -> Callable[[bytes], object]:
         """What appends lines to the file `name`."""
@@ -210,7 +210,7 @@ class LogWriterClient:
 
     # From the process that writes.
 
-    def _hear(self) -> None:
+    def _on_answers(self) -> None:
         """Take what it has answered."""
         while self._instead is None:
             try:
@@ -248,7 +248,7 @@ class LogWriterClient:
             _, order, data = self._queue.popleft()
             self._instead.put(order, "", data)
         self._progress.set()
-        self._let_go_on()
+        self._resume()
         self._on_told("the process that writes the logs was killed; a part of them may be missing", False)
 
     # Time.
@@ -257,7 +257,7 @@ class LogWriterClient:
         """See whether the disk has done anything since the last look."""
         assert self._loop is not None
         self._timer = None
-        self._hear()  # What came while this process stood still.
+        self._on_answers()  # What came while this process stood still.
         if self._done == self._put or self._instead is not None:
             return
         self._timer = self._loop.call_later(STILL_S, self._look)
@@ -266,7 +266,7 @@ class LogWriterClient:
             return
         self._looks += 1
         self._still = True
-        self._let_go_on()
+        self._resume()
         if self._looks * STILL_S >= SAY_AFTER_S:
             self._say_still()
 
@@ -317,7 +317,7 @@ class LogWriterClient:
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            return  # It is gone, which `_hear` is told.
+            return  # It is gone, which `_on_answers` is told.
         if not self._rest and self._sending is not None:
             match self._sending[1]:
                 case OpenLog() as begin:
@@ -344,14 +344,14 @@ class LogWriterClient:
             self._queued[whose] -= size
             if not self._queued[whose]:
                 del self._queued[whose]
-        self._let_go_on()
+        self._resume()
 
     def _more_than(self, size: int) -> bool:
         """Tell whether the disk goes on, and so much and more is on its way."""
         goes_on = not self._still and self._instead is None
         return goes_on and (bool(self._queue) or self._ring.used > size)
 
-    def _let_go_on(self) -> None:
+    def _resume(self) -> None:
         if self._waiting and not self._more_than(FLOW_BYTES // 2):
             waiting, self._waiting = self._waiting, []
             for go_on in waiting:

@@ -257,7 +257,7 @@ def _of_job(facts: AgentState) -> Iterator[MetricSample]:
 
 def _run_deadline_samples(facts: AgentState, now: float) -> Iterator[MetricSample]:
     """The lease, and the right to run that follows from it."""
-    right = facts.right
+    right = facts.run_deadline
     if right.lease_held:
         yield MetricSample("lease_age_seconds", max(now - right.refreshed_at, 0.0))
         yield MetricSample("lease_ttl_seconds", right.ttl_s)

@@ -72,12 +72,12 @@ class MetricsExporter:
         except OSError as error:
             number = error.errno or 0  # Less than 0 of a name that is not known.
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
-            self._narrator.warn(_unusable(host, port, why))
+            self._narrator.warning(_unusable(host, port, why))
         except UnicodeError as error:  # It looks like a name and cannot be one.
-            self._narrator.warn(_unusable(host, port, str(error)))
+            self._narrator.warning(_unusable(host, port, str(error)))
         else:
             self._door = door
-            self._narrator.say(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
+            self._narrator.info(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
 
     async def close(self) -> None:
         """Listen no more."""
@@ -88,7 +88,7 @@ class MetricsExporter:
         """Say once that a page cannot be made; a monitor asks again and again."""
         if not self._complained:
             self._complained = True
-            self._narrator.warn(text)
+            self._narrator.warning(text)
 
     # --- what the agent tells -------------------------------------------------------------------------------------
 

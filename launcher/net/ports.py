@@ -257,5 +257,5 @@ def _lingering() -> frozenset[int]:
 
 def _too_few(count: int, found: int, within: tuple[int, int]) -> str:
     low, high = within
-    mend = "widen --port_range, or free some" if high - low + 1 >= count else f"widen --port_range to {count} ports"
-    return f"need {count} free ports in {low}:{high}, found {found}; {mend}"
+    hint = "widen --port_range, or free some" if high - low + 1 >= count else f"widen --port_range to {count} ports"
+    return f"need {count} free ports in {low}:{high}, found {found}; {hint}"

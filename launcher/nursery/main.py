@@ -87,7 +87,7 @@ def main() -> Callable[[], NoReturn]:
     _ignore()  # What was imported may have changed them.
     _prctl(spawn.PR_SET_PDEATHSIG, signal.SIGCONT)
     try:
-        end = Nursery(agent, setup.agent, way.run, way.why_cold).guard(way.prepared)
+        end = Nursery(agent, setup.agent, way.run, way.why_cold).serve(way.prepared)
     except spawn.ChildStarted as born:
         start = born.start
     else:

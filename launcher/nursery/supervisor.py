@@ -112,7 +112,7 @@ class Nursery:
         self._renewing = False
         self._orphaned = False
 
-    def guard(self, prepared: NurseryReady) -> NurseryExit:
+    def serve(self, prepared: NurseryReady) -> NurseryExit:
         """Tell that it is `prepared`, and run until there is an end. Nothing is left running on return.
 
         Raises `spawn.ChildStarted` in a new process that is to be a worker.

@@ -38,7 +38,7 @@ class LinkAdapter:
             grants=self._grants,
             on_vouched=lambda node, g, asked_at, seconds: put(ae.Vouched(node, g, asked_at, seconds)),
             on_dialled=lambda nodes: put(ae.InboundLinksChanged(nodes)),
-            complain=narrator.warn,
+            complain=narrator.warning,
         )
         hello.hand_to(self._links.accept)
 

@@ -134,7 +134,7 @@ class PeerLinks:
         self.secret_text = self._door.secret_text = text or ""
         self._door.close(Bye())
         targets, self._targets = self._targets, {}
-        self._let_go([*self._watched])
+        self._release([*self._watched])
         self.watch(targets)
 
     def watch(self, targets: Mapping[str, LinkTarget]) -> None:
@@ -144,7 +144,7 @@ class PeerLinks:
         self._targets = dict(targets)
         if not self.secret_text:
             return
-        self._let_go(
+        self._release(
             [
                 name
                 for name, link in self._watched.items()
@@ -193,7 +193,7 @@ class PeerLinks:
         self._door.close(Bye())
         for link in self._watched.values():
             link.send(Bye())
-            link.let_go()
+            link.release()
         for asked in self._asked.values():
             asked.timer.cancel()
         if self._telling is not None:
@@ -292,14 +292,14 @@ class PeerLinks:
         self._dialled = None
         self._on_dialled(tuple(self._door.links))
 
-    def _let_go(self, names: list[str]) -> None:
+    def _release(self, names: list[str]) -> None:
         gone = [self._watched.pop(name) for name in names]
         if gone:
             self._queue = deque(link for link in self._queue if self._watched.get(link.node) is link)
         for link in gone:
             was_up = link.up
             link.send(Bye())  # Else the member would think that this process might be dead.
-            link.let_go()
+            link.release()
             if was_up:
                 self.went_down(link)
             self.closed_at.pop(link.node, None)

@@ -80,8 +80,8 @@ class PartitionWatch:
 
     def begin(self, generation: Generation) -> None:
         """Watch the workers of this generation."""
-        seated = any(place.seats for place in generation.members)  # They speak with servers, and wait for those.
-        self._names = () if seated else nodes_to_probe([place.node for place in generation.members], self._node)
+        assignments = any(place.tasks for place in generation.members)  # They speak with servers, and wait for those.
+        self._names = () if assignments else nodes_to_probe([place.node for place in generation.members], self._node)
         self._g, self._members, self._told = generation.g, {}, ()
         self._known.intersection_update(self._names)
         self._met.intersection_update(self._names)

@@ -149,7 +149,7 @@ class PeerLink:
         if self.up and isinstance(self._attempt, LineSocket):
             self._attempt.send(link_messages.encode(message))
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Watch it no more."""
         self._over = True
         self._unreached_timer.cancel()

@@ -68,13 +68,13 @@ class ProbeResponder:
                 then.append(Delete(KeyRange.key(self._answered)))
             done = await self._store.txn([Compare.modified(self._keys.probe, entry.mod_revision)], then)
         except DocumentError as error:
-            self._narrator.detail(f"a probe that cannot be read: {error}")
+            self._narrator.debug(f"a probe that cannot be read: {error}")
         except StoreError as error:
-            self._narrator.detail(f"a probe could not be answered: {error}")
+            self._narrator.debug(f"a probe could not be answered: {error}")
         else:
             self._answered = key if done.succeeded else self._answered
             bad = f", not {len(answer.unreached)}" if answer.unreached else ""
-            self._narrator.detail(f"elastic-ctl doctor asked: this node reaches {answer.reached} others{bad}")
+            self._narrator.debug(f"elastic-ctl doctor asked: this node reaches {answer.reached} others{bad}")
 
     async def _others(self) -> dict[str, Member]:
         """Every other member; of a huge job those that come next by name, and round."""

@@ -117,7 +117,7 @@ class StartupReachability:
                 member = await self._member(name)
                 why = await why_not(self._keys.job_id, name, member) if member is not None else ""
                 if why:
-                    self._narrator.warn(
+                    self._narrator.warning(
                         f"this node does not reach {name}: {why}; if workers wait for each other, elastic-ctl doctor "
                         "shows every way that is closed"
                     )

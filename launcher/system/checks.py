@@ -29,7 +29,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     level: CheckLevel
     name: str
     text: str
-    mend: str = ""
+    hint: str = msgspec.field(default="", name="mend")
     details: tuple[str, ...] = ()
 
 
@@ -38,19 +38,19 @@ def ok(name: str, text: str, details: tuple[str, ...] = ()) -> Check:
     return Check(level=CheckLevel.OK, name=name, text=text, details=details)
 
 
-def warn(name: str, text: str, mend: str = "", details: tuple[str, ...] = ()) -> Check:
+def warn(name: str, text: str, hint: str = "", details: tuple[str, ...] = ()) -> Check:
     """It works, but perhaps not as the user thinks."""
-    return Check(level=CheckLevel.WARN, name=name, text=text, mend=mend, details=details)
+    return Check(level=CheckLevel.WARN, name=name, text=text, hint=hint, details=details)
 
 
-def fail(name: str, text: str, mend: str = "", details: tuple[str, ...] = ()) -> Check:
+def fail(name: str, text: str, hint: str = "", details: tuple[str, ...] = ()) -> Check:
     """A job cannot run like this."""
-    return Check(level=CheckLevel.FAIL, name=name, text=text, mend=mend, details=details)
+    return Check(level=CheckLevel.FAIL, name=name, text=text, hint=hint, details=details)
 
 
 def warning(check: Check) -> str:
     """A check as one line for people who start something, "" if all is well."""
-    return "" if check.level is CheckLevel.OK else f"{check.name}: {check.text}; {check.mend}"
+    return "" if check.level is CheckLevel.OK else f"{check.name}: {check.text}; {check.hint}"
 
 
 def lines(check: Check, *, colours: bool = False) -> list[str]:
@@ -58,7 +58,7 @@ def lines(check: Check, *, colours: bool = False) -> list[str]:
     word = f"{check.level:<4}"
     if colours:
         word = f"\x1b[{COLOURS[check.level]}m{word}\x1b[0m"
-    text = sanitize_line(f"{check.name}: {check.text}" + (f"; {check.mend}" if check.mend else ""))
+    text = sanitize_line(f"{check.name}: {check.text}" + (f"; {check.hint}" if check.hint else ""))
     shown = [sanitize_line(detail) for detail in check.details[:DETAILS_MAX]]
     if len(check.details) > DETAILS_MAX:
         shown.append(f"and {len(check.details) - DETAILS_MAX} more")

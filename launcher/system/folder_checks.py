@@ -33,16 +33,16 @@ def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = Non
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
-    mend = f"name another one with {flag}, or mend its owner"
+    hint = f"name another one with {flag}, or mend its owner"
     if not there.is_dir():
-        return fail(name, f"{there} is a file", mend)
+        return fail(name, f"{there} is a file", hint)
     try:
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"x")
             file.flush()
         total, _, free = (usage or shutil.disk_usage)(there)
     except OSError as error:
-        room = "delete something" if error.errno in (errno.ENOSPC, errno.EDQUOT) else mend
+        room = "delete something" if error.errno in (errno.ENOSPC, errno.EDQUOT) else hint
         return fail(name, f"{there} cannot be written ({error.strerror})", room)
     state = "is writable" if there == folder else "can be made"
     text = f"{folder} {state}, {gigabytes(free)} free of {gigabytes(total)}"

@@ -81,9 +81,9 @@ class StatusBlock:
             size = self._size
         seen = in_foreground(self._terminal)
         if not seen or size != self._size:
-            self._console.write_around(self._screen.wipe())
+            self._console.write_raw(self._screen.wipe())
         self._size, self._wanted = size, self._lines(size) if seen else ()
-        self._console.write_around(self._draw(time.monotonic()))
+        self._console.write_raw(self._draw(time.monotonic()))
 
     def _lines(self, size: os.terminal_size) -> tuple[bytes, ...]:
         if (block := self._look()) is None:
@@ -93,7 +93,7 @@ class StatusBlock:
 
     def _draw_soon(self) -> None:
         self._soon = None
-        self._console.write_around(self._draw(time.monotonic()))
+        self._console.write_raw(self._draw(time.monotonic()))
 
     def _draw(self, now: float) -> bytes:
         if self._console.waiting:  # The room is for the text.
@@ -106,7 +106,7 @@ class StatusBlock:
         return out
 
     def _erase(self) -> None:
-        self._console.write_around(self._screen.erase())
+        self._console.write_raw(self._screen.erase())
 
     def _stop(self) -> None:
         """Ctrl-Z: leave the terminal clean, and stop as if nobody had caught it. `fg` goes on here."""

@@ -120,7 +120,7 @@ class EtcdRendezvous(RendezvousHandler):
         self._check_process()
         while True:
             with self._node.changed:
-                gone = self._node.rounds.come_back()
+                gone = self._node.rounds.rejoin()
             self._server = None  # Whoever still uses the store of the round before is of an old world.
             self._succeeded = False
             stay, end = self._node.join()
@@ -199,7 +199,7 @@ class EtcdRendezvous(RendezvousHandler):
             try:
                 end.result(agree_s)
             except NotYet:
-                stay.narrator.warn(
+                stay.narrator.warning(
                     f"the end of the job was not agreed within {limit_s:g} s (close_timeout in --rdzv-conf); leaving"
                 )
                 self._node.leave(leave_s)
@@ -315,7 +315,7 @@ class EtcdRendezvous(RendezvousHandler):
 async def _has_ended(settings: RdzvSettings) -> bool:
     """Ask etcd whether the job has ended."""
     config = settings.config
-    store = config.way.open()
+    store = config.store_access.open()
     try:
         return bool((await store.list(KeyRange.key(JobKeys(config.job_id, config.key_prefix).verdict))).entries)
     finally:
@@ -330,7 +330,7 @@ def close_limits(limit_s: float) -> tuple[float, float]:
 
 def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
     """What torch's agent knows of the workers that failed, the first to fail first; not those that it stopped then."""
-    hopeless = NO_RESTART.format(host=host)
+    unrecoverable = NO_RESTART.format(host=host)
     first, _ = error.get_first_failure()
     return [
         WorkerExit(
@@ -339,7 +339,7 @@ def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
             words=describe(failure.exitcode),
             log=LOG,
             tail=_tail(failure),
-            hopeless=hopeless,
+            unrecoverable=unrecoverable,
         )
         for rank, failure in sorted(error.failures.items(), key=lambda item: (item[0] != first, item[0]))
         if rank == first or failure.exitcode not in STOPPED
@@ -359,12 +359,12 @@ def _ended_words(verdict: Verdict, job_id: str) -> str:
 
 
 def _not_met(where: str, limit_s: float, *, reached: bool) -> BaseException:
-    mend = "is that port open between the nodes, and --local-addr of that node right?"
+    hint = "is that port open between the nodes, and --local-addr of that node right?"
     if reached:
-        text = f"not all nodes came to {where}, where the round meets, in {limit_s:g} s; {mend}"
+        text = f"not all nodes came to {where}, where the round meets, in {limit_s:g} s; {hint}"
         return errors.RoundTimedOut(_said(text))
     return errors.RendezvousUnreachable(
-        _said(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {mend}"), 4
+        _said(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {hint}"), 4
     )
 
 

@@ -158,8 +158,8 @@ def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
             raise ConfigError(f"--rdzv-conf {'='.join(typed)}: write it without quotes: {'='.join(plain)}")
         option = BY_NAME.get(name)
         if option is None:
-            mend = OF_OTHERS.get(name) or f"use one of {', '.join(BY_NAME)}"
-            raise ConfigError(f"--rdzv-conf {name}: --rdzv-backend elastic-etcd has no such option; {mend}")
+            hint = OF_OTHERS.get(name) or f"use one of {', '.join(BY_NAME)}"
+            raise ConfigError(f"--rdzv-conf {name}: --rdzv-backend elastic-etcd has no such option; {hint}")
         fields.append((option.field, _read(f"--rdzv-conf {name}", option.read, str(value))))
     return fields
 

@@ -69,12 +69,12 @@ class RoundTracker:
         self._taken, self._offered, self._stops = self._offered, None, False
         return self._taken
 
-    def come_back(self) -> list[Event]:
+    def rejoin(self) -> list[Event]:
         """Torch's agent asks for the next round; its workers are gone."""
         taken, stopped = self._taken, self._stops
         if taken is None:
             return []
-        exits = [] if stopped else [WorkerExit(rank=ANY_RANK, code=1, words=FAILED, log=LOG, consequence=True)]
+        exits = [] if stopped else [WorkerExit(rank=ANY_RANK, code=1, words=FAILED, log=LOG, secondary=True)]
         return self._gone(taken, exits)
 
     def finish(self) -> list[Event]:

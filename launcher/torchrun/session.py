@@ -151,8 +151,8 @@ class TorchrunSession:
         level = Verbosity.VERBOSE if config.verbose else Verbosity.QUIET if config.quiet else Verbosity.NORMAL
         self.narrator = _TorchrunLog(node, Console(STDERR), level=level)
         for warning in config.warnings:
-            self.narrator.warn(warning)
-        store = config.way.open()
+            self.narrator.warning(warning)
+        store = config.store_access.open()
         try:
             await self._reach(store)
             listening = host if addresses.only_here(host, ()) else ""
@@ -263,11 +263,11 @@ class TorchrunSession:
                 self._tell(action, self._core.facts)
             case actions.LogLine():
                 narrator = self.narrator
-                (narrator.warn if action.warn else narrator.detail if action.detail else narrator.say)(action.text)
+                (narrator.warning if action.warn else narrator.debug if action.detail else narrator.info)(action.text)
             case actions.ReportFailure():
                 cause = action.cause
                 failed = failed_processes_text(cause.exits, cause.host)
-                self.narrator.say(f"generation {cause.g} failed: {failed}; the job goes on")
+                self.narrator.info(f"generation {cause.g} failed: {failed}; the job goes on")
             case actions.ReportVerdict():
                 self._report_verdict(action.verdict, late=action.late)
             case actions.ExitAgent():
@@ -279,9 +279,9 @@ class TorchrunSession:
         if late:
             self.narrator.report(report.ended_lines(verdict, self._config.job_id, time.time()))
         elif verdict.status is FinalStatus.COMPLETED:
-            self.narrator.say(f"the job has completed: {verdict.reason}")
+            self.narrator.info(f"the job has completed: {verdict.reason}")
         else:
-            self.narrator.warn(f"the job has ended ({verdict.status}): {verdict.reason}")
+            self.narrator.warning(f"the job has ended ({verdict.status}): {verdict.reason}")
 
     def ask_to_conclude(self) -> None:
         """Have `_conclude` called, from any thread."""

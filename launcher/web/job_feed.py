@@ -218,7 +218,7 @@ class JobFeeds:
         self._store = store
         self._key_prefix = key_prefix
         self._servers = servers
-        self._lookers: dict[str, int] = {}
+        self._viewers: dict[str, int] = {}
         self._lives: dict[str, tuple[JobFeed, asyncio.Task[None]]] = {}
         self._listings = asyncio.Semaphore(LISTINGS_MAX)
         self._trouble: dict[str, object] | None = None
@@ -254,19 +254,19 @@ class JobFeeds:
             live = JobFeed(self.job(job_id))
             self._lives[job_id] = live, asyncio.create_task(live.run(), name=f"follow {job_id}")
         live, task = self._lives[job_id]
-        self._lookers[job_id] = self._lookers.get(job_id, 0) + 1
+        self._viewers[job_id] = self._viewers.get(job_id, 0) + 1
         try:
             yield live
             if task.done() and not task.cancelled():
                 task.result()  # Only a mistake of ours ends it, and is raised here.
         finally:
-            self._lookers[job_id] -= 1
-            if not self._lookers[job_id]:
+            self._viewers[job_id] -= 1
+            if not self._viewers[job_id]:
                 asyncio.get_running_loop().call_later(LINGER_S, self._forget, job_id)
 
     def _forget(self, job_id: str) -> None:
-        if not self._lookers.get(job_id) and job_id in self._lives:
-            self._lookers.pop(job_id, None)
+        if not self._viewers.get(job_id) and job_id in self._lives:
+            self._viewers.pop(job_id, None)
             self._lives.pop(job_id)[1].cancel()
 
     async def close(self) -> None:

@@ -76,12 +76,13 @@ def _head(picture: JobOverview, story: JobReport, course: TrainingCurve | None, 
     rates = [point.rate for point in points if point.rate is not None]
     fields: dict[str, Any] = {
         name: getattr(status, name)
-        for name in ("job_id", "run", "np", "generation", "reason", "go", "proposer", "lacking", "missing", "damaged")
+        for name in ("job_id", "run", "np", "generation", "reason", "go", "lacking", "missing", "damaged")
     }
     verdict = status.verdict
     lives = first is not None and first.state is not WorkerState.EXITED
     return {
         **fields,
+        "proposer": status.leader,
         "world": status.world_size,
         "members": sum(node.m_id is not None and not status.verdict for node in status.nodes),
         "why": msgspec.to_builtins(status.why),
@@ -141,7 +142,7 @@ def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
         "m_id": node.m_id,
         "state": str(node.state),
         "note": node.note,
-        "seats": node.seats,
+        "seats": node.tasks,
         "ranks": list(node.ranks),
     }
     if window is None:
@@ -151,7 +152,7 @@ def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
         "phase": window.state,
         "since": _moment(now, window.since_s),
         "lease_age_s": _short(window.lease_age_s),
-        "right_s": _short(window.right_s),
+        "right_s": _short(window.run_deadline_s),
         "waits": window.waits,
         "version": window.version,
         "pid": window.pid,

@@ -111,7 +111,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     state: str
     since_s: float
     lease_age_s: float | None
-    right_s: float | None
+    run_deadline_s: float | None = msgspec.field(name="right_s")
     waits: str
     workers: tuple[WorkerSnapshot, ...] = ()
     more: int = 0

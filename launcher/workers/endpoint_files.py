@@ -33,23 +33,25 @@ class EndpointFiles:
         try:
             endpoint_lists.write_lists(self._private, generation.g, endpoints, servers)
         except OSError as error:
-            self._narrator.warn(
+            self._narrator.warning(
                 f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"
             )
-        if any(place.seats for place in generation.members):
+        if any(place.tasks for place in generation.members):
             try:
                 new = self.roster_file.with_suffix(".new")
                 new.write_bytes(cluster_spec_document(generation))
                 new.replace(self.roster_file)
             except OSError as error:
-                self._narrator.warn(f"{self.roster_file} cannot be written ({error.strerror}); it may be out of date")
+                self._narrator.warning(
+                    f"{self.roster_file} cannot be written ({error.strerror}); it may be out of date"
+                )
 
 
 def _endpoints(generation: Generation) -> tuple[list[str], list[str]]:
     """Where the workers are, in the order of their ranks, and where the servers are."""
-    if any(place.seats for place in generation.members):
+    if any(place.tasks for place in generation.members):
         found = [
-            [join_host_port(one.host, one.port) for one in generation.seated(role)]
+            [join_host_port(one.host, one.port) for one in generation.task_assignments(role)]
             for role in (Role.WORKER, Role.HETER, Role.SERVER)
         ]
         return found[0] + found[1], found[2]

@@ -112,9 +112,9 @@ def worker_environment(
     m_id: int,
     local_rank: int,
     error_file: str,
-    cards: Sequence[str] = (),
-    one_card: bool = False,
-    no_card: bool = False,
+    gpus: Sequence[str] = (),
+    one_gpu: bool = False,
+    no_gpu: bool = False,
 ) -> dict[str, str]:
     """The whole environment of worker `local_rank` of member `m_id` in the generation.
 
@@ -151,15 +151,15 @@ def worker_environment(
         "PADDLE_LOCAL_RANK": str(local_rank),
         "PADDLE_LOCAL_SIZE": str(slots),
         "PADDLE_NNODES": str(nodes),
-        "FLAGS_selected_gpus": "0" if one_card else str(local_rank),
+        "FLAGS_selected_gpus": "0" if one_gpu else str(local_rank),
     }
-    if cards:
-        made["CUDA_VISIBLE_DEVICES"] = cards[local_rank] if one_card else ",".join(cards)
+    if gpus:
+        made["CUDA_VISIBLE_DEVICES"] = gpus[local_rank] if one_gpu else ",".join(gpus)
         made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
     made |= context.lists
     made |= context.proxies
     wished = default_env(slots, context.interface)
-    if no_card:
+    if no_gpu:
         wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
     return wished | made
 

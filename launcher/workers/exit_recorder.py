@@ -32,7 +32,7 @@ class RunningWorkers:
     specs: dict[int, nursery_client.WorkerSpec]
     first: bool
     waiting: set[int] = field(default_factory=set)
-    echoes: set[int] = field(default_factory=set)
+    secondary: set[int] = field(default_factory=set)
     hanging: set[int] = field(default_factory=set)
     why_stopped: str = ""
 
@@ -62,7 +62,7 @@ class ExitRecorder:
             asked=event.asked,
             role=spec.role,
             recorded=error_file.traceback_lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
-            hopeless=self._talk.hopeless(event.local_rank, event.code),
+            unrecoverable=self._talk.unrecoverable(event.local_rank, event.code),
             starting=self._may_not_start(running, event.local_rank),
         )
         also = None
@@ -133,7 +133,7 @@ def lost_exit(spec: nursery_client.WorkerSpec, ending: OutputTail | None) -> Wor
         words="killed with its nursery",
         log=log_text(spec),
         tail=exits.last_lines(sanitize.tail_lines(ending, lines=SIGNS_LINES)) if ending is not None else (),
-        infra="the nursery died",
+        machine_fault="the nursery died",
         role=spec.role,
     )
 
@@ -143,11 +143,11 @@ def cause_lines(newest: RunningWorkers, cause: Cause) -> Iterator[tuple[nursery_
 
     Those are left out whose log says so already.
     """
-    failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.consequence}
+    failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.secondary}
     failed |= {(other.role, other.rank) for other in cause.others}
     why = failure_report.stop_reason(cause)
     for local, spec in newest.specs.items():
-        echo = local in newest.echoes
+        echo = local in newest.secondary
         if (spec.role, spec.rank) in failed or (newest.why_stopped == why and not echo):
             continue
         line = failure_report.secondary_line(cause) if echo else failure_report.stopped_worker_line(why)

@@ -173,7 +173,7 @@ def worker_exit(
     asked: bool = False,
     role: Role = Role.WORKER,
     recorded: Sequence[str] = (),
-    hopeless: str = "",
+    unrecoverable: str = "",
     starting: bool = False,
 ) -> WorkerExit:
     """All that is recorded of an exit.
@@ -192,9 +192,9 @@ def worker_exit(
         words=describe(code, stopped=stopped, asked=asked),
         log=log,
         tail=excerpt(recorded or lines, TAIL_LINES) if raised_it else last_lines(lines),
-        consequence=failed and (shows_lost_peer(lines) or shows_lost_peer(recorded)),
-        infra=machine_fault(lines) or machine_fault(recorded) if failed else "",
-        hopeless=hopeless if failed else "",
+        secondary=failed and (shows_lost_peer(lines) or shows_lost_peer(recorded)),
+        machine_fault=machine_fault(lines) or machine_fault(recorded) if failed else "",
+        unrecoverable=unrecoverable if failed else "",
         startup=startup_error(code, recorded or lines) if failed and starting else "",
         role=role,
     )
@@ -229,7 +229,9 @@ def unreached_exit(rank: int, log: str, lines: Sequence[str], limit_s: float, na
     words = (
         f"it waited for longer than {limit_s:g} s (--reach_timeout), and {', '.join(names)} cannot be reached from here"
     )
-    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), infra=SPLIT)
+    return WorkerExit(
+        rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), machine_fault=SPLIT
+    )
 
 
 def unformed_exit(rank: int, log: str, lines: Sequence[str], limit_s: float) -> WorkerExit:
@@ -241,7 +243,7 @@ def unformed_exit(rank: int, log: str, lines: Sequence[str], limit_s: float) -> 
         f"all workers had met, and {limit_s:g} s later (10 times --reach_timeout) their process group does not stand; "
         "the ways between their ports may be closed"
     )
-    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), consequence=True)
+    return WorkerExit(rank=rank, code=-signal.SIGTERM, words=words, log=log, tail=last_lines(lines), secondary=True)
 
 
 def last_lines(lines: Sequence[str]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class WorkerGroup:
             self._heard,
             lock=node_lock.lock_path(self._config.job_id, self._node),
             recipe=self._recipe,
-            complain=self._narrator.warn,
+            complain=self._narrator.warning,
             has_saved=self.talk.has_saved,
             bound=LogLimits(self._config.log_bytes_max, self._config.log_rotate),
             showing=self._showing,
@@ -137,7 +137,7 @@ class WorkerGroup:
                         "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
                     )
                 wait = f" in {pause_s:g} s" if pause_s else ""
-                self._narrator.warn(f"the nursery {self._how_it_died}; starting another{wait}")
+                self._narrator.warning(f"the nursery {self._how_it_died}; starting another{wait}")
                 self._nursery = self._new_nursery()
                 await asyncio.sleep(pause_s)
                 began_s = protocol.boottime_s()
@@ -247,10 +247,10 @@ class WorkerGroup:
         heard = self.talk.workers.get(one.local_rank)
         return await stack_dump.stacks(one, heard, self._nursery.log(one.local_rank))
 
-    def name_first_cause(self, cause: Cause) -> None:
+    def annotate_logs_with_cause(self, cause: Cause) -> None:
         """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""
         newest = self._newest
-        if newest is None or newest.g != cause.g or cause.first.consequence:
+        if newest is None or newest.g != cause.g or cause.first.secondary:
             return
         for spec, line in cause_lines(newest, cause):
             self._sink.put(AppendClosed(path_bytes(spec.log), text_bytes(line)), spec.log.name)
@@ -275,10 +275,10 @@ class WorkerGroup:
                 self._exited(event)
             case nursery_client.ProcessesGone():
                 if event.left:
-                    self._narrator.warn(f"processes {event.left} of another user could not be ended")
+                    self._narrator.warning(f"processes {event.left} of another user could not be ended")
                 self._gone(event.g)
             case nursery_client.DeadlinePassed():
-                self._narrator.warn("the nursery killed the workers: this node could not show its right to run")
+                self._narrator.warning("the nursery killed the workers: this node could not show its right to run")
             case nursery_client.NurseryDied():
                 self._how_it_died = "died" if self._running is None else "died, and its workers with it"
                 if not self._nursery.prepared:  # Perhaps it dies of them.
@@ -291,15 +291,15 @@ class WorkerGroup:
         if event.cold:
             self._tell_cold(event.cold)
         else:
-            self._narrator.detail("the nursery is warm: workers start with torch loaded")
+            self._narrator.debug("the nursery is warm: workers start with torch loaded")
         if event.said:
-            self._narrator.detail(f"what its imports said: {' '.join(event.said.split())}")
+            self._narrator.debug(f"what its imports said: {' '.join(event.said.split())}")
 
     def _tell_cold(self, why: str) -> None:
         """Say once why workers start cold."""
         if why not in self._cold:
             self._cold.add(why)
-            (self._narrator.detail if why in warm_policy.QUIET else self._narrator.say)(f"workers start cold: {why}")
+            (self._narrator.debug if why in warm_policy.QUIET else self._narrator.info)(f"workers start cold: {why}")
 
     def _spawned(self, event: nursery_client.ProcessesSpawned) -> None:
         cold = {why for why in event.cold if why}
@@ -308,7 +308,7 @@ class WorkerGroup:
         how = f"cold: {', '.join(sorted(cold))}" if cold else "warm"
         self.states.spawned(event.g, event.pids, event.cold, protocol.boottime_s())
         pids = ", ".join(map(str, event.pids))
-        self._narrator.detail(f"workers of generation {event.g} run: pids {pids} ({how})")
+        self._narrator.debug(f"workers of generation {event.g} run: pids {pids} ({how})")
 
     def _exited(self, event: nursery_client.ProcessExited) -> None:
         running = self._running
@@ -318,11 +318,11 @@ class WorkerGroup:
         running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
         exit_, also = self._exits.exited(running, event)
-        if exit_.consequence:
-            running.echoes.add(event.local_rank)
+        if exit_.secondary:
+            running.secondary.add(event.local_rank)
         words = (also or exit_).words
         self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
-        self._narrator.detail(f"{process_name(spec.role, spec.rank)} ended: {words}")
+        self._narrator.debug(f"{process_name(spec.role, spec.rank)} ended: {words}")
         own = not event.stopped and event.local_rank not in running.hanging
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 

@@ -365,7 +365,7 @@ class NurseryClient:
                 worker.ended(g, words, running.note if stopped else "")
                 self._on_event(ProcessExited(g, local_rank, code, at_s, stopped or asked, *_said(worker), asked))
             case protocol.GenerationExited(g, left) if running is not None:
-                self._let_go(running)
+                self._release(running)
                 self._on_event(ProcessesGone(g, left))
             case protocol.GenerationExpired(g) if running is not None:
                 running.overdue = True
@@ -384,7 +384,7 @@ class NurseryClient:
             self._order(protocol.SetDeadline(self._until_s))
         self._let_start()
 
-    def _let_go(self, running: _SpawnedGeneration) -> None:
+    def _release(self, running: _SpawnedGeneration) -> None:
         """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
         self._running = None
         self._unmind_clock()
@@ -470,7 +470,7 @@ class NurseryClient:
                 if worker.running:
                     worker.ended(running.g, "killed, its nursery died")
                     said[local_rank] = worker.log.ending
-            self._let_go(running)
+            self._release(running)
             self._on_event(NurseryDied(tuple(process.pid for process in left), said))
         elif not self._closing and self._ready.done():
             self._on_event(NurseryDied())

@@ -50,7 +50,7 @@ class PlannedStop:
         def end(whom: list[WorkerReport], words: str) -> None:
             left = [heard for heard in whom if heard.local_rank in running()]
             if left:
-                self._narrator.say(f"{_named(left)} did not {words}: SIGTERM")
+                self._narrator.info(f"{_named(left)} did not {words}: SIGTERM")
                 nursery.stop(grace_s, line, [heard.local_rank for heard in left])
 
         def follow(heard: WorkerReport, message: WorkerMessage) -> None:
@@ -63,7 +63,7 @@ class PlannedStop:
         for limit_s, flag in ((self._save_limit_s, "--save_limit"), (grace_s, "--grace")):
             whom = [heard for heard in asked if heard.committed is (flag == "--save_limit")]
             if whom:
-                self._narrator.detail(f"asked {_named(whom)} to save and to leave within {limit_s:g} s ({flag})")
+                self._narrator.debug(f"asked {_named(whom)} to save and to leave within {limit_s:g} s ({flag})")
                 words = f"leave within {limit_s:g} s ({flag}) after the word"
                 self._timers.append(loop.call_later(limit_s, end, whom, words))
 

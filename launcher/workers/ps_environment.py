@@ -53,9 +53,9 @@ OF_SOME: Final = frozenset(
 """What only some processes have: taken out where an outer launcher left it."""
 
 
-def log_name(seat: Task) -> str:
+def log_name(task: Task) -> str:
     """The file in the log folder for the process of a seat."""
-    return text.log_name(seat.role, seat.index)
+    return text.log_name(task.role, task.index)
 
 
 def cluster_spec_document(generation: Generation) -> bytes:
@@ -68,31 +68,31 @@ def cluster_spec_document(generation: Generation) -> bytes:
         "generation": generation.g,
         "revision": generation.rev,
         "servers": _by_index(servers),
-        "workers": [{"index": task.seat.index, "endpoint": _endpoint(task)} for task in workers],
-        "heters": [{"index": task.seat.index, "endpoint": _endpoint(task)} for task in heters],
+        "workers": [{"index": task.task.index, "endpoint": _endpoint(task)} for task in workers],
+        "heters": [{"index": task.task.index, "endpoint": _endpoint(task)} for task in heters],
     }
     return msgspec.json.encode(document) + b"\n"
 
 
 def ps_environment(
-    context: LaunchContext, *, place: GenerationMember, seat_index: int, roster_file: str, error_file: str
+    context: LaunchContext, *, place: GenerationMember, task_index: int, roster_file: str, error_file: str
 ) -> dict[str, str]:
     """The whole environment of the process with the seat `place.seats[seat_index]`.
 
     The master in `context` is on the node of server 0. `error_file` is where torch's @record may write.
     """
     generation, master = context.generation, context.master
-    seat, port = place.seats[seat_index], place.ports[seat_index]
+    task, port = place.tasks[task_index], place.ports[task_index]
     serving, workers, heters = _task_assignments(generation)
     made = inheritable_env(context.base, OF_SOME)
     made |= context.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
     made |= {
-        "ELASTIC_ROLE": str(seat.role),
-        "ELASTIC_INDEX": str(seat.index),
+        "ELASTIC_ROLE": str(task.role),
+        "ELASTIC_INDEX": str(task.index),
         "ELASTIC_ROSTER_FILE": roster_file,
-        "ELASTIC_SLOT": str(seat_index),
-        "PADDLE_TRAINING_ROLE": PADDLE_ROLES[seat.role],
-        "TRAINING_ROLE": PADDLE_ROLES[seat.role],
+        "ELASTIC_SLOT": str(task_index),
+        "PADDLE_TRAINING_ROLE": PADDLE_ROLES[task.role],
+        "TRAINING_ROLE": PADDLE_ROLES[task.role],
         "PADDLE_TRAINERS": str(_count(workers)),
         "PADDLE_TRAINERS_NUM": str(_count(workers)),
         "PADDLE_CURRENT_ENDPOINT": join_host_port(place.host, port),
@@ -102,26 +102,30 @@ def ps_environment(
         "PADDLE_GLOO_HTTP_ENDPOINT": master,
     }
     made |= lists_that_fit(_lists(serving, workers, heters))
-    if seat.role is Role.SERVER:
+    if task.role is Role.SERVER:
         made["PADDLE_CURRENT_IP"] = place.host
     else:
-        made |= _ranks(generation, place, seat_index, _gpus(context.base))
+        made |= _ranks(generation, place, task_index, _gpus(context.base))
         made |= _meeting(generation, master)
     made |= context.proxies
-    return {"PADDLE_WITH_GLOO": "0"} | default_env(len(place.seats), context.interface) | made
+    return {"PADDLE_WITH_GLOO": "0"} | default_env(len(place.tasks), context.interface) | made
 
 
 def _task_assignments(
     generation: Generation,
 ) -> tuple[tuple[TaskAssignment, ...], tuple[TaskAssignment, ...], tuple[TaskAssignment, ...]]:
-    return generation.seated(Role.SERVER), generation.seated(Role.WORKER), generation.seated(Role.HETER)
+    return (
+        generation.task_assignments(Role.SERVER),
+        generation.task_assignments(Role.WORKER),
+        generation.task_assignments(Role.HETER),
+    )
 
 
 def _lists(
     servers: Sequence[TaskAssignment], workers: Sequence[TaskAssignment], heters: Sequence[TaskAssignment]
 ) -> dict[str, str]:
     """Who is where, with commas. A server's place in its list is its index, so that a vacant seat leaves a gap."""
-    hosts = {server.seat.index: server.host for server in servers}
+    hosts = {server.task.index: server.host for server in servers}
     made = {
         "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(_by_index(servers)),
         "PADDLE_PSERVER_IPS": ",".join(hosts.get(index, "") for index in range(_count(servers))),
@@ -136,12 +140,12 @@ def _lists(
     return made
 
 
-def _ranks(generation: Generation, place: GenerationMember, seat_index: int, cards: int) -> dict[str, str]:
+def _ranks(generation: Generation, place: GenerationMember, task_index: int, gpus: int) -> dict[str, str]:
     """What torchrun tells its workers. Workers come first in the order of ranks, then heterogeneous workers."""
-    seat = place.seats[seat_index]
-    workers, heters = _count(generation.seated(Role.WORKER)), _count(generation.seated(Role.HETER))
-    trainers = [number for number, task in enumerate(place.seats) if task.role is not Role.SERVER]
-    local_rank = trainers.index(seat_index)
+    seat = place.tasks[task_index]
+    workers, heters = _count(generation.task_assignments(Role.WORKER)), _count(generation.task_assignments(Role.HETER))
+    trainers = [number for number, task in enumerate(place.tasks) if task.role is not Role.SERVER]
+    local_rank = trainers.index(task_index)
     return {
         "RANK": str(seat.index if seat.role is Role.WORKER else workers + seat.index),
         "WORLD_SIZE": str(workers + heters),
@@ -154,7 +158,7 @@ def _ranks(generation: Generation, place: GenerationMember, seat_index: int, car
         "ROLE_NAME": str(seat.role),
         "PADDLE_TRAINER_ID": str(seat.index),
         "PADDLE_RANK_IN_NODE": str(local_rank),
-        "FLAGS_selected_gpus": str(local_rank % cards if cards else local_rank),
+        "FLAGS_selected_gpus": str(local_rank % gpus if gpus else local_rank),
     }
 
 
@@ -166,24 +170,24 @@ def _meeting(generation: Generation, master: str) -> dict[str, str]:
     """
     host, port = parse_endpoint(master)
     for place in generation.members:
-        if Task(Role.WORKER, 0) in place.seats and place.host != host and place.masters:
+        if Task(Role.WORKER, 0) in place.tasks and place.host != host and place.masters:
             host, port = place.host, place.masters[generation.g % len(place.masters)]
     return {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
 
 
 def _gpus(base: Mapping[str, str]) -> int:
     """How many cards the agent was told to use, 0 if it was not told."""
-    return len([card for card in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if card.strip()])
+    return len([gpu for gpu in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()])
 
 
-def _count(seated: Sequence[TaskAssignment]) -> int:
+def _count(assignments: Sequence[TaskAssignment]) -> int:
     """Seats of a role, those included that are vacant between others: every index is below it."""
-    return max((one.seat.index + 1 for one in seated), default=0)
+    return max((one.task.index + 1 for one in assignments), default=0)
 
 
-def _by_index(seated: Sequence[TaskAssignment]) -> list[str]:
-    found = {one.seat.index: _endpoint(one) for one in seated}
-    return [found.get(index, "") for index in range(_count(seated))]
+def _by_index(assignments: Sequence[TaskAssignment]) -> list[str]:
+    found = {one.task.index: _endpoint(one) for one in assignments}
+    return [found.get(index, "") for index in range(_count(assignments))]
 
 
 def _endpoint(one: TaskAssignment) -> str:

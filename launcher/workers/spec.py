@@ -55,8 +55,8 @@ class SpecBuilder:
             self._cwd = os.getcwd()
         if not self._config.nic:  # A card that was taken out and put back may have another name.
             self._interface = addresses.interface_now(self._interface, self._known)
-        if seats := generation.members[action.m_id].seats:
-            return {at: self._seat(action, learned, at) for at in range(len(seats))}
+        if tasks := generation.members[action.m_id].tasks:
+            return {at: self._task(action, learned, at) for at in range(len(tasks))}
         context = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)
         return {local: self._worker(action, context, local) for local in range(generation.slots)}
 
@@ -68,9 +68,9 @@ class SpecBuilder:
             m_id=action.m_id,
             local_rank=local,
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
-            cards=config.shown_cards,
-            one_card=config.one_card_per_worker,
-            no_card=not config.cards,
+            gpus=config.shown_gpus,
+            one_gpu=config.one_card_per_worker,
+            no_gpu=not config.gpu_ids,
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{rank}")
         return WorkerSpec(
@@ -92,22 +92,22 @@ class SpecBuilder:
             shared=self._several(generation),
         )
 
-    def _seat(self, action: StartWorkers, learned: JobContext, at: int) -> WorkerSpec:
+    def _task(self, action: StartWorkers, learned: JobContext, at: int) -> WorkerSpec:
         """One process of a parameter-server job; `at` is the place of its seat among those of the node."""
         generation, config = action.generation, self._config
         place = generation.members[action.m_id]
-        seat = place.seats[at]
+        seat = place.tasks[at]
         name = log_name(seat)
         master = self._meeting(generation, action.go.master)
         environment = ps_environment(
             self._told(action, learned, self._base(), master, generation.budget.charged),
             place=place,
-            seat_index=at,
+            task_index=at,
             roster_file=str(self._roster_file),
             error_file=str(self._private / f"error.{generation.g}.{name}.json"),
         )
         environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
-        first = next((number for number, task in enumerate(place.seats) if task.role is not Role.SERVER), -1)
+        first = next((number for number, task in enumerate(place.tasks) if task.role is not Role.SERVER), -1)
         console = config.console
         shown = (
             console == "all"
@@ -163,14 +163,14 @@ class SpecBuilder:
 
     def _base(self) -> dict[str, str]:
         """The agent's environment, with the cards that were named."""
-        cards = self._config.shown_cards
-        shown = {"CUDA_VISIBLE_DEVICES": ",".join(cards), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cards else {}
+        gpus = self._config.shown_gpus
+        shown = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus else {}
         return {**os.environ, **shown}
 
     def _meeting(self, generation: Generation, master: str) -> str:
         """Where the workers of a parameter-server job meet: on the node that has server 0 now."""
         for place in generation.members:
-            if Task(Role.SERVER, 0) in place.seats and place.masters:
+            if Task(Role.SERVER, 0) in place.tasks and place.masters:
                 return join_host_port(place.host, place.masters[generation.g % len(place.masters)])
         return master
 

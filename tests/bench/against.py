@@ -27,13 +27,13 @@ def rows(folder: Path = results.FOLDER) -> list[tuple[str, str, str, str]]:
     by_default, tuned = seconds(KILL, DEFAULTS), seconds(KILL, TUNED)
     other = f"{by_default}; {tuned} with shorter timeouts"
     host = "as above, and the job ends where that host holds the store of c10d"
-    ours, proposer = seconds(KILL), seconds("SIGKILL of the proposer's node")
+    ours, leader = seconds(KILL), seconds("SIGKILL of the proposer's node")
     silent = f"{seconds(SILENT)}; {seconds(SILENT_SHORT)} with `--lease_ttl 2`"
     drain = f"{seconds('drain, step to step')}, {lost}"
     meeting = f"64 in {seconds('64 agents meet', MEETING)}, 128 in {seconds('128 agents meet', MEETING)}"
     found = (
         ("SIGKILL of a node, script without state: until the next step", ours, other, "recovery --kinds node"),
-        ("the same, the node has rank 0", proposer, host, "recovery --kinds proposer"),
+        ("the same, the node has rank 0", leader, host, "recovery --kinds proposer"),
         ("SIGKILL of a node, library and 100 MB of state", seconds(STATE), NOT_MEASURED, "recovery --kinds state"),
         ("a host goes silent: power failure, lost network", silent, NOT_MEASURED, "recovery --kinds silent"),
         ("a node leaves in order: from step to step", drain, "scripts are not asked to save", "recovery --kinds drain"),

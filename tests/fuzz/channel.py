@@ -45,10 +45,10 @@ class Quiet:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.lines.append(text)
 
-    detail = warn = say
+    debug = warning = info
 
 
 def worker(data: bytes) -> None:
@@ -56,7 +56,7 @@ def worker(data: bytes) -> None:
     narrator = Quiet()
     talk = WorkerChannel(FOLDER / "talk", narrator, 1 << 20)  # type: ignore[arg-type]
     talk._server = server = ChannelServer(
-        talk._path, talk._hear, segments=talk.segments, detail=narrator.detail, left=talk._hung_up
+        talk._path, talk._on_message, segments=talk.segments, detail=narrator.debug, left=talk._hung_up
     )
     telling = ProgressFormatter(terminal=False)
     talk.followers.append(lambda heard, message: tell(telling, heard, message))
@@ -74,7 +74,7 @@ def worker(data: bytes) -> None:
             server.catch_up()
             talk.listening()
             talk.has_saved(0)
-            talk.hopeless(0, 1)
+            talk.unrecoverable(0, 1)
             talk.ask_to_leave("because", [0, 1])
         server.serve()
     finally:

@@ -51,7 +51,7 @@ def probes(data: bytes) -> None:
     with contextlib.suppress(DocumentError):
         answer = reachability.read_answer(data)
         check = reach_check(["a", "b", "c"], {"a": answer, "b": ProbeAnswer(2)})
-        assert all(isinstance(line, str) for line in (check.text, check.mend, *check.details))
+        assert all(isinstance(line, str) for line in (check.text, check.hint, *check.details))
 
 
 def events(data: bytes) -> None:
@@ -77,9 +77,9 @@ def saved(data: bytes) -> None:
 def documents() -> tuple[bytes, ...]:
     bench = stopping()
     bench.verdict()
-    roster = serving()
+    cluster_spec = serving()
     found = [b"%s\n%s" % (entry.key.removeprefix(KEYS.root).encode(), entry.value) for entry in bench.shelf.contents]
-    return (*found, *(b"generation\n" + compact_of(one) for one in (bench, roster)))
+    return (*found, *(b"generation\n" + compact_of(one) for one in (bench, cluster_spec)))
 
 
 def compact_of(bench: object) -> bytes:

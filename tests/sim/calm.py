@@ -126,7 +126,7 @@ class Calm(Observer):
     def _note_kept_out(self, world: World) -> None:
         """A host is kept out: from now on it is expected back, when its time is over."""
         view = self.view(world)
-        if view.generation is None or view.generation.value.why is not ChangeReason.KEPT_OUT:
+        if view.generation is None or view.generation.value.why is not ChangeReason.QUARANTINED:
             return
         one = max(view.generation.value.budget.hosts, key=lambda one: one.left_s)
         grow_s = GROW_EVERY_S if world.spec.grow_every_s is None else world.spec.grow_every_s
@@ -274,7 +274,7 @@ def failure(world: World, calm: Calm, node: Node, old: Generation) -> None:
     budget = view.go.value.budget
     echo = world.seed % 8 == 0  # Of what, nobody finds out.
     world.job.failures += echo
-    world.end_worker(node, node.workers, 1, consequence=echo)
+    world.end_worker(node, node.workers, 1, secondary=echo)
 
     def charged(_: Generation, go: Go) -> str:
         if go.budget.charged != budget.charged + 1:
@@ -422,7 +422,7 @@ def grow_again(world: World, calm: Calm) -> None:
     grown_at = world.now
     world.scale_to(len(old.members) + 1)
     fresh = world.start_node("grown2", warm=True)
-    proposer = old.members[0].node
+    leader = old.members[0].node
 
     def formed(generation: Generation) -> str:
         soon = world.now < grown_at - 2.0 - STOP_S + 0.9 * apart_s()
@@ -430,7 +430,7 @@ def grow_again(world: World, calm: Calm) -> None:
             f"grown again after {world.now - grown_at:.1f} s" if soon and generation.why is ChangeReason.GROWTH else ""
         )
 
-    text = f"{fresh.name} came and is not taken in, --grow_every was {every_s} for {proposer}"
+    text = f"{fresh.name} came and is not taken in, --grow_every was {every_s} for {leader}"
     until = world.now + every_s + world.spec.settle_s + LINK_PATIENCE_S + 2.0
     calm.expect(world, Expected("3", text, until, lambda view: fresh.name in inside(view), formed))
 
@@ -628,7 +628,7 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
     def formed(generation: Generation) -> str:
         return (
             ""
-            if generation.why in (ChangeReason.FAILURE, ChangeReason.KEPT_OUT, ChangeReason.GROWTH)
+            if generation.why in (ChangeReason.FAILURE, ChangeReason.QUARANTINED, ChangeReason.GROWTH)
             else f"{generation.why} in a split network"
         )
 

@@ -70,7 +70,7 @@ class Promises(Observer):
                 continue
             facts = node.core.facts
             first = facts.generation is not None and facts.generation.index(node.name) == 0
-            if (facts.right.vouched_until if first else node.granted_until) > world.local(node) - KILL_S:
+            if (facts.run_deadline.vouched_until if first else node.granted_until) > world.local(node) - KILL_S:
                 world.counts["ran on by the word of others"] += 1
                 continue
             world.fail("8", f"the lease of {node.name} ended and its workers run")
@@ -137,7 +137,11 @@ class Promises(Observer):
                     world.fail("a bad host", f"{place.node} is in generation {generation.g}, and its host is kept out")
                 if one.host == place.host and one.times:
                     world.counts["a host that was kept out came back"] += 1
-        if generation.why is ChangeReason.KEPT_OUT and view.spec and len(generation.members) < view.spec.value.np.low:
+        if (
+            generation.why is ChangeReason.QUARANTINED
+            and view.spec
+            and len(generation.members) < view.spec.value.np.low
+        ):
             world.fail("a bad host", f"{generation.reason}, which leaves {len(generation.members)}")
 
     def _writer(self, world: World, view: StoreView, node: Node, tag: str) -> None:
@@ -155,7 +159,7 @@ class Promises(Observer):
         generation = view.generation.value
         if view.go.value.g != generation.g:
             world.fail("1", f"go for {view.go.value.g}, the newest generation is {generation.g}")
-        counts = view.spec is not None and (view.spec.value.roles is None or view.spec.value.roles.apart)
+        counts = view.spec is not None and (view.spec.value.roles is None or view.spec.value.roles.separate)
         if view.spec and counts and len(generation.members) < view.spec.value.np.low:
             world.fail("2", f"go with {len(generation.members)} nodes, below {view.spec.value.np.low}")
         if view.go.value.budget.charged > chargeable(world):

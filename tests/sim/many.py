@@ -67,11 +67,11 @@ def one(seed: int) -> Ran:
 
 def seeds_from(first: int, count: int) -> list[int]:
     """So many seeds of every kind."""
-    rosters, plays = count // ONE_IN, count // PLAYS_ONE_IN
+    cluster_specs, plays = count // ONE_IN, count // PLAYS_ONE_IN
     played = [seeds_of(play, SEEDS_OF_A_PLAY) for play in PLAYS]
     return [
-        *range(first, first + count - rosters - plays),
-        *range(ROSTERS_FROM + first, ROSTERS_FROM + first + rosters),
+        *range(first, first + count - cluster_specs - plays),
+        *range(ROSTERS_FROM + first, ROSTERS_FROM + first + cluster_specs),
         *(played[n % len(played)][(first + n // len(played)) % SEEDS_OF_A_PLAY] for n in range(plays)),
     ]
 

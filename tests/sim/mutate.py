@@ -45,10 +45,10 @@ def noted() -> dict[str, int]:
 
 def seeds_for(mutation: Mutation, count: int, first: int | None) -> list[int]:
     """The noted seed, then some of each play, then so many others: those of the kind that the mutation is about."""
-    rosters = [*range(ROSTERS_FROM, ROSTERS_FROM + (count if mutation in OF_ROSTERS else count // 5))]
+    cluster_specs = [*range(ROSTERS_FROM, ROSTERS_FROM + (count if mutation in OF_ROSTERS else count // 5))]
     collective = [] if mutation in OF_ROSTERS else [*range(count)]
     plays = [seed for play in PLAYS for seed in seeds_of(play, OF_EACH_PLAY)]
-    return [*([first] if first is not None else []), *plays, *collective, *rosters]
+    return [*([first] if first is not None else []), *plays, *collective, *cluster_specs]
 
 
 def fresh(processes: int | None = None) -> ProcessPoolExecutor:

@@ -268,14 +268,14 @@ MUTATIONS: Final = (
     Mutation(
         "no room",
         MEMBERSHIP,
-        "newcomers = q.newcomers()[: max(0, high - len(nodes))]",
-        "newcomers = q.newcomers()",
+        "joining_nodes = q.joining_nodes()[: max(0, high - len(nodes))]",
+        "joining_nodes = q.joining_nodes()",
         "nobody joins where there is no room",
     ),
     Mutation(
         "out of reach",
         MEMBERSHIP,
-        "if out_of_reach and (newcomers or len(nodes) > high):",
+        "if out_of_reach and (joining_nodes or len(nodes) > high):",
         "if False:",
         "no planned change while a member that works on does not reach the store",
     ),
@@ -288,12 +288,12 @@ MUTATIONS: Final = (
     ),
     Mutation("no shrink", MEMBERSHIP, "    if len(nodes) > high:\n", "    if False:\n", "fewer nodes wanted are fewer"),
     Mutation(
-        "no growth", MEMBERSHIP, "    if newcomers:\n        until", "    if False:\n        until", "the job grows"
+        "no growth", MEMBERSHIP, "    if joining_nodes:\n        until", "    if False:\n        until", "the job grows"
     ),
     Mutation(
         "growth: settling",
         MEMBERSHIP,
-        "if len(nodes) + len(newcomers) < high and q.now < until:",
+        "if len(nodes) + len(joining_nodes) < high and q.now < until:",
         "if False:",
         "newcomers settle",
     ),
@@ -355,21 +355,21 @@ MUTATIONS: Final = (
     Mutation(
         "gate: newcomers",
         GATE,
-        "    if newcomers:\n        until = max",
+        "    if joining_nodes:\n        until = max",
         "    if False:\n        until = max",
         "newcomers are taken in at the gate",
     ),
     Mutation(
         "gate: one by one",
         GATE,
-        "if q.now >= until or was_falsely_dead(q, before, newcomers):",
+        "if q.now >= until or was_falsely_dead(q, before, joining_nodes):",
         "if True:",
         "newcomers at the gate are collected",
     ),
     Mutation(
         "gate: back from the dead",
         GATE,
-        "if q.now >= until or was_falsely_dead(q, before, newcomers):",
+        "if q.now >= until or was_falsely_dead(q, before, joining_nodes):",
         "if q.now >= until:",
         "who was falsely taken for dead is back at once",
     ),
@@ -596,7 +596,7 @@ MUTATIONS: Final = (
     Mutation(
         "grant: for a day",
         ABSORB,
-        "event.asked_at + min(event.seconds, f.right.ttl_s)",
+        "event.asked_at + min(event.seconds, f.run_deadline.ttl_s)",
         "event.asked_at + event.seconds",
         "no grant is longer than a lease",
     ),
@@ -639,7 +639,8 @@ MUTATIONS: Final = (
         "right: without its key",
         ABSORB,
         "            f.refreshed = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
-        "            f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)\n"
+        "            f.run_deadline = f.run_deadline.refreshed(event.sent_at, event.ttl_s,"
+        " _spec(f).store_outage_limit_s)\n"
         "        case LeaseGrantFailed",
         "a lease gives the right only while it holds the key",
     ),
@@ -647,7 +648,7 @@ MUTATIONS: Final = (
         "right: lost with the lease",
         ABSORB,
         "    f.lease, f.refreshed = None, None\n    f.keyless = False\n",
-        "    f.lease, f.refreshed = None, None\n    f.right = f.right.lost()\n    f.keyless = False\n",
+        "    f.lease, f.refreshed = None, None\n    f.run_deadline = f.run_deadline.lost()\n    f.keyless = False\n",
         "a lease that ends before its time has given the right for its time",
     ),
     Mutation(
@@ -738,22 +739,22 @@ MUTATIONS: Final = (
     Mutation(
         "split: charged",
         BUDGET,
-        "    if split and all(worker.infra == SPLIT for worker in own):\n",
+        "    if split and all(worker.machine_fault == SPLIT for worker in own):\n",
         "    if False:\n",
         "a split network is free, and leaves a machine out",
     ),
     Mutation(
         "split: excuses all",
         BUDGET,
-        "    if split and all(worker.infra == SPLIT for worker in own):\n",
+        "    if split and all(worker.machine_fault == SPLIT for worker in own):\n",
         "    if split:\n",
         "a script that fails in a split network is charged",
     ),
     Mutation(
         "split: back too soon",
         QUESTION,
-        "cooling = self.cooling() | self.out_of_reach()",
-        "cooling = self.cooling()",
+        "avoided = self.quarantined() | self.out_of_reach()",
+        "avoided = self.quarantined()",
         "nobody joins whom the proposer does not reach",
     ),
     Mutation(
@@ -1145,7 +1146,7 @@ MUTATIONS: Final = (
     Mutation(
         "budget: hopeless",
         BUDGET,
-        "    if hopeless is not None:\n",
+        "    if unrecoverable is not None:\n",
         "    if False:\n",
         "what no restart mends ends the job",
     ),
@@ -1181,15 +1182,15 @@ MUTATIONS: Final = (
     Mutation(
         "budget: infra",
         BUDGET,
-        "free = bool(own) and all(worker.infra for worker in own) and uncharged.infra < INFRA_MAX",
+        "free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < INFRA_MAX",
         "free = False",
         "a failure of the machine is free",
     ),
     Mutation(
         "budget: infra for ever",
         BUDGET,
-        "free = bool(own) and all(worker.infra for worker in own) and uncharged.infra < INFRA_MAX",
-        "free = bool(own) and all(worker.infra for worker in own)",
+        "free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < INFRA_MAX",
+        "free = bool(own) and all(worker.machine_fault for worker in own)",
         "three in a row are free",
     ),
     Mutation(
@@ -1241,8 +1242,8 @@ MUTATIONS: Final = (
     Mutation(
         "budget: nothing charged",
         BUDGET,
-        "spent = Budget(charged, fruitless, uncharged.step, infra, blamed.hosts)",
-        "spent = Budget(uncharged.charged, fruitless, uncharged.step, infra, blamed.hosts)",
+        "spent = Budget(charged, fruitless, uncharged.step, machine_faults, blamed.hosts)",
+        "spent = Budget(uncharged.charged, fruitless, uncharged.step, machine_faults, blamed.hosts)",
         "a failure is charged",
     ),
 )

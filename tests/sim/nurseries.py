@@ -131,7 +131,9 @@ class Nurseries(Network):
             return
         slots, late = node.core.facts.me.member.slots, bool(nodes) and self.now >= waited + REACH_S
         first = (generation.index(node.name) or 0) * slots
-        exits = [WorkerExit(rank=first + n, code=-15, words="waited for others", infra=SPLIT) for n in range(slots)]
+        exits = [
+            WorkerExit(rank=first + n, code=-15, words="waited for others", machine_fault=SPLIT) for n in range(slots)
+        ]
         self.counts["a node gave up on others"] += late
         self.feed(node, PeersUnreachable(generation.g, nodes, tuple(exits) if late else ()))
         workers.broken |= node.core.facts.hung and node.workers is workers
@@ -172,7 +174,7 @@ class Nurseries(Network):
         g, slots = workers.generation.g, node.core.facts.me.member.slots
         m_id = workers.generation.index(node.name) or 0
         for rank in range(m_id * slots, (m_id + 1) * slots):
-            lost = WorkerExit(rank=rank, code=-9, words="killed with its nursery", infra="the nursery died")
+            lost = WorkerExit(rank=rank, code=-9, words="killed with its nursery", machine_fault="the nursery died")
             self.feed(node, WorkerExited(g, lost, own=True))
         self.feed(node, WorkersGone(g, int(self.job.done_s)))
         self._break(workers, node)
@@ -216,21 +218,21 @@ class Nurseries(Network):
             assert workers is not None
             self.after(self.random.choice([0.0, self.random.uniform(0, 2.0)]), self._ender(node, workers, 0))
 
-    def _ender(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> Callable[[], None]:
-        return lambda: self.end_worker(node, workers, code, consequence=consequence)
+    def _ender(self, node: Node, workers: WorkerSet, code: int, *, secondary: bool = False) -> Callable[[], None]:
+        return lambda: self.end_worker(node, workers, code, secondary=secondary)
 
     def echo(self, node: Node, workers: WorkerSet) -> Callable[[], None]:
         """Its peers are gone, and a worker of this node fails because of it."""
-        return self._ender(node, workers, 1, consequence=True)
+        return self._ender(node, workers, 1, secondary=True)
 
-    def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
+    def end_worker(self, node: Node, workers: WorkerSet, code: int, *, secondary: bool = False) -> None:
         """A worker ends by itself."""
         if node.workers is not workers or workers.broken or (workers.stopping and not workers.failing):
             return
         if node.frozen:
-            self.after(0.5, self._ender(node, workers, code, consequence=consequence))
+            self.after(0.5, self._ender(node, workers, code, secondary=secondary))
             return
-        if code and not consequence:
+        if code and not secondary:
             self.job.failures += 1
         m_id = workers.generation.index(node.name) or 0
         g = workers.generation.g
@@ -249,8 +251,8 @@ class Nurseries(Network):
                 rank=rank,
                 code=code,
                 words=f"exit {code}",
-                consequence=consequence,
-                hopeless=hopeless(code),
+                secondary=secondary,
+                unrecoverable=hopeless(code),
                 startup=startup(code, workers.generation),
             )
             self.feed(node, WorkerExited(g, ended, own=True))
@@ -365,7 +367,7 @@ class Nurseries(Network):
         if node.frozen and node.alive:
             self.after(0.05, lambda: self._vanish(node, workers))
             return
-        right_s = node.core.facts.right.until() - self.local(node)
+        right_s = node.core.facts.run_deadline.until() - self.local(node)
         acts = node.hears and self.now > node.thawed_at + 0.5 and right_s < 0.0
         if workers.overdue and acts and node.core.phase is Phase.RUNNING:
             self.fail("8", f"{node.name} does not stop its workers, its nursery had to")
@@ -387,4 +389,4 @@ class Nurseries(Network):
                 and theirs.incarnation == workers.incarnation
                 and not theirs.hangs
             ):
-                self.after(self.random.uniform(0.001, 1.5), self._ender(peer, theirs, 1, consequence=True))
+                self.after(self.random.uniform(0.001, 1.5), self._ender(peer, theirs, 1, secondary=True))

@@ -75,9 +75,9 @@ class RosterWorld(World):
             workers = [host for host in hosts for _ in range(rng.randint(1, 2))]
             self.roles = PsLayout(servers=tuple(servers), workers=tuple(workers))
         elif kind == "named":
-            self.roles = PsLayout(servers=("h0:6170",), worker_num=2, apart=True)
+            self.roles = PsLayout(servers=("h0:6170",), worker_num=2, separate=True)
         else:
-            self.roles = PsLayout(server_num=rng.randint(1, 2), worker_num=rng.randint(1, 2), apart=True)
+            self.roles = PsLayout(server_num=rng.randint(1, 2), worker_num=rng.randint(1, 2), separate=True)
         self.closes = rng.random() < 0.5
         self.np = Np(low=1, high=high, first=rng.randint(1, high))
         self.spec: JobSpec = msgspec.structs.replace(self.spec, np=self.np, mode=JobMode.PS, roles=self.roles, slots=1)
@@ -125,9 +125,9 @@ class RosterWorld(World):
         """Every process of a node has ended well."""
         g = workers.generation.g
         node.workers = None
-        for seat in workers.place.seats:
-            if seat.role is Role.SERVER or not workers.done:
-                done = WorkerExit(rank=seat.index, code=0, words="exit 0", role=seat.role)
+        for task in workers.place.tasks:
+            if task.role is Role.SERVER or not workers.done:
+                done = WorkerExit(rank=task.index, code=0, words="exit 0", role=task.role)
                 self.feed(node, WorkerExited(g, done, own=True))
         self.feed(node, WorkersGone(g))
 
@@ -139,9 +139,11 @@ class RosterWorld(World):
         node.workers = None
         self.job.machine_failures += 1
         g, words = workers.generation.g, "killed with its nursery"
-        for seat in workers.place.seats:
-            if seat.role is Role.SERVER or not workers.done:
-                lost = WorkerExit(rank=seat.index, code=-9, words=words, infra="the nursery died", role=seat.role)
+        for task in workers.place.tasks:
+            if task.role is Role.SERVER or not workers.done:
+                lost = WorkerExit(
+                    rank=task.index, code=-9, words=words, machine_fault="the nursery died", role=task.role
+                )
                 self.feed(node, WorkerExited(g, lost, own=True))
         self.feed(node, WorkersGone(g))
 
@@ -151,9 +153,9 @@ class RosterWorld(World):
         if isinstance(workers, Processes) and node.hears and not workers.broken and not workers.done:
             self.job.failures += 1
             workers.broken = True
-            g, seat = workers.generation.g, workers.place.seats[-1]
+            g, task = workers.generation.g, workers.place.tasks[-1]
             self.feed(
-                node, WorkersHung(g, (WorkerExit(rank=seat.index, code=1, words="made no step", role=seat.role),))
+                node, WorkersHung(g, (WorkerExit(rank=task.index, code=1, words="made no step", role=task.role),))
             )
 
     def served(self, incarnation: str) -> bool:
@@ -162,40 +164,40 @@ class RosterWorld(World):
         running = [one.place for one in sets if isinstance(one, Processes) and one.incarnation == incarnation]
         return not vacant_servers(self.roles, running)
 
-    def end_worker(self, node: Node, workers: WorkerSet, code: int, *, consequence: bool = False) -> None:
+    def end_worker(self, node: Node, workers: WorkerSet, code: int, *, secondary: bool = False) -> None:
         """The workers of a node end well, or one process of it fails."""
         assert isinstance(workers, Processes)
         if node.workers is not workers or workers.stopping or workers.broken or (code == 0 and workers.done):
             return
         if node.frozen:
-            self.after(0.5, lambda: self.end_worker(node, workers, code, consequence=consequence))
+            self.after(0.5, lambda: self.end_worker(node, workers, code, secondary=secondary))
             return
         if not code and self._waits(node, workers):
             return
         g = workers.generation.g
         self.log(f"{node.name}: processes of {g} end with {code}")
-        self.job.failures += bool(code) and not consequence
+        self.job.failures += bool(code) and not secondary
         for observer in self.observers:
             observer.after_exit(self.whole, node, workers, code)
         if code:
-            seat = workers.place.seats[-1 if consequence else 0]
+            task = workers.place.tasks[-1 if secondary else 0]
             node.workers = None
             words = f"exit {code}"
             ended = WorkerExit(
-                rank=seat.index,
+                rank=task.index,
                 code=code,
                 words=words,
-                role=seat.role,
-                consequence=consequence,
-                hopeless=hopeless(code),
+                role=task.role,
+                secondary=secondary,
+                unrecoverable=hopeless(code),
             )
             self.feed(node, WorkerExited(g, ended, own=True))
             self.feed(node, WorkersGone(g))
             return
         workers.done = True
-        for seat in workers.place.seats:
-            if seat.role is not Role.SERVER:
-                done = WorkerExit(rank=seat.index, code=0, words="exit 0", role=seat.role)
+        for task in workers.place.tasks:
+            if task.role is not Role.SERVER:
+                done = WorkerExit(rank=task.index, code=0, words="exit 0", role=task.role)
                 self.feed(node, WorkerExited(g, done, own=True))
         if not has_servers(workers.place):
             self._all_end(node, workers)
@@ -209,7 +211,7 @@ class RosterWorld(World):
         if self.now < workers.waits_since + PATIENCE_S:
             self.after(1.0, lambda: self.end_worker(node, workers, 0))
         else:
-            self.end_worker(node, workers, 1, consequence=True)
+            self.end_worker(node, workers, 1, secondary=True)
         return True
 
     def _stop_workers(self, node: Node, action: StopWorkers) -> None:
@@ -219,7 +221,7 @@ class RosterWorld(World):
             or facts.another_store
             or facts.drain is not None
             or any(worker.code for worker in facts.own_exits)
-            or facts.now >= facts.right.until()
+            or facts.now >= facts.run_deadline.until()
         )
         if (
             isinstance(workers, Processes)
@@ -254,14 +256,14 @@ class RosterPromises(Promises):
         self._newest[world.store_number] = generation
         if old is not None and (generation.g, generation.rev) not in ((old.g, old.rev + 1), (old.g + 1, 0)):
             world.fail("2", f"{generation.g}/{generation.rev} follows {old.g}/{old.rev}")
-        seats = [seat for place in generation.members for seat in place.seats]
-        if len(set(seats)) != len(seats):
+        tasks = [task for place in generation.members for task in place.tasks]
+        if len(set(tasks)) != len(tasks):
             world.fail("2", f"a seat is given twice: {generation.members}")
         if generation.budget.charged > chargeable(world):
             world.fail("10", f"{generation.budget.charged} charged, {world.job.failures} failures of scripts")
         at_work = [place for place in generation.members if has_workers(place) and not place.leaving]
         before = [place for place in old.members if has_workers(place) and not place.leaving] if old is not None else []
-        if view.spec and world.roles.apart and len(at_work) > max(view.spec.value.np.high, len(before)):
+        if view.spec and world.roles.separate and len(at_work) > max(view.spec.value.np.high, len(before)):
             world.fail("2", f"{len(at_work)} nodes with workers, np is {view.spec.value.np}")
         if old is None or generation.g != old.g:
             return
@@ -280,8 +282,10 @@ class RosterPromises(Promises):
         assert isinstance(world, RosterWorld)
         old = self._newest.get(world.store_number)
         known = {place.node for place in old.members} if old is not None else set()
-        given = [seat for place in generation.members if place.node not in known for seat in place.seats]
-        if world.roles.apart and any(s.role is Role.WORKER and s.index >= high * world.roles.worker_num for s in given):
+        given = [task for place in generation.members if place.node not in known for task in place.tasks]
+        if world.roles.separate and any(
+            s.role is Role.WORKER and s.index >= high * world.roles.worker_num for s in given
+        ):
             world.fail("2", f"an index is left out: {generation.members}")
 
     def _judged(self, world: World, view: StoreView) -> None:
@@ -313,13 +317,13 @@ class RosterPromises(Promises):
         starts.append(world.now)
         if len(starts) > STORM and world.now < starts[-1 - STORM] + 10.0:
             world.fail("4", f"{node.name} starts again and again")
-        mine: set[Task] = set(node.workers.place.seats)
+        mine: set[Task] = set(node.workers.place.tasks)
         for other in world.nodes.values():
             theirs = other.workers
             if other is node or not isinstance(theirs, Processes) or theirs.incarnation != node.workers.incarnation:
                 continue
-            if mine & set(theirs.place.seats) and not self._excused(world, other):
-                world.fail("1", f"{node.name} and {other.name} both have {mine & set(theirs.place.seats)}")
+            if mine & set(theirs.place.tasks) and not self._excused(world, other):
+                world.fail("1", f"{node.name} and {other.name} both have {mine & set(theirs.place.tasks)}")
 
     def after_exit(self, world: World, node: Node, workers: WorkerSet, code: int) -> None:
         """Remember who really ended well."""

@@ -103,7 +103,7 @@ class Rules(Observer):
             return
         ends = [stored.value for (g, _), stored in seen.outcomes.items() if g == verdict.cause.g]
         own = [
-            worker for end in ends if end.ended is OutcomeKind.FAILED for worker in end.exits if not worker.consequence
+            worker for end in ends if end.ended is OutcomeKind.FAILED for worker in end.exits if not worker.secondary
         ]
         if not all(worker.startup for worker in own):
             world.fail("4", f"{verdict.reason}, although {[worker.words for worker in own]} ended the first generation")
@@ -208,7 +208,7 @@ class Rules(Observer):
     def _hurries(world: World, node: Node, generation: Generation, old: Generation) -> None:
         """Who saves for a plan is hurried only by what breaks the world that is saved."""
         seen, before, memory = node.sent_view, old.before, node.sent_memory
-        if seen is None or before is None or generation.why in (ChangeReason.REFORMED, ChangeReason.KEPT_OUT):
+        if seen is None or before is None or generation.why in (ChangeReason.REFORMED, ChangeReason.QUARANTINED):
             return
         world.counts["a planned stop was broken"] += 1
         ends = {name: stored.value for (g, name), stored in seen.outcomes.items() if g == before.g}
@@ -301,8 +301,8 @@ class Rules(Observer):
         exits = [
             worker for outcome in outcomes.values() if outcome.ended is OutcomeKind.FAILED for worker in outcome.exits
         ]
-        own = [worker for worker in exits if not worker.consequence]
-        if any(worker.code in spec.fatal_exit_codes or worker.hopeless for worker in own):
+        own = [worker for worker in exits if not worker.secondary]
+        if any(worker.code in spec.fatal_exit_codes or worker.unrecoverable for worker in own):
             world.fail("10", f"go for {generation.g} after a failure that no restart mends")
         if own and all(worker.startup for worker in own):
             world.fail("10", f"go for {generation.g} although the script cannot start")
@@ -311,15 +311,15 @@ class Rules(Observer):
         charged = go.budget.charged - generation.budget.charged
         lost = [name for name in before.nodes if name not in outcomes]
         step = max((o.step for o in outcomes.values()), default=-1)
-        waited_for = any(worker.infra == SPLIT for o in outcomes.values() for worker in o.exits)
+        waited_for = any(worker.machine_fault == SPLIT for o in outcomes.values() for worker in o.exits)
         ran_long = step < 0 and not waited_for and max((o.ran_s for o in outcomes.values()), default=0.0) >= RAN_LONG_S
         progress = step > generation.budget.step or ran_long
         asked = progress and bool(own) and all(worker.code == RESTART_ASKED for worker in own)
-        machine = bool(own) and all(worker.infra for worker in own)
-        earlier = 0 if progress else generation.budget.infra
+        machine = bool(own) and all(worker.machine_fault for worker in own)
+        earlier = 0 if progress else generation.budget.machine_faults
         echo = not own and (before.why is not ChangeReason.FAILURE or any(o.forced for o in outcomes.values()))
         kept_out = any(one.g == before.g for one in go.budget.hosts)  # It was judged when a host was left out.
-        split = all(worker.infra == SPLIT for worker in own) and any(o.unreached for o in outcomes.values())
+        split = all(worker.machine_fault == SPLIT for worker in own) and any(o.unreached for o in outcomes.values())
         free = kept_out or not exits or bool(lost) or asked or (machine and earlier < INFRA_MAX) or echo or split
         owed = max(0, sum(one.spared for one in generation.budget.hosts) - sum(one.spared for one in go.budget.hosts))
         if charged != (0 if free else 1) + (0 if progress or kept_out else owed):

@@ -42,8 +42,8 @@ PATCHES: dict[str, tuple[object, str, Callable[..., Any]]] = {
     "servers that do not start again": (revision.RevisionBuilder, "servers_again", lambda _: None),
     "a host that is kept out for ever": (
         Situation,
-        "cooling",
-        lambda q: frozenset(host for host, _ in q.memory.cooling),
+        "quarantined",
+        lambda q: frozenset(host for host, _ in q.memory.quarantine_deadlines),
     ),
 }
 """What the core may lack."""
@@ -119,8 +119,8 @@ def test_every_play_has_its_seeds() -> None:
 
 
 def _replay(seed: int) -> None:
-    played, seated = seed >= kinds.PLAYS_FROM, seed >= kinds.ROSTERS_FROM
-    world: World = make_play(seed) if played else make_roster(seed) if seated else life.make(seed)
+    played, assignments = seed >= kinds.PLAYS_FROM, seed >= kinds.ROSTERS_FROM
+    world: World = make_play(seed) if played else make_roster(seed) if assignments else life.make(seed)
     try:
         if played:
             live_play(world)

@@ -104,7 +104,7 @@ def test_what_is_to_be_done_instead_is_done_if_its_own_compares_hold_and_nothing
         second = await store.txn([Compare.absent(a)], [Put(a, b"2")], instead)
         await store.txn((), [Put(a, b"3")])
         third = await store.txn([Compare.absent(a)], [Put(a, b"4")], instead)
-        assert [(one.succeeded, one.instead, one.done) for one in (begun, second, third)] == [
+        assert [(one.succeeded, one.else_result, one.done) for one in (begun, second, third)] == [
             (True, False, True),
             (False, True, True),
             (False, False, False),

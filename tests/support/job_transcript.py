@@ -101,9 +101,11 @@ class Job:
         """Their workers were stopped."""
         self.ended(nodes, OutcomeKind.STOPPED, **others)
 
-    def failed(self, nodes: str, *, code: int = 1, consequence: bool = False, infra: str = "", **others: Any) -> None:
+    def failed(
+        self, nodes: str, *, code: int = 1, secondary: bool = False, machine_fault: str = "", **others: Any
+    ) -> None:
         """A worker of theirs ended with this code."""
-        worker = worker_exit(code=code, consequence=consequence, infra=infra)
+        worker = worker_exit(code=code, secondary=secondary, machine_fault=machine_fault)
         self.ended(nodes, OutcomeKind.FAILED, exits=(worker,), **others)
 
     def write(self, decision: Decision) -> None:

@@ -12,14 +12,14 @@ SERVER, WORKER, HETER = Role.SERVER, Role.WORKER, Role.HETER
 
 
 def place(
-    number: int, *seats: tuple[Role, int], host: str = "192.168.0.{}", ports: tuple[int, ...] = ()
+    number: int, *tasks: tuple[Role, int], host: str = "192.168.0.{}", ports: tuple[int, ...] = ()
 ) -> GenerationMember:
     return GenerationMember(
         node=f"n{number}",
         host=host.format(number),
         masters=(5000 + number, 5100 + number, 5200 + number),
-        ports=ports or tuple(6170 + position for position in range(len(seats))),
-        seats=tuple(Task(role, index) for role, index in seats),
+        ports=ports or tuple(6170 + position for position in range(len(tasks))),
+        tasks=tuple(Task(role, index) for role, index in tasks),
     )
 
 
@@ -43,7 +43,7 @@ HETEROGENEOUS = generation(
 def environment(
     world: Generation,
     m_id: int,
-    seat_index: int,
+    task_index: int,
     *,
     base: Mapping[str, str] | None = None,
     master: str = "192.168.0.16:5016",
@@ -65,7 +65,7 @@ def environment(
     return ps_environment(
         told,
         place=world.members[m_id],
-        seat_index=seat_index,
+        task_index=task_index,
         roster_file="/tmp/x/roster.json",
         error_file="/tmp/x/error.json",
     )

@@ -35,12 +35,12 @@ MUTATIONS: Final = (
     Mutation(
         "A4",
         "launcher/config/readers.py",
-        """    cards = tuple(part.strip() for part in text.split(","))
-    for card in cards:
-        if not card:""",
-        """    cards = tuple(text.split(","))
-    for card in cards:
-        if not card:""",
+        """    listed = tuple(part.strip() for part in text.split(","))
+    for gpu in listed:
+        if not gpu:""",
+        """    listed = tuple(text.split(","))
+    for gpu in listed:
+        if not gpu:""",
         "tests/unit/config/test_slots.py::test_blanks_between_cards_do_not_count",
     ),
     Mutation(
@@ -116,7 +116,7 @@ MUTATIONS: Final = (
     Mutation(
         "A31",
         "elastic/core/restart_policy.py",
-        "(ECHO if worker.consequence else OWN, worker)",
+        "(ECHO if worker.secondary else OWN, worker)",
         "(OWN, worker)",
         "tests/unit/core/test_restart_policy.py::test_an_echo_that_was_recorded_first_is_not_the_cause",
     ),

@@ -15,7 +15,7 @@ NAME = "workerlog.3"
 class Nowhere:
     """Takes everything and keeps nothing."""
 
-    full = False
+    paused = False
 
     def next_start(self) -> int:
         return 1
@@ -23,7 +23,7 @@ class Nowhere:
     def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
         return True
 
-    def when_room(self, go_on: Callable[[], None]) -> None:
+    def on_writable(self, go_on: Callable[[], None]) -> None:
         go_on()
 
 

@@ -93,14 +93,14 @@ cooldowns = st.builds(
     g=st.integers(0, 4) | generations_g,
     left_s=seconds,
     words=st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-    apart=st.booleans(),
+    unreachable=st.booleans(),
 )
 budgets = st.builds(
     Budget,
     charged=amounts,
     fruitless=amounts,
     step=steps,
-    infra=amounts,
+    machine_faults=amounts,
     hosts=st.lists(cooldowns, max_size=3).map(tuple),
 )
 
@@ -131,8 +131,8 @@ worker_exits = st.builds(
     words=texts,
     log=texts,
     tail=st.lists(texts, max_size=2).map(tuple),
-    consequence=st.booleans(),
-    infra=texts,
+    secondary=st.booleans(),
+    machine_fault=texts,
     role=st.sampled_from(Role),
 )
 failed_too = st.builds(OtherFailure, rank=integers, host=texts, words=texts, log=texts, role=st.sampled_from(Role))
@@ -244,8 +244,8 @@ plain_exit = st.builds(
     rank=small,
     code=st.sampled_from([1, 9, 101, -9]),
     words=st.just("words"),
-    consequence=st.booleans(),
-    infra=st.sampled_from(["", "", "address in use", SPLIT]),
+    secondary=st.booleans(),
+    machine_fault=st.sampled_from(["", "", "address in use", SPLIT]),
 )
 plain_outcome = st.builds(
     Outcome,
@@ -284,7 +284,7 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
         budget=Budget(
             charged=draw(st.integers(0, 5)),
             fruitless=draw(integers),
-            infra=draw(st.integers(0, 4)),
+            machine_faults=draw(st.integers(0, 4)),
             hosts=draw(st.lists(cooldowns, max_size=3).map(tuple)),
         ),
     )
@@ -312,7 +312,7 @@ memories = st.builds(
     dead=st.frozensets(nodes, max_size=2),
     absent_since=st.dictionaries(nodes, times, max_size=3),
     ready_since=st.dictionaries(nodes, times, max_size=3),
-    cooling=st.dictionaries(st.tuples(hosts | st.just("h"), generations_g), times, max_size=2),
+    quarantine_deadlines=st.dictionaries(st.tuples(hosts | st.just("h"), generations_g), times, max_size=2),
     draining_since=st.dictionaries(nodes, times, max_size=2),
     gate_since=st.none() | st.tuples(generations_g, times),
     grown_at=st.none() | times,

@@ -37,9 +37,9 @@ def environment(
     base: Mapping[str, str] | None = None,
     interface: str | None = None,
     master: str = "10.0.0.0:5000",
-    cards: tuple[str, ...] = (),
-    one_card: bool = False,
-    no_card: bool = False,
+    gpus: tuple[str, ...] = (),
+    one_gpu: bool = False,
+    no_gpu: bool = False,
     servers: tuple[str, ...] = (),
     **asked: Any,
 ) -> dict[str, str]:
@@ -63,7 +63,7 @@ def environment(
         m_id=m_id,
         local_rank=local_rank,
         error_file="/data/log/error.3.json",
-        cards=cards,
-        one_card=one_card,
-        no_card=no_card,
+        gpus=gpus,
+        one_gpu=one_gpu,
+        no_gpu=no_gpu,
     )

@@ -103,12 +103,12 @@ def apply_event(f: AgentState, event: Event) -> None:
         case LinksAnswered():
             _heard(f, event)
         case VouchAsked():
-            recent = {node: times for node, times in f.yielding.items() if f.now <= times[1] + f.right.ttl_s / 2}
+            recent = {node: times for node, times in f.yielding.items() if f.now <= times[1] + f.run_deadline.ttl_s / 2}
             first, _ = recent.get(event.node, (f.now, f.now))
             f.yielding = {**recent, event.node: (first, f.now)}
         case Vouched():
             if event.g == f.workers_g and not f.workers_gone and may_grant(f, event.node, event.g):
-                f.right = f.right.vouched(event.asked_at + min(event.seconds, f.right.ttl_s))
+                f.run_deadline = f.run_deadline.vouched(event.asked_at + min(event.seconds, f.run_deadline.ttl_s))
         case InboundLinksChanged():
             inbound_links.dialled(f, event.nodes)
         case NodeLookedUp():
@@ -155,7 +155,7 @@ def _unreached(f: AgentState, event: PeersUnreachable) -> None:
     if event.nodes != f.unreached:
         f.unreached = event.nodes
         f.act(LogLine(cannot_reach(event.nodes, spec, can=can)))
-    if event.exits and can and not f.seats and not f.own_exits:
+    if event.exits and can and not f.tasks and not f.own_exits:
         f.own_exits.extend(event.exits)
         f.hung = True
 
@@ -166,7 +166,9 @@ def _left_without(f: AgentState, generation: Generation, unreached: Collection[s
     A proposer that reaches nobody is most likely itself the one that is cut off.
     """
     members = [place.node for place in generation.members]
-    spares = len(Situation(f.view, _spec(f), f.memory, f.policy, f.now).newcomers()) if f.decision is not None else 0
+    spares = (
+        len(Situation(f.view, _spec(f), f.memory, f.policy, f.now).joining_nodes()) if f.decision is not None else 0
+    )
     alone = spares > 0 and set(nodes_to_probe(members, f.me.node)) <= set(unreached)
     return len(members) - (1 if alone else len(unreached)) + spares
 
@@ -214,7 +216,7 @@ def _view(f: AgentState, event: ViewChanged) -> None:
     if known and f.incarnation is not None and incarnation != f.incarnation:
         f.floor = f.registered_at_revision = f.told_at_revision = 0  # It counts its revisions anew.
         f.lease, f.refreshed = None, None
-        f.right = f.right.lost()
+        f.run_deadline = f.run_deadline.lost()
         f.unregister()
         if world is not None:
             f.memory = replace(f.memory, size_before=len(world.members))
@@ -277,7 +279,7 @@ def _refreshed(f: AgentState, event: LeaseRefreshed) -> None:
         return
     own = f.view.members.get(f.me.node)
     if event.key_revision == (own.mod_revision if own is not None else f.registered):
-        f.right = f.right.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)
+        f.run_deadline = f.run_deadline.refreshed(event.sent_at, event.ttl_s, _spec(f).store_outage_limit_s)
     else:
         f.relist_wanted = True
 
@@ -285,7 +287,7 @@ def _refreshed(f: AgentState, event: LeaseRefreshed) -> None:
 def _holds_key(f: AgentState) -> None:
     f.keyless = False
     if f.refreshed is not None:
-        f.right = f.right.refreshed(*f.refreshed, _spec(f).store_outage_limit_s)
+        f.run_deadline = f.run_deadline.refreshed(*f.refreshed, _spec(f).store_outage_limit_s)
         f.refreshed = None
 
 

@@ -82,10 +82,10 @@ def target(f: AgentState) -> None:
     generation = f.generation
     assert generation is not None
     f.target = f.stamp
-    f.right = f.right.void()
+    f.run_deadline = f.run_deadline.clear_grants()
     m_id = generation.index(f.me.node)
     assert m_id is not None
-    if generation.members[m_id].seats:
+    if generation.members[m_id].tasks:
         _report_tasks(f, generation, generation.members[m_id])
         return
     first = m_id * generation.slots
@@ -121,15 +121,15 @@ def start(f: AgentState) -> None:
     m_id = generation.index(f.me.node)
     assert m_id is not None
     f.workers_g, f.workers_since = f.target
-    f.seats = generation.members[m_id].seats
-    f.roster_rev = generation.rev
+    f.tasks = generation.members[m_id].tasks
+    f.cluster_spec_rev = generation.rev
     f.workers_gone = False
     f.own_exits, f.also_exits = [], []
     f.forced = f.hurried = f.planned = f.hung = f.cut_short = False
     f.unreached = ()
     f.step = -1
     f.started_at = f.now
-    f.run_until = f.right.until()
+    f.run_until = f.run_deadline.until()
     f.act(StartWorkers(generation, go.value, m_id, f.view.incarnation.value, f.view.spec.value.restarts_max))
 
 
@@ -235,7 +235,7 @@ def finish(f: AgentState) -> None:
 def _outcome(f: AgentState, *, over: bool) -> Outcome:
     failed = sorted(
         (worker for worker in f.own_exits if worker.code != 0),
-        key=lambda worker: worker.consequence,
+        key=lambda worker: worker.secondary,
     )
     ended = (
         OutcomeKind.FAILED

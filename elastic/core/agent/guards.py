@@ -65,13 +65,13 @@ def go(f: AgentState) -> bool:
         and f.view.go is not None
         and f.view.go.value.g == f.generation.g
         and f.stamp == f.target
-        and f.now < f.right.until()
+        and f.now < f.run_deadline.until()
     )
 
 
 def overdue(f: AgentState) -> bool:
     """Its right to run has ended."""
-    return f.now >= f.right.until()
+    return f.now >= f.run_deadline.until()
 
 
 def superseded(f: AgentState) -> bool:
@@ -91,12 +91,12 @@ def failed(f: AgentState) -> bool:
 
 def all_ok(f: AgentState) -> bool:
     """All of its workers ended well."""
-    return f.workers_gone and not failed(f) and len(f.own_exits) == (len(f.seats) or f.me.member.slots)
+    return f.workers_gone and not failed(f) and len(f.own_exits) == (len(f.tasks) or f.me.member.slots)
 
 
 def workers_done(f: AgentState) -> bool:
     """Every worker of a node that has servers, too, ended well."""
-    wanted = sum(seat.role is not Role.SERVER for seat in f.seats)
+    wanted = sum(task.role is not Role.SERVER for task in f.tasks)
     done = sum(worker.code == 0 and worker.role is not Role.SERVER for worker in f.own_exits)
     return 0 < wanted == done and not failed(f)
 
@@ -147,7 +147,7 @@ def stopped_now(f: AgentState) -> bool:
 
 def failed_in_plan(f: AgentState) -> bool:
     """A worker failed while all were asked to leave for a planned change: what was planned cannot be done."""
-    return f.planned and not f.hurried and not f.seats and not f.workers_gone and failed(f)
+    return f.planned and not f.hurried and not f.tasks and not f.workers_gone and failed(f)
 
 
 def workers_gone(f: AgentState) -> bool:

@@ -101,7 +101,7 @@ def next_wake_up(f: AgentState) -> list[float]:
         times.append(_ask_again_at(f))
     if _needs_word(f):
         times.append(f.vouch_asked_at + interval_s(f))
-    elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.seats and f.now <= _silent_at(f):
+    elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.tasks and f.now <= _silent_at(f):
         times.append(_silent_at(f) + 1e-3)
     times += [last + 2 * interval_s(f) for _, last in f.yielding.values()]
     return times
@@ -110,14 +110,14 @@ def next_wake_up(f: AgentState) -> list[float]:
 def extend_while_linked(f: AgentState) -> None:
     """The first of a generation keeps its right to run while it hears every other member, whatever the store does."""
     generation = f.generation
-    if not _in_world(f) or generation is None or generation.g != f.workers_g or f.seats:
+    if not _in_world(f) or generation is None or generation.g != f.workers_g or f.tasks:
         return  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
     if generation.index(f.me.node) != 0 or f.now < _silent_at(f):
         return
     others = {place.node for place in generation.members if place.node != f.me.node}
     heard_at = f.heard_at if others else f.now  # Who is alone has nobody to ask.
     if f.now <= heard_at + 2 * interval_s(f) and others <= f.memory.linked:
-        f.right = f.right.vouched(heard_at + f.right.ttl_s)
+        f.run_deadline = f.run_deadline.vouched(heard_at + f.run_deadline.ttl_s)
 
 
 def grantable_seconds(f: AgentState, node: str, g: int, now: float) -> float:
@@ -126,12 +126,12 @@ def grantable_seconds(f: AgentState, node: str, g: int, now: float) -> float:
     The first of the generation grants, and whoever proposes while that one does not reach the store.
     """
     generation = f.generation
-    if generation is None or generation.g != g or f.workers_g != g or not _in_world(f) or f.seats:
+    if generation is None or generation.g != g or f.workers_g != g or not _in_world(f) or f.tasks:
         return 0.0
     index = generation.index(f.me.node)
     if generation.index(node) is None or index is None or not (index == 0 or f.following == (True, None)):
         return 0.0
-    return max(0.0, min(f.right.ttl_s, f.right.until() - now))
+    return max(0.0, min(f.run_deadline.ttl_s, f.run_deadline.until() - now))
 
 
 def may_grant(f: AgentState, node: str, g: int) -> bool:
@@ -165,7 +165,7 @@ def should_take_over(f: AgentState, node: str) -> bool:
     first, last = f.yielding.get(node, (float("inf"), float("-inf")))
     if f.now >= last + 2 * interval_s(f) or last < first + 0.9 * interval_s(f):
         return False
-    return may_replace(f, node) and f.right.refreshed_at > first + 0.9 * interval_s(f)
+    return may_replace(f, node) and f.run_deadline.refreshed_at > first + 0.9 * interval_s(f)
 
 
 def nodes_without_store(f: AgentState) -> frozenset[str]:
@@ -186,16 +186,16 @@ def _is_first(f: AgentState) -> bool:
 
 def interval_s(f: AgentState) -> float:
     """Return the seconds between two refreshes of this node's lease."""
-    return (f.right.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
+    return (f.run_deadline.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
 
 
 def _silent_at(f: AgentState) -> float:
     """When this node's lease has missed a refresh."""
-    return f.right.refreshed_at + SILENT_REFRESHES * interval_s(f)
+    return f.run_deadline.refreshed_at + SILENT_REFRESHES * interval_s(f)
 
 
 def _needs_word(f: AgentState) -> bool:
-    running = f.phase is Phase.RUNNING and not f.seats
+    running = f.phase is Phase.RUNNING and not f.tasks
     return running and (f.registered is None or f.now > _silent_at(f))
 
 
@@ -207,7 +207,7 @@ def _failure_asked(f: AgentState) -> bool:
 def _doubts(f: AgentState) -> bool:
     """Tell whether it must be known again and again who is there."""
     generation = f.generation
-    if generation is None or f.seats:
+    if generation is None or f.tasks:
         return False
     if f.following == (True, None) and any(node in f.links_up for node in f.memory.absent_since):
         return True

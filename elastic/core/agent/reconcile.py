@@ -54,8 +54,8 @@ def _tell_revision(f: AgentState) -> None:
     if generation.cause is not None and (generation.g, generation.rev) > f.reported:
         f.reported = (generation.g, generation.rev)
         f.act(ReportFailure(generation.cause, ""))
-    if generation.g == f.workers_g and generation.rev > f.roster_rev and not f.workers_gone:
-        f.roster_rev = generation.rev
+    if generation.g == f.workers_g and generation.rev > f.cluster_spec_rev and not f.workers_gone:
+        f.cluster_spec_rev = generation.rev
         if f.place is not None and f.stamp == (f.workers_g, f.workers_since):
             f.act(LogLine(f"revision {generation.rev} of the roster: {generation.reason}"))
             f.act(PublishClusterSpec(generation))
@@ -85,7 +85,7 @@ def next_wake_up(f: AgentState, drain_patience_s: float, record_patience_s: floa
     if isinstance(f.decision, WaitDecision) and f.decision.until is not None:
         times.append(f.decision.until)
     if f.phase is Phase.RUNNING:
-        times.append(f.right.until())
+        times.append(f.run_deadline.until())
         if f.drain is not None:
             times.append(f.drain.unheard_at(drain_patience_s))
     if f.phase is Phase.STOPPING and f.drain is not None:
@@ -137,8 +137,8 @@ def _report_quarantined(f: AgentState, *, room: bool) -> bool:
     One that others did not reach stays out where there is `room` for as long as the proposer does not reach it.
     """
     for entry in budget_of(f.view).hosts:
-        until = f.memory.cooling.get((entry.host, entry.g), f.now)
-        if entry.host == f.me.member.host and (until > f.now or (entry.apart and room)):
+        until = f.memory.quarantine_deadlines.get((entry.host, entry.g), f.now)
+        if entry.host == f.me.member.host and (until > f.now or (entry.unreachable and room)):
             at = f"{quarantine.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
             f.act(LogLine(f"kept out until {at}: {quarantine.words(entry)}; it comes back by itself", warn=True))
             return True
@@ -177,8 +177,8 @@ def only_extends_deadline(f: AgentState) -> bool:
 
 def extend_deadline(f: AgentState) -> None:
     """Tell the nursery how long its workers may run, when that is longer than before."""
-    if not f.workers_gone and f.right.until() > f.run_until:
-        f.run_until = f.right.until()
+    if not f.workers_gone and f.run_deadline.until() > f.run_until:
+        f.run_until = f.run_deadline.until()
         f.act(ExtendRunDeadline(f.run_until))
 
 

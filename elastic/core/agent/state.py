@@ -132,8 +132,8 @@ class AgentState:
     target: Stamp = (0, 0)
     workers_g: int = 0
     workers_since: int = 0
-    seats: tuple[Task, ...] = ()
-    roster_rev: int = 0
+    tasks: tuple[Task, ...] = ()
+    cluster_spec_rev: int = 0
     workers_gone: bool = True
     forced: bool = False
     hurried: bool = False
@@ -151,7 +151,7 @@ class AgentState:
     outcome_refused: tuple[int, Outcome] | None = None
     recorded_at: float = float("-inf")
     record_again_s: float = 0.0
-    right: RunDeadline = field(default_factory=RunDeadline)
+    run_deadline: RunDeadline = field(default_factory=RunDeadline)
     run_until: float = float("-inf")
     # leaving
     drain: PendingDrain | None = None
@@ -218,7 +218,7 @@ class AgentState:
         """Begin anew in a store that has never seen this node."""
         self.another_store = False
         self.target = self.finished = (0, 0)
-        self.workers_g = self.workers_since = self.spare_g = self.roster_rev = 0
+        self.workers_g = self.workers_since = self.spare_g = self.cluster_spec_rev = 0
         self.reported = (0, 0)
         self.outcome_wanted = self.outcome_written = self.outcome_refused = None
         memory = self.memory

@@ -45,7 +45,7 @@ class Reason(StrEnum):
     STOPPING = "old workers are still being stopped"
     UNPROVEN = "the old world may still run"
     BACKOFF = "pause after failures"
-    KEPT_OUT = "a host whose workers keep failing, or that others do not reach, is kept out"
+    QUARANTINED = "a host whose workers keep failing, or that others do not reach, is kept out"
     OPENED = "everybody is ready"
     EXHAUSTED = "no restart is left"
     VACANT = "a seat of the roster is free"
@@ -135,7 +135,7 @@ class DecisionMemory(Struct, frozen=True):
     ready_since: Mapping[str, float] = field(default_factory=dict)
     draining_since: Mapping[str, float] = field(default_factory=dict)
     ended_since: Mapping[str, float] = field(default_factory=dict)
-    cooling: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    quarantine_deadlines: Mapping[tuple[str, int], float] = field(default_factory=dict)
     gate_since: tuple[int, float] | None = None
     grown_at: float | None = None
     generation_seen: int = 0

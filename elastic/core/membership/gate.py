@@ -50,7 +50,7 @@ def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMem
     lost = [node for node in nodes if not q.here(node)]
     broke = [node for node in lost if before is None or (node in outcomes and not _over(outcomes[node]))]
     draining = [node for node in nodes if q.draining(node)]
-    newcomers = q.newcomers()[: max(q.spec.np.high - len(staying), 0)]
+    joining_nodes = q.joining_nodes()[: max(q.spec.np.high - len(staying), 0)]
     if not staying:
         return reform(q, f"{join_names(nodes)} left before the start" if nodes else "nobody is in this world"), q.memory
     if broke:
@@ -63,10 +63,10 @@ def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMem
         return form(q, Reason.GATE_LEFT, ChangeReason.LEFT, _left_words(q, lost, outcomes), staying), q.memory
     if draining:
         return form(q, Reason.GATE_DRAINED, ChangeReason.DRAIN, draining_text(q, draining), staying), q.memory
-    if newcomers:
-        until = max(q.memory.ready_since[node] for node in newcomers) + BATCH_S
-        if q.now >= until or was_falsely_dead(q, before, newcomers):
-            return form(q, Reason.GATE_JOINED, ChangeReason.JOINED, with_verb(newcomers, "join"), staying), q.memory
+    if joining_nodes:
+        until = max(q.memory.ready_since[node] for node in joining_nodes) + BATCH_S
+        if q.now >= until or was_falsely_dead(q, before, joining_nodes):
+            return form(q, Reason.GATE_JOINED, ChangeReason.JOINED, with_verb(joining_nodes, "join"), staying), q.memory
     else:
         until = None
     if len(nodes) < q.spec.np.low:
@@ -92,9 +92,9 @@ def _left_words(q: Situation, gone: list[str], outcomes: Mapping[str, Outcome | 
     return f"{', '.join(words)} before the start"
 
 
-def was_falsely_dead(q: Situation, before: Predecessor | None, newcomers: list[str]) -> bool:
+def was_falsely_dead(q: Situation, before: Predecessor | None, joining_nodes: list[str]) -> bool:
     """Tell whether a member of the world before was taken for dead and is back: it costs no restart of its own."""
-    back = [node for node in newcomers if before is not None and node in before.nodes]
+    back = [node for node in joining_nodes if before is not None and node in before.nodes]
     return any(host in q.memory.distrusted for host in q.hosts(back))
 
 
@@ -208,7 +208,7 @@ def open_gate(
         g=generation.g,
         tag="",
         master=master,
-        budget=quarantine.count_down(judgement.budget, memory.cooling, q.now),
+        budget=quarantine.count_down(judgement.budget, memory.quarantine_deadlines, q.now),
         cause=judgement.cause,
         note=judgement.note,
     )
@@ -220,11 +220,11 @@ def open_gate(
 def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) -> FormGeneration | None:
     """The same generation without the hosts whose workers keep failing; None if too few would be left."""
     suspects = frozenset(judgement.suspects)
-    out = [entry for entry in judgement.without.hosts if entry.host in suspects]
-    cooling = {**q.memory.cooling, **{(entry.host, entry.g): q.now + entry.left_s for entry in out}}
-    q = dataclasses.replace(q, memory=replace(q.memory, cooling=cooling))
+    out = [entry for entry in judgement.budget_if_excluded.hosts if entry.host in suspects]
+    deadlines = {**q.memory.quarantine_deadlines, **{(entry.host, entry.g): q.now + entry.left_s for entry in out}}
+    q = dataclasses.replace(q, memory=replace(q.memory, quarantine_deadlines=deadlines))
     staying = [place for place in q.staying(generation) if place.host not in suspects]
-    formed = form(q, Reason.KEPT_OUT, ChangeReason.KEPT_OUT, "", staying)
+    formed = form(q, Reason.QUARANTINED, ChangeReason.QUARANTINED, "", staying)
     hosts = {place.host for place in formed.generation.members}
     if len(staying) == len(q.staying(generation)) or len(formed.generation.members) < q.spec.np.low or hosts & suspects:
         return None
@@ -234,7 +234,7 @@ def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) 
             for entry in out
         ]
     )
-    budget = quarantine.count_down(judgement.without, cooling, q.now, hosts)
+    budget = quarantine.count_down(judgement.budget_if_excluded, deadlines, q.now, hosts)
     generation = msgspec.structs.replace(formed.generation, reason=reason, budget=budget)
     return replace(formed, reason=reason, generation=generation)
 

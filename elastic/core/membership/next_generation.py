@@ -27,7 +27,7 @@ SPLIT_NAMED_MAX = 4
 
 def reform(q: Situation, gone: str, lost: Iterable[str] = ()) -> Decision:
     """Nobody of the newest world can go on: start again with whoever is there, after a settling window."""
-    nodes = q.newcomers()
+    nodes = q.joining_nodes()
     if not nodes:
         if q.generation is not None and q.generation.members:
             return replace(
@@ -62,7 +62,7 @@ def form(
     high = q.spec.np.high
     members = staying[:high]
     inside = {place.node for place in staying}
-    for node in q.newcomers():
+    for node in q.joining_nodes():
         if len(members) >= high:
             break
         stored = q.member(node)
@@ -81,7 +81,7 @@ def successor(q: Situation, members: Sequence[GenerationMember], why: ChangeReas
         inside = {place.host for place in members}
         before, budget = (
             _as_it_is(newest.before, why),
-            quarantine.count_down(budget_of(q.view), q.memory.cooling, q.now, inside, q.spec.restarts_max),
+            quarantine.count_down(budget_of(q.view), q.memory.quarantine_deadlines, q.now, inside, q.spec.restarts_max),
         )
         go = q.view.go.value if q.view.go is not None else None
         if go is not None and go.g == newest.g:
@@ -114,7 +114,7 @@ def strip_unused_ports(members: Sequence[GenerationMember]) -> tuple[GenerationM
     """
     return tuple(
         place
-        if not place.masters or m_id == 0 or any(seat.index == 0 for seat in place.seats)
+        if not place.masters or m_id == 0 or any(task.index == 0 for task in place.tasks)
         else msgspec.structs.replace(place, masters=())
         for m_id, place in enumerate(members)
     )
@@ -129,7 +129,7 @@ def lost_words(q: Situation, lost: Iterable[str]) -> str:
 
 def is_secondary(outcome: Outcome) -> bool:
     """Tell whether every worker that failed says that it lost a peer: perhaps a node was lost."""
-    return all(worker.consequence for worker in outcome.exits)
+    return all(worker.secondary for worker in outcome.exits)
 
 
 def failure_words(q: Situation, g: int, nodes: Iterable[str]) -> str:
@@ -137,8 +137,8 @@ def failure_words(q: Situation, g: int, nodes: Iterable[str]) -> str:
     found = [outcome for node in nodes if (outcome := q.outcome(g, node)) is not None and outcome.exits]
     if not found:
         return f"a worker failed on {join_names(nodes)}"
-    own = [outcome for outcome in found if not outcome.exits[0].consequence] or found
-    if all(worker.infra == SPLIT for outcome in own for worker in outcome.exits):
+    own = [outcome for outcome in found if not outcome.exits[0].secondary] or found
+    if all(worker.machine_fault == SPLIT for outcome in own for worker in outcome.exits):
         return _split_words(q, own)
     hosts = ", ".join(dict.fromkeys(outcome.host for outcome in own))
     return failed_processes_text([worker for outcome in own for worker in outcome.exits], hosts)

@@ -29,11 +29,13 @@ def remember(view: StoreView, memory: DecisionMemory, node: str, now: float) -> 
     if created != memory.own_created:
         after = created > view.generation.mod_revision
         memory = replace(memory, own_created=created, back_at=now if after else None)
-    cooling = quarantine_deadlines(view, memory.cooling, now)
-    if generation.g == memory.generation_seen and cooling == memory.cooling:
+    deadlines = quarantine_deadlines(view, memory.quarantine_deadlines, now)
+    if generation.g == memory.generation_seen and deadlines == memory.quarantine_deadlines:
         return memory
     grown = generation.g > memory.generation_seen and generation.why is ChangeReason.GROWTH
-    return replace(memory, grown_at=now if grown else memory.grown_at, generation_seen=generation.g, cooling=cooling)
+    return replace(
+        memory, grown_at=now if grown else memory.grown_at, generation_seen=generation.g, quarantine_deadlines=deadlines
+    )
 
 
 def observe(view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now: float) -> DecisionMemory:

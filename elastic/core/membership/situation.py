@@ -93,26 +93,26 @@ class Situation:
         stored = self.view.outcomes.get((g, node))
         return stored.value if stored is not None else None
 
-    def newcomers(self) -> list[str]:
+    def joining_nodes(self) -> list[str]:
         """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node.
 
         Those on hosts that are kept out, or cannot be reached, count only where the job could not run without them.
         """
         ready = self.ready()
-        cooling = self.cooling() | self.out_of_reach()
-        if not cooling:
+        avoided = self.quarantined() | self.out_of_reach()
+        if not avoided:
             return self._one_for_each(ready)
-        candidates = self._one_for_each([node for node in ready if self.view.members[node].value.host not in cooling])
+        candidates = self._one_for_each([node for node in ready if self.view.members[node].value.host not in avoided])
         staying = self.staying(self.generation) if self.generation is not None else []
         return candidates if len(staying) + len(candidates) >= self.spec.np.low else self._one_for_each(ready)
 
-    def cooling(self) -> frozenset[str]:
+    def quarantined(self) -> frozenset[str]:
         """The hosts that are kept out at this moment."""
-        return frozenset(host for (host, _), until in self.memory.cooling.items() if self.now < until)
+        return frozenset(host for (host, _), until in self.memory.quarantine_deadlines.items() if self.now < until)
 
     def out_of_reach(self) -> frozenset[str]:
         """The hosts that were left out of a split network, have a node, and are not reached by this one yet."""
-        apart = {entry.host for entry in budget_of(self.view).hosts if entry.apart}
+        apart = {entry.host for entry in budget_of(self.view).hosts if entry.unreachable}
         if not apart:
             return frozenset()
         apart &= {stored.value.host for stored in self.view.members.values()}

@@ -107,7 +107,7 @@ def vanished(view: StoreView, generation: Generation) -> list[str]:
         stored = view.outcomes.get((generation.g, place.node))
         end = stored.value if stored is not None and stored.value.since == place.since else None
         said = end is not None and (end.over or (end.ended is OutcomeKind.OK and not has_servers(place)))
-        if place.seats and place.node not in view.members and not said:
+        if place.tasks and place.node not in view.members and not said:
             found.append(place.node)
     return found
 
@@ -119,7 +119,7 @@ def _is_over(end: Outcome | None, since: int) -> bool:
 
 def too_few(q: Situation, roles: PsLayout, generation: Generation) -> bool:
     """Tell whether more workers are wanted by now than a roster has that waits at the gate."""
-    return roles.apart and sum(map(has_workers, generation.members)) < q.spec.np.low
+    return roles.separate and sum(map(has_workers, generation.members)) < q.spec.np.low
 
 
 def reform(q: Situation, roles: PsLayout, generation: Generation) -> Decision:
@@ -137,7 +137,7 @@ def _assemble(
 ) -> Decision:
     """A generation of whoever is here, if that is enough: nodes that are in none, and those that `stay`."""
     candidates = candidates_outside(q, frozenset(), stay)
-    places = assign(roles, (), candidates, q.spec.np.high if roles.apart else UNLIMITED, 0)
+    places = assign(roles, (), candidates, q.spec.np.high if roles.separate else UNLIMITED, 0)
     vacant = vacant_servers(roles, places)
     if vacant:
         return WaitDecision(Reason.MISSING, f"waiting for {servers_in_words(roles, vacant)}")
@@ -148,7 +148,7 @@ def _assemble(
     workers = sum(map(has_workers, places))
     until = q.settled_at(nodes)
     expected = q.expected(sum(map(has_workers, q.generation.members)) if q.generation is not None else 0)
-    if roles.apart and workers < expected and q.now < until:
+    if roles.separate and workers < expected and q.now < until:
         return WaitDecision(Reason.SETTLING, settling_text(workers, expected, until - q.now), until)
     reason = gone or f"{in_words(roles, places)} are here"
     generation = successor(q, in_order(places), why, reason)
@@ -157,7 +157,7 @@ def _assemble(
 
 def _lacking(roles: PsLayout, places: list[GenerationMember], need: int) -> str:
     """Who is missing beside the servers, in words; "" if nobody is."""
-    if roles.apart:
+    if roles.separate:
         workers = sum(map(has_workers, places))
         if workers < need:
             return f"{n_of_m(workers, need)} here for workers; waiting for {need - workers} more"

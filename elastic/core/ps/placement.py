@@ -32,7 +32,7 @@ def host_of(endpoint: str) -> str:
 
 def one_machine(roles: PsLayout) -> bool:
     """Tell whether one node has every seat."""
-    return not roles.apart and not roles.workers
+    return not roles.separate and not roles.workers
 
 
 def fixed_tasks(roles: PsLayout, host: str) -> tuple[Task, ...]:
@@ -56,24 +56,24 @@ def servers_wanted(roles: PsLayout) -> int:
 
 def has_workers(place: GenerationMember) -> bool:
     """Tell whether a node has workers, of either kind."""
-    return any(seat.role is not Role.SERVER for seat in place.seats)
+    return any(task.role is not Role.SERVER for task in place.tasks)
 
 
 def has_servers(place: GenerationMember) -> bool:
     """Tell whether a node has servers."""
-    return any(seat.role is Role.SERVER for seat in place.seats)
+    return any(task.role is Role.SERVER for task in place.tasks)
 
 
 def without_servers(place: GenerationMember) -> GenerationMember:
     """The place with its workers' seats alone."""
-    kept = [at for at, seat in enumerate(place.seats) if seat.role is not Role.SERVER]
-    ports, seats = tuple(place.ports[at] for at in kept), tuple(place.seats[at] for at in kept)
-    return GenerationMember(place.node, place.host, place.masters, ports, seats, place.since, place.leaving)
+    kept = [at for at, task in enumerate(place.tasks) if task.role is not Role.SERVER]
+    ports, tasks = tuple(place.ports[at] for at in kept), tuple(place.tasks[at] for at in kept)
+    return GenerationMember(place.node, place.host, place.masters, ports, tasks, place.since, place.leaving)
 
 
 def vacant_servers(roles: PsLayout, places: Iterable[GenerationMember]) -> list[int]:
     """The indexes of the servers that nobody has."""
-    taken = {seat.index for place in places for seat in place.seats if seat.role is Role.SERVER}
+    taken = {task.index for place in places for task in place.tasks if task.role is Role.SERVER}
     return [index for index in range(servers_wanted(roles)) if index not in taken]
 
 
@@ -84,7 +84,7 @@ def in_order(places: Iterable[GenerationMember]) -> tuple[GenerationMember, ...]
 
 def _order(place: GenerationMember) -> tuple[int, int, str]:
     """The first seat; a place without any, which only a damaged document has, comes last."""
-    first = place.seats[0] if place.seats else None
+    first = place.tasks[0] if place.tasks else None
     return (ORDER[first.role], first.index, place.node) if first is not None else (len(ORDER), 0, place.node)
 
 
@@ -98,18 +98,18 @@ def assign(
     A candidate gets no more seats than it brings ports.
     """
     given: list[GenerationMember] = []
-    taken = {seat for place in places for seat in place.seats}
+    taken = {task for place in places for task in place.tasks}
     at_work = sum(has_workers(place) and not place.leaving for place in places)
     free = _VacantTasks(roles, taken, worker_nodes)
     for node, member in candidates:
         pairs = [
-            (seat, at) for seat, at in free.offer(member.host, room=at_work < worker_nodes) if at < len(member.ports)
+            (task, at) for task, at in free.offer(member.host, room=at_work < worker_nodes) if at < len(member.ports)
         ]
         if pairs:
-            ports, seats = tuple(member.ports[at] for _, at in pairs), tuple(seat for seat, _ in pairs)
-            place = GenerationMember(node, member.host, member.masters, ports, seats, rev)
+            ports, tasks = tuple(member.ports[at] for _, at in pairs), tuple(task for task, _ in pairs)
+            place = GenerationMember(node, member.host, member.masters, ports, tasks, rev)
             given.append(place)
-            taken.update(seats)
+            taken.update(tasks)
             at_work += has_workers(place)
     return given
 
@@ -127,26 +127,26 @@ class _VacantTasks:
         """The free seats for a node of this host, each with the place of its port among those that the node holds."""
         roles = self._roles
         own = fixed_tasks(roles, host)
-        if not roles.apart or own:
+        if not roles.separate or own:
             if one_machine(roles) and self._taken:
                 return []
-            return [(seat, at) for at, seat in enumerate(own) if seat not in self._taken]
+            return [(task, at) for at, task in enumerate(own) if task not in self._taken]
         if not roles.servers and (vacant := self._next(Role.SERVER, 1, roles.server_num)):
             return [(vacant[0], 0)]
         if not room:
             return []
-        seats = [seat for role, wanted in self._wanted.items() for seat in self._next(role, wanted, self._end[role])]
-        return [(seat, at) for at, seat in enumerate(seats)] if len(seats) == sum(self._wanted.values()) else []
+        tasks = [task for role, wanted in self._wanted.items() for task in self._next(role, wanted, self._end[role])]
+        return [(task, at) for at, task in enumerate(tasks)] if len(tasks) == sum(self._wanted.values()) else []
 
     def _next(self, role: Role, count: int, end: int) -> list[Task]:
         """The lowest free seats of a role with an index below `end`, at most `count`."""
-        seats: list[Task] = []
+        tasks: list[Task] = []
         index = self._lowest[role]
-        while len(seats) < count and index < end:
-            seat = Task(role, index)
-            if seat not in self._taken:
-                seats.append(seat)
-            elif not seats:
+        while len(tasks) < count and index < end:
+            task = Task(role, index)
+            if task not in self._taken:
+                tasks.append(task)
+            elif not tasks:
                 self._lowest[role] = index + 1
             index += 1
-        return seats
+        return tasks

@@ -61,7 +61,7 @@ def restart(
     lost |= away
     if renewed:
         lost.add("a server")
-    elif not lost and has_workers(place) and all(worker.consequence for worker in stored.value.exits):
+    elif not lost and has_workers(place) and all(worker.secondary for worker in stored.value.exits):
         lost.add("a server")
         pause_s = q.spec.lease_ttl_s * (1 + CLOCK_ERROR)
     before = Predecessor(generation.g, (place.node,), ChangeReason.FAILURE)
@@ -87,4 +87,4 @@ def _away(
         yield f"server {index}"
     for member in generation.members:
         if member.node != place.node and (member.leaving or not present(member.node)):
-            yield from (f"server {seat.index}" for seat in member.seats if seat.role is Role.SERVER)
+            yield from (f"server {task.index}" for task in member.tasks if task.role is Role.SERVER)

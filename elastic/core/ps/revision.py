@@ -190,7 +190,7 @@ class RevisionBuilder:
                 else:
                     self._ask_to_leave(at, self.told.draining)
                     self.told.reason(drain_reasons(q, [place.node]))
-        if self.roles.apart:
+        if self.roles.separate:
             at_work = [at for at, place in enumerate(self.places) if has_workers(place) and not place.leaving]
             for at in at_work[q.spec.np.high :]:
                 self._ask_to_leave(at, self.told.surplus)
@@ -206,7 +206,7 @@ class RevisionBuilder:
         q = self.q
         inside = frozenset(place.node for place in (*self.places, *self.generation.members))
         candidates = candidates_outside(q, inside)
-        room = q.spec.np.high if self.roles.apart else UNLIMITED
+        room = q.spec.np.high if self.roles.separate else UNLIMITED
         if self.finished:
             room = 0
         given = [place for place in assign(self.roles, self.places, candidates, room, self.rev) if self._welcome(place)]
@@ -240,14 +240,14 @@ class RevisionBuilder:
         stored = self.q.view.members.get(place.node)
         if stored is None or not has_workers(place):
             return msgspec.structs.replace(place, since=self.rev) if stored is not None else None
-        others = {seat for other in self.places if other is not place for seat in other.seats}
+        others = {task for other in self.places if other is not place for task in other.tasks}
         member, own = stored.value, enumerate(fixed_tasks(self.roles, place.host))
-        pairs = [(seat, at) for at, seat in own if seat.role is Role.SERVER and seat not in others]
-        pairs = [(seat, at) for seat, at in pairs if at < len(member.ports)]
-        if not pairs or self.roles.apart:
+        pairs = [(task, at) for at, task in own if task.role is Role.SERVER and task not in others]
+        pairs = [(task, at) for task, at in pairs if at < len(member.ports)]
+        if not pairs or self.roles.separate:
             return None
-        ports, seats = tuple(member.ports[at] for _, at in pairs), tuple(seat for seat, _ in pairs)
-        return GenerationMember(place.node, place.host, member.masters, ports, seats, self.rev)
+        ports, tasks = tuple(member.ports[at] for _, at in pairs), tuple(task for task, _ in pairs)
+        return GenerationMember(place.node, place.host, member.masters, ports, tasks, self.rev)
 
     def _welcome(self, place: GenerationMember) -> bool:
         return has_servers(place) or not self.finished

@@ -11,8 +11,8 @@ from elastic.core.ps.placement import host_of, servers_wanted, vacant_servers
 def tasks_in_words(place: GenerationMember) -> str:
     """The seats of a node: "server 0, workers 2-3"."""
     parts = []
-    for role in dict.fromkeys(seat.role for seat in place.seats):
-        indexes = [seat.index for seat in place.seats if seat.role is role]
+    for role in dict.fromkeys(task.role for task in place.tasks):
+        indexes = [task.index for task in place.tasks if task.role is role]
         name = f"{role} worker" if role is Role.HETER else str(role)
         span = f"{indexes[0]}-{indexes[-1]}" if indexes[-1] - indexes[0] == len(indexes) - 1 else _listed(indexes)
         parts.append(f"{name} {indexes[0]}" if len(indexes) == 1 else f"{name}s {span}")
@@ -21,8 +21,8 @@ def tasks_in_words(place: GenerationMember) -> str:
 
 def in_words(roles: PsLayout, places: Sequence[GenerationMember]) -> str:
     """How many servers and workers there are."""
-    workers = sum(seat.role is Role.WORKER for place in places for seat in place.seats)
-    heters = sum(seat.role is Role.HETER for place in places for seat in place.seats)
+    workers = sum(task.role is Role.WORKER for place in places for task in place.tasks)
+    heters = sum(task.role is Role.HETER for place in places for task in place.tasks)
     servers = servers_wanted(roles) - len(vacant_servers(roles, places))
     parts = [_many(servers, "server"), _many(workers, "worker")]
     if heters:

@@ -98,9 +98,9 @@ def refusal(error: Any, server: object, user: str = "") -> StoreError:
         return Compacted(0)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return StoreDenied(f"{text}; is this an etcd of version 3.4 or later?")
-    mend = _hint(said, user)
+    hint = _hint(said, user)
     denied = error.code() in _DENIALS or any(part in text for part in (*_DENIED, *_STALE_TOKEN))
-    return StoreDenied(f"{text}{mend}") if denied else StoreError(text)
+    return StoreDenied(f"{text}{hint}") if denied else StoreError(text)
 
 
 def _hint(said: str, user: str) -> str:

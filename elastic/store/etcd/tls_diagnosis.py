@@ -128,8 +128,8 @@ class _ProbedServer:
             return f"its certificate is not valid yet{since}; see whether the clocks of both machines are right"
         if code in _UNKNOWN:
             known = f"--etcd_ca {self._certificates.ca}" if self._certificates.ca else "this system's list"
-            mend = "name that authority's file" if self._certificates.ca else "add --etcd_ca FILE with that authority"
-            return f"its certificate is signed by {_issuer(shown)} is not in {known}; {mend}"
+            hint = "name that authority's file" if self._certificates.ca else "add --etcd_ca FILE with that authority"
+            return f"its certificate is signed by {_issuer(shown)} is not in {known}; {hint}"
         return f"its certificate does not do: {error.verify_message}"
 
     async def _certificate(self) -> Mapping[str, Any]:

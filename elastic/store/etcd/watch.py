@@ -98,7 +98,7 @@ class WatchStream:
             begins_after = max(revisions) if self._from_revision == NOW else self._from_revision - 1
             early = self._ranges
             if more is not None:
-                await more.offer(partial(self._take_on, call))
+                await more.offer_extension(partial(self._take_on, call))
             yield WatchBatch(begins_after, ())
             async with aclosing(self._deliver(held, begins_after, early)) as delivered:
                 async for batch in delivered:

@@ -142,7 +142,7 @@ def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) ->
         metadata(folder)
     except CheckpointDamaged as error:
         own = rank_errors.encode_error(
-            CheckpointDamaged(f"{folder.name}: {error}"), hopeless=not atomic_files.is_transient(error)
+            CheckpointDamaged(f"{folder.name}: {error}"), unrecoverable=not atomic_files.is_transient(error)
         )
     for verdict in [own] if world == 1 else byte_collectives.gather(own, group):
         if verdict:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from elastic.errors import CheckpointError, RestoreUnrecoverable
 
 
-def encode_error(error: Exception | None, *, hopeless: bool) -> bytes:
+def encode_error(error: Exception | None, *, unrecoverable: bool) -> bytes:
     """What a rank tells the others of its error: b"" for none; else the first byte is for `is_unrecoverable`."""
-    return b"" if error is None else (b"!" if hopeless else b"?") + str(error).encode()
+    return b"" if error is None else (b"!" if unrecoverable else b"?") + str(error).encode()
 
 
 def is_unrecoverable(said: bytes) -> bool:

@@ -121,16 +121,16 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         epoch, consumed = int(state["epoch"]), int(state["consumed"])
         length = self._order.length(epoch)
         current = {"length": length, "seed": self.seed, "shuffle": self.shuffle}
-        mends = {
+        hints = {
             "length": "use the dataset that it was made with, or leave the sampler out of the state to start anew",
             "seed": f"write ElasticSampler(..., seed={state['seed']})",
             "shuffle": f"write ElasticSampler(..., shuffle={state['shuffle']})",
         }
-        for name, mend in mends.items():
+        for name, hint in hints.items():
             if state[name] != current[name]:
                 raise ConfigError(
                     f"ElasticSampler: the checkpoint was made with {name} {state[name]}, and this run has "
-                    f"{current[name]}: the order of the data would be another one; {mend}"
+                    f"{current[name]}: the order of the data would be another one; {hint}"
                 )
         if not 0 <= consumed <= length:
             raise ConfigError(f"ElasticSampler: the checkpoint says {consumed} of {length} samples are consumed")

@@ -163,8 +163,8 @@ class Slot:
         if tensors:
             with torch.no_grad():
                 torch._foreach_copy_(self._views, list(tensors), non_blocking=True)
-        for card in {tensor.device for tensor in tensors if tensor.is_cuda}:
-            torch.cuda.current_stream(card).synchronize()
+        for gpu in {tensor.device for tensor in tensors if tensor.is_cuda}:
+            torch.cuda.current_stream(gpu).synchronize()
         encoded = msgspec.json.encode(head)
         meta = b"".join((layout.encoded, encoded, rest))
         data = layout.table.data_size

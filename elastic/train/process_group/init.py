@@ -78,7 +78,7 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
         if _started and dist.is_initialized():
             return _started[0]
         place = rank_info(os.environ)
-    with reporting_config_errors(hopeless=False):  # The cards of another node may be there.
+    with reporting_config_errors(unrecoverable=False):  # The cards of another node may be there.
         chosen, device = _device(backend, os.environ, place)
     if not dist.is_initialized():
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
@@ -192,18 +192,18 @@ def _device(backend: str | None, environ: Mapping[str, str], place: RankInfo) ->
     """The backend and this worker's device, which becomes the current one when it is a card."""
     import torch
 
-    cards = torch.cuda.device_count() if backend != "gloo" and torch.cuda.is_available() else 0
-    if not cards:
+    gpus = torch.cuda.device_count() if backend != "gloo" and torch.cuda.is_available() else 0
+    if not gpus:
         if backend == "nccl":
             raise ConfigError('no card is visible, and nccl needs one; leave backend out, or write backend="gloo"')
         return backend or "gloo", torch.device("cpu")
-    index = gpu_index(environ, place, cards)
+    index = gpu_index(environ, place, gpus)
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return backend or "nccl", device
 
 
-def gpu_index(environ: Mapping[str, str], place: RankInfo, cards: int) -> int:
+def gpu_index(environ: Mapping[str, str], place: RankInfo, gpus: int) -> int:
     """The index of this worker's card among the `cards` that are visible.
 
     It is LOCAL_RANK, except where our launcher shows each worker its own card only (--one_card_per_worker). Raises
@@ -212,10 +212,10 @@ def gpu_index(environ: Mapping[str, str], place: RankInfo, cards: int) -> int:
     index = place.local_rank
     if "ELASTIC_FENCE" in environ:
         index = _number(environ, "FLAGS_selected_gpus", index)
-    if index >= cards:
+    if index >= gpus:
         raise ConfigError(
-            f"this is worker {place.local_rank} of its node, and {cards} card{' is' if cards == 1 else 's are'} "
-            f"visible (CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); start {cards} on each "
+            f"this is worker {place.local_rank} of its node, and {gpus} card{' is' if gpus == 1 else 's are'} "
+            f"visible (CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); start {gpus} on each "
             'node, or write backend="gloo"'
         )
     return index

@@ -65,7 +65,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     seen: tuple[VisibleCheckpoint, ...] = ()
     damaged: tuple[DamagedCheckpoint, ...] = ()
-    hopeless: bool = True
+    unrecoverable: bool = msgspec.field(default=True, name="hopeless")
     known: KnownCheckpoint | None = None
     error: str = ""
 
@@ -115,7 +115,7 @@ def check_newest(
     *,
     allow_rollback: bool,
     damaged: Iterable[DamagedCheckpoint] = (),
-    hopeless: bool = True,
+    unrecoverable: bool = True,
 ) -> str:
     """A line that says what is given up, "" if nothing is.
 
@@ -126,14 +126,14 @@ def check_newest(
     """
     committed = known(reports)
     bad = _unreadable(reports, damaged)
-    hopeless = hopeless and all(report.hopeless for report in reports)
+    unrecoverable = unrecoverable and all(report.unrecoverable for report in reports)
     if committed is None or newest >= committed.step:
         if newest >= 0 or not bad:
             return ""
         nothing = f"no checkpoint in {reports[0].folder} can be read ({_told(bad)})"
         if allow_rollback:
             return f"{nothing} (--allow_rollback)"
-        raise (RestoreUnrecoverable if hopeless else CheckpointDamaged)(
+        raise (RestoreUnrecoverable if unrecoverable else CheckpointDamaged)(
             f"{nothing}; bring one back, or start over with --allow_rollback"
         )
     best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
@@ -142,10 +142,10 @@ def check_newest(
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
     wanted = [checkpoint for checkpoint in bad if checkpoint.step >= committed.step]
-    mend = f"{_told(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
+    hint = f"{_told(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
     away = committed.host not in {report.host for report in reports}
-    raise (RestoreUnrecoverable if hopeless and not away else CheckpointError)(
-        f"{where} ({folders}); {mend}, or accept the loss with --allow_rollback"
+    raise (RestoreUnrecoverable if unrecoverable and not away else CheckpointError)(
+        f"{where} ({folders}); {hint}, or accept the loss with --allow_rollback"
     )
 
 

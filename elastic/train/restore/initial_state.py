@@ -56,7 +56,7 @@ def _whole(
         trees, candidate = _read(checkpoints, parts, path, damaged)
         folder = str(candidate.folder) if candidate is not None else ""
     except (CheckpointError, ConfigError) as failed:
-        said = rank_errors.encode_error(failed, hopeless=not atomic_files.is_transient(failed))
+        said = rank_errors.encode_error(failed, unrecoverable=not atomic_files.is_transient(failed))
     replies = byte_collectives.gather(said, place.group)
     if all(replies):
         rank_errors.raise_first(replies)

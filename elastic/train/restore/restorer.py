@@ -149,7 +149,7 @@ class Restorer:
                 rollback.rollback(self._checkpoints, wishes.step, run)
             record = rollback.rolled_back(self._checkpoints.folder)
         except CheckpointError as error:
-            word = rank_errors.encode_error(error, hopeless=isinstance(error, RestoreUnrecoverable))
+            word = rank_errors.encode_error(error, unrecoverable=isinstance(error, RestoreUnrecoverable))
             return RestoreStart(wishes, word=word.decode())
         if record is not None:  # The generations of another run are counted anew.
             since, aside = record.generation if record.run == run else 0, rollback.names_aside(record)
@@ -190,7 +190,7 @@ class Restorer:
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
             damaged=tuple(DamagedCheckpoint.of(name, why) for name, why in self._checkpoints.damaged.items()),
-            hopeless=not self._checkpoints.passing,
+            unrecoverable=not self._checkpoints.passing,
             known=known,
             error=error,
         )
@@ -209,26 +209,26 @@ class Restorer:
         wishes: RestoreOptions,
     ) -> RestoreResult:
         bad: list[DamagedCheckpoint] = []
-        hopeless = True
+        unrecoverable = True
         for choice in choices:
             candidate = candidates.get(choice.seen)
             trees, why = self._read(candidate)
             replies = byte_collectives.gather(why, self._here.group)
             holders = [not word for word in replies]
             damage = [word for word in replies if word not in (b"", UNSEEN)]
-            hopeless &= all(map(rank_errors.is_unrecoverable, damage))
+            unrecoverable &= all(map(rank_errors.is_unrecoverable, damage))
             if not any(holders):
                 bad.append(DamagedCheckpoint.of(choice.seen.name, damage[0][1:].decode()))
                 continue
             step, allowed = choice.seen.step, wishes.allow_rollback
-            lost = choose.check_newest(step, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
+            lost = choose.check_newest(step, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable)
             given = broadcast_trees(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
                     given |= self._read_sharded(choice, candidate, holders, reports)
                 except CheckpointDamaged as error:  # On all ranks.
                     bad.append(DamagedCheckpoint.of(choice.seen.name, str(error)))
-                    hopeless &= not atomic_files.is_transient(error)
+                    unrecoverable &= not atomic_files.is_transient(error)
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
@@ -238,7 +238,7 @@ class Restorer:
             restored = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
             return dataclasses.replace(restored, newest=step)
         allowed = wishes.allow_rollback
-        lost = choose.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, hopeless=hopeless)
+        lost = choose.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable)
         return self._afresh(wishes.resume_from, lost)
 
     def _read(self, candidate: CheckpointCandidate | None) -> tuple[dict[str, Any] | None, bytes]:
@@ -250,7 +250,7 @@ class Restorer:
                 raise RestoreUnrecoverable(why)
             return self._checkpoints.read(candidate, map_location="cpu"), b""
         except CheckpointError as error:
-            return None, rank_errors.encode_error(error, hopeless=not atomic_files.is_transient(error))
+            return None, rank_errors.encode_error(error, unrecoverable=not atomic_files.is_transient(error))
 
     def _mismatch(self, candidate: CheckpointCandidate) -> str:
         """Say which part was saved in another way than this script keeps it; "" if none was."""

@@ -45,7 +45,7 @@ class _CopyPlan:
     views: list[torch.Tensor]
     whole: list[int]
     shared: list[tuple[int, int, torch.Tensor]]
-    cards: set[torch.device]
+    gpus: set[torch.device]
 
 
 class HostCopy:
@@ -86,8 +86,8 @@ class HostCopy:
             source = torch.empty(0, dtype=torch.uint8, device=tensors[at].device)
             source.set_(tensors[at].untyped_storage(), first, (buffer.numel(),), (1,))
             buffer.copy_(source, non_blocking=True)
-        for card in plan.cards:
-            torch.cuda.current_stream(card).synchronize()
+        for gpu in plan.gpus:
+            torch.cuda.current_stream(gpu).synchronize()
         return plan.views
 
     def _planned(self, places: list[Any], tensors: list[torch.Tensor]) -> _CopyPlan:

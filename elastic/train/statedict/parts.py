@@ -138,12 +138,12 @@ def _single(name: str, value: Any, verb: str) -> Any:
     single = value.item() if is_number_of_numpy(value) else value
     if type(single) in PLAIN:
         return single
-    mend = (
+    hint = (
         "give it state_dict() and load_state_dict(), or make it a number, a text, a tensor, or a list or dict of them"
     )
     if hasattr(value, "state_dict"):
-        mend = f"such things are parts: give each a name of its own, elastic.State({name}=...)"
-    raise ConfigError(f"elastic.State: {name} {verb} of type {type(value).__name__}, which cannot be saved; {mend}")
+        hint = f"such things are parts: give each a name of its own, elastic.State({name}=...)"
+    raise ConfigError(f"elastic.State: {name} {verb} of type {type(value).__name__}, which cannot be saved; {hint}")
 
 
 def on_its_device(restored: Any, living: Any) -> Any:

@@ -104,10 +104,10 @@ class ProgressReporter:
 
     def _say_progress(self, line: str) -> None:
         if line and self.shown_elsewhere:
-            self._narrator.note(line)
+            self._narrator.file_only(line)
         else:
             self._say(line)
 
     def _say(self, line: str) -> None:
         if line:
-            self._narrator.say(line)
+            self._narrator.info(line)

@@ -63,7 +63,7 @@ class WorkerReport:
     reported_at: float = 0.0
     saved: int = -1
     left_at: int | None = None
-    hopeless: Unrecoverable | None = None
+    unrecoverable: Unrecoverable | None = None
 
     @property
     def started(self) -> bool:
@@ -103,10 +103,10 @@ class WorkerChannel:
         """Listen. A channel that cannot be opened is said in one line; scripts run without it."""
         try:
             self._server = ChannelServer(
-                self._path, self._hear, segments=self.segments, detail=self._narrator.detail, left=self._hung_up
+                self._path, self._on_message, segments=self.segments, detail=self._narrator.debug, left=self._hung_up
             )
         except ConfigError as error:
-            self._narrator.warn(f"planned stops, progress and the memory tier of our library are off: {error}")
+            self._narrator.warning(f"planned stops, progress and the memory tier of our library are off: {error}")
             return
         asyncio.get_running_loop().add_reader(self._server.fileno(), self._server.serve)
 
@@ -120,7 +120,7 @@ class WorkerChannel:
         """The workers are gone: what they said counts no more."""
         if self._server is not None:
             for connection in self._server.connections:
-                self._server.hang_up(connection)
+                self._server.close_connection(connection)
         self.workers = {}
         self._notes = set()
 
@@ -140,10 +140,10 @@ class WorkerChannel:
         heard = self.workers.get(local_rank)
         return heard is not None and heard.left_at is not None
 
-    def hopeless(self, local_rank: int, code: int) -> str:
+    def unrecoverable(self, local_rank: int, code: int) -> str:
         """Why a worker that ended with `code` would do so at each start, by its own word; "" if it did not say so."""
         heard = self.workers.get(local_rank)
-        word = heard.hopeless if heard is not None else None
+        word = heard.unrecoverable if heard is not None else None
         return word.text if word is not None and word.code == code else ""
 
     def started(self, local_rank: int) -> bool:
@@ -172,17 +172,17 @@ class WorkerChannel:
     def _tell(self, heard: WorkerReport, word: PlannedStopRequest) -> bool:
         if self._server is None or heard.connection is None:
             return False
-        return self._server.tell(heard.connection, word)
+        return self._server.send(heard.connection, word)
 
     # --- what is heard --------------------------------------------------------------------------------------------
 
-    def _hear(self, connection: WorkerConnection, message: WorkerMessage) -> None:
+    def _on_message(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         assert self._server is not None
         assert connection.hello is not None
         hello = connection.hello
         heard = self.workers.get(hello.local_rank)
         if heard is None or hello.generation != self.g or hello.rank != heard.rank:
-            self._server.hang_up(connection, f"is no worker of generation {self.g} here")
+            self._server.close_connection(connection, f"is no worker of generation {self.g} here")
             return
         match message:
             case WorkerHello():
@@ -192,13 +192,13 @@ class WorkerChannel:
                 self._note(message)
                 return
             case AcceptsPlannedStop():
-                heard.listening, heard.hopeless = True, None
+                heard.listening, heard.unrecoverable = True, None
             case FirstCommit():
-                heard.committed, heard.hopeless = True, None
+                heard.committed, heard.unrecoverable = True, None
             case Serving():
-                heard.hopeless = None
+                heard.unrecoverable = None
             case Unrecoverable():
-                heard.hopeless = message
+                heard.unrecoverable = message
             case Preparing():
                 heard.preparing = message.what
             case PreparationOver():
@@ -206,7 +206,7 @@ class WorkerChannel:
             case JoiningGroup():
                 heard.joining = message.missing
             case GroupFormed():
-                heard.joining, heard.formed, heard.hopeless = "", True, None
+                heard.joining, heard.formed, heard.unrecoverable = "", True, None
             case Progress():
                 heard.step, heard.world, heard.metrics = message.step, message.world, message.metrics
                 heard.total, heard.reported_at = message.total, time.monotonic()
@@ -227,4 +227,4 @@ class WorkerChannel:
         if note.text in self._notes or len(self._notes) >= NOTES_MAX:
             return
         self._notes.add(note.text)
-        (self._narrator.warn if note.warn else self._narrator.say)(note.text)
+        (self._narrator.warning if note.warn else self._narrator.info)(note.text)

@@ -45,14 +45,14 @@ class Heard:
         self.now = 0.0
         self.server = ChannelServer(
             path,
-            self._hear,
+            self._on_message,
             segments=Segments(1 << 20),
             detail=self.lines.append,
             left=lambda connection: self.left.append(connection.pid),
             clock=lambda: self.now,
         )
 
-    def _hear(self, connection: WorkerConnection, message: WorkerMessage) -> None:
+    def _on_message(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         assert connection.hello is not None
         self.said.append((connection.hello.rank, message))
 
@@ -91,11 +91,11 @@ def test_what_a_worker_says_arrives_in_order_after_its_name(heard: Heard) -> Non
     heard.until(lambda: len(heard.said) == 3)
     assert heard.said == [(3, hello(3)), (3, AcceptsPlannedStop()), (3, progress)]
     (connection,) = heard.server.connections
-    assert heard.server.tell(connection, PlannedStopRequest("b joins"))
+    assert heard.server.send(connection, PlannedStopRequest("b joins"))
     assert worker.stop_asked() == PlannedStopRequest("b joins")
     worker.close()
     heard.until(lambda: heard.left == [os.getpid()])
-    assert not heard.server.tell(connection, PlannedStopRequest("b joins"))
+    assert not heard.server.send(connection, PlannedStopRequest("b joins"))
     assert heard.lines == []
 
 
@@ -172,7 +172,7 @@ def test_who_does_not_read_is_hung_up_on_and_nobody_waits(heard: Heard, stranger
     stranger.send(encode(hello()))
     heard.until(lambda: len(heard.said) == 1)
     (connection,) = heard.server.connections
-    while heard.server.tell(connection, PlannedStopRequest("x" * 4000)):
+    while heard.server.send(connection, PlannedStopRequest("x" * 4000)):
         continue
     assert "does not read what it is told" in heard.lines[0]
     assert heard.server.connections == ()

@@ -58,7 +58,9 @@ COMMANDS = (
 CONCEALED: Final = "\x1b[8m"
 ENDED: Final = "ended"
 
-EXIT = WorkerExit(rank=3, code=1, words=EVIL, log=f"/{EVIL}", tail=(EVIL, f"{EVIL} 2"), infra=EVIL, startup=EVIL)
+EXIT = WorkerExit(
+    rank=3, code=1, words=EVIL, log=f"/{EVIL}", tail=(EVIL, f"{EVIL} 2"), machine_fault=EVIL, startup=EVIL
+)
 CAUSE = Cause(
     g=1,
     host=EVIL,

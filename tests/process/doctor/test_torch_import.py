@@ -17,7 +17,7 @@ def test_a_real_import_that_the_linker_refuses_is_shown_as_the_linker_said_it(tm
     (check,) = torch_checks({"PYTHONPATH": str(tmp_path), "PATH": ""}, 0)
     assert check.level is CheckLevel.FAIL
     assert "libssl.so.99: cannot open shared object file" in check.text
-    assert "apt-get install libssl3" in check.mend
+    assert "apt-get install libssl3" in check.hint
 
 
 def test_an_import_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,18 +39,18 @@ async def test_without_gpus_there_is_a_worker_for_each_card_and_what_they_see_is
 
 @story
 async def test_nodes_may_use_different_cards_but_as_many_and_another_number_is_refused_at_once(job: Job) -> None:
-    cards = four_cards(job.folder)
-    first = await job.node("--np", "3", "--gpus", "2,3", environ=cards)
+    gpus = four_cards(job.folder)
+    first = await job.node("--np", "3", "--gpus", "2,3", environ=gpus)
     await first.says("joined")
-    other = await job.node("--np", "3", "--gpus", "0,1,2", environ=cards)
+    other = await job.node("--np", "3", "--gpus", "0,1,2", environ=gpus)
     line = await other.says("offers 3 cards")
     assert line.string.endswith(
         f"job {job.job_id} uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
     )
     assert await other.exits() == 3
-    third = await job.node("--np", "3", "--gpus", "0,1", environ=cards)
+    third = await job.node("--np", "3", "--gpus", "0,1", environ=gpus)
     await third.says("joined")
-    await job.node("--np", "3", "--gpus", "1,0", environ=cards)
+    await job.node("--np", "3", "--gpus", "1,0", environ=gpus)
     world = await job.world(1, 6)
     assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in world] == ["2,3", "2,3", "0,1", "0,1", "1,0", "1,0"]
     for rank, worker in enumerate(world):

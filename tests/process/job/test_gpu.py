@@ -54,13 +54,13 @@ print(f"backend {here.backend}, {state.step} steps", flush=True)
 def cards(count: int) -> list[tuple[str, str]]:
     """Number and UUID of so many cards, the last ones first; the test is skipped where there are fewer."""
     here = installed_gpus(os.environ)
-    if len(here.cards) < count:
-        pytest.skip(f"needs {count} CUDA cards, this machine has {len(here.cards)} ({here.trouble})")
+    if len(here.gpus) < count:
+        pytest.skip(f"needs {count} CUDA cards, this machine has {len(here.gpus)} ({here.trouble})")
     import torch
 
     if not torch.cuda.is_available():
         pytest.skip("this torch cannot use CUDA")
-    return [(card.number, card.uuid) for card in reversed(here.cards)][:count]
+    return [(gpu.number, gpu.uuid) for gpu in reversed(here.gpus)][:count]
 
 
 @pytest.mark.gpu

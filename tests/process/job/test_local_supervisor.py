@@ -562,7 +562,7 @@ def test_named_cards_are_shared_out_and_not_named_again_to_each_node(tmp_path: P
     for environment in environments:
         config = check(parse(argv, environment), environment)
         assert (config.gpus, config.slots) == ((), 1)
-        assert config.cards == (environment["CUDA_VISIBLE_DEVICES"],)
+        assert config.gpu_ids == (environment["CUDA_VISIBLE_DEVICES"],)
     further = check(parse(shlex.split(line)[1:], smi(tmp_path, LISTED)), smi(tmp_path, LISTED))
     assert (further.gpus, further.slots) == (("1",), 1), "the first card that nobody uses"
 
@@ -589,11 +589,11 @@ def test_without_a_driver_each_node_has_its_share_of_cpu_workers(tmp_path: Path)
     assert "--gpus" not in line
     argv, _, (alone,) = command("--gpus", "4", environ={**environ, "CUDA_VISIBLE_DEVICES": "0,1"})
     alone_there = check(parse(argv, alone), alone)
-    assert (alone_there.slots, alone_there.cards) == (1, ())
+    assert (alone_there.slots, alone_there.gpu_ids) == (1, ())
 
 
 def test_a_node_that_sees_its_own_card_alone_is_told_so_by_its_parent(tmp_path: Path) -> None:
     flags = ("--gpus", "3,2", "--one_card_per_worker")
     argv, _, (environment,) = command(*flags, environ=smi(tmp_path, LISTED))
     config = check(parse(argv, environment), environment)
-    assert (config.one_card_per_worker, config.shown_cards) == (True, ("3", "2"))
+    assert (config.one_card_per_worker, config.shown_gpus) == (True, ("3", "2"))

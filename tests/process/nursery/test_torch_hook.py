@@ -121,9 +121,9 @@ class Agent:
         self.heard: list[tuple[int, WorkerMessage]] = []
         self.lines: list[str] = []
         self._seen: list[WorkerConnection] = []
-        self.server = ChannelServer(folder / "talk", self._hear, segments=Segments(), detail=self.lines.append)
+        self.server = ChannelServer(folder / "talk", self._on_message, segments=Segments(), detail=self.lines.append)
 
-    def _hear(self, connection: WorkerConnection, message: WorkerMessage) -> None:
+    def _on_message(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         if connection not in self._seen:
             self._seen.append(connection)
         self.heard.append((self._seen.index(connection), message))

@@ -77,15 +77,15 @@ async def start(job: Job, nodes: int) -> tuple[dict[str, Node], list[Node]]:
     script = (str(job.write("held.py", HELD_SCRIPT)), *QUICK, "--epochs", "9")
     flags = ("--np", "2", "--server_num", "1", "--worker_num", "1", "--no_warm")
     started = [await job.node(*flags, ttl_s=QUICK_TTL_S, script=script) for _ in range(nodes)]
-    seated: dict[str, Node] = {}
+    assignments: dict[str, Node] = {}
     spares = []
     for node in started:
         said = await node.says(r"this one has (\w+ \d+)|spare: generation")
         if said[1]:
-            seated[said[1]] = node
+            assignments[said[1]] = node
         else:
             spares.append(node)
-    return seated, spares
+    return assignments, spares
 
 
 async def final_loss(node: Node) -> float:
@@ -95,18 +95,18 @@ async def final_loss(node: Node) -> float:
 @story
 async def test_a_lost_server_comes_back_from_its_snapshot_and_the_workers_go_on(job: Job) -> None:
     with held(job.folder):
-        seated, (spare,) = await start(job, 4)
-        first = seated["worker 0"]
+        assignments, (spare,) = await start(job, 4)
+        first = assignments["worker 0"]
         await first.shows(AFTER_SNAPSHOT)
         assert list((job.folder / "checkpoints").glob("ps/server-0/snapshot-*"))
-        await seated["server 0"].killed()
+        await assignments["server 0"].killed()
     await first.says(r"server 0 at \S+ is back")
     line = await spare.says(r"\(server 0\) was lost.*: back in ([\d.]+) s: ")
     assert {"notice", "seat", "decide", "publish", "spawn", "restore", "serve"} <= set(adds_up(line.string, line[1]))
     (event,) = recoveries(spare)
     assert (event["complete"], list(event["phases"])[-1]) == (True, "serve")
     assert await final_loss(first) < FINAL_LOSS_MAX
-    for node in (first, seated["worker 1"], spare):
+    for node in (first, assignments["worker 1"], spare):
         assert await node.exits() == 0
     assert "server 0 is back from its snapshot" in spare.text("serverlog.0")
     (kept,) = await told(job)
@@ -118,11 +118,11 @@ async def test_a_lost_server_comes_back_from_its_snapshot_and_the_workers_go_on(
 @story
 async def test_a_lost_worker_stops_neither_the_servers_nor_the_other_worker(job: Job) -> None:
     with held(job.folder):
-        seated, _ = await start(job, 3)
-        first = seated["worker 0"]
+        assignments, _ = await start(job, 3)
+        first = assignments["worker 0"]
         await first.shows(AFTER_SNAPSHOT)
-        await seated["worker 1"].killed()
+        await assignments["worker 1"].killed()
     assert await final_loss(first) < FINAL_LOSS_MAX
     assert await first.exits() == 0
-    assert await seated["server 0"].exits() == 0
+    assert await assignments["server 0"].exits() == 0
     assert first.text("workerlog.0").count("==== elastic-launch job") == 1

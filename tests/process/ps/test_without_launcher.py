@@ -231,10 +231,10 @@ class TestEnds:
 
 class TestUnderTheLauncher:
     def test_losses_do_not_end_a_server_and_a_worker_with_a_new_number_goes_on(self, tmp_path: Path) -> None:
-        roster = tmp_path / "roster.json"
+        cluster_spec = tmp_path / "roster.json"
         with job(tmp_path, servers=1) as made:
-            known = {"ELASTIC_ROSTER_FILE": str(roster), "LOST_AFTER_S": "0.2", "ELASTIC_JOB_ID": "j"}
-            roster.write_text(json.dumps({"servers": [made.servers[0]], "workers": [{"index": 0}, {"index": 1}]}))
+            known = {"ELASTIC_ROSTER_FILE": str(cluster_spec), "LOST_AFTER_S": "0.2", "ELASTIC_JOB_ID": "j"}
+            cluster_spec.write_text(json.dumps({"servers": [made.servers[0]], "workers": [{"index": 0}, {"index": 1}]}))
             (server,), workers = started(made, **known)
             for worker in workers:
                 worker.kill()
@@ -250,21 +250,21 @@ class TestUnderTheLauncher:
             assert server.end() == 143
 
     def test_a_server_that_moved_is_found_where_the_roster_says(self, tmp_path: Path) -> None:
-        roster = tmp_path / "roster.json"
+        cluster_spec = tmp_path / "roster.json"
         with job(tmp_path, servers=1, trainers=1) as made:
-            known = {"ELASTIC_ROSTER_FILE": str(roster), "ELASTIC_CHECKPOINT_DIR": str(tmp_path)}
-            roster.write_text(json.dumps({"servers": [made.servers[0]], "workers": [{"index": 0}]}))
+            known = {"ELASTIC_ROSTER_FILE": str(cluster_spec), "ELASTIC_CHECKPOINT_DIR": str(tmp_path)}
+            cluster_spec.write_text(json.dumps({"servers": [made.servers[0]], "workers": [{"index": 0}]}))
             (server,), (worker,) = started(made, **known)
             worker.ask("step 2")
             server.popen.send_signal(signal.SIGTERM)
             assert server.end() == 143
-            roster.write_text(json.dumps({"servers": [""], "workers": [{"index": 0}]}))
+            cluster_spec.write_text(json.dumps({"servers": [""], "workers": [{"index": 0}]}))
             worker.tell("step 1")
             worker.until("does not answer")
             (made.port,) = free_ports(1)
             moved = made.server(0, **known, PADDLE_PSERVER_PORT=str(made.port))
             moved.until("listens on")
-            roster.write_text(json.dumps({"servers": made.servers, "workers": [{"index": 0}]}))
+            cluster_spec.write_text(json.dumps({"servers": made.servers, "workers": [{"index": 0}]}))
             assert worker.until("^step (.*)$")[1] == "-3 -3 -3 -3"
             worker.ask("close")
             assert codes([worker, moved]) == [0, 0]

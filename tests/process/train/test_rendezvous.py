@@ -32,14 +32,14 @@ class World:
         self.heard: list[tuple[int, WorkerMessage]] = []
         self.ranks: dict[int, Forked] = {}
         self.server = ChannelServer(
-            folder / "channel", self._hear, segments=Segments(limit_bytes=1 << 20), detail=self._complain
+            folder / "channel", self._on_message, segments=Segments(limit_bytes=1 << 20), detail=self._complain
         )
         self.port = str(free_ports(1)[0])
 
     def _complain(self, text: str) -> None:
         raise AssertionError(text)
 
-    def _hear(self, connection: WorkerConnection, message: WorkerMessage) -> None:
+    def _on_message(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         assert connection.hello is not None
         self.heard.append((connection.hello.rank, message))
 

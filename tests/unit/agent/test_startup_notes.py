@@ -105,13 +105,13 @@ class Told(AgentLog):
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.said.append(("say", text))
 
-    def detail(self, text: str) -> None:
+    def debug(self, text: str) -> None:
         self.said.append(("detail", text))
 
-    def warn(self, text: str) -> None:
+    def warning(self, text: str) -> None:
         self.said.append(("warn", text))
 
 

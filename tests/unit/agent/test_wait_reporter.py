@@ -33,7 +33,7 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
     enough = asyncio.Event()
 
     class Heard(AgentLog):
-        def say(self, text: str) -> None:
+        def info(self, text: str) -> None:
             said.append(text)
             if len(said) == 2:
                 enough.set()
@@ -110,7 +110,7 @@ def lines_of(
     """The lines of this bench's node, given to `hear`. Without another `store` it is the bench's own."""
 
     class Heard(AgentLog):
-        def say(self, text: str) -> None:
+        def info(self, text: str) -> None:
             hear(text)
 
     with (folder / "console").open("w") as file:
@@ -193,9 +193,9 @@ def test_a_node_that_others_do_not_reach_does_not_say_for_ever_that_it_joins(
     said: list[str] = []
     heard = asyncio.Event()
     bench = spare()
-    budget = Budget(hosts=(Quarantine("host-b", times=1, g=1, words="a does not reach it", apart=True),))
+    budget = Budget(hosts=(Quarantine("host-b", times=1, g=1, words="a does not reach it", unreachable=True),))
     bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
-    bench.world(2, "a", why=ChangeReason.KEPT_OUT)
+    bench.world(2, "a", why=ChangeReason.QUARANTINED)
     listens = msgspec.structs.replace(bench.shelf.view.members["b"].value, link=9000)
     bench.shelf.put(KEYS.member("b"), listens, leased=True)
 

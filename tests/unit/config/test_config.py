@@ -67,7 +67,7 @@ def test_a_flag_cannot_be_abbreviated(flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "mend"),
+    ("flag", "hint"),
     [
         ("--nnodes", "--np"),
         ("--rdzv_endpoint", "--elastic_server"),
@@ -94,10 +94,10 @@ def test_a_flag_cannot_be_abbreviated(flag: str) -> None:
         ("--elastic_servre", "--elastic_server"),
     ],
 )
-def test_a_flag_of_another_launcher_or_a_mistyped_one_is_answered_with_ours(flag: str, mend: str) -> None:
+def test_a_flag_of_another_launcher_or_a_mistyped_one_is_answered_with_ours(flag: str, hint: str) -> None:
     text = refusal(flag, "2", "t.py")
     assert text.startswith(f"no such argument: {flag.partition('=')[0]}; ")
-    assert mend in text
+    assert hint in text
 
 
 def test_every_flag_of_torchrun_is_ours_or_is_answered_with_ours() -> None:

@@ -29,7 +29,7 @@ def test_cards_and_their_mig_parts_are_read_from_the_list() -> None:
 
 
 def test_nvidia_smi_is_asked_for_the_cards(tmp_path: Path) -> None:
-    assert installed_gpus(smi(tmp_path, LISTED)).cards == HERE
+    assert installed_gpus(smi(tmp_path, LISTED)).gpus == HERE
 
 
 def test_why_there_is_no_card_is_told(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_why_there_is_no_card_is_told(tmp_path: Path) -> None:
     broken = installed_gpus(
         smi(tmp_path, "NVIDIA-SMI has failed because it couldn't\ncommunicate with the driver.\n", 9)
     )
-    assert broken.cards == ()
+    assert broken.gpus == ()
     assert broken.trouble == "nvidia-smi: NVIDIA-SMI has failed because it couldn't communicate with the driver."
     assert installed_gpus(smi(tmp_path, "")).trouble == "nvidia-smi lists no card"
 

@@ -168,11 +168,11 @@ def test_local_nodes_share_the_cards(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cards"),
+    ("text", "gpus"),
     [("", ()), ("-1", ()), ("0", ("0",)), ("1,0", ("1", "0")), ("0,-1,2", ("0",)), ("GPU-a,MIG-b", ("GPU-a", "MIG-b"))],
 )
-def test_cards_are_those_that_cuda_would_show(text: str, cards: tuple[str, ...]) -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": text}) == cards
+def test_cards_are_those_that_cuda_would_show(text: str, gpus: tuple[str, ...]) -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": text}) == gpus
 
 
 def test_cards_are_counted_by_nvidia_smi_when_none_are_named(tmp_path: Path) -> None:

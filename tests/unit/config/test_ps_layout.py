@@ -199,7 +199,7 @@ def test_the_lists_of_the_documentation_make_two_nodes() -> None:
     assert config.roles is not None
     assert config.roles.servers == ("192.168.0.16:6170", "192.168.0.17:6170")
     assert len(config.roles.workers) == 4
-    assert not config.roles.apart
+    assert not config.roles.separate
     assert (config.roles.server_num, config.roles.worker_num) == (0, 0)
     assert config.np == Np(low=1, high=2, first=2)
     assert static_hosts(config) == ("192.168.0.16", "192.168.0.17")
@@ -262,19 +262,19 @@ def test_nodes_on_one_machine_have_no_lists() -> None:
 
 def test_with_np_servers_have_nodes_of_their_own() -> None:
     config = read(*ETCD, "--np", "2:8", "--server_num", "2", "--worker_num", "4", "--heter_worker_num", "1")
-    assert config.roles == PsLayout(server_num=2, worker_num=4, heter_num=1, apart=True)
+    assert config.roles == PsLayout(server_num=2, worker_num=4, heter_num=1, separate=True)
     assert config.np == Np(low=2, high=8, first=2)
     assert static_hosts(config) == ()
 
 
 def test_a_node_that_may_become_a_server_or_bring_workers_holds_ports_for_either() -> None:
     assert wanted_ports(roles(*ETCD, "--np=4", "--server_num=2", "--worker_num=4"), "h") == (0, 0, 0, 0)
-    assert wanted_ports(PsLayout(server_num=1, worker_num=0, apart=True), "h") == (0,)
+    assert wanted_ports(PsLayout(server_num=1, worker_num=0, separate=True), "h") == (0,)
 
 
 def test_named_servers_hold_their_own_ports_and_other_nodes_those_of_workers() -> None:
     found = roles(*ETCD, "--np=4", "--servers=ps0:6170,ps1:6170,ps0:6171", "--worker_num=2", "--server_num=3")
-    assert found == PsLayout(servers=("ps0:6170", "ps1:6170", "ps0:6171"), worker_num=2, apart=True)
+    assert found == PsLayout(servers=("ps0:6170", "ps1:6170", "ps0:6171"), worker_num=2, separate=True)
     assert wanted_ports(found, "ps0") == (6170, 6171)
     assert wanted_ports(found, "ps1") == (6170,)
     assert wanted_ports(found, "gpu0") == (0, 0)
@@ -283,7 +283,7 @@ def test_named_servers_hold_their_own_ports_and_other_nodes_those_of_workers() -
 def test_local_nodes_that_are_not_servers_are_the_nodes_of_workers() -> None:
     config = read("--local_nodes=3", "--server_num=1", "--worker_num=2")
     assert config.np == Np(low=1, high=NP_UNLIMITED, first=2)
-    assert config.roles == PsLayout(server_num=1, worker_num=2, apart=True)
+    assert config.roles == PsLayout(server_num=1, worker_num=2, separate=True)
     named = ("--elastic_server=h:1", "--job_id=j", "--local_nodes=3", "--server_num=1", "--worker_num=2")
     assert read(*named).np == Np(low=1, high=2, first=2)
     assert read("--local_nodes=3", "--np=1:4", "--server_num=1", "--worker_num=2").np == Np(low=1, high=4, first=1)

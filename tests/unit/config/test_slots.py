@@ -42,27 +42,27 @@ def none(tmp_path: Path) -> dict[str, str]:
 
 def test_there_is_one_worker_for_each_named_card_in_the_order_of_the_names(four: dict[str, str]) -> None:
     config = found(four, "--gpus", "3,2")
-    assert (config.slots, config.cards, config.shown_cards) == (2, ("3", "2"), ("3", "2"))
+    assert (config.slots, config.gpu_ids, config.shown_gpus) == (2, ("3", "2"), ("3", "2"))
     assert config.warnings == ()
 
 
 @pytest.mark.parametrize("spelling", [("--gpus", "1, 3"), ("--gpus=1,3",), ("--gpus", " 1 ,3 ")])
 def test_blanks_between_cards_do_not_count(four: dict[str, str], spelling: tuple[str, ...]) -> None:
-    assert found(four, *spelling).cards == ("1", "3")
+    assert found(four, *spelling).gpu_ids == ("1", "3")
 
 
 def test_uuids_and_mig_ids_are_passed_on_as_they_were_written(four: dict[str, str]) -> None:
-    assert found(four, "--gpus", f"{UUID_A},{MIG}").cards == (UUID_A, MIG)
+    assert found(four, "--gpus", f"{UUID_A},{MIG}").gpu_ids == (UUID_A, MIG)
 
 
 def test_without_gpus_it_is_all_cards_and_they_are_not_handed_out(four: dict[str, str]) -> None:
     config = found(four)
-    assert (config.slots, config.cards, config.shown_cards) == (len(HERE), ("0", "1", "2", "3"), ())
-    assert found(four, "--one_card_per_worker").shown_cards == ("0", "1", "2", "3")
+    assert (config.slots, config.gpu_ids, config.shown_gpus) == (len(HERE), ("0", "1", "2", "3"), ())
+    assert found(four, "--one_card_per_worker").shown_gpus == ("0", "1", "2", "3")
 
 
 def test_the_named_cards_must_be_visible(four: dict[str, str]) -> None:
-    assert found({**four, "CUDA_VISIBLE_DEVICES": "3,2"}, "--gpus", "2,3").cards == ("2", "3")
+    assert found({**four, "CUDA_VISIBLE_DEVICES": "3,2"}, "--gpus", "2,3").gpu_ids == ("2", "3")
     with pytest.raises(ConfigError, match="card 1 is not in CUDA_VISIBLE_DEVICES"):
         found({**four, "CUDA_VISIBLE_DEVICES": "3,2"}, "--gpus", "2,1")
 
@@ -71,7 +71,7 @@ def test_without_a_driver_as_many_workers_as_cards_are_named_run_on_the_cpu_and_
     none: dict[str, str],
 ) -> None:
     config = found(none, "--gpus", "4,5,6")
-    assert (config.slots, config.cards, config.shown_cards) == (3, (), ())
+    assert (config.slots, config.gpu_ids, config.shown_gpus) == (3, (), ())
     (warning,) = config.warnings
     assert warning.startswith("--gpus 4,5,6: no NVIDIA driver on this machine (nvidia-smi: No such file")
     assert warning.endswith("; 3 workers on the CPU")

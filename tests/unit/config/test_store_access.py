@@ -47,13 +47,13 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def test_tls_is_spoken_where_https_or_a_certificate_is_named(
     server: str, flags: tuple[str, ...], endpoint: str
 ) -> None:
-    assert named(*flags, server=server).way.endpoints == (endpoint,)
+    assert named(*flags, server=server).store_access.endpoints == (endpoint,)
 
 
 def test_the_variables_stand_for_the_flags() -> None:
     found = named(ELASTIC_ETCD_CA="ca.pem", ELASTIC_ETCD_CERT="c.pem", ELASTIC_ETCD_KEY="k.pem")
-    assert found.way.certificates == Certificates(ca="ca.pem", cert="c.pem", key="k.pem")
-    assert found.way.endpoints == ("https://etcd:2379",)
+    assert found.store_access.certificates == Certificates(ca="ca.pem", cert="c.pem", key="k.pem")
+    assert found.store_access.endpoints == ("https://etcd:2379",)
 
 
 def test_a_server_without_tls_beside_certificates_is_told_with_the_mend() -> None:

@@ -78,7 +78,7 @@ class Story:
             case "ok" if open_:
                 job.ok(open_[number % len(open_)])
             case "failed" | "failing" if open_:
-                job.failed(open_[number % len(open_)], over=name == "failed", consequence=number > 3)
+                job.failed(open_[number % len(open_)], over=name == "failed", secondary=number > 3)
             case "stop all" if self.went and job.generation.g > job.running_g:
                 job.stopped(" ".join(node for node in open_ if node in here))
             case "scale":
@@ -120,10 +120,10 @@ class Story:
         old = job.view.generation
         before = [place.node for place in old.value.members] if old is not None else []
         quarantined = {host.host for host in form.generation.budget.hosts if host.left_s > 0}
-        newcomers = [node for node in members if node not in before]
+        joining_nodes = [node for node in members if node not in before]
         assert len(set(members)) == len(members) <= job.spec.np.high
-        assert members == [node for node in before if node in members] + newcomers
-        assert newcomers == sorted(newcomers, key=lambda node: job.view.members[node].create_revision)
+        assert members == [node for node in before if node in members] + joining_nodes
+        assert joining_nodes == sorted(joining_nodes, key=lambda node: job.view.members[node].create_revision)
         assert form.generation.g == (old.value.g if old is not None else 0) + 1
         for node in members:
             assert job.view.members[node].value.state is MemberState.READY

@@ -127,23 +127,23 @@ amounts = st.one_of(st.just(0), st.integers(0, 2**31))
 
 
 @st.composite
-def places(draw: st.DrawFn, slots: int, *, roster: bool) -> GenerationMember:
+def places(draw: st.DrawFn, slots: int, *, cluster_spec: bool) -> GenerationMember:
     node = draw(nodes)
     host = node[:-MARK] if node[:-MARK].isascii() and node[:-MARK].isalnum() and draw(st.booleans()) else draw(hosts)
-    seats: tuple[Task, ...] = ()
-    if roster:
-        seats = tuple(draw(st.lists(st.builds(Task, st.sampled_from(Role), st.integers(0, 12)), max_size=4)))
-    count = len(seats) or slots
+    tasks: tuple[Task, ...] = ()
+    if cluster_spec:
+        tasks = tuple(draw(st.lists(st.builds(Task, st.sampled_from(Role), st.integers(0, 12)), max_size=4)))
+    count = len(tasks) or slots
     held = tuple(draw(st.lists(ports, min_size=count, max_size=count)))
     masters = tuple(draw(st.lists(ports, max_size=3)))
-    return GenerationMember(node, host, masters, held, seats, draw(amounts), draw(st.booleans()))
+    return GenerationMember(node, host, masters, held, tasks, draw(amounts), draw(st.booleans()))
 
 
 @st.composite
 def generations(draw: st.DrawFn) -> Generation:
     slots = draw(st.integers(1, 4))
-    roster = draw(st.booleans())
-    members = tuple(draw(st.lists(places(slots, roster=roster), max_size=5)))
+    cluster_spec = draw(st.booleans())
+    members = tuple(draw(st.lists(places(slots, cluster_spec=cluster_spec), max_size=5)))
     named = st.lists(st.one_of(nodes, st.sampled_from([place.node for place in members] or ["x"])), max_size=6)
     befores = st.builds(
         Predecessor,

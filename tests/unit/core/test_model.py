@@ -38,7 +38,7 @@ def test_a_spec_has_the_defaults_of_the_design() -> None:
 
 
 def test_a_budget_begins_unused_and_without_any_step() -> None:
-    assert (Budget().charged, Budget().fruitless, Budget().infra, Budget().step) == (0, 0, 0, -1)
+    assert (Budget().charged, Budget().fruitless, Budget().machine_faults, Budget().step) == (0, 0, 0, -1)
 
 
 def test_the_m_id_of_a_node_is_its_place_in_the_generation_and_the_world_has_m_times_n_workers() -> None:

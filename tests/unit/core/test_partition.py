@@ -90,7 +90,7 @@ def split(
     job: Job, first: str, *, now: float = 1.0, unreached_by: Mapping[str, Sequence[str]] = {}, **unreached: str
 ) -> FormGeneration:
     """The workers of `first` were given up; each node of the newest world says whom it did not reach."""
-    exits = (worker_exit(code=-15, infra=SPLIT),)
+    exits = (worker_exit(code=-15, machine_fault=SPLIT),)
     for place in job.generation.members:
         how = {"unreached": tuple({**unreached_by, **unreached}.get(place.node, ""))}
         if place.node == first:
@@ -111,18 +111,18 @@ def running(np: str = "1:4", nodes: str = "a b c d", **spec: Any) -> Job:
 def test_the_next_world_starts_without_the_machine_and_says_who_does_not_reach_it() -> None:
     job = running()
     assert split(job, "a", a="d", b="d", d="abc").reason == f"{SPLIT}: host-a does not reach host-d"
-    form = job.form(2.0, Reason.KEPT_OUT)
+    form = job.form(2.0, Reason.QUARANTINED)
     assert nodes_of(form) == ["a", "b", "c"]
     assert form.reason == "host-d is kept out for 60 s: host-a, host-b and host-c do not reach it"
     opened = job.open(2.0)
     assert opened.go.note == "not charged: host-d is kept out"
-    assert (opened.go.budget.charged, opened.go.budget.fruitless, opened.go.budget.infra) == (0, 0, 0)
+    assert (opened.go.budget.charged, opened.go.budget.fruitless, opened.go.budget.machine_faults) == (0, 0, 0)
 
 
 def test_the_proposer_leaves_itself_out_if_it_is_the_one_that_is_cut_off() -> None:
     job = running()
     split(job, "b", b="a", c="a")
-    assert nodes_of(job.form(2.0, Reason.KEPT_OUT)) == ["b", "c", "d"]
+    assert nodes_of(job.form(2.0, Reason.QUARANTINED)) == ["b", "c", "d"]
 
 
 def test_below_the_minimum_all_start_again_and_nothing_is_charged() -> None:
@@ -148,18 +148,18 @@ def test_a_failure_of_a_script_beside_it_is_charged_and_leaves_nobody_out() -> N
 
 def test_a_peer_that_was_lost_on_a_closed_way_is_free_and_leaves_the_machine_out() -> None:
     job = running()
-    job.failed("a", consequence=True, unreached=("d",))
+    job.failed("a", secondary=True, unreached=("d",))
     job.stopped("b c d")
     job.answered()
     job.form(1.0, Reason.FAILED)
-    assert nodes_of(job.form(2.0, Reason.KEPT_OUT)) == ["a", "b", "c"]
+    assert nodes_of(job.form(2.0, Reason.QUARANTINED)) == ["a", "b", "c"]
 
 
 def test_a_node_that_was_lost_is_apart_from_nobody() -> None:
     job = running()
     job.vanish("d")
     job.hear("a b c")
-    job.ended("a", OutcomeKind.FAILED, exits=(worker_exit(code=-15, infra=SPLIT),), unreached=("d",))
+    job.ended("a", OutcomeKind.FAILED, exits=(worker_exit(code=-15, machine_fault=SPLIT),), unreached=("d",))
     job.stopped("b c")
     assert nodes_of(job.form(1.0, Reason.LOST)) == ["a", "b", "c"]
     assert job.open(2.0).go.budget.hosts == ()
@@ -170,7 +170,7 @@ def test_a_rack_is_left_out_at_once_and_counted_and_nobody_of_it_is_a_newcomer_a
     rack = set(names[-60:])
     job = running(np="1:200", nodes=" ".join(names))
     split(job, "n0", unreached_by=far(names, rack))
-    form = job.form(2.0, Reason.KEPT_OUT)
+    form = job.form(2.0, Reason.QUARANTINED)
     assert nodes_of(form) == names[:-60]
     assert form.reason.endswith("; 56 more are kept out")
     assert len(form.reason) < 500
@@ -190,7 +190,7 @@ def test_a_rack_is_left_out_at_once_and_counted_and_nobody_of_it_is_a_newcomer_a
 def test_when_its_time_is_over_it_is_back_once_the_proposer_reaches_it() -> None:
     job = running()
     split(job, "a", a="d", b="d")
-    job.form(2.0, Reason.KEPT_OUT)
+    job.form(2.0, Reason.QUARANTINED)
     job.open(2.0)
     job.hear("a b c")
     assert job.wait(10.0, Reason.TRAINING).reason.endswith("; host-d is kept out for 52 s more")
@@ -202,7 +202,7 @@ def test_when_its_time_is_over_it_is_back_once_the_proposer_reaches_it() -> None
 def test_it_is_taken_at_once_where_the_job_cannot_run_without_it() -> None:
     job = running(np="3:4")
     split(job, "a", a="d", b="d")
-    job.form(2.0, Reason.KEPT_OUT)
+    job.form(2.0, Reason.QUARANTINED)
     job.open(2.0)
     job.hear("a b")
     job.vanish("c")
@@ -214,7 +214,7 @@ def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
     job = running()
     for now, left_s in ((10.0, 60.0), (100.0, 120.0)):
         split(job, "a", now=now, a="d")
-        job.form(now, Reason.KEPT_OUT)
+        job.form(now, Reason.QUARANTINED)
         job.open(now)
         assert [one.left_s for one in budget_of(job.view).hosts] == [left_s]
         job.decide(now)
@@ -226,11 +226,11 @@ def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
 def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_time() -> None:
     job = running()
     for now, left_s in ((10.0, 60.0), (100.0, 120.0)):
-        exits = (worker_exit(code=-15, infra=SPLIT),)
+        exits = (worker_exit(code=-15, machine_fault=SPLIT),)
         job.ended("a", OutcomeKind.FAILED, exits=exits, unreached=("d",), ran_s=2 * PROGRESS_RUN_S)
         job.stopped("b c d", ran_s=2 * PROGRESS_RUN_S)
         job.form(now, Reason.FAILED)
-        job.form(now, Reason.KEPT_OUT)
+        job.form(now, Reason.QUARANTINED)
         job.open(now)
         assert [one.left_s for one in budget_of(job.view).hosts] == [left_s]
         job.decide(now)
@@ -242,7 +242,7 @@ def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_
 def test_a_machine_that_has_left_is_not_waited_for() -> None:
     job = running()
     split(job, "a", a="d", b="d")
-    job.form(2.0, Reason.KEPT_OUT)
+    job.form(2.0, Reason.QUARANTINED)
     job.open(2.0)
     job.decide(2.0)
     job.vanish("d")
@@ -255,14 +255,14 @@ def test_who_has_no_links_takes_all_for_linked_but_those_that_are_left_out() -> 
     assert taken_for_linked(job.view) == {*"abcd"}
     split(job, "a", a="d", b="d")
     assert taken_for_linked(job.view) == {*"abcd"}
-    job.form(2.0, Reason.KEPT_OUT)
+    job.form(2.0, Reason.QUARANTINED)
     assert taken_for_linked(job.view) == {*"abc"}
 
 
 def test_who_took_part_in_progress_is_like_any_other_again() -> None:
     job = running()
     split(job, "a", a="d")
-    job.form(2.0, Reason.KEPT_OUT)
+    job.form(2.0, Reason.QUARANTINED)
     job.open(2.0)
     job.decide(2.0)
     job.form(100.0, Reason.GROWN)
@@ -279,19 +279,21 @@ def test_hosts_that_are_apart_leave_room_for_the_others_and_are_not_more_than_do
     known = Budget(hosts=tuple(Quarantine(f"old-{number}", failures=1) for number in range(20)))
     hosts = with_unreachable(known, {f"out-{number}": "x" * 300 for number in range(1000)}).hosts
     assert len(hosts) == HOSTS_MAX + UNREACHABLE_MAX <= 512, "what documents hold"
-    assert {one.apart for one in hosts if one.host.startswith("out")} == {True}
+    assert {one.unreachable for one in hosts if one.host.startswith("out")} == {True}
 
 
 def test_failures_of_others_do_not_have_it_forgotten() -> None:
     """It would be a newcomer at once, also where it cannot be reached."""
-    out = tuple(Quarantine(f"out-{number}", times=1, left_s=60.0, apart=True) for number in range(UNREACHABLE_MAX))
+    out = tuple(
+        Quarantine(f"out-{number}", times=1, left_s=60.0, unreachable=True) for number in range(UNREACHABLE_MAX)
+    )
     ends = [
         Outcome(ended=OutcomeKind.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),))
         for number in range(40)
     ]
     found = blame(out, ends, pays=True).hosts
     assert len(found) == HOSTS_MAX + UNREACHABLE_MAX
-    assert {one for one in found if one.apart} == {*out}
+    assert {one for one in found if one.unreachable} == {*out}
 
 
 # --- the agent ----------------------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ def waiting(np: str = "1:3", nodes: str = "a b c", **spec: Any) -> Bench:
     return bench
 
 
-EXIT = WorkerExit(rank=1, code=-15, words="it waited", infra=SPLIT)
+EXIT = WorkerExit(rank=1, code=-15, words="it waited", machine_fault=SPLIT)
 
 
 def test_an_agent_says_whom_it_does_not_reach_and_its_outcome_does_too() -> None:
@@ -405,9 +407,11 @@ def test_workers_that_are_to_save_together_are_not_waited_for_either() -> None:
 def left_out(np: str, *, left_s: float) -> Bench:
     """Node b is registered, and generation 2 runs without it: the others did not reach its host."""
     bench = Bench("b", np, after="a")
-    budget = Budget(hosts=(Quarantine("host-b", times=1, g=1, left_s=left_s, words="a does not reach it", apart=True),))
+    budget = Budget(
+        hosts=(Quarantine("host-b", times=1, g=1, left_s=left_s, words="a does not reach it", unreachable=True),)
+    )
     bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
-    bench.world(2, "a c", why=ChangeReason.KEPT_OUT)
+    bench.world(2, "a c", why=ChangeReason.QUARANTINED)
     return bench
 
 

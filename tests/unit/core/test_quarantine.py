@@ -53,7 +53,7 @@ class Story(Job):
         self.failed(failing)
         self.stopped(" ".join(node for node in members if node not in failing.split()))
         self.form(self.now, Reason.FAILED)
-        self.form(self.now, Reason.KEPT_OUT, Reason.BACKOFF)
+        self.form(self.now, Reason.QUARANTINED, Reason.BACKOFF)
 
     def gate(self) -> FormGeneration | OpenGate | None:
         """Let the gate decide, after its pause, and write it; after a host was left out, open that gate, too."""
@@ -65,7 +65,7 @@ class Story(Job):
             decision = self.decide(self.now)
         self.write(decision)
         if isinstance(decision, FormGeneration):
-            assert decision.code is Reason.KEPT_OUT
+            assert decision.code is Reason.QUARANTINED
             self.open(self.now)
             return decision
         return decision if isinstance(decision, OpenGate) else None
@@ -95,7 +95,7 @@ def kept_out(job: Story, failing: str = "b") -> FormGeneration:
 def test_a_host_whose_workers_alone_fail_twice_in_a_row_without_progress_is_kept_out() -> None:
     form = kept_out(Story())
     assert nodes_of(form) == ["a", "c"]
-    assert form.generation.why is ChangeReason.KEPT_OUT
+    assert form.generation.why is ChangeReason.QUARANTINED
     assert form.reason == "host-b is kept out for 60 s: its workers failed 2 times in a row (exit code 1)"
 
 
@@ -107,8 +107,8 @@ def test_a_spare_takes_its_place() -> None:
 
 def test_also_for_failures_of_the_machine_and_then_with_their_name() -> None:
     job = Story()
-    job.fail("b", infra="address in use")
-    form = job.fail("b", infra="address in use")
+    job.fail("b", machine_fault="address in use")
+    form = job.fail("b", machine_fault="address in use")
     assert isinstance(form, FormGeneration)
     assert form.reason.endswith("its workers failed 2 times in a row (address in use)")
 
@@ -123,7 +123,7 @@ def test_progress_between_two_failures_begins_a_new_row() -> None:
 def test_the_echo_of_another_failure_and_a_wish_for_a_restart_blame_no_host() -> None:
     job = Story()
     for _ in range(2):
-        job.fail("b", consequence=True)
+        job.fail("b", secondary=True)
     assert budget_of(job.view).hosts == ()
     job.fail("b", code=101)
     assert budget_of(job.view).hosts == ()
@@ -245,7 +245,7 @@ def test_after_its_cooldown_it_is_a_newcomer() -> None:
 
 def come_back(job: Story) -> None:
     """The cooldown of host-b ends, and it is taken in again; the job made progress meanwhile, without b."""
-    until = max(job.memory.cooling.values())
+    until = max(job.memory.quarantine_deadlines.values())
     job.now = max(until, job.now + 100)
     job.form(job.now, Reason.GROWN)
     job.stopped("a c", step=int(job.now))
@@ -413,6 +413,6 @@ def test_failures_that_are_owed_after_all_end_a_job_without_restarts_also_with_o
     kept_out = story.fail("c", step=5)
     assert isinstance(kept_out, FormGeneration)
     assert story.charged == 1
-    assert story.fail("d", step=5, infra="address in use") is None
+    assert story.fail("d", step=5, machine_fault="address in use") is None
     assert story.view.verdict is not None
     assert story.view.verdict.value.reason == "no restart is left (--max_restarts 2)"

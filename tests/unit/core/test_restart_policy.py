@@ -67,7 +67,7 @@ def judged(
     lost = frozenset(name for name in names if name not in stored)
     found = judge(Predecessor(4, tuple(names), why), stored, lost, budget or Budget(), SPEC, healthy=healthy)
     kept = msgspec.structs.replace(found.budget, hosts=())
-    return replace(found, budget=kept, suspects=(), without=Budget())
+    return replace(found, budget=kept, suspects=(), budget_if_excluded=Budget())
 
 
 # --- what is charged ----------------------------------------------------------------------------------------------
@@ -91,8 +91,12 @@ def test_the_budget_is_exhausted_by_one_failure_more_than_max_restarts() -> None
 
 
 def test_a_worker_that_sees_no_hope_in_a_restart_fails_the_job_at_once_also_beside_a_loss() -> None:
-    hopeless = failed(worker_exit(hopeless="there is no step 11"))
-    for result in (judged(stopped(), hopeless), judged(hopeless, None), judged(hopeless, why=ChangeReason.GROWTH)):
+    unrecoverable = failed(worker_exit(unrecoverable="there is no step 11"))
+    for result in (
+        judged(stopped(), unrecoverable),
+        judged(unrecoverable, None),
+        judged(unrecoverable, why=ChangeReason.GROWTH),
+    ):
         assert result.fatal == "no restart would mend this: there is no step 11"
         assert result.cause is not None
 
@@ -103,7 +107,7 @@ def test_a_script_that_cannot_start_fails_the_job_at_once_with_the_first_error()
     result = judged(here, there, stopped())
     assert result.fatal == f"the script cannot start: ImportError: no a ({RETRY})"
     assert result.budget == Budget()
-    assert judged(here, failed(worker_exit(2, consequence=True))).fatal == result.fatal, "it only lost the first"
+    assert judged(here, failed(worker_exit(2, secondary=True))).fatal == result.fatal, "it only lost the first"
 
 
 def test_a_script_that_started_somewhere_or_long_ago_is_restarted() -> None:
@@ -130,7 +134,7 @@ def test_a_loss_alone_costs_nothing_and_has_no_cause() -> None:
 
 
 def test_a_failure_that_was_the_echo_of_a_loss_is_free_and_not_the_cause() -> None:
-    result = judged(failed(worker_exit(consequence=True)), None, budget=Budget(charged=3), why=ChangeReason.LOSS)
+    result = judged(failed(worker_exit(secondary=True)), None, budget=Budget(charged=3), why=ChangeReason.LOSS)
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
     assert result.note == "not charged: b was lost"
 
@@ -144,7 +148,7 @@ def test_a_failure_beside_a_loss_is_free_but_shown() -> None:
 
 @pytest.mark.parametrize("why", [ChangeReason.FAILURE, ChangeReason.STOPPED])
 def test_a_failure_that_was_the_echo_of_a_forced_stop_is_free(why: ChangeReason) -> None:
-    result = judged(failed(worker_exit(consequence=True)), stopped(forced=True), budget=Budget(charged=3), why=why)
+    result = judged(failed(worker_exit(secondary=True)), stopped(forced=True), budget=Budget(charged=3), why=why)
     assert (result.budget.charged, result.fatal) == (3, "")
     assert result.note == "not charged: b had to stop its workers"
 
@@ -155,7 +159,7 @@ def test_a_failure_of_its_own_beside_a_forced_stop_is_charged() -> None:
 
 @pytest.mark.parametrize("why", [why for why in ChangeReason if why is not ChangeReason.FAILURE])
 def test_a_broken_peer_while_workers_were_being_stopped_for_another_reason_is_free(why: ChangeReason) -> None:
-    result = judged(failed(worker_exit(consequence=True)), stopped(), budget=Budget(charged=3), why=why)
+    result = judged(failed(worker_exit(secondary=True)), stopped(), budget=Budget(charged=3), why=why)
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
     assert result.note == "not charged: the workers were being stopped"
 
@@ -167,7 +171,7 @@ def test_a_planned_change_without_a_failure_costs_nothing(why: ChangeReason) -> 
 
 
 def test_a_world_in_which_everybody_blames_a_peer_is_charged_when_nobody_was_lost() -> None:
-    result = judged(failed(worker_exit(0, consequence=True)), failed(worker_exit(2, consequence=True)))
+    result = judged(failed(worker_exit(0, secondary=True)), failed(worker_exit(2, secondary=True)))
     assert result.budget.charged == 1
     assert result.cause is not None
     assert result.cause.ranks == (0,)
@@ -193,7 +197,7 @@ def test_a_fatal_exit_code_fails_the_job_although_a_member_was_lost() -> None:
 
 
 def test_a_fatal_exit_code_of_a_worker_that_only_lost_its_peer_is_not_fatal() -> None:
-    assert not judged(failed(worker_exit(1, 42, consequence=True)), None, why=ChangeReason.LOSS).fatal
+    assert not judged(failed(worker_exit(1, 42, secondary=True)), None, why=ChangeReason.LOSS).fatal
 
 
 def test_101_asks_for_a_restart_that_is_free_after_progress() -> None:
@@ -219,7 +223,7 @@ def test_101_beside_another_failure_is_charged() -> None:
 def test_an_address_in_use_is_free_at_most_3_times_in_a_row_without_progress() -> None:
     budget, notes = Budget(), []
     for _ in range(INFRA_MAX + 1):
-        result = judged(failed(worker_exit(infra="address in use")), budget=budget)
+        result = judged(failed(worker_exit(machine_fault="address in use")), budget=budget)
         budget = result.budget
         notes.append(result.note)
     assert notes == [*(f"not charged: address in use, {count} of 3" for count in (1, 2, 3)), "restart 1 of 3"]
@@ -227,22 +231,24 @@ def test_an_address_in_use_is_free_at_most_3_times_in_a_row_without_progress() -
 
 def test_a_program_that_no_host_can_start_fails_the_job_at_once() -> None:
     """On one host alone it is that host's fault."""
-    cannot = failed(worker_exit(infra="cannot start ./train: No such file or directory"))
+    cannot = failed(worker_exit(machine_fault="cannot start ./train: No such file or directory"))
     fatal = "no restart would mend this: cannot start ./train: No such file or directory"
     assert (judged(cannot).fatal, judged(cannot, cannot).fatal) == (fatal, fatal)
     assert judged(cannot, stopped()).note == ("not charged: cannot start ./train: No such file or directory, 1 of 3")
     assert (judged(cannot, None).fatal, judged(cannot, None).note) == ("", "not charged: b was lost")
-    could_not = failed(worker_exit(infra="could not start ./train: Text file busy"))
+    could_not = failed(worker_exit(machine_fault="could not start ./train: Text file busy"))
     assert judged(could_not).note == "not charged: could not start ./train: Text file busy, 1 of 3"
 
 
 def test_progress_lets_the_machine_fail_again_for_free() -> None:
-    result = judged(failed(worker_exit(infra="address in use"), step=20), budget=Budget(infra=3, step=10))
-    assert result.budget == Budget(infra=1, step=20)
+    result = judged(
+        failed(worker_exit(machine_fault="address in use"), step=20), budget=Budget(machine_faults=3, step=10)
+    )
+    assert result.budget == Budget(machine_faults=1, step=20)
 
 
 def test_a_failure_of_the_machine_beside_one_of_the_script_is_charged() -> None:
-    result = judged(failed(worker_exit(infra="address in use")), failed(worker_exit(2)))
+    result = judged(failed(worker_exit(machine_fault="address in use")), failed(worker_exit(2)))
     assert result.budget.charged == 1
 
 
@@ -302,7 +308,7 @@ def test_the_cause_is_the_failure_that_was_recorded_first() -> None:
 
 
 def test_an_echo_that_was_recorded_first_is_not_the_cause() -> None:
-    cause = judged(failed(worker_exit(0, consequence=True)), failed(worker_exit(2, 9), host="h2")).cause
+    cause = judged(failed(worker_exit(0, secondary=True)), failed(worker_exit(2, 9), host="h2")).cause
     assert cause is not None
     assert (cause.node, cause.first.code) == ("b", 9)
 
@@ -310,7 +316,7 @@ def test_an_echo_that_was_recorded_first_is_not_the_cause() -> None:
 def test_the_cause_names_every_rank_that_failed_by_itself_and_the_size_of_its_world() -> None:
     cause = judged(
         failed(worker_exit(3), worker_exit(2)),
-        failed(worker_exit(5), worker_exit(4, consequence=True)),
+        failed(worker_exit(5), worker_exit(4, secondary=True)),
         stopped(),
     ).cause
     assert cause is not None
@@ -336,7 +342,7 @@ def test_a_worker_that_had_raised_before_it_was_stopped_is_named_and_costs_nothi
 
 
 def test_a_worker_that_had_raised_before_it_was_stopped_goes_before_the_echo_that_stopped_it() -> None:
-    cause = judged(failed(worker_exit(0, consequence=True)), stopped(also=(worker_exit(3, -15),))).cause
+    cause = judged(failed(worker_exit(0, secondary=True)), stopped(also=(worker_exit(3, -15),))).cause
     assert cause is not None
     assert (cause.node, cause.first.rank, cause.ranks) == ("b", 3, (3,))
 

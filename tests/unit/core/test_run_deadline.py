@@ -56,8 +56,8 @@ def test_without_an_outage_limit_a_vouch_ends_with_the_leases_time() -> None:
 
 
 def test_nothing_that_was_granted_for_the_last_world_counts_for_the_next() -> None:
-    assert held.vouched(200.0).void().until() == held.until()
-    assert held.vouched(200.0).void().lost().until() == NEVER
+    assert held.vouched(200.0).clear_grants().until() == held.until()
+    assert held.vouched(200.0).clear_grants().lost().until() == NEVER
 
 
 @given(moments, st.floats(1, 600), st.floats(0, 1e4), st.lists(moments, max_size=4))

@@ -54,7 +54,7 @@ def test_a_version_that_differs_is_named_with_every_value_and_who_has_it() -> No
     check = versions_check({"a": {"torch": "2.13.0"}, "b": {"torch": "2.12.0"}, "c": {"torch": "2.13.0"}})
     assert (check.level, check.text) == (CheckLevel.FAIL, "torch differs between members")
     assert check.details == ("torch: 2.12.0 on b; 2.13.0 on a, c",)
-    assert check.mend == "install the same torch on every node"
+    assert check.hint == "install the same torch on every node"
 
 
 def test_another_script_or_patch_level_warns_and_a_worse_difference_of_the_same_name_counts_more() -> None:
@@ -103,7 +103,7 @@ def test_a_member_that_does_not_answer_is_named_and_is_the_likely_cause_of_what_
     check = reach_check(["a", "b"], {"a": ProbeAnswer(0, (UnreachedMember("b", "no answer"),))})
     assert check.level is CheckLevel.FAIL
     assert check.details[0] == "a does not reach b: no answer (it did not answer the doctor, either)"
-    assert check.mend == "look whether the agents that did not answer stand still"
+    assert check.hint == "look whether the agents that did not answer stand still"
 
 
 def test_ways_that_nobody_had_time_for_are_counted() -> None:
@@ -121,7 +121,7 @@ def test_a_job_that_waits_says_for_how_many_and_for_whom() -> None:
     stands, missing = standing_checks(job.view, "j1")
     assert stands.text == "j1: 1 node is registered; 1 of 3 nodes is here; waiting for host-b, host-c"
     assert (missing.level, missing.text) == (CheckLevel.WARN, "1 of 3 nodes is here; waiting for host-b, host-c")
-    assert (missing.details, missing.mend) == ((), "start elastic-launch there")
+    assert (missing.details, missing.hint) == ((), "start elastic-launch there")
 
 
 def test_a_job_that_is_complete_misses_nobody() -> None:

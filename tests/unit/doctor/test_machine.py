@@ -59,7 +59,7 @@ def test_an_old_python_fails_with_the_one_that_is_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "mend"),
+    ("error", "hint"),
     [
         ("ImportError: libssl.so.1.1: cannot open shared object file: No such file or directory", "libssl3"),
         ("ImportError: libcrypto.so.3: cannot open shared object file: No such file or directory", "LD_LIBRARY_PATH"),
@@ -74,11 +74,11 @@ def test_an_old_python_fails_with_the_one_that_is_needed() -> None:
         ("ValueError: never seen", "import torch"),
     ],
 )
-def test_a_failing_import_shows_the_linkers_error_and_the_mend_that_fits_it(error: str, mend: str) -> None:
+def test_a_failing_import_shows_the_linkers_error_and_the_mend_that_fits_it(error: str, hint: str) -> None:
     complaint = f'Traceback (most recent call last):\n  File "x", line 1, in <module>\n    import torch\n{error}\n'
     check = import_failure(1, complaint)
     assert (check.level, check.name, check.text) == (CheckLevel.FAIL, "torch", f"import torch fails: {error}")
-    assert mend in check.mend
+    assert hint in check.hint
 
 
 def test_an_import_that_dies_of_a_signal_names_it() -> None:
@@ -86,15 +86,15 @@ def test_an_import_that_dies_of_a_signal_names_it() -> None:
 
 
 def test_torch_that_cannot_use_the_cards_is_told_with_the_reason() -> None:
-    blind = TorchReport(torch="2.13.0+cpu", cuda="", cards=0, gloo=True, nccl="")
+    blind = TorchReport(torch="2.13.0+cpu", cuda="", gpus=0, gloo=True, nccl="")
     assert levels(torch_check(blind, 0)) == [("ok", "torch"), ("ok", "backends")]
     checks = torch_check(blind, 8)
     assert levels(checks) == [("ok", "torch"), ("warn", "torch's cards"), ("warn", "backends")]
-    assert "built for CUDA" in checks[1].mend
-    old = TorchReport(torch="2.13.0+cu128", cuda="12.8", cards=0, gloo=True, nccl="2.27.5")
-    assert "driver" in torch_check(old, 8)[1].mend
+    assert "built for CUDA" in checks[1].hint
+    old = TorchReport(torch="2.13.0+cu128", cuda="12.8", gpus=0, gloo=True, nccl="2.27.5")
+    assert "driver" in torch_check(old, 8)[1].hint
     assert torch_check(old, 8)[2].text == "gloo, NCCL 2.27.5"
-    without = TorchReport(torch="2.13.0", cuda="", cards=0, gloo=False, nccl="")
+    without = TorchReport(torch="2.13.0", cuda="", gpus=0, gloo=False, nccl="")
     assert torch_check(without, 0)[-1].level is CheckLevel.FAIL
 
 
@@ -105,7 +105,7 @@ def test_torch_that_cannot_use_the_cards_is_told_with_the_reason() -> None:
 def test_a_variable_without_effect_is_told_with_what_to_do_instead(name: str) -> None:
     (check,) = variable_checks({name: "1"}, ["eth0"])
     assert (check.level, check.text) == (CheckLevel.WARN, f"{name} is set and has no effect")
-    assert check.mend == DEAD[name]
+    assert check.hint == DEAD[name]
 
 
 def test_paddles_three_variables_are_among_them() -> None:
@@ -136,7 +136,7 @@ def test_an_interface_that_is_named_and_not_there_fails(variable: str, value: st
     assert (check.level is CheckLevel.OK) is fits
     if not fits:
         assert f"{variable} is {value}" in check.text
-        assert "lo, eth0, eth1" in check.mend
+        assert "lo, eth0, eth1" in check.hint
 
 
 # The address
@@ -171,7 +171,7 @@ def test_ports_of_the_range_that_are_taken_are_named() -> None:
         check = port_check((first, first))
         assert check.level is CheckLevel.FAIL
         assert f"0 of 1 of {first}:{first} are free" in check.text
-        assert "widen --port_range" in check.mend
+        assert "widen --port_range" in check.hint
 
 
 def test_a_range_with_some_taken_ports_warns_and_one_without_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,19 +209,19 @@ def test_a_folder_that_is_a_file_or_on_a_full_disk_fails_with_the_flag(tmp_path:
     check = folder_check(CHECKPOINTS, tmp_path / "file" / "x")
     assert check.level is CheckLevel.FAIL
     assert "file is a file" in check.text
-    assert "--checkpoint_dir" in check.mend
+    assert "--checkpoint_dir" in check.hint
     assert folder_check(LOG, Path("/proc/x")).level is CheckLevel.FAIL
 
     def full(folder: Path) -> tuple[int, int, int]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    assert folder_check(LOG, tmp_path, full).mend == "delete something"
+    assert folder_check(LOG, tmp_path, full).hint == "delete something"
 
 
 def test_dockers_own_64_mb_of_shared_memory_are_told_with_the_flags_that_give_more() -> None:
     check = shared_memory_check(Path("/dev/shm"), lambda folder: (64 << 20, 0, 64 << 20))
     assert (check.level, check.text) == (CheckLevel.WARN, "/dev/shm has 64 MB free of 64 MB")
-    assert "--shm-size" in check.mend
-    assert "--ipc host" in check.mend
+    assert "--shm-size" in check.hint
+    assert "--ipc host" in check.hint
     assert shared_memory_check(Path("/dev/shm"), lambda folder: (GB, 0, GB)).level is CheckLevel.OK
     assert "there is no" in shared_memory_check(Path("/no/such")).text

@@ -160,8 +160,8 @@ def test_when_the_beginning_is_gone_it_says_since_when_it_counts() -> None:
 
 
 def test_of_a_parameter_server_job_only_the_first_start_is_a_pause() -> None:
-    seats = msgspec.structs.replace(back(1, 40.0, 3.0), what=EventKind.RECOVERY, rev=2)
-    told = [*FIRST, msgspec.structs.replace(made(1, 40.0), rev=2), seats, ended(1, 100.0)]
+    tasks = msgspec.structs.replace(back(1, 40.0, 3.0), what=EventKind.RECOVERY, rev=2)
+    told = [*FIRST, msgspec.structs.replace(made(1, 40.0), rev=2), tasks, ended(1, 100.0)]
     story = build_report(told, now=999.0)
     assert (pauses(story), story.goodput) == ([(0.0, 10.0)], 0.9)
     assert story.generations[0].rev == 2

@@ -34,7 +34,7 @@ from tests.support.recorder_harness import NotedAgent
 from tests.support.strategies import KEYS
 
 SERVER, WORKER, SECOND = Task(Role.SERVER, 0), Task(Role.WORKER, 0), Task(Role.WORKER, 1)
-APART = PsLayout(server_num=1, worker_num=1, apart=True)
+APART = PsLayout(server_num=1, worker_num=1, separate=True)
 ONE_MACHINE = PsLayout(server_num=1, worker_num=1)
 
 
@@ -60,8 +60,8 @@ class Noted(NotedAgent[PsRecoveryRecorder]):
     ) -> None:
         """Another node publishes a revision: seats by node, with the revision that gave them and whether it leaves."""
         members = tuple(
-            GenerationMember(node, f"host-{node}", (7000,), (8000, 8001)[: len(seats)], tuple(seats), since, leaving)
-            for node, (seats, since, leaving) in places.items()
+            GenerationMember(node, f"host-{node}", (7000,), (8000, 8001)[: len(tasks)], tuple(tasks), since, leaving)
+            for node, (tasks, since, leaving) in places.items()
         )
         before = Predecessor(g - 1, ("a", "b"), ChangeReason.REFORMED, (0, 0)) if g > 1 else None
         why = ChangeReason.REFORMED if g > 1 else why if rev else ChangeReason.FIRST
@@ -78,8 +78,8 @@ class Noted(NotedAgent[PsRecoveryRecorder]):
         return found
 
 
-def has(*seats: Task, since: int = 0, leaving: bool = False) -> tuple[tuple[Task, ...], int, bool]:
-    return seats, since, leaving
+def has(*tasks: Task, since: int = 0, leaving: bool = False) -> tuple[tuple[Task, ...], int, bool]:
+    return tasks, since, leaving
 
 
 def milliseconds(phases: tuple[tuple[PhaseEnd, float], ...]) -> dict[str, int]:
@@ -203,13 +203,13 @@ def test_who_starts_the_seats_tells_and_the_proposer_knows_how_it_began() -> Non
     found = noted.told(5.12)
     assert (found.foreign, found.rev, found.end, found.began) == (True, 2, PhaseEnd.SERVED, 2.0)
     assert found.line.startswith("a was lost; b joins: back in 3.12 s: ")
-    lengths = ((PhaseEnd.NOTICED, 0.004), (PhaseEnd.SEATED, 3.09), (PhaseEnd.PUBLISHED, 0.003))
+    lengths = ((PhaseEnd.NOTICED, 0.004), (PhaseEnd.ASSIGNED, 3.09), (PhaseEnd.PUBLISHED, 0.003))
     another, mine = (
         RecoveryBeginning(1, 2, "d", "another's", lengths),
         RecoveryBeginning(1, 2, "b", "a died; b joins", lengths),
     )
     events = [of_beginning(another, "c", 1.0), of_beginning(mine, "c", 1.0), of_recovery(found, "b", 2.0, 2.0)]
-    assert (events[1].what, events[1].rev, events[1].of, events[1].node) == (EventKind.SEATS, 2, "b", "c")
+    assert (events[1].what, events[1].rev, events[1].of, events[1].node) == (EventKind.TASKS, 2, "b", "c")
     there = beginning(events, found, "b")
     assert there is not None
     whole = begun(found, there.text, there.phases)

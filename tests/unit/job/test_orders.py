@@ -77,7 +77,7 @@ def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
             "2",
             "seats of this parameter-server job",
         ),
-        ({"mode": JobMode.PS, "roles": PsLayout(server_num=1, worker_num=1, apart=True)}, "2", ""),
+        ({"mode": JobMode.PS, "roles": PsLayout(server_num=1, worker_num=1, separate=True)}, "2", ""),
         ({"mode": JobMode.TORCHRUN}, "2", ""),
     ],
 )

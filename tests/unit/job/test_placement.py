@@ -12,11 +12,11 @@ from launcher.job.placement import ProcessLocation, locate, named, why_absent
 SPEC = JobSpec(np=Np(low=1, high=3, first=1), slots=2)
 
 
-def view(*, go: int | None, before: Predecessor | None = None, run: int = 1, seats: bool = False) -> StoreView:
+def view(*, go: int | None, before: Predecessor | None = None, run: int = 1, tasks: bool = False) -> StoreView:
     """Generation 4 with nodes a and b, two slots each."""
-    spread = {"a-1": (Task(Role.SERVER, 0), Task(Role.WORKER, 1)), "b-1": (Task(Role.WORKER, 0),)} if seats else {}
+    spread = {"a-1": (Task(Role.SERVER, 0), Task(Role.WORKER, 1)), "b-1": (Task(Role.WORKER, 0),)} if tasks else {}
     members = tuple(
-        GenerationMember(node, node[0], (7000,), (8000, 8001), spread.get(node, ()), 9 if seats else 0)
+        GenerationMember(node, node[0], (7000,), (8000, 8001), spread.get(node, ()), 9 if tasks else 0)
         for node in ("a-1", "b-1")
     )
     made = Generation(
@@ -71,9 +71,9 @@ def test_while_the_gate_is_closed_it_is_where_it_was_before() -> None:
 
 
 def test_a_seat_is_where_the_roster_has_it_with_its_revision() -> None:
-    assert locate(view(go=4, seats=True), Role.SERVER, 0) == ProcessLocation("a-1", "a", (4, 9))
-    assert locate(view(go=4, seats=True), Role.WORKER, 0) == ProcessLocation("b-1", "b", (4, 9))
-    assert locate(view(go=4, seats=True), Role.HETER, 0) is None
+    assert locate(view(go=4, tasks=True), Role.SERVER, 0) == ProcessLocation("a-1", "a", (4, 9))
+    assert locate(view(go=4, tasks=True), Role.WORKER, 0) == ProcessLocation("b-1", "b", (4, 9))
+    assert locate(view(go=4, tasks=True), Role.HETER, 0) is None
 
 
 def test_of_an_older_run_nothing_is_there() -> None:
@@ -84,7 +84,7 @@ def test_of_an_older_run_nothing_is_there() -> None:
 def test_why_a_process_is_nowhere_is_a_sentence() -> None:
     assert why_absent(view(go=4), Role.WORKER, 7) == "there is no rank 7: generation 4 has the ranks 0 to 3"
     assert "known by their ranks, 0 to 3" in why_absent(view(go=4), Role.SERVER, 0)
-    assert why_absent(view(go=4, seats=True), Role.SERVER, 5) == (
+    assert why_absent(view(go=4, tasks=True), Role.SERVER, 5) == (
         "there is no server 5 now: generation 4 has 1 of that role"
     )
     assert why_absent(StoreView(), Role.WORKER, 0) == "there is no rank 0 yet: no generation has been made"

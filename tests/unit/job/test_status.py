@@ -86,7 +86,7 @@ def test_the_next_line_is_the_sentence_of_the_proposer_and_names_it() -> None:
 
 def test_the_first_that_is_registered_is_the_proposer() -> None:
     status = describe(view("c-1", "b-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
-    assert status.proposer == "b-1"
+    assert status.leader == "b-1"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_job_without_a_maximum_lacks_the_nodes_of_its_first_start_and_no_other
 
 def test_a_job_without_any_node_says_so_and_how_it_goes_on() -> None:
     status = describe(view(newest=generation(1, "a-1"), go=1), "j")
-    assert status.proposer is None
+    assert status.leader is None
     assert head_lines(status, 0.0)[1].startswith("No node is registered")
     assert states(status) == {"a-1": "lost"}
 
@@ -266,10 +266,10 @@ def test_the_description_is_json() -> None:
 
 
 def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None:
-    seats = (Task(Role.SERVER, 0),), (Task(Role.WORKER, 0), Task(Role.WORKER, 1)), (Task(Role.WORKER, 2),)
+    tasks = (Task(Role.SERVER, 0),), (Task(Role.WORKER, 0), Task(Role.WORKER, 1)), (Task(Role.WORKER, 2),)
     places = tuple(
         GenerationMember(node, "h", (7000,), tuple(8000 + at for at in range(len(own))), own, since, leaving)
-        for node, own, since, leaving in zip(("a", "b", "c"), seats, (0, 2, 0), (False, False, True), strict=True)
+        for node, own, since, leaving in zip(("a", "b", "c"), tasks, (0, 2, 0), (False, False, True), strict=True)
     )
     world = Generation(
         g=1,
@@ -282,12 +282,12 @@ def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None
         rev=2,
         budget=Budget(charged=2),
     )
-    spec = msgspec.structs.replace(SPEC, mode=JobMode.PS, roles=PsLayout(server_num=1, worker_num=2, apart=True))
+    spec = msgspec.structs.replace(SPEC, mode=JobMode.PS, roles=PsLayout(server_num=1, worker_num=2, separate=True))
     shown = describe(
         view("a", "b", "c", spec=spec, newest=world, go=1, outcomes={(1, "b"): FAILED}),
         "j1",
     )
-    assert [(node.seats, node.state) for node in shown.nodes] == [
+    assert [(node.tasks, node.state) for node in shown.nodes] == [
         ("server 0", NodeState.RUNNING),
         ("workers 0-1", NodeState.RUNNING),
         ("worker 2", NodeState.STOPPING),
@@ -317,7 +317,7 @@ def test_a_checkpoint_of_an_earlier_run_says_so() -> None:
 def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_time_left() -> None:
     out = Quarantine("c", failures=2, spared=1, times=1, g=4, left_s=60.0, words="exit 1")
     newest = msgspec.structs.replace(
-        generation(5, "a-1", "b-1", why=ChangeReason.KEPT_OUT), budget=Budget(hosts=(out,))
+        generation(5, "a-1", "b-1", why=ChangeReason.QUARANTINED), budget=Budget(hosts=(out,))
     )
     status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
     why = "for 60 s (or less): its workers failed 2 times in a row (exit 1); it comes back by itself"
@@ -325,10 +325,10 @@ def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_
 
 
 def test_a_host_that_others_do_not_reach_is_kept_out_for_longer_than_its_time_if_the_way_is_not_open() -> None:
-    out = Quarantine("c", times=1, g=4, left_s=60.0, words="a does not reach it", apart=True)
+    out = Quarantine("c", times=1, g=4, left_s=60.0, words="a does not reach it", unreachable=True)
     for left_s, until in ((60.0, "for 60 s (or less) and until it can be reached"), (0.0, "until it can be reached")):
         budget = Budget(hosts=(msgspec.structs.replace(out, left_s=left_s),))
-        newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=ChangeReason.KEPT_OUT), budget=budget)
+        newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=ChangeReason.QUARANTINED), budget=budget)
         status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
         why = f"{until}: a does not reach it; it comes back by itself"
         assert cells(status.nodes[2]) == ("-", "c-1", "c", "-", "kept out", why)

@@ -152,9 +152,9 @@ class TestTheNarrator:
             os.close(fd)
             narrator = AgentLog("h-1", console, level=level)
             narrator.keep(SharedLog(tmp_path / LAUNCHER_LOG).append)
-            narrator.warn("w\nx\x1b[31m")
-            narrator.say("s")
-            narrator.detail("d")
+            narrator.warning("w\nx\x1b[31m")
+            narrator.info("s")
+            narrator.debug("d")
             narrator.report(["r"])
             narrator.close()
             console.close()
@@ -175,7 +175,7 @@ class TestTheNarrator:
         console = Console(fd)
         os.close(fd)
         console.write(b"50%\r")
-        AgentLog("h-1", console).say("lost a node")
+        AgentLog("h-1", console).info("lost a node")
         console.close()
         assert path.read_bytes() == b"50%\r\n[elastic-launch h-1] lost a node\n"
 
@@ -188,7 +188,7 @@ class TestTheNarrator:
         narrator = AgentLog("h-1", console, level=Verbosity.QUIET)
         narrator.keep(lambda line: writer.do(AppendShared(path, line)))
         for number in range(200):
-            narrator.say(f"line {number}")
+            narrator.info(f"line {number}")
         console.close()
         files = [tmp_path / "launcher.1.log", tmp_path / "launcher.log"]
         assert sorted(tmp_path.iterdir()) == files

@@ -234,11 +234,11 @@ def interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: owned)
 
 
-def made(cards: Mapping[str, Sequence[str]]) -> dict[str, list[SimpleNamespace]]:
+def made(gpus: Mapping[str, Sequence[str]]) -> dict[str, list[SimpleNamespace]]:
     """These interfaces with their addresses, as psutil tells them."""
     return {
         name: [SimpleNamespace(family=socket.AF_INET6 if ":" in text else socket.AF_INET, address=text) for text in one]
-        for name, one in cards.items()
+        for name, one in gpus.items()
     }
 
 
@@ -253,49 +253,49 @@ def test_the_address_of_an_interface_is_its_ipv4_one_unless_the_servers_speak_ip
 def test_an_interface_that_came_back_under_another_name_is_found_by_its_addresses(
     interfaces: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, cards = known_by("eth0"), dict(psutil.net_if_addrs())
+    known, gpus = known_by("eth0"), dict(psutil.net_if_addrs())
     assert interface_now("eth0", known) == "eth0"
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth1": cards["eth0"]})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth1": gpus["eth0"]})
     assert interface_now("eth0", known) == "eth1"
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["ib0"], "eth1": cards["eth0"]})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": gpus["ib0"], "eth1": gpus["eth0"]})
     assert interface_now("eth0", known) == "eth1", "another card has its name"
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": cards["lo"]})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": gpus["lo"]})
     assert interface_now("eth0", known) == "eth0", "nobody has its addresses"
     assert interface_now(None, known_by(None)) is None
 
 
 def test_an_interface_is_not_taken_for_another_one_on_the_same_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """A VLAN, or a bridge, has the MAC of its card, and with it the same address of the link."""
-    cards = made({"eth0": ("192.168.1.5", "fe80::a%eth0"), "eth0.100": ("10.0.0.5", "fe80::a%eth0.100")})
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    gpus = made({"eth0": ("192.168.1.5", "fe80::a%eth0"), "eth0.100": ("10.0.0.5", "fe80::a%eth0.100")})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: gpus)
     known = known_by("eth0.100")
     assert interface_now("eth0.100", known) == "eth0.100"
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["eth0"], "eth2.100": cards["eth0.100"]})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": gpus["eth0"], "eth2.100": gpus["eth0.100"]})
     assert interface_now("eth0.100", known) == "eth2.100"
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": cards["eth0"]})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": gpus["eth0"]})
     assert interface_now("eth0.100", known) == "eth0.100", "what is gone is not the card below"
 
 
 def test_an_interface_keeps_its_name_where_another_one_has_its_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = made({"lo": ("127.0.0.1", "10.0.0.5"), "eth0": ("10.0.0.5", "10.0.0.6")})
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    gpus = made({"lo": ("127.0.0.1", "10.0.0.5"), "eth0": ("10.0.0.5", "10.0.0.6")})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: gpus)
     assert interface_now("eth0", known_by("eth0")) == "eth0"
 
 
 def test_an_interface_with_nothing_but_a_link_local_ipv4_address_is_found_by_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cards = made({"usb0": ("169.254.3.1", "fe80::a%usb0"), "eth0": ("10.0.0.5", "169.254.3.2", "fe80::b%eth0")})
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    gpus = made({"usb0": ("169.254.3.1", "fe80::a%usb0"), "eth0": ("10.0.0.5", "169.254.3.2", "fe80::b%eth0")})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: gpus)
     assert {str(one) for one in known_by("usb0")} == {"169.254.3.1"}
     assert {str(one) for one in known_by("eth0")} == {"10.0.0.5"}
 
 
 def test_a_second_address_with_a_label_is_one_of_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = made({"eth0": ("192.168.1.5",), "eth0:1": ("10.0.0.5",)})
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    gpus = made({"eth0": ("192.168.1.5",), "eth0:1": ("10.0.0.5",)})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: gpus)
     assert {str(one) for one in known_by(interface("10.0.0.5"))} == {"192.168.1.5", "10.0.0.5"}
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0:1": cards["eth0:1"]})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0:1": gpus["eth0:1"]})
     assert interface_now("eth0", known_by("eth0")) == "eth0"
 
 

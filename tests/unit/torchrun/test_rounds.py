@@ -81,19 +81,19 @@ def test_a_round_that_is_stopped_before_it_is_taken_is_over_at_once() -> None:
 def test_an_agent_that_comes_back_because_it_was_asked_to_has_stopped_its_workers() -> None:
     rounds = taken()
     rounds.stop(stopped(1), world(2, "b"))
-    assert rounds.come_back() == [WorkersGone(1)]
+    assert rounds.rejoin() == [WorkersGone(1)]
     assert rounds.waiting() == 0
 
 
 def test_an_agent_that_comes_back_by_itself_has_a_worker_that_failed_or_lost_a_peer() -> None:
-    exited, gone = taken(1, "a", "b", m_id=1).come_back()
+    exited, gone = taken(1, "a", "b", m_id=1).rejoin()
     assert isinstance(exited, WorkerExited)
-    assert (exited.exit.rank, exited.exit.code, exited.exit.consequence, exited.own) == (ANY_RANK, 1, True, True)
+    assert (exited.exit.rank, exited.exit.code, exited.exit.secondary, exited.own) == (ANY_RANK, 1, True, True)
     assert gone == WorkersGone(1)
 
 
 def test_the_first_call_says_nothing_of_workers() -> None:
-    assert RoundTracker().come_back() == []
+    assert RoundTracker().rejoin() == []
 
 
 def test_an_agent_that_ends_well_has_workers_that_ended_well() -> None:
@@ -104,7 +104,7 @@ def test_an_agent_that_ends_well_has_workers_that_ended_well() -> None:
 
 
 def test_workers_that_failed_for_good_are_told_one_by_one() -> None:
-    exits = [WorkerExit(rank=rank, code=1, words="exit 1", hopeless="no restart left") for rank in (2, 3)]
+    exits = [WorkerExit(rank=rank, code=1, words="exit 1", unrecoverable="no restart left") for rank in (2, 3)]
     assert taken().fail(exits) == [
         WorkerExited(1, exits[0], own=True),
         WorkerExited(1, exits[1], own=True),
@@ -123,7 +123,7 @@ def test_who_leaves_has_no_workers_any_more_of_a_round_that_was_taken_or_offered
 def test_a_round_begins_without_the_stop_of_the_one_before() -> None:
     rounds = taken()
     rounds.stop(stopped(1), world(2, "a"))
-    rounds.come_back()
+    rounds.rejoin()
     rounds.start(started(2, "a"))
     rounds.take()
     assert not rounds.stops

@@ -82,7 +82,7 @@ class TestDescribe:
     def test_a_worker_that_hangs_is_told_of_with_its_limit_its_last_step_and_its_stacks(self) -> None:
         shown = hung_exit(1, "workerlog.1", ["  File t.py"], 1800.0, 41, shown=True)
         assert shown.words == "no progress for 1800 s (--hang_timeout) after step 41; its stacks are in its log"
-        assert (shown.code, shown.tail, shown.consequence, shown.infra) == (-15, ("  File t.py",), False, "")
+        assert (shown.code, shown.tail, shown.secondary, shown.machine_fault) == (-15, ("  File t.py",), False, "")
         words = "no progress for 0.5 s (--hang_timeout) after step 0; it did not show its stacks"
         assert hung_exit(1, "", [], 0.5, 0, shown=False).words == words
         words = "no progress for 0.5 s (--hang_timeout) after step 0; its process is stopped, by SIGSTOP or a debugger"
@@ -92,12 +92,12 @@ class TestDescribe:
         apart = unreached_exit(0, "workerlog.0", ["started"], 30.0, ["b-1f2e", "c-77aa"])
         said = "it waited for longer than 30 s (--reach_timeout), and b-1f2e, c-77aa cannot be reached from here"
         assert apart.words == said
-        assert (apart.code, apart.tail, apart.consequence, apart.infra) == (-15, ("started",), False, SPLIT)
+        assert (apart.code, apart.tail, apart.secondary, apart.machine_fault) == (-15, ("started",), False, SPLIT)
         late = unformed_exit(1, "workerlog.1", [], 300.0)
         assert late.words.startswith(
             "all workers had met, and 300 s later (10 times --reach_timeout) their process group"
         )
-        assert (late.code, late.consequence, late.infra) == (-15, True, ""), "nobody knows whose fault it is"
+        assert (late.code, late.secondary, late.machine_fault) == (-15, True, ""), "nobody knows whose fault it is"
 
 
 class TestSigns:
@@ -153,16 +153,16 @@ class TestSigns:
         assert shows_lost_peer([LOST[10], *frames])
         found = worker_exit(3, -6, "log/workerlog.3", [LOST[10], *frames])
         assert found.tail == (LOST[10],)
-        assert (found.words, found.consequence, found.infra) == ("aborted (SIGABRT)", True, "")
+        assert (found.words, found.secondary, found.machine_fault) == ("aborted (SIGABRT)", True, "")
 
     def test_a_worker_that_we_stopped_or_that_succeeded_shows_no_signs(self) -> None:
-        assert not worker_exit(0, 1, "", LOST, stopped=True).consequence
-        assert not worker_exit(0, 0, "", LOST).consequence
-        assert worker_exit(0, 0, "", [IN_USE]).infra == ""
+        assert not worker_exit(0, 1, "", LOST, stopped=True).secondary
+        assert not worker_exit(0, 0, "", LOST).secondary
+        assert worker_exit(0, 0, "", [IN_USE]).machine_fault == ""
 
     def test_the_word_that_no_restart_helps_counts_for_a_worker_that_failed_by_itself(self) -> None:
-        assert worker_exit(0, 1, "", [], hopeless="there is no step 11").hopeless == "there is no step 11"
-        assert worker_exit(0, 143, "", [], stopped=True, hopeless="there is no step 11").hopeless == ""
+        assert worker_exit(0, 1, "", [], unrecoverable="there is no step 11").unrecoverable == "there is no step 11"
+        assert worker_exit(0, 143, "", [], stopped=True, unrecoverable="there is no step 11").unrecoverable == ""
 
     @pytest.mark.parametrize(
         ("code", "lines", "error"),
@@ -241,7 +241,7 @@ class TestAWorkerThatHadFailedBeforeItWasStopped:
         found = stopped_while_ending(1, -15, "log/workerlog.1", TRACE)
         assert found is not None
         assert found.words == "raised OSError, and was stopped while it ended"
-        assert (found.rank, found.tail, found.consequence) == (1, TRACE, False)
+        assert (found.rank, found.tail, found.secondary) == (1, TRACE, False)
 
     def test_a_lost_peer_is_not_a_failure_of_its_own(self) -> None:
         assert stopped_while_ending(1, -15, "", [TRACE[0], f"RuntimeError: {LOST[0]}"]) is None

@@ -50,7 +50,7 @@ def test_a_server_finds_what_the_quick_start_names() -> None:
 
 
 def test_the_workers_ids_are_dense_and_unique_over_all_nodes() -> None:
-    found = [environment(DOCUMENTED, m_id, seat) for m_id in range(2) for seat in (1, 2)]
+    found = [environment(DOCUMENTED, m_id, task) for m_id in range(2) for task in (1, 2)]
     assert [one["PADDLE_TRAINER_ID"] for one in found] == ["0", "1", "2", "3"]
     assert {one["PADDLE_TRAINERS"] for one in found} == {"4"}
     assert {one["PADDLE_TRAINING_ROLE"] for one in found} == {"TRAINER"}
@@ -110,7 +110,7 @@ def test_workers_have_torchruns_variables() -> None:
 
 
 def test_heterogeneous_workers_come_after_the_workers_in_the_order_of_ranks() -> None:
-    found = [environment(HETEROGENEOUS, m_id, seat) for m_id in range(2) for seat in (1, 2)]
+    found = [environment(HETEROGENEOUS, m_id, task) for m_id in range(2) for task in (1, 2)]
     assert [(one["ELASTIC_ROLE"], one["RANK"]) for one in found] == [
         ("heter", "2"),
         ("worker", "0"),
@@ -152,7 +152,7 @@ def test_every_index_is_below_its_count_while_a_seat_is_vacant() -> None:
 def test_workers_share_the_cards_that_the_agent_sees() -> None:
     world = generation(place(1, (SERVER, 0), *((WORKER, index) for index in range(4))))
     picked = [
-        environment(world, 0, seat, base={"CUDA_VISIBLE_DEVICES": "5,7"})["FLAGS_selected_gpus"] for seat in (1, 2, 3)
+        environment(world, 0, task, base={"CUDA_VISIBLE_DEVICES": "5,7"})["FLAGS_selected_gpus"] for task in (1, 2, 3)
     ]
     assert picked == ["0", "1", "0"]
     assert environment(world, 0, 4)["FLAGS_selected_gpus"] == "3"
@@ -257,8 +257,8 @@ def test_a_vacant_seat_of_a_server_keeps_its_place_in_the_roster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seat", "name"),
+    ("task", "name"),
     [(Task(SERVER, 0), "serverlog.0"), (Task(WORKER, 3), "workerlog.3"), (Task(HETER, 1), "heterlog.1")],
 )
-def test_each_kind_of_process_has_its_own_logs(seat: Task, name: str) -> None:
-    assert log_name(seat) == name
+def test_each_kind_of_process_has_its_own_logs(task: Task, name: str) -> None:
+    assert log_name(task) == name

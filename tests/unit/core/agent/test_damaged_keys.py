@@ -46,12 +46,12 @@ def test_a_node_whose_key_is_taken_away_writes_it_again_and_its_workers_run_on(h
 
 def test_a_node_whose_key_is_gone_has_no_longer_right_than_its_lease_had_given_then() -> None:
     bench = running()
-    until = bench.facts.right.until()
+    until = bench.facts.run_deadline.until()
     bench.offline = True
     bench.tell(ViewChanged(replace(bench.facts.view, members={}, revision=bench.facts.view.revision + 1), 99))
     bench.now = 1.0
     bench.refreshed()
-    assert bench.facts.right.until() == until
+    assert bench.facts.run_deadline.until() == until
     bench.at(until)
     assert (bench.phase, len(bench.stops)) == (Phase.STOPPING, 1)
 
@@ -61,7 +61,7 @@ def test_a_refresh_that_does_not_find_the_key_as_the_watch_has_shown_it_gives_no
     how: str,
 ) -> None:
     bench = running()
-    key, until = KEYS.member("b"), bench.facts.right.until()
+    key, until = KEYS.member("b"), bench.facts.run_deadline.until()
     held = bench.shelf.entry(key)
     assert held is not None
     if how == "deleted":
@@ -70,12 +70,12 @@ def test_a_refresh_that_does_not_find_the_key_as_the_watch_has_shown_it_gives_no
         bench.shelf.core.txn((), (Put(key, JUNK, held.lease),))
     bench.now, bench.offline = 1.0, True
     bench.refreshed()
-    assert bench.facts.right.until() == until
+    assert bench.facts.run_deadline.until() == until
     bench.offline = False
     bench.look()
     assert bench.registered
     bench.refreshed()
-    assert bench.facts.right.until() == until + 1.0
+    assert bench.facts.run_deadline.until() == until + 1.0
     assert (bench.phase, bench.stops) == (Phase.RUNNING, [])
 
 

@@ -108,7 +108,7 @@ def test_nothing_is_asked_while_nothing_is_wrong() -> None:
 
 def test_a_failure_is_asked_about_once_and_then_acted_on() -> None:
     bench = first()
-    failed = Outcome(ended=OutcomeKind.FAILED, over=False, host="host-b", exits=(worker_exit(1, consequence=True),))
+    failed = Outcome(ended=OutcomeKind.FAILED, over=False, host="host-b", exits=(worker_exit(1, secondary=True),))
     bench.shelf.put(KEYS.outcome(1, "b"), failed)
     bench.look()
     assert len(bench.every(AskLinks)) == 1

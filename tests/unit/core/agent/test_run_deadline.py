@@ -157,7 +157,7 @@ def test_a_vouch_is_never_longer_than_a_leases_time() -> None:
     bench = proposer("b", "c")
     bench.offline = True
     bench.at(3.0)
-    assert bench.facts.right.until() == 3.0 + TTL_S
+    assert bench.facts.run_deadline.until() == 3.0 + TTL_S
     assert grantable_seconds(bench.facts, "b", 1, bench.now) == TTL_S
 
 
@@ -179,7 +179,7 @@ def test_the_first_holds_its_right_beyond_its_lease_while_it_hears_every_member(
     for second in range(1, 60):
         bench.at(float(second))
     assert bench.phase is Phase.RUNNING
-    assert bench.facts.right.until() > 57 + TTL_S
+    assert bench.facts.run_deadline.until() > 57 + TTL_S
 
 
 def test_a_node_that_is_alone_in_its_world_holds_its_right_without_asking_anybody() -> None:
@@ -209,7 +209,7 @@ def test_the_hold_ends_when_one_member_is_not_heard_any_more() -> None:
     bench.offline = True
     bench.at(3.0)
     bench.links("b")
-    assert bench.facts.right.until() == 3.0 + TTL_S
+    assert bench.facts.run_deadline.until() == 3.0 + TTL_S
     bench.at(8.0)
     assert bench.stops == [(1, 0.0)]
 

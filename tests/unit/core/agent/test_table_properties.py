@@ -144,7 +144,7 @@ class Watched:
                 case StartWorkers(generation=generation):
                     assert idle or isinstance(event, WorkersGone), "two worlds never run on one node"
                     assert generation.index("a") is not None
-                    assert self.now < facts.right.until(), "nothing starts without the right to run"
+                    assert self.now < facts.run_deadline.until(), "nothing starts without the right to run"
                     self.told_until = facts.run_until
                 case ExtendRunDeadline(t=t):
                     assert t > self.told_until, "a time that was promised to the nursery is not told again"

@@ -35,7 +35,7 @@ def test_a_failure_is_recorded_at_once_and_again_when_all_workers_are_gone() -> 
 
 def test_the_first_exit_that_is_shown_is_not_the_echo_of_another() -> None:
     bench = running(slots=2)
-    bench.tell(WorkerExited(1, worker_exit(2, 1, consequence=True), own=True))
+    bench.tell(WorkerExited(1, worker_exit(2, 1, secondary=True), own=True))
     bench.tell(WorkerExited(1, worker_exit(3, 7), own=True))
     bench.gone()
     assert [worker.rank for worker in bench.outcomes[1].exits] == [3, 2]

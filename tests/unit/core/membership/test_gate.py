@@ -405,7 +405,7 @@ def test_the_master_endpoint_changes_with_each_generation_and_comes_round() -> N
     job.run("a b")
     masters = []
     for time in (10, 20, 30, 40):
-        job.failed("b", consequence=True)
+        job.failed("b", secondary=True)
         job.stopped("a", forced=True)
         job.form(time, Reason.FAILED)
         masters.append(job.open(time + 1).go.master)
@@ -430,7 +430,7 @@ def test_the_go_names_the_cause_of_the_failure_before_and_what_it_cost() -> None
 def test_a_loss_is_free_and_has_no_cause() -> None:
     job = lost_one()
     job.spent(Budget(charged=2))
-    job.failed("a", consequence=True)
+    job.failed("a", secondary=True)
     job.stopped("c")
     go = job.open(11).go
     assert go.cause is None

@@ -161,7 +161,7 @@ def test_a_newcomer_fills_the_place_of_a_lost_member_while_it_settles() -> None:
 def test_a_loss_goes_before_a_failure_so_that_an_echo_is_not_blamed() -> None:
     job = Job("3")
     job.run("a b c")
-    job.failed("a", consequence=True)
+    job.failed("a", secondary=True)
     job.vanish("b")
     assert job.form(1, Reason.LOST).generation.why is ChangeReason.LOSS
 
@@ -271,7 +271,7 @@ def test_before_a_failure_is_acted_on_every_linked_member_is_asked_whether_it_is
     job = Job("3")
     job.run("a b c")
     job.hear("b c")
-    job.failed("b", consequence=True, over=False)
+    job.failed("b", secondary=True, over=False)
     assert job.wait(10, Reason.ASKING).reason == (
         "rank=[0] lost a peer on host host-b, see workerlog.0; asking the other nodes whether they are still there"
     )
@@ -283,7 +283,7 @@ def test_the_answer_is_awaited_although_the_link_of_the_one_that_was_asked_is_cl
     job = Job("3")
     job.run("a b c")
     job.hear("b c")
-    job.failed("a b", consequence=True, over=False)
+    job.failed("a b", secondary=True, over=False)
     job.wait(10, Reason.ASKING)
     job.memory = msgspec.structs.replace(job.memory, asked_g=1)
     job.hear("b")
@@ -304,7 +304,7 @@ def test_a_failure_that_a_proven_loss_explains_is_a_loss() -> None:
     job = Job("3")
     job.run("a b c")
     job.hear("b c")
-    job.failed("b", consequence=True, over=False)
+    job.failed("b", secondary=True, over=False)
     job.wait(10, Reason.ASKING)
     job.prove_gone("c")
     assert nodes_of(job.form(10.01, Reason.LOST)) == ["a", "b"]
@@ -376,11 +376,11 @@ def test_the_first_word_of_a_failure_is_acted_on_before_all_workers_of_that_node
 def test_an_echo_that_is_recorded_first_is_not_called_a_failure_of_that_rank() -> None:
     job = Job("2")
     job.run("a b")
-    job.failed("b", over=False, consequence=True)
+    job.failed("b", over=False, secondary=True)
     assert job.form(1, Reason.FAILED).reason == "rank=[0] lost a peer on host host-b, see workerlog.0"
     job = Job("2")
     job.run("a b")
-    job.failed("b", over=False, consequence=True)
+    job.failed("b", over=False, secondary=True)
     job.failed("a", over=False)
     assert job.form(1, Reason.FAILED).reason == "rank=[0] failed on host host-a, see workerlog.0"
 
@@ -626,7 +626,7 @@ def test_unplanned_goes_before_planned() -> None:
 def test_the_next_generation_names_the_one_before_it_and_carries_its_budget() -> None:
     job = Job("2")
     job.run("a b")
-    spent = Budget(charged=2, fruitless=1, step=40, infra=1)
+    spent = Budget(charged=2, fruitless=1, step=40, machine_faults=1)
     job.spent(spent)
     job.vanish("b")
     generation = job.form(10, Reason.LOST).generation

@@ -20,8 +20,8 @@ from elastic.core.transactions import propose
 from tests.support.job_transcript import KILL_S, Job, member, worker_exit
 from tests.support.strategies import KEYS
 
-APART = PsLayout(server_num=1, worker_num=2, apart=True)
-NAMED = PsLayout(servers=("host-s:6170",), worker_num=1, apart=True)
+APART = PsLayout(server_num=1, worker_num=2, separate=True)
+NAMED = PsLayout(servers=("host-s:6170",), worker_num=1, separate=True)
 LISTS = PsLayout(
     servers=("host-a:6170", "host-b:6170"), workers=("host-a:6171", "host-a:6172", "host-b:6171", "host-c")
 )
@@ -91,7 +91,7 @@ def test_nodes_of_workers_without_a_maximum_start_at_once() -> None:
 def test_fixed_lists_seat_each_host_in_the_order_of_the_lists() -> None:
     lists = started(LISTS, "3", "c b a")
     assert seats(lists) == {"a": "server 0, workers 0-1", "b": "server 1, worker 2", "c": "worker 3"}
-    assert [one.node for one in lists.generation.seated(Role.WORKER)] == ["a", "a", "b", "c"]
+    assert [one.node for one in lists.generation.task_assignments(Role.WORKER)] == ["a", "a", "b", "c"]
 
 
 def test_fixed_lists_wait_for_every_host_and_name_it() -> None:
@@ -131,7 +131,7 @@ def test_a_node_with_fewer_ports_than_its_seats_gets_those_that_fit() -> None:
     given = assign(
         APART, [GenerationMember("a", "h", (1,), (2,), (Task(Role.SERVER, 0),))], [("b", member("h", 1))], 9, 0
     )
-    assert [place.seats for place in given] == [(Task(Role.WORKER, 0),)]
+    assert [place.tasks for place in given] == [(Task(Role.WORKER, 0),)]
 
 
 def test_a_thousand_nodes_are_seated_without_looking_at_all_of_them_for_each() -> None:
@@ -143,14 +143,14 @@ def test_a_thousand_nodes_are_seated_without_looking_at_all_of_them_for_each() -
             return super().__iter__()
 
     here = Counted(GenerationMember(f"s{n}", "h", (1,), (2,), (Task(Role.SERVER, n),)) for n in range(50))
-    roles = PsLayout(server_num=50, worker_num=1, apart=True)
+    roles = PsLayout(server_num=50, worker_num=1, separate=True)
     given = assign(roles, here, [(f"n{n}", member(f"h{n}", 1)) for n in range(200)], 200, 0)
-    assert [place.seats[0].index for place in given] == list(range(200))
+    assert [place.tasks[0].index for place in given] == list(range(200))
     assert Counted.looked < 5
 
 
 def test_the_seats_of_a_host_are_in_the_order_of_its_ports() -> None:
-    assert [seat.role for seat in fixed_tasks(LISTS, "host-a")] == [Role.SERVER, Role.WORKER, Role.WORKER]
+    assert [task.role for task in fixed_tasks(LISTS, "host-a")] == [Role.SERVER, Role.WORKER, Role.WORKER]
 
 
 def test_free_servers_are_counted_from_the_lists_or_the_number() -> None:
@@ -439,7 +439,7 @@ def test_a_server_that_came_back_makes_the_next_failure_of_a_worker_free_and_no_
 
 
 def test_a_server_that_fails_while_another_is_away_starts_again_at_once_and_pays() -> None:
-    apart = started(PsLayout(server_num=2, worker_num=1, apart=True), "1", "a b c")
+    apart = started(PsLayout(server_num=2, worker_num=1, separate=True), "1", "a b c")
     lose(apart, "a", 1.0)
     apart.failed("b")
     assert apart.form(9.0, Reason.FAILED).generation.budget.charged == 1
@@ -468,7 +468,7 @@ def test_a_failure_is_paid_for_also_when_servers_of_a_node_that_was_done_are_gon
 
 def test_workers_that_say_that_they_lost_a_server_wait_a_lease_to_see_whether_one_is_gone() -> None:
     apart = started(APART, "2", "a b c")
-    apart.failed("b", consequence=True)
+    apart.failed("b", secondary=True)
     wait = apart.wait(1.0, Reason.BACKOFF)
     assert wait.reason == "b ended because it lost a server; waiting whether one is gone"
     assert wait.until == pytest.approx(1.0 + 5.0 * (1 + CLOCK_ERROR))
@@ -479,7 +479,7 @@ def test_workers_that_say_that_they_lost_a_server_wait_a_lease_to_see_whether_on
 
 def test_workers_that_lost_a_server_start_again_as_soon_as_that_has() -> None:
     apart = started(APART, "2", "a b c")
-    apart.failed("b", consequence=True)
+    apart.failed("b", secondary=True)
     apart.wait(1.0, Reason.BACKOFF)
     apart.failed("a")
     apart.form(1.5, Reason.FAILED)
@@ -652,7 +652,7 @@ def test_a_roster_that_waits_at_the_gate_starts_with_those_who_come_when_more_wo
 
 def test_a_member_without_a_seat_makes_the_proposer_stumble_over_nothing() -> None:
     apart = started(APART, "1", "a b")
-    bare = msgspec.structs.replace(apart.generation.members[1], seats=(), ports=(1,) * 4)
+    bare = msgspec.structs.replace(apart.generation.members[1], tasks=(), ports=(1,) * 4)
     stored = apart.view.generation
     assert stored is not None
     value = msgspec.structs.replace(stored.value, members=(stored.value.members[0], bare))

@@ -46,18 +46,18 @@ def test_variables_that_do_not_fit_together_are_one_line_with_the_mend(environ: 
 
 
 def test_the_card_of_a_worker_is_its_place_on_the_node() -> None:
-    assert gpu_index(TORCHRUN, rank_info(TORCHRUN), cards=2) == 1
+    assert gpu_index(TORCHRUN, rank_info(TORCHRUN), gpus=2) == 1
 
 
 def test_a_worker_that_sees_its_own_card_only_takes_that_one() -> None:
     own = {**TORCHRUN, "ELASTIC_FENCE": "x/1", "FLAGS_selected_gpus": "0"}
-    assert gpu_index(own, rank_info(own), cards=1) == 0
+    assert gpu_index(own, rank_info(own), gpus=1) == 0
 
 
 def test_more_workers_than_cards_are_one_line_that_says_how_many_to_start() -> None:
     environ = {**TORCHRUN, "CUDA_VISIBLE_DEVICES": "5"}
     with pytest.raises(ConfigError, match=r"worker 1 of its node, and 1 card is visible \(CUDA_VISIBLE_DEVICES=5\)"):
-        gpu_index(environ, rank_info(environ), cards=1)
+        gpu_index(environ, rank_info(environ), gpus=1)
 
 
 @pytest.mark.parametrize(

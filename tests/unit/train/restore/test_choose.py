@@ -31,10 +31,10 @@ def report(
     known: KnownCheckpoint | None = None,
     error: str = "",
     damaged: tuple[DamagedCheckpoint, ...] = (),
-    hopeless: bool = True,
+    unrecoverable: bool = True,
 ) -> RestoreReport:
     return RestoreReport(
-        host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged, hopeless=hopeless
+        host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged, unrecoverable=unrecoverable
     )
 
 
@@ -68,12 +68,12 @@ def test_what_another_start_may_still_read_is_not_hopeless() -> None:
     with pytest.raises(RestoreUnrecoverable):
         check_newest(-1, reports, allow_rollback=False)
     with pytest.raises(CheckpointError) as raised:
-        check_newest(-1, reports, allow_rollback=False, hopeless=False)
+        check_newest(-1, reports, allow_rollback=False, unrecoverable=False)
     assert not isinstance(raised.value, RestoreUnrecoverable)
     with pytest.raises(CheckpointDamaged):
-        check_newest(-1, [report(damaged=(NEW_BAD,))], allow_rollback=False, hopeless=False)
+        check_newest(-1, [report(damaged=(NEW_BAD,))], allow_rollback=False, unrecoverable=False)
     with pytest.raises(CheckpointError) as raised:  # One rank alone has hope.
-        check_newest(-1, [*reports, report(hopeless=False)], allow_rollback=False)
+        check_newest(-1, [*reports, report(unrecoverable=False)], allow_rollback=False)
     assert not isinstance(raised.value, RestoreUnrecoverable)
 
 
@@ -84,11 +84,11 @@ def test_the_host_that_has_the_committed_step_may_come_back() -> None:
 
 
 def test_an_error_of_one_rank_is_the_same_error_on_all_of_them() -> None:
-    raise_first([encode_error(None, hopeless=True), b""])
+    raise_first([encode_error(None, unrecoverable=True), b""])
     with pytest.raises(RestoreUnrecoverable, match=r"^it is gone: ü$"):
-        raise_first([b"", encode_error(CheckpointError("it is gone: ü"), hopeless=True)])
+        raise_first([b"", encode_error(CheckpointError("it is gone: ü"), unrecoverable=True)])
     with pytest.raises(CheckpointError, match=r"^try again$") as raised:
-        raise_first([encode_error(CheckpointError("try again"), hopeless=False), b""])
+        raise_first([encode_error(CheckpointError("try again"), unrecoverable=False), b""])
     assert not isinstance(raised.value, RestoreUnrecoverable)
 
 
@@ -114,7 +114,7 @@ def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_t
     with pytest.raises(RestoreUnrecoverable, match=f"{both}; bring one back, or start over with --allow_rollback"):
         check_newest(-1, [seen, seen], allow_rollback=False, damaged=[OLD_BAD])
     with pytest.raises(CheckpointDamaged, match=both):
-        check_newest(-1, [seen], allow_rollback=False, damaged=[OLD_BAD], hopeless=False)
+        check_newest(-1, [seen], allow_rollback=False, damaged=[OLD_BAD], unrecoverable=False)
     assert check_newest(-1, [seen], allow_rollback=True) == (
         f"no checkpoint in /ck can be read ({NEW_BAD}) (--allow_rollback)"
     )
