@@ -21,8 +21,7 @@ import msgspec
 
 from elastic.channel import messages
 from elastic.errors import RunFailed, RunHung
-from elastic.testing import fork_client, fork_protocol
-from elastic.testing import replica as inside
+from elastic.testing import fork_client, fork_protocol, replica
 from elastic.testing.environment import SOCKET, TASK, ReplicaPlace, environment
 from elastic.testing.failure_text import failed_text, hung_text
 from elastic.testing.node import ReplicaNode
@@ -239,7 +238,7 @@ class _TestRun:
         waiting = story.waiting_words()
         for actor in hanging:
             actor.signalled = True
-            self._server.signal(actor.place.number, inside.STACKS)
+            self._server.signal(actor.place.number, replica.STACKS)
         limit_s = time.monotonic() + STACKS_S
         while not story.over and time.monotonic() < limit_s:
             self._wait(limit_s - time.monotonic())
@@ -268,7 +267,7 @@ class _TestRun:
 
     def _read(self, end: socket.socket) -> None:
         try:
-            data = end.recv(inside.PACKET_MAX)
+            data = end.recv(replica.PACKET_MAX)
         except OSError:
             data = b""
         if not data:
@@ -276,7 +275,7 @@ class _TestRun:
             self._ends.discard(end)
             end.close()
         elif self._story is not None:
-            self._story.reached(msgspec.json.decode(data, type=inside.MarkReached), end)
+            self._story.reached(msgspec.json.decode(data, type=replica.MarkReached), end)
 
 
 @contextlib.contextmanager
@@ -309,7 +308,7 @@ def _write_task(folder: Path, function: Callable[..., Any], arguments: tuple[tup
     module = function.__module__
     file = getattr(sys.modules[module], "__file__", None)
     (folder / "arguments").write_bytes(pickle.dumps(arguments))
-    task = inside.ReplicaTask(
+    task = replica.ReplicaTask(
         module=module,
         name=function.__qualname__,
         file=os.path.abspath(file) if file else "",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elastic.channel import messages
-from elastic.testing import replica as inside
+from elastic.testing import replica
 from elastic.testing.environment import ReplicaPlace
 from elastic.testing.fork_client import ForkServer
 from elastic.testing.node import ReplicaNode
@@ -99,7 +99,7 @@ class WorldRun:
                 else:
                     self._end()
 
-    def reached(self, message: inside.MarkReached, end: socket.socket) -> None:
+    def reached(self, message: replica.MarkReached, end: socket.socket) -> None:
         """A replica waits in `reached`: it goes on at once unless the world ends there."""
         actor = next((candidate for candidate in self.actors if candidate.place.number == message.number), None)
         if actor is None:
@@ -108,7 +108,7 @@ class WorldRun:
             self._exact = True
             actor.seen.step = max(message.what, actor.seen.step or 0)
         if self.due or self.broken or not _matches(self._at, message.what):
-            _answer(end, inside.GO)
+            _answer(end, replica.GO)
         else:
             self._waiting[actor.place.rank] = end
             self._end_if_all_wait()
@@ -239,14 +239,14 @@ class WorldRun:
         if failure.by == "kill":
             self.server.signal(actor.place.number, signal.SIGKILL)
         elif end is not None:
-            _answer(end, inside.RAISE)
+            _answer(end, replica.RAISE)
         else:
-            self.server.signal(actor.place.number, inside.FAIL)
+            self.server.signal(actor.place.number, replica.FAIL)
 
     def _release(self) -> None:
         """Let those go on that wait. After a loss or a failure they wait until they are stopped."""
         for end in self._waiting.values():
-            _answer(end, inside.GO)
+            _answer(end, replica.GO)
         self._waiting.clear()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from elastic.channel.messages import CheckpointSaved
 from elastic.core.agent import actions
-from elastic.core.agent import events as ae
+from elastic.core.agent import events as agent_events
 from elastic.core.agent.table import AgentCore
 from elastic.core.model import Cause, FinalStatus, Verdict
 from elastic.errors import ElasticError
@@ -208,7 +208,7 @@ class CoreLoop:
         self._plan_wake()
         while True:
             event = await self._events.get()
-            if isinstance(event, ae.WorkersGone):
+            if isinstance(event, agent_events.WorkersGone):
                 self._splits.end()
                 self._saved.hurry()
                 self._course.ended()
@@ -237,7 +237,7 @@ class CoreLoop:
     async def _hear_signal(self) -> None:
         number = await asyncio.shield(self._signals.first)
         self._narrator.info(f"{number.name}: leaving in order; once more ends at once")
-        self._events.put_nowait(ae.DrainRequested(128 + number, number.name))
+        self._events.put_nowait(agent_events.DrainRequested(128 + number, number.name))
 
     async def _hear_spot(self) -> None:
         """A watch that dies is heard of."""
@@ -249,7 +249,7 @@ class CoreLoop:
         at = self._core.wake_at
         if at is not None:
             loop = asyncio.get_running_loop()
-            self._wake = loop.call_later(max(at - boottime(), 0.0), self._events.put_nowait, ae.Tick())
+            self._wake = loop.call_later(max(at - boottime(), 0.0), self._events.put_nowait, agent_events.Tick())
 
     # --- what the core asks for -----------------------------------------------------------------------------------
 
@@ -294,7 +294,9 @@ class CoreLoop:
 
     def _unreached(self, g: int, nodes: tuple[str, ...], late: Sequence[int]) -> None:
         """Workers wait, and these nodes are not reached from here; those in `late` have waited for too long."""
-        self._events.put_nowait(ae.PeersUnreachable(g, nodes, self._workers.unreached(g, late, nodes) if late else ()))
+        self._events.put_nowait(
+            agent_events.PeersUnreachable(g, nodes, self._workers.unreached(g, late, nodes) if late else ())
+        )
 
     def _committed(self, heard: WorkerReport, said: CheckpointSaved) -> None:
         """A worker says that a checkpoint is complete."""

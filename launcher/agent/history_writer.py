@@ -11,7 +11,7 @@ from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
-from launcher.history import events as history
+from launcher.history import events as history_events
 from launcher.history.recovery import Recovery
 from launcher.job.history import read_history
 from launcher.logs.logger import AgentLog
@@ -32,16 +32,16 @@ class HistoryWriter:
         self._keys = keys
         self._node = node
         self._narrator = narrator
-        self._events: asyncio.Queue[history.HistoryEvent] = asyncio.Queue(WAITING_MAX)
+        self._events: asyncio.Queue[history_events.HistoryEvent] = asyncio.Queue(WAITING_MAX)
         self.dropped = 0
         """How many events were left out."""
 
     def add(self, transaction: Transaction) -> None:
         """A transaction was carried out; a proposal becomes an event, or two."""
-        for event in history.events_of(self._keys, transaction, self._node, time.time()):
+        for event in history_events.events_of(self._keys, transaction, self._node, time.time()):
             self.note(event)
 
-    def note(self, event: history.HistoryEvent) -> None:
+    def note(self, event: history_events.HistoryEvent) -> None:
         """Something happened that is no proposal."""
         try:
             self._events.put_nowait(event)
@@ -55,13 +55,13 @@ class HistoryWriter:
             try:
                 listing = await self._store.list(KeyRange.prefix(self._keys.events), keys_only=True)
                 present = sorted(entry.key for entry in listing.entries)
-                await self._store.txn((), history.remember(self._keys, event, present))
+                await self._store.txn((), history_events.remember(self._keys, event, present))
             except StoreError as error:
                 self._narrator.debug(f"the event of generation {event.g} ({event.what}) is not kept: {error}")
             finally:
                 self._events.task_done()
 
-    async def beginning(self, recovery: Recovery) -> history.HistoryEvent | None:
+    async def beginning(self, recovery: Recovery) -> history_events.HistoryEvent | None:
         """What another node noted of how a recovery of this one began; None if it is not there in a second."""
         for pause_s in LOOK_AFTER_S:
             await asyncio.sleep(pause_s)
@@ -70,7 +70,7 @@ class HistoryWriter:
             except StoreError as error:
                 self._narrator.debug(f"the history cannot be read: {error}")
                 continue
-            if (noted := history.beginning(events, recovery, self._node)) is not None:
+            if (noted := history_events.beginning(events, recovery, self._node)) is not None:
                 return noted
         return None
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from elastic.core.agent import actions
-from elastic.core.agent import events as ae
+from elastic.core.agent import events as agent_events
 from elastic.core.agent.state import AgentState
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
@@ -59,7 +59,7 @@ class StoreActions:
         narrator: AgentLog,
         history: HistoryWriter,
         *,
-        put: Callable[[ae.Event], None],
+        put: Callable[[agent_events.Event], None],
         learn: Callable[[StoreView], None],
         begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         read_every: float = session.READ_EVERY,
@@ -131,7 +131,7 @@ class StoreActions:
             complete, follows = self._scope
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
             self._learn(view)
-            self._put(ae.ViewChanged(view, mirror.listings))
+            self._put(agent_events.ViewChanged(view, mirror.listings))
             if self._prober.asked(mirror.entries, self._facts.registered, self._facts.lease):
                 self._begin(self._prober.answer())
             self._name_damaged(view)
@@ -173,11 +173,11 @@ class StoreActions:
         match event:
             case session.KeepaliveSucceeded():
                 self._trouble("lease", None)
-                self._put(ae.LeaseRefreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
+                self._put(agent_events.LeaseRefreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
             case session.LeaseLost():
                 self._trouble("lease", None)
                 self._narrator.info(f"this node's lease is lost: {event.reason}")
-                self._put(ae.SessionLost(lease, event.reason))
+                self._put(agent_events.SessionLost(lease, event.reason))
             case session.KeepaliveFailing():
                 self._trouble("lease", event.error)
 
@@ -188,19 +188,19 @@ class StoreActions:
             self._tolerate_denied(error)
             self._narrator.debug(f"{transaction.kind}: {error}")
             await asyncio.sleep(REFUSED_PAUSE_S)
-            self._put(ae.TransactionAnswered(transaction, None))
+            self._put(agent_events.TransactionAnswered(transaction, None))
         except (OutcomeUnknown, StoreUnavailable) as error:
             self._narrator.debug(f"{transaction.kind}: {error}")
-            self._put(ae.TransactionAnswered(transaction, None))
+            self._put(agent_events.TransactionAnswered(transaction, None))
         except StoreError as error:  # The lease that it names is gone; the session will say so, too.
             self._narrator.debug(f"{transaction.kind}: {error}")
-            self._put(ae.TransactionAnswered(transaction, False, self._store.revision_seen))
+            self._put(agent_events.TransactionAnswered(transaction, False, self._store.revision_seen))
         else:
             self._let_in = True
             self._trouble("right", None)
             self._narrator.debug(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
             older = registered_before(self._keys, transaction, result)
-            self._put(ae.TransactionAnswered(transaction, result.done, result.revision, older))
+            self._put(agent_events.TransactionAnswered(transaction, result.done, result.revision, older))
             if result.done:
                 self._history.add(transaction)
 
@@ -211,19 +211,21 @@ class StoreActions:
         except StoreError as error:
             if isinstance(error, StoreDenied):
                 self._tolerate_denied(error)
-            self._put(ae.PredecessorFound(before, None, failed=True))
+            self._put(agent_events.PredecessorFound(before, None, failed=True))
             return
         predecessor = listing.entries[0] if listing.entries else None
         node = predecessor.key.removeprefix(self._keys.members) if predecessor is not None else None
-        self._put(ae.PredecessorFound(before, node, predecessor.create_revision if predecessor is not None else 0))
+        self._put(
+            agent_events.PredecessorFound(before, node, predecessor.create_revision if predecessor is not None else 0)
+        )
 
     async def _look_up(self, node: str) -> None:
         try:
             listing = await self._store.list(KeyRange.key(self._keys.member(node)), keys_only=True)
         except StoreError:
-            self._put(ae.NodeLookedUp(node, None))
+            self._put(agent_events.NodeLookedUp(node, None))
         else:
-            self._put(ae.NodeLookedUp(node, bool(listing.entries)))
+            self._put(agent_events.NodeLookedUp(node, bool(listing.entries)))
 
     async def _open_session(self, ttl_s: float) -> None:
         if self._session is not None:
@@ -235,11 +237,11 @@ class StoreActions:
             if isinstance(error, StoreDenied):
                 self._tolerate_denied(error)
             self._narrator.debug(f"no lease: {error}")
-            self._put(ae.LeaseGrantFailed())
+            self._put(agent_events.LeaseGrantFailed())
             return
         self._narrator.debug(f"lease {lease.id:x} of {lease.ttl_s:g} s")
         self._lease = lease.id
-        self._put(ae.LeaseGranted(lease.id, lease.ttl_s, sent_at))
+        self._put(agent_events.LeaseGranted(lease.id, lease.ttl_s, sent_at))
         new_session = session.Session(
             self._store,
             lease,

@@ -16,7 +16,7 @@ from elastic.core.kv import KeyRange, KeyValue
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
 from launcher.ctl.phase_bar import bar
-from launcher.history import events as history
+from launcher.history import events as history_events
 from launcher.history.events import EventKind, HistoryEvent
 from launcher.job.history import event_line
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
@@ -37,7 +37,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     listing = await job.store.list(KeyRange.prefix(job.keys.events))
-    past = history.read(job.keys, listing.entries)
+    past = history_events.read(job.keys, listing.entries)
     if not past:
         await job.view()  # Raises if there is no such job; one that has just begun has no events.
     _show(past, asked.json)
@@ -59,7 +59,7 @@ class _EventFollower:
         self._changed = asyncio.Event()
         self._entries: Mapping[str, KeyValue] = {}
         self._verdict_told = False
-        self._note(history.read(job.keys, shown))
+        self._note(history_events.read(job.keys, shown))
         self._mirror = Mirror(job.store, on_change=self._look, on_trouble=_trouble)
         self._mirror.follow((KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.verdict)))
 
@@ -98,7 +98,7 @@ class _EventFollower:
         new = [entry for key, entry in self._entries.items() if key not in self._shown and key != self._keys.verdict]
         self._shown.intersection_update(self._entries)
         self._shown.update(entry.key for entry in new)
-        events = history.read(self._keys, new)
+        events = history_events.read(self._keys, new)
         _show(events, self._json)
         self._note(events)
 

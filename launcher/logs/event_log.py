@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic.core.agent import events as ae
+from elastic.core.agent import events as agent_events
 from elastic.core.agent.actions import Action, ExitAgent, ReportVerdict, StopWorkers
 from elastic.core.agent.state import AgentState
 from elastic.core.model import Cause
@@ -49,14 +49,16 @@ class JsonEventLog:
         self._generation = 0
         self._go = 0
 
-    def observe(self, facts: AgentState, event: ae.Event, actions: Sequence[Action], taken: Sequence[str]) -> None:
+    def observe(
+        self, facts: AgentState, event: agent_events.Event, actions: Sequence[Action], taken: Sequence[str]
+    ) -> None:
         """Write what an event brought: `actions` are what the core asked for, `taken` the rows of its table."""
         self._look(facts, taken)
-        if isinstance(event, ae.WorkerExited):
+        if isinstance(event, agent_events.WorkerExited):
             worker = event.exit
             fields = {"rank": worker.rank, "role": worker.role, "code": worker.code, "words": worker.words}
             self.write("worker ended", event.g, {**fields, "stopped": not event.own, "log": worker.log})
-        elif isinstance(event, ae.SessionLost):
+        elif isinstance(event, agent_events.SessionLost):
             self.write("lease lost", self._generation, {"reason": event.reason})
         for action in actions:
             if isinstance(action, StopWorkers):

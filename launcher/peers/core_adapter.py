@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 
 from elastic.core.agent import actions
-from elastic.core.agent import events as ae
+from elastic.core.agent import events as agent_events
 from elastic.core.agent.links import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState
 from elastic.core.view import StoreView
@@ -24,7 +24,12 @@ class LinkAdapter:
     """Everything that this agent says and hears over links."""
 
     def __init__(
-        self, hello: PeerListener, job_id: str, facts: AgentState, put: Callable[[ae.Event], None], narrator: AgentLog
+        self,
+        hello: PeerListener,
+        job_id: str,
+        facts: AgentState,
+        put: Callable[[agent_events.Event], None],
+        narrator: AgentLog,
     ) -> None:
         """Accept links from now on; `put` takes the events for the core."""
         self._facts = facts
@@ -32,12 +37,12 @@ class LinkAdapter:
         self._links = PeerLinks(
             job_id,
             facts.me.node,
-            on_change=lambda nodes: put(ae.LinksChanged(nodes)),
+            on_change=lambda nodes: put(agent_events.LinksChanged(nodes)),
             on_proof=self._proven,
-            on_answered=lambda number, nodes: put(ae.LinksAnswered(number, nodes)),
+            on_answered=lambda number, nodes: put(agent_events.LinksAnswered(number, nodes)),
             grants=self._grants,
-            on_vouched=lambda node, g, asked_at, seconds: put(ae.Vouched(node, g, asked_at, seconds)),
-            on_dialled=lambda nodes: put(ae.InboundLinksChanged(nodes)),
+            on_vouched=lambda node, g, asked_at, seconds: put(agent_events.Vouched(node, g, asked_at, seconds)),
+            on_dialled=lambda nodes: put(agent_events.InboundLinksChanged(nodes)),
             complain=narrator.warning,
         )
         hello.hand_to(self._links.accept)
@@ -72,10 +77,10 @@ class LinkAdapter:
         self._links.close()
 
     def _proven(self, node: str, created: int, host: str) -> None:
-        self._put(ae.ProcessProvenDead(node, created, host, self._links.closed_at.get(node, 0.0)))
+        self._put(agent_events.ProcessProvenDead(node, created, host, self._links.closed_at.get(node, 0.0)))
 
     def _grants(self, node: str, g: int) -> float:
         """Answer at once; that it asks may tell the core something, too."""
         if may_replace(self._facts, node):
-            self._put(ae.VouchAsked(node))
+            self._put(agent_events.VouchAsked(node))
         return grantable_seconds(self._facts, node, g, boottime())

@@ -15,7 +15,7 @@ from elastic.core.agent.events import DrainRequested, Event
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.errors import MachineTaken
 from launcher.logs.logger import AgentLog
-from launcher.spot import provider as machine
+from launcher.spot import provider as spot_provider
 from launcher.spot.aws import AwsPoller
 from launcher.spot.azure import AzurePoller
 from launcher.spot.endpoint import MetadataEndpoint, endpoint
@@ -85,7 +85,7 @@ class SpotWatch:
 
     async def run(self) -> None:
         """Watch until cancelled; return at once where there is nothing to watch."""
-        provider = machine.detect_provider() if self._spot == "auto" else self._spot
+        provider = spot_provider.detect_provider() if self._spot == "auto" else self._spot
         if provider == "none":
             return
         where = endpoint(provider, self._environ)

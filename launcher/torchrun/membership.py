@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
 
 from elastic.core.agent import actions
-from elastic.core.agent import events as ae
+from elastic.core.agent import events as agent_events
 from elastic.core.agent.state import AgentState
 from elastic.errors import ElasticError
 from launcher.torchrun.loop_thread import AgentLoopThread
@@ -91,7 +91,7 @@ class Membership:
         with self.changed:
             if isinstance(action, actions.StartWorkers):
                 self.rounds.start(action)
-                events: list[ae.Event] = []
+                events: list[agent_events.Event] = []
             else:
                 events = self.rounds.stop(action, facts.generation)
             self.changed.notify_all()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from elastic.core.agent import actions
-from elastic.core.agent import events as ae
+from elastic.core.agent import events as agent_events
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
@@ -37,7 +37,7 @@ from launcher.net import addresses
 from launcher.peers.core_adapter import LinkAdapter
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
-from launcher.text import failure_report as report
+from launcher.text import failure_report
 from launcher.torchrun.flag_names import translate_message
 from launcher.torchrun.options import RdzvSettings
 
@@ -91,16 +91,16 @@ class TorchrunSession:
         self._tell = tell
         self._look = look
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[ae.Event] = asyncio.Queue()
+        self._events: asyncio.Queue[agent_events.Event] = asyncio.Queue()
         self._core: AgentCore | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
         self._over = False
-        self._held: list[ae.Event] = []
+        self._held: list[agent_events.Event] = []
         self.host = ""
         self.narrator = _TorchrunLog("-", Console(STDERR))
 
-    def put(self, *events: ae.Event, over: bool = False) -> None:
+    def put(self, *events: agent_events.Event, over: bool = False) -> None:
         """Tell the core something, from any thread. `over`: torch's agent has ended, and leaves if a round begins."""
 
         def arrive() -> None:
@@ -110,7 +110,7 @@ class TorchrunSession:
 
         self._loop.call_soon_threadsafe(arrive)
 
-    def leave(self, number: int, reason: str, gone: Sequence[ae.Event]) -> None:
+    def leave(self, number: int, reason: str, gone: Sequence[agent_events.Event]) -> None:
         """Have the node leave, from any thread; `gone` says of the workers that it had that they are gone.
 
         The others are to know that it leaves before they hear that: then the next world is made without it.
@@ -119,7 +119,7 @@ class TorchrunSession:
         def arrive() -> None:
             self._over = True
             self._held.extend(gone)
-            self._events.put_nowait(ae.DrainRequested(128 + number, reason))
+            self._events.put_nowait(agent_events.DrainRequested(128 + number, reason))
             self._loop.call_later(SAY_LIMIT_S, self._release)
 
         self._loop.call_soon_threadsafe(arrive)
@@ -225,13 +225,13 @@ class TorchrunSession:
         assert self._exit_code is not None
         return SessionResult(self._exit_code, self.verdict, translate_message(facts.refusal))
 
-    def _handle(self, core: AgentCore, event: ae.Event) -> None:
+    def _handle(self, core: AgentCore, event: agent_events.Event) -> None:
         for action in core.handle(event, boottime()):
             self._perform(action)
         if self._held and (core.facts.drain_said or core.phase is not Phase.RUNNING):
             self._release()
         if self._over and core.facts.drain is None and core.phase in OVER:
-            self._events.put_nowait(ae.DrainRequested(0, "torchrun has ended here"))
+            self._events.put_nowait(agent_events.DrainRequested(0, "torchrun has ended here"))
         self._plan_wake(core)
         self._look()
 
@@ -241,7 +241,7 @@ class TorchrunSession:
             self._wake = None
         if core.wake_at is not None:
             delay_s = max(core.wake_at - boottime(), 0.0)
-            self._wake = self._loop.call_later(delay_s, self._events.put_nowait, ae.Tick())
+            self._wake = self._loop.call_later(delay_s, self._events.put_nowait, agent_events.Tick())
 
     def _perform(self, action: actions.Action) -> None:
         match action:
@@ -277,7 +277,7 @@ class TorchrunSession:
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
         if late:
-            self.narrator.report(report.ended_lines(verdict, self._config.job_id, time.time()))
+            self.narrator.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
         elif verdict.status is FinalStatus.COMPLETED:
             self.narrator.info(f"the job has completed: {verdict.reason}")
         else:

@@ -19,7 +19,7 @@ from elastic.core.view import StoreView, ViewReader
 from elastic.errors import ElasticError, StoreError
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store
-from launcher.history import events as history
+from launcher.history import events as history_events
 from launcher.history import training_curve
 from launcher.history.events import HistoryEvent
 from launcher.history.job_report import build_report
@@ -203,7 +203,7 @@ class _MirroredHistory:
         """Take what is new."""
         found = {key: entry for key, entry in entries.items() if key.startswith(self._keys.events)}
         if found != self._read:
-            self._read, self.events = found, history.read(self._keys, found.values())
+            self._read, self.events = found, history_events.read(self._keys, found.values())
         written = entries.get(self._keys.course)
         if written != self._course_read:
             self._course_read = written

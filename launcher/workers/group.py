@@ -38,7 +38,7 @@ from launcher.workers.hang_watch import HangWatch, HungWorker
 from launcher.workers.nursery_watchdog import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
 from launcher.workers.reports import progress_file
-from launcher.workers.reports import stacks as stack_dump
+from launcher.workers.reports import stacks as stacks_module
 from launcher.workers.reports.progress import ProgressReporter
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.step_rate import StepRate
@@ -245,7 +245,7 @@ class WorkerGroup:
         if one is None:
             return InspectRefusal(f"{process_name(asked.role, asked.index)} is not on {self._node}")
         heard = self.talk.workers.get(one.local_rank)
-        return await stack_dump.stacks(one, heard, self._nursery.log(one.local_rank))
+        return await stacks_module.stacks(one, heard, self._nursery.log(one.local_rank))
 
     def annotate_logs_with_cause(self, cause: Cause) -> None:
         """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent import actions
-from elastic.core.agent import events as ae
+from elastic.core.agent import events as agent_events
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
 from elastic.core.decide import DecisionPolicy
@@ -92,7 +92,7 @@ class Agent:
         )
         self._reader = ViewReader(crowd.keys)
         self._scope = (False, "")
-        self._events: deque[ae.Event] = deque()
+        self._events: deque[agent_events.Event] = deque()
         self._busy = False
         self._dirty = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -115,7 +115,7 @@ class Agent:
             await asyncio.wait(tuple(self._tasks))
         await self._store.close()
 
-    def feed(self, event: ae.Event) -> None:
+    def feed(self, event: agent_events.Event) -> None:
         """Take in an event, and do what the core says."""
         self._events.append(event)
         if self._busy:
@@ -154,7 +154,7 @@ class Agent:
 
     def _tick(self) -> None:
         self._wake_at = None
-        self.feed(ae.Tick())
+        self.feed(agent_events.Tick())
 
     def _mirrored(self, mirror: Mirror) -> None:
         if mirror.listed:
@@ -174,7 +174,7 @@ class Agent:
             complete, follows = self._scope
             mirror = self._mirror
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
-            self.feed(ae.ViewChanged(view, mirror.listings))
+            self.feed(agent_events.ViewChanged(view, mirror.listings))
 
     def _trouble(self, error: StoreError | None) -> None:
         if error is not None:
@@ -216,7 +216,7 @@ class Agent:
                 self.runs = action.generation.g
                 self.crowd.reached("run", self)
             case actions.StopWorkers():
-                self._events.append(ae.WorkersGone(action.g, -1))
+                self._events.append(agent_events.WorkersGone(action.g, -1))
             case actions.ExitAgent():
                 self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
 
@@ -230,11 +230,11 @@ class Agent:
         try:
             result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
         except (OutcomeUnknown, StoreUnavailable):
-            self.feed(ae.TransactionAnswered(transaction, None))
+            self.feed(agent_events.TransactionAnswered(transaction, None))
         else:
             self.crowd.sent[transaction.kind, result.done] += 1
             older = registered_before(self.crowd.keys, transaction, result)
-            self.feed(ae.TransactionAnswered(transaction, result.done, result.revision, older))
+            self.feed(agent_events.TransactionAnswered(transaction, result.done, result.revision, older))
 
     async def _find_older(self, before: int) -> None:
         members = KeyRange.prefix(self.crowd.keys.members)
@@ -242,13 +242,13 @@ class Agent:
         self.crowd.sent["find older", True] += 1
         found = listing.entries[0] if listing.entries else None
         node = found.key.removeprefix(self.crowd.keys.members) if found is not None else None
-        self.feed(ae.PredecessorFound(before, node, found.create_revision if found is not None else 0))
+        self.feed(agent_events.PredecessorFound(before, node, found.create_revision if found is not None else 0))
 
     async def _open_session(self, ttl_s: float) -> None:
         sent_at = time.monotonic()
         lease = await self._store.grant(ttl_s)
         self.lease = lease.id
-        self.feed(ae.LeaseGranted(lease.id, lease.ttl_s, sent_at))
+        self.feed(agent_events.LeaseGranted(lease.id, lease.ttl_s, sent_at))
         kept = session.Session(
             self._store,
             lease,
@@ -263,7 +263,7 @@ class Agent:
         assert self.lease is not None
         match event:
             case session.KeepaliveSucceeded():
-                self.feed(ae.LeaseRefreshed(self.lease, event.ttl_s, event.sent_at, event.key_revision))
+                self.feed(agent_events.LeaseRefreshed(self.lease, event.ttl_s, event.sent_at, event.key_revision))
             case session.LeaseLost() | session.KeepaliveFailing():
                 self.crowd.fail(RuntimeError(f"{self.node}: {event}"))
 

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from elastic.core.agent import events as ae
+from elastic.core.agent import events as agent_events
 from tests.bench.crowd import LIMIT_S, Crowd, raise_limits
 
 CLOSE_LIMIT_S = 10.0
@@ -85,7 +85,7 @@ class Part:
         for agent in self.crowd.agents:
             if agent.proposes:
                 created = agent.core.facts.view.members[victim.node].create_revision
-                agent.feed(ae.ProcessProvenDead(victim.node, created, victim.host))
+                agent.feed(agent_events.ProcessProvenDead(victim.node, created, victim.host))
 
     async def heard(self) -> float:
         """When the last had the bytes of the next generation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 
-from elastic import environment as worker_environ
+from elastic import environment
 from elastic.errors import ConfigError, ElasticError
 from launcher.config import readers, store_access
 from launcher.config.argv import named_values
@@ -80,7 +80,7 @@ def place(data: bytes) -> None:
     """The environment of a process that asks who it is."""
     _, environ = split(data)
     try:
-        worker_environ.read(environ)
+        environment.read(environ)
     except ConfigError as error:
         fits(error)
 

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from elastic.errors import CheckpointError
 from elastic.train.checkpoint import fence, manifest, sharded_part
 from elastic.train.checkpoint.manifest import META, CheckpointEntry, CheckpointMeta, PartFile
-from elastic.train.memory import slot as slots
+from elastic.train.memory import slot as slot_module
 from elastic.train.memory.slot import LeafSpec, Slot, SlotHead, SlotLayout
 from elastic.train.restore import rollback
 from elastic.train.statedict import tree
@@ -81,14 +81,14 @@ def slot(data: bytes) -> None:
     fd = os.memfd_create("fuzz")
     try:
         os.ftruncate(fd, SLOT_BYTES)
-        head, rest = data[:64], data[64:][: SLOT_BYTES - slots.DATA_AT]
-        if len(head) == slots._HEADER.size:
-            fields = list(slots._HEADER.unpack(head))
+        head, rest = data[:64], data[64:][: SLOT_BYTES - slot_module.DATA_AT]
+        if len(head) == slot_module._HEADER.size:
+            fields = list(slot_module._HEADER.unpack(head))
             start, end = fields[5], fields[5] + fields[2] + fields[3] + fields[4]
             fields[6] = zlib.crc32(rest[start:end]) if end < SLOT_BYTES else 0
-            head = slots._HEADER.pack(*fields)
+            head = slot_module._HEADER.pack(*fields)
         os.pwrite(fd, head, 0)
-        os.pwrite(fd, rest, slots.DATA_AT)
+        os.pwrite(fd, rest, slot_module.DATA_AT)
         content = Slot(fd, SLOT_BYTES).read()
         if content is not None:
             assert len(content.leaves) == len(content.tensors)
@@ -105,7 +105,7 @@ def good_slot() -> bytes:
         head = SlotHead(mark="i1/2", step=7, count=1, rank=0, world=2, local_world=1, replicated=True, sharded=False)
         sizes = one.write(plan, head, tree.pack({"a": [1, 2.5, "x"]}), [torch.ones(4, 4), torch.arange(8)])
         raw = os.pread(fd, SLOT_BYTES, 0)
-        return raw[:64] + raw[slots.DATA_AT : slots.DATA_AT + sizes.data + sizes.meta]
+        return raw[:64] + raw[slot_module.DATA_AT : slot_module.DATA_AT + sizes.data + sizes.meta]
     finally:
         os.close(fd)
 

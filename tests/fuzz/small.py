@@ -12,7 +12,7 @@ from elastic.core.model import SavedCheckpoint, contradiction
 from elastic.errors import ConfigError, DocumentError
 from elastic.train.restore.options import newest_known
 from launcher.doctor.job import reach_check
-from launcher.history import events as history
+from launcher.history import events as history_events
 from launcher.history import training_curve
 from launcher.history.events import EventKind, HistoryEvent
 from launcher.history.job_report import build_report
@@ -58,14 +58,14 @@ def events(data: bytes) -> None:
     """The history of a job: on each line a key and an event."""
     lines = [line.partition(b" ") for line in data.split(b"\n")]
     entries = [KeyValue(KEYS.events + name.decode(errors="replace"), value, 1, 1) for name, _, value in lines]
-    events = history.read(KEYS, entries)
+    events = history_events.read(KEYS, entries)
     for found in events:
         assert "\n" not in event_line(found)
     told = build_report(events, training_curve.read(data), now=2e9)
     assert told.goodput is None or 0.0 <= told.goodput <= 1.0
     msgspec.json.encode(told)
     present = [entry.key for entry in entries]
-    history.remember(KEYS, HistoryEvent(at=1.0, node="a", what=EventKind.GO, g=1), present)
+    history_events.remember(KEYS, HistoryEvent(at=1.0, node="a", what=EventKind.GO, g=1), present)
 
 
 def saved(data: bytes) -> None:

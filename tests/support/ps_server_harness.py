@@ -10,30 +10,28 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 import torch
 
-from elastic.train.ps import connection as links
-from elastic.train.ps import protocol as m
-from elastic.train.ps import server as servers
+from elastic.train.ps import connection, protocol, server
 from elastic.train.ps.connection import ServerConnection
 from elastic.train.ps.framing import MessageHeader, TensorShape, frames
 from elastic.train.ps.parameters import ParameterStore
 from elastic.train.ps.service import ParameterService
 
 LIMIT_S = 30.0
-PIECES = (m.PieceSpec("w", (2,), "float64", 0, 2, True), m.PieceSpec("v", (3,), "float32", 0, 3, True))
-TABLES = (m.TableSpec("rows", 10, 2, "float64", 0, 0.0),)
+PIECES = (protocol.PieceSpec("w", (2,), "float64", 0, 2, True), protocol.PieceSpec("v", (3,), "float32", 0, 3, True))
+TABLES = (protocol.TableSpec("rows", 10, 2, "float64", 0, 0.0),)
 
 
 class Bench:
     """Server 0 of 1. Its service is at hand, so that a story can look at what the server knows."""
 
-    def __init__(self, trainers: int, lost_after_s: float, mode: m.UpdateMode) -> None:
+    def __init__(self, trainers: int, lost_after_s: float, mode: protocol.UpdateMode) -> None:
         self.holdings = ParameterStore(0, 1)
         self.trainers = trainers
         self.mode = mode
         self.service = ParameterService(
             self.holdings, index=0, servers=1, trainers=lambda: self.trainers, job="j", lost_after_s=lost_after_s
         )
-        self.server = grpc.aio.server(options=servers.OPTIONS)
+        self.server = grpc.aio.server(options=server.OPTIONS)
         self.server.add_generic_rpc_handlers((self.service.handlers(),))
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.links: list[ServerConnection] = []
@@ -42,19 +40,19 @@ class Bench:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def hello(self, worker: int, session: str = "", **changed: Any) -> m.SessionRequest:
-        given: dict[str, Any] = {"version": m.VERSION, "job": "j", "server": 0, "servers": 1, "worker": worker}
-        return m.SessionRequest(**given | {"session": session or f"{worker}-s"} | changed)
+    def hello(self, worker: int, session: str = "", **changed: Any) -> protocol.SessionRequest:
+        given: dict[str, Any] = {"version": protocol.VERSION, "job": "j", "server": 0, "servers": 1, "worker": worker}
+        return protocol.SessionRequest(**given | {"session": session or f"{worker}-s"} | changed)
 
-    def register(self, session: str, **changed: Any) -> m.RegisterRequest:
+    def register(self, session: str, **changed: Any) -> protocol.RegisterRequest:
         given: dict[str, Any] = {
             "session": session,
             "mode": self.mode,
-            "sgd": m.SGD(),
+            "sgd": protocol.SGD(),
             "pieces": PIECES,
             "tables": TABLES,
         }
-        return m.RegisterRequest(**given | changed)
+        return protocol.RegisterRequest(**given | changed)
 
     def link(self, worker: int, session: str = "", *, patience_s: float = 5.0, **changed: Any) -> ServerConnection:
         """A link that is not open yet. The worker's own values are all its number."""
@@ -75,9 +73,9 @@ class Bench:
         await made.open()
         return made
 
-    def push(self, session: str, number: int = 1, step: int = 0, **changed: Any) -> m.PushRequest:
+    def push(self, session: str, number: int = 1, step: int = 0, **changed: Any) -> protocol.PushRequest:
         given: dict[str, Any] = {"session": session, "number": number, "step": step, "lr": 1.0, "weight": 1.0}
-        return m.PushRequest(**given | {"pieces": (0,), "tables": (), "pull": True} | changed)
+        return protocol.PushRequest(**given | {"pieces": (0,), "tables": (), "pull": True} | changed)
 
     async def pushed(
         self, link: ServerConnection, number: int = 1, step: int = 0, gradient: float = 1.0, **changed: Any
@@ -85,12 +83,12 @@ class Bench:
         """Push a gradient for piece w; the values of w afterwards."""
         given = torch.full((2,), gradient, dtype=torch.float64)
         request = self.push(link.session, number, step, **changed)
-        _, values = await link.call("Push", request, m.ValuesReply, (given,))
+        _, values = await link.call("Push", request, protocol.ValuesReply, (given,))
         return [float(value) for value in values[0]]
 
     async def raw(self, method: str, *sent: bytes) -> tuple[grpc.StatusCode, bytes]:
         """Send frames as they are; the status, and what came back."""
-        async with grpc.aio.insecure_channel(self.address, options=links.OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(self.address, options=connection.OPTIONS) as channel:
 
             async def parts() -> AsyncIterator[bytes]:
                 for frame in sent:
@@ -98,7 +96,7 @@ class Bench:
 
             back = b""
             try:
-                async for frame in channel.stream_stream(f"/{m.PACKAGE}/{method}")(parts()):
+                async for frame in channel.stream_stream(f"/{protocol.PACKAGE}/{method}")(parts()):
                     back += frame
             except grpc.aio.AioRpcError as error:
                 return error.code(), back
@@ -121,7 +119,7 @@ def shape(dtype: str, *sizes: int) -> TensorShape:
 
 @asynccontextmanager
 async def bench(
-    *, trainers: int = 1, lost_after_s: float = 10.0, mode: m.UpdateMode = m.UpdateMode.ASYNC
+    *, trainers: int = 1, lost_after_s: float = 10.0, mode: protocol.UpdateMode = protocol.UpdateMode.ASYNC
 ) -> AsyncIterator[Bench]:
     made = Bench(trainers, lost_after_s, mode)
     await made.server.start()

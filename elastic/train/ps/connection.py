@@ -11,7 +11,7 @@ import torch
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
 
 from elastic.errors import MessageError, ParameterServerError, ServerLost
-from elastic.train.ps import protocol as m
+from elastic.train.ps import protocol
 from elastic.train.ps.cluster import cluster_spec
 from elastic.train.ps.framing import H, MessageAssembly, MessageHeader, frames, receive
 from elastic.train.ps.handlers import STATUS
@@ -53,8 +53,8 @@ class ServerConnection:
 
     def __init__(
         self,
-        hello: m.SessionRequest,
-        register: m.RegisterRequest,
+        hello: protocol.SessionRequest,
+        register: protocol.RegisterRequest,
         values: Callable[[Sequence[int]], list[torch.Tensor]],
         *,
         address: str,
@@ -120,7 +120,7 @@ class ServerConnection:
         self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                await self.call("Close", m.CloseRequest(session=self._hello.session), m.EmptyReply)
+                await self.call("Close", protocol.CloseRequest(session=self._hello.session), protocol.EmptyReply)
         except (TimeoutError, ParameterServerError) as error:
             reason = str(error) or "it does not answer"
             log.warning("%s was not told that worker %d has ended: %s", self, self._hello.worker, reason)
@@ -171,7 +171,7 @@ class ServerConnection:
     async def _connect(self) -> Any:
         self._find()
         channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
-        stream = channel.unary_stream(f"/{m.PACKAGE}/Session")(b"".join(frames(self._hello)))
+        stream = channel.unary_stream(f"/{protocol.PACKAGE}/Session")(b"".join(frames(self._hello)))
         try:
             try:
                 async with asyncio.timeout(CONNECT_S):
@@ -206,14 +206,14 @@ class ServerConnection:
     async def _registered(self, channel: Any) -> None:
         """Tell the server our part of the model, and give it values where it has none and wants ours."""
         while True:
-            answer, _ = await self._once(channel, "Register", self._register, m.RegisterReply)
+            answer, _ = await self._once(channel, "Register", self._register, protocol.RegisterReply)
             if not answer.wanted:
                 self.step = max(self.step, answer.step)
                 return
             if max(answer.wanted) >= len(self._register.pieces):
                 raise MessageError(f"{self} wants pieces that there are not")
-            give = m.InitialValues(session=self._hello.session, pieces=answer.wanted)
-            await self._once(channel, "Give", give, m.EmptyReply, self._values(answer.wanted))
+            give = protocol.InitialValues(session=self._hello.session, pieces=answer.wanted)
+            await self._once(channel, "Give", give, protocol.EmptyReply, self._values(answer.wanted))
 
     async def _hold(self, stream: Any, channel: Any) -> None:
         """Listen until the session breaks, then open it again."""
@@ -253,7 +253,7 @@ class ServerConnection:
         check: Callable[[H], object] | None = None,
     ) -> tuple[H, tuple[torch.Tensor, ...]]:
         # Not call.write(): it waits for ever if the connection breaks before the call's metadata are sent (grpc 1.85).
-        call = channel.stream_stream(f"/{m.PACKAGE}/{method}")(_streamed(frames(request, tensors)))
+        call = channel.stream_stream(f"/{protocol.PACKAGE}/{method}")(_streamed(frames(request, tensors)))
         self._calls.add(call)
         try:
             return await receive(aiter(call), kind, check)
@@ -298,10 +298,10 @@ class ServerConnection:
             raise reason
 
     @staticmethod
-    def _notice(frame: Any) -> m.SessionNotice:
+    def _notice(frame: Any) -> protocol.SessionNotice:
         if frame is grpc.aio.EOF:
             raise _ServerAway("it has ended the session")
-        assembly = MessageAssembly(m.SessionNotice)
+        assembly = MessageAssembly(protocol.SessionNotice)
         assembly.feed(frame)
         if assembly.header is None:
             raise MessageError("a notice is longer than one frame")

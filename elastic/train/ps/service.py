@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, SessionReplaced
-from elastic.train.ps import protocol as m
+from elastic.train.ps import protocol
 from elastic.train.ps.barrier import GradientBarrier
 from elastic.train.ps.framing import MessageAssembly, MessageHeader, frames
 from elastic.train.ps.handlers import STATUS, HandlerAnswer, grpc_handler
@@ -61,29 +61,29 @@ class ParameterService:
         self._job = job
         self._replaced = replaced
         self._registered: set[int] = set()
-        self._notices: dict[int, asyncio.Queue[m.SessionNotice | SessionReplaced | None]] = {}
+        self._notices: dict[int, asyncio.Queue[protocol.SessionNotice | SessionReplaced | None]] = {}
         self._moved = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What gRPC calls: bytes in, bytes out."""
         answers = {
-            "Register": grpc_handler(m.RegisterRequest, self._register, self._check_bare),
-            "Give": grpc_handler(m.InitialValues, self._give, self._check_give),
-            "Push": grpc_handler(m.PushRequest, self._push, self._check_push),
-            "Pull": grpc_handler(m.PullRequest, self._pull, self._check_bare),
-            "Rows": grpc_handler(m.RowsRequest, self._rows, self._check_rows),
-            "Close": grpc_handler(m.CloseRequest, self._close, self._check_bare),
+            "Register": grpc_handler(protocol.RegisterRequest, self._register, self._check_bare),
+            "Give": grpc_handler(protocol.InitialValues, self._give, self._check_give),
+            "Push": grpc_handler(protocol.PushRequest, self._push, self._check_push),
+            "Pull": grpc_handler(protocol.PullRequest, self._pull, self._check_bare),
+            "Rows": grpc_handler(protocol.RowsRequest, self._rows, self._check_rows),
+            "Close": grpc_handler(protocol.CloseRequest, self._close, self._check_bare),
         }
         table = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in answers.items()}
         table["Session"] = grpc.unary_stream_rpc_method_handler(self._session)
-        return grpc.method_handlers_generic_handler(m.PACKAGE, table)
+        return grpc.method_handlers_generic_handler(protocol.PACKAGE, table)
 
     def waits_for(self) -> str:
         """Whom everybody waits for just now, "" if for nobody."""
         if self.holdings.missing() and self._registered:
             return f"worker 0 and its first values ({self._known(0)})"
-        if self.holdings.mode is not m.UpdateMode.SYNC:
+        if self.holdings.mode is not protocol.UpdateMode.SYNC:
             return ""
         if self._registered and (absent := self.barrier.absent()):
             never = [str(worker) for worker in range(self._trainers) if worker not in self.sessions.seen]
@@ -107,7 +107,7 @@ class ParameterService:
             if text and text == before:
                 log.info("server %d waits for %s", self._index, text)
                 for queue in self._notices.values():
-                    queue.put_nowait(m.SessionNotice(text=f"parameter server {self._index} waits for {text}"))
+                    queue.put_nowait(protocol.SessionNotice(text=f"parameter server {self._index} waits for {text}"))
             before = text
 
     def restored(self, sessions: Sequence[tuple[int, str, int, str]], step: int) -> None:
@@ -146,7 +146,7 @@ class ParameterService:
         if older := self._notices.get(worker):
             older.put_nowait(None if known else SessionReplaced(REPLACED.format(worker)))
         queue = self._notices[worker] = asyncio.Queue()
-        queue.put_nowait(m.SessionNotice(life=self.life))
+        queue.put_nowait(protocol.SessionNotice(life=self.life))
         self._change()
         try:
             while (notice := await queue.get()) is not None:
@@ -162,15 +162,17 @@ class ParameterService:
                 log.info("the connection of worker %d broke", worker)
                 self._change()
 
-    def _greeted(self, request: bytes) -> m.SessionRequest:
-        assembly = MessageAssembly(m.SessionRequest)
+    def _greeted(self, request: bytes) -> protocol.SessionRequest:
+        assembly = MessageAssembly(protocol.SessionRequest)
         assembly.feed(request)
         if assembly.tensors():
             raise MessageError("a hello has no tensors")
         hello = assembly.header
         assert hello is not None
-        if hello.version != m.VERSION:
-            raise ModelMismatch(f"this server speaks version {m.VERSION} of the protocol, the worker {hello.version}")
+        if hello.version != protocol.VERSION:
+            raise ModelMismatch(
+                f"this server speaks version {protocol.VERSION} of the protocol, the worker {hello.version}"
+            )
         if hello.job != self._job:
             raise ModelMismatch(f"this server belongs to job {self._job!r}, the worker to {hello.job!r}")
         if (hello.server, hello.servers) != (self._index, self._servers):
@@ -182,7 +184,7 @@ class ParameterService:
             raise MessageError("the session does not begin with the worker's number")
         return hello
 
-    async def _close(self, asked: m.CloseRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _close(self, asked: protocol.CloseRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.close(asked.session, self._now())
         self.barrier.leave(worker)
         self._registered.discard(worker)
@@ -191,35 +193,35 @@ class ParameterService:
         log.info("worker %d has closed", worker)
         self.changed.set()
         self._change()
-        return m.EmptyReply(), ()
+        return protocol.EmptyReply(), ()
 
     # The model.
 
-    async def _register(self, asked: m.RegisterRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _register(self, asked: protocol.RegisterRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.check(asked.session)
         self.holdings.register(asked)
         self._registered.add(worker)
         self._change()
         while wanted := self.holdings.missing():
             if self.sessions.giver(self._registered, self._trainers) == worker:
-                return m.RegisterReply(wanted=wanted), ()
+                return protocol.RegisterReply(wanted=wanted), ()
             await self._moved.wait()
             self.sessions.check(asked.session)
         step = self.barrier.enter(worker)
         self._change()
-        return m.RegisterReply(step=step), ()
+        return protocol.RegisterReply(step=step), ()
 
-    async def _give(self, given: m.InitialValues, values: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _give(self, given: protocol.InitialValues, values: Sequence[torch.Tensor]) -> HandlerAnswer:
         self._at_work(given.session, complete=False)
         self.holdings.fill(given.pieces, values)
         self.changed.set()
         self._change()
-        return m.EmptyReply(), ()
+        return protocol.EmptyReply(), ()
 
-    async def _push(self, pushed: m.PushRequest, tensors: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _push(self, pushed: protocol.PushRequest, tensors: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self._at_work(pushed.session)
         gradients = self.holdings.gradients(pushed, tensors)
-        if self.holdings.mode is m.UpdateMode.ASYNC:
+        if self.holdings.mode is protocol.UpdateMode.ASYNC:
             seen = self.sessions.seen[worker]
             if pushed.number > seen.applied:
                 self.holdings.apply(gradients)
@@ -231,17 +233,17 @@ class ParameterService:
             while self.barrier.step <= pushed.step:
                 await self._moved.wait()
                 self.sessions.check(pushed.session)
-        return m.ValuesReply(step=self.barrier.step), self.holdings.values() if pushed.pull else ()
+        return protocol.ValuesReply(step=self.barrier.step), self.holdings.values() if pushed.pull else ()
 
-    async def _pull(self, asked: m.PullRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _pull(self, asked: protocol.PullRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         self._at_work(asked.session)
-        return m.ValuesReply(step=self.barrier.step), self.holdings.values()
+        return protocol.ValuesReply(step=self.barrier.step), self.holdings.values()
 
-    async def _rows(self, asked: m.RowsRequest, tensors: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _rows(self, asked: protocol.RowsRequest, tensors: Sequence[torch.Tensor]) -> HandlerAnswer:
         self._at_work(asked.session)
         table = self.holdings.table(asked.table)
         table.check(tensors[0])
-        return m.ValuesReply(step=self.barrier.step), (table.rows(tensors[0]),)
+        return protocol.ValuesReply(step=self.barrier.step), (table.rows(tensors[0]),)
 
     # What is refused before the tensors of a message are read.
 
@@ -249,15 +251,15 @@ class ParameterService:
         if asked.shapes:
             raise MessageError(f"a {asked.kind} has no tensors")
 
-    def _check_give(self, given: m.InitialValues) -> None:
+    def _check_give(self, given: protocol.InitialValues) -> None:
         self._at_work(given.session, complete=False)
         self.holdings.check_give(given)
 
-    def _check_push(self, pushed: m.PushRequest) -> None:
+    def _check_push(self, pushed: protocol.PushRequest) -> None:
         self._at_work(pushed.session)
         self.holdings.check_push(pushed)
 
-    def _check_rows(self, asked: m.RowsRequest) -> None:
+    def _check_rows(self, asked: protocol.RowsRequest) -> None:
         self._at_work(asked.session)
         if len(asked.shapes) != 1 or asked.shapes[0].dtype != "int64" or len(asked.shapes[0].sizes) != 1:
             raise MessageError("rows are asked for with one list of int64 ids")

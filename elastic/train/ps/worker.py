@@ -21,7 +21,7 @@ from elastic.errors import ConfigError, MessageError
 from elastic.script.relaunch import reporting_config_errors
 from elastic.train import report
 from elastic.train.checkpoint import atomic_files
-from elastic.train.ps import protocol as m
+from elastic.train.ps import protocol
 from elastic.train.ps.cluster import TaskEnvironment, servers
 from elastic.train.ps.connection import ServerConnection
 from elastic.train.ps.dense import DenseParameters
@@ -74,7 +74,7 @@ class Worker:
             self.env: TaskEnvironment = env or environment.read(os.environ)
         if self.env.role == "server":
             raise ConfigError("this process is a server and no worker; ask elastic.env().role")
-        if mode not in list(m.UpdateMode):
+        if mode not in list(protocol.UpdateMode):
             raise ConfigError(f"mode is {mode!r}; it should be 'sync' or 'async'")
         if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
             raise ConfigError("lr and weight_decay are at least 0, and momentum is at least 0 and below 1")
@@ -94,7 +94,11 @@ class Worker:
         self._session = f"{index}-{secrets.token_hex(8)}"
         self._links = [
             self._link(
-                server, index, m.UpdateMode(mode), m.SGD(momentum=momentum, weight_decay=weight_decay), patience_s
+                server,
+                index,
+                protocol.UpdateMode(mode),
+                protocol.SGD(momentum=momentum, weight_decay=weight_decay),
+                patience_s,
             )
             for server in range(len(self._servers))
         ]
@@ -118,8 +122,8 @@ class Worker:
         answers = self._together(
             link.call(
                 "Pull",
-                m.PullRequest(session=self._session),
-                m.ValuesReply,
+                protocol.PullRequest(session=self._session),
+                protocol.ValuesReply,
                 check=self._expecting(self._dense.shapes(server)),
             )
             for server, link in enumerate(self._links)
@@ -189,16 +193,18 @@ class Worker:
 
     # Gradients out, values in.
 
-    def _link(self, server: int, index: int, mode: m.UpdateMode, sgd: m.SGD, patience_s: float) -> ServerConnection:
-        hello = m.SessionRequest(
-            version=m.VERSION,
+    def _link(
+        self, server: int, index: int, mode: protocol.UpdateMode, sgd: protocol.SGD, patience_s: float
+    ) -> ServerConnection:
+        hello = protocol.SessionRequest(
+            version=protocol.VERSION,
             job=self.env.job_id,
             server=server,
             servers=len(self._servers),
             worker=index,
             session=self._session,
         )
-        register = m.RegisterRequest(
+        register = protocol.RegisterRequest(
             session=self._session,
             mode=mode,
             sgd=sgd,
@@ -238,7 +244,7 @@ class Worker:
 
     def _gradients(
         self, server: int, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], weight: float, pull: bool
-    ) -> tuple[m.PushRequest, type[m.ValuesReply], list[torch.Tensor]]:
+    ) -> tuple[protocol.PushRequest, type[protocol.ValuesReply], list[torch.Tensor]]:
         pieces, dense = self._dense.gradients(server)
         touched, sparse = [], []
         for index, (ids, rows) in enumerate(tables):
@@ -246,7 +252,7 @@ class Worker:
             if bool(mask.any()):
                 touched.append(index)
                 sparse += [ids[mask], rows[mask]]
-        push = m.PushRequest(
+        push = protocol.PushRequest(
             session=self._session,
             number=self._number,
             step=self._step,
@@ -256,7 +262,7 @@ class Worker:
             tables=tuple(touched),
             pull=pull,
         )
-        return push, m.ValuesReply, dense + sparse
+        return push, protocol.ValuesReply, dense + sparse
 
     def _fetcher(self, table: int) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda ids: self._fetch(table, ids)
@@ -271,8 +277,8 @@ class Worker:
         answers = self._together(
             link.call(
                 "Rows",
-                m.RowsRequest(session=self._session, table=table),
-                m.ValuesReply,
+                protocol.RowsRequest(session=self._session, table=table),
+                protocol.ValuesReply,
                 (ids[mask],),
                 self._expecting((TensorShape(NAMES[module.dtype], (int(mask.sum()), module.dim)),)),
             )
@@ -291,8 +297,8 @@ class Worker:
         return whole
 
     @staticmethod
-    def _expecting(shapes: tuple[TensorShape, ...]) -> Callable[[m.ValuesReply], None]:
-        def check(answer: m.ValuesReply) -> None:
+    def _expecting(shapes: tuple[TensorShape, ...]) -> Callable[[protocol.ValuesReply], None]:
+        def check(answer: protocol.ValuesReply) -> None:
             if answer.shapes != shapes:
                 raise MessageError("a server has answered with other tensors than were asked for")
 

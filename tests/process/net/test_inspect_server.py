@@ -17,7 +17,7 @@ import pytest
 from elastic.core.model import Member, Role
 from launcher.agent import inspect_server
 from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX
-from launcher.job import inspect_client as asking
+from launcher.job import inspect_client
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError, ask_all
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.wire import inspect_messages, link_messages
@@ -32,7 +32,7 @@ from launcher.wire.inspect_messages import (
     StacksQuestion,
     StackText,
 )
-from launcher.workers.reports import stacks as stack_dump
+from launcher.workers.reports import stacks
 from tests.scripts.link_peer import JOB
 from tests.support.inspect_documents import snapshot
 from tests.support.inspect_harness import NODE, looked
@@ -125,11 +125,11 @@ def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
     played(story)
 
 
-@pytest.mark.parametrize(("at_once", "silent"), [(asking.AT_ONCE, 70), (2, 4)])
+@pytest.mark.parametrize(("at_once", "silent"), [(inspect_client.AT_ONCE, 70), (2, 4)])
 def test_nodes_that_listen_and_say_nothing_hide_no_other(
     at_once: int, silent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "AT_ONCE", at_once)
+    monkeypatch.setattr(inspect_client, "AT_ONCE", at_once)
 
     async def story() -> None:
         async with looked() as agent, impostor(b"", b"", close=False) as port:
@@ -149,7 +149,7 @@ def test_of_who_was_never_tried_it_is_not_said_that_it_does_not_answer(monkeypat
         time.sleep(2 * limit_s)  # noqa: ASYNC251  # Nobody else has a turn.
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(asking, "AT_ONCE", 1)
+    monkeypatch.setattr(inspect_client, "AT_ONCE", 1)
     monkeypatch.setattr(InspectClient, "_connect", takes_all_the_time)
 
     async def story() -> None:
@@ -292,8 +292,8 @@ def test_a_name_that_the_kernel_has_cut_within_a_sign_is_no_hindrance() -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
-        assert stack_dump._catches(process.pid, signal.SIGINT)
-        assert not stack_dump._catches(process.pid, stack_dump.OWN_SIGNAL)
+        assert stacks._catches(process.pid, signal.SIGINT)
+        assert not stacks._catches(process.pid, stacks.OWN_SIGNAL)
         process.communicate(b"\n")
 
 

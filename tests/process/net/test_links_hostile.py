@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from elastic.core.agent.actions import LinkTarget
-from launcher.peers import inbound_links, listener
-from launcher.peers import peer_link as watched
+from launcher.peers import inbound_links, listener, peer_link
 from launcher.peers.listener import PeerListener
 from launcher.peers.peer_link import PeerLink
 from launcher.wire import link_messages
@@ -359,7 +358,7 @@ def test_messages_have_the_words_that_are_documented() -> None:
 
 
 def test_who_cannot_be_dialled_is_named_once_with_the_address_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "LINK_PATIENCE_S", 0.3)
+    monkeypatch.setattr(peer_link, "LINK_PATIENCE_S", 0.3)
 
     async def story() -> None:
         with socket.socket() as held:
@@ -381,7 +380,7 @@ def test_who_cannot_be_dialled_is_named_once_with_the_address_and_the_reason(mon
 
 
 def test_who_was_linked_is_not_said_to_be_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "LINK_PATIENCE_S", 0.3)
+    monkeypatch.setattr(peer_link, "LINK_PATIENCE_S", 0.3)
 
     async def story() -> None:
         async with listening() as (_, agent), watching() as watcher:

@@ -15,8 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic.train.ps import framing
-from elastic.train.ps import protocol as m
+from elastic.train.ps import framing, protocol
 from elastic.train.ps.connection import ServerConnection
 from tests.support.ps_server_harness import Bench, bench
 
@@ -64,7 +63,7 @@ class Target:
 
     def works(self) -> None:
         """The honest worker pushes once, and exactly that is applied."""
-        _, before = self.run(self.link.call("Pull", m.PullRequest(session="0-s"), m.ValuesReply))
+        _, before = self.run(self.link.call("Pull", protocol.PullRequest(session="0-s"), protocol.ValuesReply))
         self.number = self.bench.service.sessions.seen[0].applied + 1
         after = self.run(self.bench.pushed(self.link, self.number))
         # A valid push of the attacker, who knows the session, may have changed the values before.
@@ -76,10 +75,10 @@ class Target:
         """A good message of that method."""
         headers = {
             "Register": self.bench.register("0-s"),
-            "Give": m.InitialValues(session="0-s", pieces=(0,)),
+            "Give": protocol.InitialValues(session="0-s", pieces=(0,)),
             "Push": self.bench.push("0-s", self.number),
-            "Pull": m.PullRequest(session="0-s"),
-            "Rows": m.RowsRequest(session="0-s", table=0),
+            "Pull": protocol.PullRequest(session="0-s"),
+            "Rows": protocol.RowsRequest(session="0-s", table=0),
         }
         return headers[method]
 
@@ -133,7 +132,7 @@ def test_a_hello_that_is_wrong_opens_no_session(
 
     async def hello() -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(target.bench.address) as channel:
-            stream = channel.unary_stream(f"/{m.PACKAGE}/Session")(framed(header, b""))
+            stream = channel.unary_stream(f"/{protocol.PACKAGE}/Session")(framed(header, b""))
             try:
                 await stream.read()
             except grpc.aio.AioRpcError as error:

@@ -15,11 +15,10 @@ import pytest
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, ServerLost, SessionReplaced
-from elastic.train.ps import framing, service
-from elastic.train.ps import protocol as m
+from elastic.train.ps import framing, protocol, service
 from tests.support.ps_server_harness import PIECES, Bench, bench, message, shape
 
-SYNC = m.UpdateMode.SYNC
+SYNC = protocol.UpdateMode.SYNC
 
 
 def told(**given: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
@@ -80,14 +79,14 @@ class TestFirstValues:
         assert "worker 0" in made.service.waits_for()
         first = await made.opened(0)
         await other
-        answer, values = await first.call("Pull", m.PullRequest(session="0-s"), m.ValuesReply)
+        answer, values = await first.call("Pull", protocol.PullRequest(session="0-s"), protocol.ValuesReply)
         assert [value.tolist() for value in values] == [[0, 0], [0, 0, 0]]
         assert answer.shapes == (shape("float64", 2), shape("float32", 3))
 
     @told(trainers=1)
     async def test_a_server_that_came_back_empty_gets_those_of_the_lowest_worker(self, made: Bench) -> None:
         link = await made.opened(3)
-        _, values = await link.call("Pull", m.PullRequest(session="3-s"), m.ValuesReply)
+        _, values = await link.call("Pull", protocol.PullRequest(session="3-s"), protocol.ValuesReply)
         assert values[0].tolist() == [3, 3]
 
 
@@ -113,9 +112,9 @@ class TestPushes:
     async def test_rows_are_pushed_and_pulled_by_id(self, made: Bench) -> None:
         link = await made.opened(0)
         ids, rows = torch.tensor([3, 3, 5]), torch.ones(3, 2, dtype=torch.float64)
-        await link.call("Push", made.push("0-s", pieces=(), tables=(0,), pull=False), m.ValuesReply, (ids, rows))
+        await link.call("Push", made.push("0-s", pieces=(), tables=(0,), pull=False), protocol.ValuesReply, (ids, rows))
         _, (back,) = await link.call(
-            "Rows", m.RowsRequest(session="0-s", table=0), m.ValuesReply, (torch.tensor([5, 3, 4]),)
+            "Rows", protocol.RowsRequest(session="0-s", table=0), protocol.ValuesReply, (torch.tensor([5, 3, 4]),)
         )
         assert back[:, 0].tolist() == [-1, -2, 0]
 
@@ -299,18 +298,18 @@ class TestRefusals:
     async def test_a_push_that_does_not_fit_is_refused_and_the_session_lives_on(self, made: Bench) -> None:
         link = await made.opened(0)
         with pytest.raises(MessageError, match="does not fit w of shape"):
-            await link.call("Push", made.push("0-s"), m.ValuesReply, (torch.ones(5),))
+            await link.call("Push", made.push("0-s"), protocol.ValuesReply, (torch.ones(5),))
         assert await made.pushed(link) == [-1, -1]
 
     @told()
     async def test_a_server_that_answers_something_else_is_not_believed(self, made: Bench) -> None:
         link = await made.opened(0)
 
-        def check(_: m.ValuesReply) -> None:
+        def check(_: protocol.ValuesReply) -> None:
             raise MessageError("other tensors")
 
         with pytest.raises(MessageError, match="other tensors"):
-            await link.call("Pull", m.PullRequest(session="0-s"), m.ValuesReply, check=check)
+            await link.call("Pull", protocol.PullRequest(session="0-s"), protocol.ValuesReply, check=check)
 
 
 class TestHostile:
@@ -321,11 +320,14 @@ class TestHostile:
         refused = grpc.StatusCode.FAILED_PRECONDITION
         for method, header in (
             ("Push", made.push("0-x"[:2] + "9")),
-            ("Give", m.InitialValues(session="7-a", pieces=(0,))),
+            ("Give", protocol.InitialValues(session="7-a", pieces=(0,))),
         ):
             code, _ = await made.raw(method, message(header, big)[0])
             assert code in (refused, grpc.StatusCode.ABORTED)
-        for method, bare in (("Pull", m.PullRequest(session="7-a")), ("Close", m.CloseRequest(session="7-a"))):
+        for method, bare in (
+            ("Pull", protocol.PullRequest(session="7-a")),
+            ("Close", protocol.CloseRequest(session="7-a")),
+        ):
             code, _ = await made.raw(method, *message(bare))
             assert code is refused
         assert await made.pushed(link) == [-1, -1]
@@ -350,14 +352,14 @@ class TestHostile:
                 *message(made.push("0-s", 5, pieces=(), tables=(0,)), torch.tensor([99]), torch.ones(1, 2).double()),
             ),
             ("Push", packed(made.push("0-s", 5, shapes=(wrong,)))),
-            ("Pull", *message(m.PullRequest(session="0-s"), torch.ones(1))),
-            ("Pull", packed(m.PullRequest(session="0-s", shapes=(wrong,)))),
-            ("Rows", *message(m.RowsRequest(session="0-s", table=7), ids)),
-            ("Rows", *message(m.RowsRequest(session="0-s", table=0), ids.float())),
-            ("Rows", *message(m.RowsRequest(session="0-s", table=0), torch.tensor([-1]))),
-            ("Rows", *message(m.RowsRequest(session="0-s", table=0), torch.tensor([10]))),
-            ("Rows", packed(m.RowsRequest(session="0-s", table=0, shapes=(shape("int64", 2**35),)))),
-            ("Give", *message(m.InitialValues(session="0-s", pieces=(0,)), torch.ones(3, dtype=torch.float64))),
+            ("Pull", *message(protocol.PullRequest(session="0-s"), torch.ones(1))),
+            ("Pull", packed(protocol.PullRequest(session="0-s", shapes=(wrong,)))),
+            ("Rows", *message(protocol.RowsRequest(session="0-s", table=7), ids)),
+            ("Rows", *message(protocol.RowsRequest(session="0-s", table=0), ids.float())),
+            ("Rows", *message(protocol.RowsRequest(session="0-s", table=0), torch.tensor([-1]))),
+            ("Rows", *message(protocol.RowsRequest(session="0-s", table=0), torch.tensor([10]))),
+            ("Rows", packed(protocol.RowsRequest(session="0-s", table=0, shapes=(shape("int64", 2**35),)))),
+            ("Give", *message(protocol.InitialValues(session="0-s", pieces=(0,)), torch.ones(3, dtype=torch.float64))),
             ("Register", *message(made.register("0-s", tables=()))),
         )
         for method, *sent in attacks:

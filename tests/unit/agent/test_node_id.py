@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from elastic.core.generation_codec import MARK as CHARACTERS
+from elastic.core.generation_codec import MARK
 from launcher.agent import node_id
 
 
@@ -23,4 +23,4 @@ def test_an_id_is_known_to_be_of_its_host_and_of_no_other_that_begins_with_it() 
 
 
 def test_a_document_of_the_world_leaves_the_host_of_such_an_id_out() -> None:
-    assert node_id.new_node_id("host")[:-CHARACTERS] == "host"
+    assert node_id.new_node_id("host")[:-MARK] == "host"

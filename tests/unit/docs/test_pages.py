@@ -22,8 +22,7 @@ from elastic.core.decide import Reason
 from elastic.core.membership import gate, next_generation, situation
 from elastic.core.ps import cluster_spec, revision
 from elastic.errors import ElasticError
-from launcher.config import argv
-from launcher.config import env_reference as variables
+from launcher.config import argv, env_reference
 from launcher.config.env_reference import DocumentedVariables
 from launcher.config.flags import BY_NAME, by_group
 from launcher.job import named_job
@@ -144,7 +143,7 @@ def plain(text: str) -> str:
 def process_variables() -> str:
     return table(
         ("variable", "who", "value"),
-        ((", ".join(map(code, row.names)), row.who, plain(row.meaning)) for row in variables.SET_BY_ROLE),
+        ((", ".join(map(code, row.names)), row.who, plain(row.meaning)) for row in env_reference.SET_BY_ROLE),
     )
 
 
@@ -171,8 +170,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "reasons": reasons,
     "flags": flags,
     "foreign flags": foreign_flags,
-    "read variables": lambda: variables_table(variables.READ),
-    "worker variables": lambda: variables_table(variables.SET),
+    "read variables": lambda: variables_table(env_reference.READ),
+    "worker variables": lambda: variables_table(env_reference.SET),
     "process variables": process_variables,
     "faults": what_goes_wrong,
     "metrics": metrics,

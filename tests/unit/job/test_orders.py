@@ -18,7 +18,7 @@ from elastic.store.memory_core import MemoryCore
 from launcher.config.readers import np
 from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.job import orders
-from launcher.job.named_job import NamedJob as Ordered
+from launcher.job.named_job import NamedJob
 from launcher.job.scale import scale
 from launcher.workers.reports.stacks import stacks_in
 from tests.support.job_transcript import Job
@@ -95,7 +95,7 @@ def in_words(job: Job, wanted: str) -> str:
     found = {name: one.value if isinstance(one, StoredDocument) else one for name, one in documents if one is not None}
     core.txn((), [Put(KEYS.root + name, encode(document)) for name, document in found.items()])
     core.txn((), [Put(KEYS.member(node), encode(one.value)) for node, one in job.view.members.items()])
-    said = asyncio.run(scale(Ordered("j1", KEYS, MemoryStore(core, lambda: NOW), ("h:1",)), np(wanted)))
+    said = asyncio.run(scale(NamedJob("j1", KEYS, MemoryStore(core, lambda: NOW), ("h:1",)), np(wanted)))
     return said.partition("; ")[2]
 
 

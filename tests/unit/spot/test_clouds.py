@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic.errors import ConfigError
-from launcher.spot import provider as machine
+from launcher.spot import provider as spot_provider
 from launcher.spot.aws import ACTION, REBALANCE, AwsPoller
 from launcher.spot.azure import AZURE_POLL_S, FIRST_S, AzurePoller
 from launcher.spot.endpoint import MetadataEndpoint, endpoint
@@ -436,28 +436,28 @@ def test_no_answer_breaks_a_watch_or_makes_it_ask_without_end(
         ({"sys_vendor": "Xen", "bios_version": "4.11.amazon"}, "aws"),
         ({"hypervisor": "ec2e1916-9099-7caf-fd21-012345abcdef"}, "aws"),
         ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, "gcp"),
-        ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": machine.AZURE_TAG}, "azure"),
+        ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": spot_provider.AZURE_TAG}, "azure"),
         ({"sys_vendor": "Microsoft Corporation", "product_name": "Virtual Machine"}, "none"),
         ({"sys_vendor": "LENOVO", "product_name": "20XW"}, "none"),
         ({}, "none"),
     ],
 )
 def test_the_firmware_tells_whose_machine_this_is(said: dict[str, str], provider: str) -> None:
-    assert machine.provider(said) == provider
+    assert spot_provider.provider(said) == provider
 
 
 def test_a_machine_that_says_nothing_is_no_cloud_s(tmp_path: Path) -> None:
-    assert machine.detect_provider(tmp_path, tmp_path / "uuid") == "none"
+    assert spot_provider.detect_provider(tmp_path, tmp_path / "uuid") == "none"
 
 
 def test_the_files_of_the_firmware_are_read_as_they_are_written(tmp_path: Path) -> None:
     (tmp_path / "sys_vendor").write_bytes(b"Microsoft Corporation\n")
-    assert machine.detect_provider(tmp_path, tmp_path / "uuid") == "none"
-    (tmp_path / "chassis_asset_tag").write_bytes(machine.AZURE_TAG.encode() + b"\n")
-    assert machine.detect_provider(tmp_path, tmp_path / "uuid") == "azure"
+    assert spot_provider.detect_provider(tmp_path, tmp_path / "uuid") == "none"
+    (tmp_path / "chassis_asset_tag").write_bytes(spot_provider.AZURE_TAG.encode() + b"\n")
+    assert spot_provider.detect_provider(tmp_path, tmp_path / "uuid") == "azure"
     (tmp_path / "chassis_asset_tag").write_bytes(b"\xff" * 5000)
     (tmp_path / "uuid").write_bytes(b"ec2e1916-9099-7caf-fd21-012345abcdef\n")
-    assert machine.detect_provider(tmp_path, tmp_path / "uuid") == "aws"
+    assert spot_provider.detect_provider(tmp_path, tmp_path / "uuid") == "aws"
 
 
 def test_all_three_have_one_address_and_a_variable_names_another() -> None:

@@ -9,7 +9,7 @@ import resource
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.system import limits as system_limits
+from launcher.system import limits as limits_module
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, *, files: int = -1, tasks: int = -1) -> None:
@@ -21,36 +21,36 @@ def limited(monkeypatch: pytest.MonkeyPatch, *, files: int = -1, tasks: int = -1
 
 def test_too_few_open_files_are_told_with_how_many_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, files=64)
-    system_limits.check_limits(1)
+    limits_module.check_limits(1)
     with pytest.raises(ConfigError, match="ulimit -n 64 is too low: a node of 8 workers needs 104 open files"):
-        system_limits.check_limits(8)
+        limits_module.check_limits(8)
     with pytest.raises(ConfigError, match="a node and its etcd need 160 open files; raise the limit"):
-        system_limits.check_limits(1, etcd=True)
+        limits_module.check_limits(1, etcd=True)
 
 
 def test_too_few_processes_are_told_with_how_many_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, tasks=20)
-    system_limits.check_limits(1)
+    limits_module.check_limits(1)
     with pytest.raises(ConfigError, match="ulimit -u 20 leaves room for 20 more processes and threads, and 34 are"):
-        system_limits.check_limits(1, nodes=2)
+        limits_module.check_limits(1, nodes=2)
 
 
 def test_root_and_who_has_no_limit_may_do_what_they_want(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch)
-    system_limits.check_limits(1000)
+    limits_module.check_limits(1000)
     limited(monkeypatch, tasks=1)
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    system_limits.check_limits(1)
+    limits_module.check_limits(1)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM])
 def test_a_lack_is_known_by_its_number_also_within_a_group_and_another_error_is_none(number: int) -> None:
     lack = OSError(number, os.strerror(number))
     for error in (lack, ExceptionGroup("", [ValueError(), ExceptionGroup("", [lack])])):
-        found = system_limits.shortage_line(error)
+        found = limits_module.shortage_line(error)
         assert found is not None
         assert os.strerror(number) in str(found)
         assert found.exit_code == 4
-    assert system_limits.shortage_line(OSError(errno.EACCES, "no")) is None
-    assert system_limits.shortage_line(RuntimeError("something else")) is None
-    assert system_limits.shortage_line(RuntimeError("can't start new thread")) is not None
+    assert limits_module.shortage_line(OSError(errno.EACCES, "no")) is None
+    assert limits_module.shortage_line(RuntimeError("something else")) is None
+    assert limits_module.shortage_line(RuntimeError("can't start new thread")) is not None

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from elastic import environment as elastic_environ
+from elastic import environment as environment_module
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Task
 from launcher.system.private_env import SECRETS
 from launcher.workers.environment import LIST_BYTES_MAX, LaunchContext, worker_environment
@@ -214,7 +214,7 @@ def test_a_collective_job_started_by_such_a_process_knows_nothing_of_its_role() 
         endpoints_file="e",
     )
     found = worker_environment(told, m_id=0, local_rank=0, error_file="x")
-    place = elastic_environ.read(found)
+    place = environment_module.read(found)
     assert (place.role, place.rank, place.world_size, place.servers, place.roster_file) == ("worker", 0, 1, (), "")
     assert found["PADDLE_TRAINERS"] == "h"
 

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.errors import MessageError
-from elastic.train.ps import framing
-from elastic.train.ps import protocol as m
+from elastic.train.ps import framing, protocol
 from elastic.train.ps.framing import DTYPES, FRAME_BYTES, MessageAssembly, TensorShape, frames
 
 
-def sent(header: m.ValuesReply, tensors: list[torch.Tensor]) -> tuple[m.ValuesReply | None, tuple[torch.Tensor, ...]]:
-    assembly = MessageAssembly(m.ValuesReply)
+def sent(
+    header: protocol.ValuesReply, tensors: list[torch.Tensor]
+) -> tuple[protocol.ValuesReply | None, tuple[torch.Tensor, ...]]:
+    assembly = MessageAssembly(protocol.ValuesReply)
     for frame in frames(header, tensors):
         assembly.feed(frame)
     return assembly.header, assembly.tensors()
@@ -31,7 +32,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_tensors_of_every_dtype_come_back_bit_for_bit(self, dtype: str) -> None:
         bits = torch.arange(48, dtype=torch.uint8).view(DTYPES[dtype])
-        _, (back,) = sent(m.ValuesReply(), [bits])
+        _, (back,) = sent(protocol.ValuesReply(), [bits])
         assert back.dtype == DTYPES[dtype]
         assert torch.equal(back.view(torch.uint8), bits.view(torch.uint8))
 
@@ -41,22 +42,22 @@ class TestRoundTrip:
     )
     def test_shapes_and_headers_come_back(self, given: list[tuple[str, list[int]]], step: int) -> None:
         tensors = [torch.ones(sizes, dtype=DTYPES[dtype]) for dtype, sizes in given]
-        header, back = sent(m.ValuesReply(step=step), tensors)
-        assert header == m.ValuesReply(step=step, shapes=tuple(map(TensorShape.of, tensors)))
+        header, back = sent(protocol.ValuesReply(step=step), tensors)
+        assert header == protocol.ValuesReply(step=step, shapes=tuple(map(TensorShape.of, tensors)))
         assert [tensor.shape for tensor in back] == [tensor.shape for tensor in tensors]
         assert all(map(torch.equal, back, tensors))
 
     def test_a_large_tensor_comes_in_frames_below_grpcs_own_limit(self) -> None:
         large = torch.arange(3 * FRAME_BYTES // 8 + 7)
-        parts = list(frames(m.ValuesReply(), [large]))
+        parts = list(frames(protocol.ValuesReply(), [large]))
         assert len(parts) == 4
         assert max(map(len, parts)) == FRAME_BYTES < 4 * 1024 * 1024
-        assert torch.equal(sent(m.ValuesReply(), [large])[1][0], large)
+        assert torch.equal(sent(protocol.ValuesReply(), [large])[1][0], large)
 
     def test_a_header_longer_than_a_frame_is_cut_as_well(self) -> None:
-        give = m.InitialValues(session="0-a", pieces=tuple(range(2**20)))
+        give = protocol.InitialValues(session="0-a", pieces=tuple(range(2**20)))
         parts = list(frames(give))
-        assembly = MessageAssembly(m.InitialValues)
+        assembly = MessageAssembly(protocol.InitialValues)
         for part in parts:
             assembly.feed(part)
         assert len(parts) > 1
@@ -64,12 +65,12 @@ class TestRoundTrip:
 
     def test_a_view_and_a_transpose_are_sent_as_they_look(self) -> None:
         looks = torch.arange(12).reshape(3, 4).t()[1:]
-        assert torch.equal(sent(m.ValuesReply(), [looks])[1][0], looks)
+        assert torch.equal(sent(protocol.ValuesReply(), [looks])[1][0], looks)
 
     def test_a_message_may_be_cut_anywhere(self) -> None:
-        whole = b"".join(frames(m.ValuesReply(step=5), [torch.arange(5.0)]))
+        whole = b"".join(frames(protocol.ValuesReply(step=5), [torch.arange(5.0)]))
         for size in (1, 3, 7):
-            assembly = MessageAssembly(m.ValuesReply)
+            assembly = MessageAssembly(protocol.ValuesReply)
             for start in range(0, len(whole), size):
                 assert not assembly.complete
                 assembly.feed(whole[start : start + size])
@@ -77,20 +78,20 @@ class TestRoundTrip:
 
     def test_the_tensors_of_a_message_are_nobody_elses(self) -> None:
         value = torch.zeros(3)
-        _, (back,) = sent(m.ValuesReply(), [value])
+        _, (back,) = sent(protocol.ValuesReply(), [value])
         back += 1
         assert value.sum() == 0
 
     def test_other_dtypes_are_not_sent(self) -> None:
         with pytest.raises(MessageError, match="complex64"):
-            list(frames(m.ValuesReply(), [torch.zeros(1, dtype=torch.complex64)]))
+            list(frames(protocol.ValuesReply(), [torch.zeros(1, dtype=torch.complex64)]))
 
 
 class TestRefused:
     @settings(max_examples=300)
     @given(st.lists(st.binary(max_size=64), max_size=5))
     def test_noise_is_a_message_error_or_not_complete(self, noise: list[bytes]) -> None:
-        assembly = MessageAssembly(m.PushRequest)
+        assembly = MessageAssembly(protocol.PushRequest)
         try:
             for frame in noise:
                 assembly.feed(frame)
@@ -104,10 +105,10 @@ class TestRefused:
     def test_a_message_with_one_byte_changed_never_does_anything_else_than_come_or_be_refused(
         self, data: st.DataObject
     ) -> None:
-        whole = bytearray(b"".join(frames(m.ValuesReply(step=7), [torch.arange(3.0), torch.arange(2)])))
+        whole = bytearray(b"".join(frames(protocol.ValuesReply(step=7), [torch.arange(3.0), torch.arange(2)])))
         at = data.draw(st.integers(0, len(whole) - 1))
         whole[at] = data.draw(st.integers(0, 255))
-        assembly = MessageAssembly(m.ValuesReply)
+        assembly = MessageAssembly(protocol.ValuesReply)
         try:
             assembly.feed(bytes(whole))
             assembly.tensors()
@@ -129,39 +130,39 @@ class TestRefused:
     )
     def test_a_shape_that_no_tensor_has_is_refused_before_memory_is_asked_for(self, shapes: object, said: str) -> None:
         with pytest.raises(MessageError, match=said):
-            MessageAssembly(m.ValuesReply).feed(raw({"shapes": shapes, "step": 0}))
+            MessageAssembly(protocol.ValuesReply).feed(raw({"shapes": shapes, "step": 0}))
 
     def test_unknown_fields_and_missing_ones_are_refused(self) -> None:
         for header in ({"more": 1}, {"step": "x"}, [1], 5):
             with pytest.raises(MessageError, match="no Values"):
-                MessageAssembly(m.ValuesReply).feed(raw(header))
+                MessageAssembly(protocol.ValuesReply).feed(raw(header))
         with pytest.raises(MessageError, match="no Give"):
-            MessageAssembly(m.InitialValues).feed(raw({"session": "0-a"}))
+            MessageAssembly(protocol.InitialValues).feed(raw({"session": "0-a"}))
 
     def test_a_header_that_is_too_long_is_refused_by_its_length_alone(self) -> None:
         with pytest.raises(MessageError, match="longer than"):
-            MessageAssembly(m.ValuesReply).feed((framing.HEADER_BYTES_MAX + 1).to_bytes(4, "little"))
+            MessageAssembly(protocol.ValuesReply).feed((framing.HEADER_BYTES_MAX + 1).to_bytes(4, "little"))
 
     def test_more_bytes_than_announced_fewer_and_none_are_refused(self) -> None:
-        (whole,) = frames(m.ValuesReply(), [torch.arange(3)])
+        (whole,) = frames(protocol.ValuesReply(), [torch.arange(3)])
         with pytest.raises(MessageError, match="1 bytes more"):
-            MessageAssembly(m.ValuesReply).feed(whole + b"x")
-        complete = MessageAssembly(m.ValuesReply)
+            MessageAssembly(protocol.ValuesReply).feed(whole + b"x")
+        complete = MessageAssembly(protocol.ValuesReply)
         complete.feed(whole)
         with pytest.raises(MessageError, match="more frames"):
             complete.feed(b"x")
         with pytest.raises(MessageError, match="an empty frame"):
-            MessageAssembly(m.ValuesReply).feed(b"")
-        short = MessageAssembly(m.ValuesReply)
+            MessageAssembly(protocol.ValuesReply).feed(b"")
+        short = MessageAssembly(protocol.ValuesReply)
         short.feed(whole[:-1])
         with pytest.raises(MessageError, match="ended before"):
             short.tensors()
 
     def test_a_body_longer_than_the_limit_is_refused_by_its_header_alone(self) -> None:
-        (whole,) = frames(m.ValuesReply(), [torch.arange(3)])
+        (whole,) = frames(protocol.ValuesReply(), [torch.arange(3)])
         with pytest.raises(MessageError, match="more than 16"):
-            MessageAssembly(m.ValuesReply, body_max=16).feed(whole)
+            MessageAssembly(protocol.ValuesReply, body_max=16).feed(whole)
 
     def test_deeply_nested_noise_is_refused(self) -> None:
         with pytest.raises(MessageError):
-            MessageAssembly(m.ValuesReply).feed((50_000).to_bytes(4, "little") + b"\x91" * 50_000)
+            MessageAssembly(protocol.ValuesReply).feed((50_000).to_bytes(4, "little") + b"\x91" * 50_000)
