@@ -20,30 +20,34 @@ class Mutation(NamedTuple):
     breaks: str
 
 
-AGENT: Final = "elastic/core/agent/table.py"
+TABLE: Final = "elastic/core/agent/table.py"
 GUARDS: Final = "elastic/core/agent/guards.py"
 EFFECTS: Final = "elastic/core/agent/effects.py"
-MEMBERSHIP: Final = "elastic/core/decide.py"
+DECIDE: Final = "elastic/core/decide.py"
+FIRST_START: Final = "elastic/core/membership/first_start.py"
+RUNNING: Final = "elastic/core/membership/running.py"
+PLANNED_CHANGES: Final = "elastic/core/membership/planned_changes.py"
+VOUCHING: Final = "elastic/core/agent/vouching.py"
 GATE: Final = "elastic/core/membership/gate.py"
-FORMING: Final = "elastic/core/membership/next_generation.py"
-QUESTION: Final = "elastic/core/membership/situation.py"
-PROPOSALS: Final = "elastic/core/transactions.py"
-BUDGET: Final = "elastic/core/restart_policy.py"
+NEXT_GENERATION: Final = "elastic/core/membership/next_generation.py"
+SITUATION: Final = "elastic/core/membership/situation.py"
+TRANSACTIONS: Final = "elastic/core/transactions.py"
+RESTART_POLICY: Final = "elastic/core/restart_policy.py"
 REVISION: Final = "elastic/core/ps/revision.py"
-ROSTER: Final = "elastic/core/ps/cluster_spec.py"
-RESTARTS: Final = "elastic/core/ps/restart.py"
-ABSORB: Final = "elastic/core/agent/apply_event.py"
+CLUSTER_SPEC: Final = "elastic/core/ps/cluster_spec.py"
+PS_RESTART: Final = "elastic/core/ps/restart.py"
+APPLY_EVENT: Final = "elastic/core/agent/apply_event.py"
 LINKS: Final = "elastic/core/agent/links.py"
-SPLIT: Final = "elastic/core/partition.py"
-DUTIES: Final = "elastic/core/agent/reconcile.py"
-HALTING: Final = "elastic/core/operator_stop.py"
-INBOUND: Final = "elastic/core/agent/inbound_links.py"
+PARTITION: Final = "elastic/core/partition.py"
+RECONCILE: Final = "elastic/core/agent/reconcile.py"
+OPERATOR_STOP: Final = "elastic/core/operator_stop.py"
+INBOUND_LINKS: Final = "elastic/core/agent/inbound_links.py"
 
 
 def _row(row: str, phase: str, guard: str) -> Mutation:
     """A row of the agent's table that is never taken."""
     text = f'Row("{row}", Phase.{phase}, guards.{guard},'
-    return Mutation(f"row {row}", AGENT, text, f'Row("{row}", Phase.{phase}, lambda _: False,', "the row is taken out")
+    return Mutation(f"row {row}", TABLE, text, f'Row("{row}", Phase.{phase}, lambda _: False,', "the row is taken out")
 
 
 ROWS: Final = (
@@ -88,25 +92,25 @@ ROWS: Final = (
 MUTATIONS: Final = (
     *(_row(*row) for row in ROWS),
     # membership: decide
-    Mutation("verdict", MEMBERSHIP, "if view.verdict is not None:", "if False:", "a verdict ends everything"),
-    Mutation("unreadable", MEMBERSHIP, "if view.unreadable:", "if False:", "an unreadable document stops everything"),
+    Mutation("verdict", DECIDE, "if view.verdict is not None:", "if False:", "a verdict ends everything"),
+    Mutation("unreadable", DECIDE, "if view.unreadable:", "if False:", "an unreadable document stops everything"),
     Mutation(
         "incarnation deleted",
-        MEMBERSHIP,
+        DECIDE,
         "if view.incarnation is None and (view.spec is not None or view.generation is not None):",
         "if False:",
         "nothing is decided without the incarnation",
     ),
     Mutation(
         "incarnation and spec deleted",
-        ABSORB,
+        APPLY_EVENT,
         "empty = event.view.spec is None and event.view.generation is None",
         "empty = event.view.spec is None",
         "a store in which a generation stands is no empty one",
     ),
     Mutation(
         "record: no incarnation",
-        DUTIES,
+        RECONCILE,
         "readable = f.view.incarnation is not None",
         "readable = f.keys.incarnation not in f.view.damaged",
         "nothing is recorded while nobody knows whether it is the store of those workers",
@@ -120,38 +124,38 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "register: others went",
-        DUTIES,
+        RECONCILE,
         "plan.transaction if f.workers_gone else unless_superseded(f.keys, f.view, plan.transaction)",
         "plan.transaction",
         "the transaction of a node with workers compares that no world has started meanwhile",
     ),
     Mutation(
         "form: left over",
-        PROPOSALS,
+        TRANSACTIONS,
         "        if not generation.rev and any(written == generation.g for written, _ in view.outcomes):\n",
         "        if False:\n",
         "a generation begins without a word about it",
     ),
-    Mutation("no spec", MEMBERSHIP, "if view.spec is None:\n", "if False:\n", "nothing is decided without a spec"),
+    Mutation("no spec", DECIDE, "if view.spec is None:\n", "if False:\n", "nothing is decided without a spec"),
     Mutation(
         "link patience",
-        MEMBERSHIP,
+        DECIDE,
         "        isinstance(decision, WaitDecision) and memory.seen_since\n",
         "        False\n",
         "who cannot be linked is taken without a link in the end",
     ),
     Mutation(
         "own go",
-        MEMBERSHIP,
+        DECIDE,
         "if q.view.go is not None and q.view.go.value.g == q.generation.g:",
         "if q.view.go is not None:",
         "a generation runs only with its own go",
     ),
     # membership: the first generation
-    Mutation("first: missing", MEMBERSHIP, "if len(nodes) < need:", "if not nodes:", "the first start waits for np"),
+    Mutation("first: missing", FIRST_START, "if len(nodes) < need:", "if not nodes:", "the first start waits for np"),
     Mutation(
         "first: settling",
-        MEMBERSHIP,
+        FIRST_START,
         "    if len(nodes) < expected and q.now < until:\n        whom",
         "    if False:\n        whom",
         "the first start waits for the settling window",
@@ -159,168 +163,174 @@ MUTATIONS: Final = (
     # membership: a generation runs
     Mutation(
         "completed by one",
-        MEMBERSHIP,
+        RUNNING,
         "if nodes and len(done) == len(nodes):",
         "if done:",
         "only ok of every member completes the job",
     ),
     Mutation(
         "never completed",
-        MEMBERSHIP,
+        RUNNING,
         "if nodes and len(done) == len(nodes):",
         "if False:",
         "ok of every member completes the job",
     ),
     Mutation(
         "nobody is lost",
-        MEMBERSHIP,
+        RUNNING,
         "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
         "away: list[str] = []",
         "a member that is gone is replaced",
     ),
     Mutation(
         "lost with its key",
-        MEMBERSHIP,
+        RUNNING,
         "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
         "away = [node for node in nodes if node not in outcomes and q.member(node) is None]",
         "a member that works on without the store is not lost",
     ),
     Mutation(
         "lost after ok",
-        MEMBERSHIP,
+        RUNNING,
         "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
         "away = [node for node in nodes if not q.working(node)]",
         "a member that recorded ok cannot be lost",
     ),
     Mutation(
         "nobody returns",
-        MEMBERSHIP,
+        RUNNING,
         "if (until := q.returns_until(node)) is not None}",
         "if (until := q.returns_until(node)) is not None and False}",
         "after an outage members have a lease's time to register again",
     ),
     Mutation(
         "nobody stays",
-        MEMBERSHIP,
+        RUNNING,
         "        if not staying:\n            gone",
         "        if False:\n            gone",
         "a world of which nobody remains is formed anew",
     ),
     Mutation(
         "lost is a failure",
-        MEMBERSHIP,
+        RUNNING,
         "        if lost:\n",
         "        if False:\n",
         "a loss is told apart from a failure",
     ),
     Mutation(
         "lost unwatched",
-        MEMBERSHIP,
+        RUNNING,
         "lost_words(q, lost), staying), lost=tuple(lost)\n",
         "lost_words(q, lost), staying)\n",
         "the transaction compares that the lost have recorded nothing",
     ),
     Mutation(
         "not asked",
-        MEMBERSHIP,
+        RUNNING,
         "if asked and q.memory.answered_g < generation.g",
         "if False and q.memory.answered_g < generation.g",
         "after an echo the others are asked whether they are there",
     ),
     Mutation(
         "asked for ever",
-        MEMBERSHIP,
+        RUNNING,
         "if asked and q.memory.answered_g < generation.g and",
         "if asked and",
         "they are asked once",
     ),
-    Mutation("no failure", MEMBERSHIP, "        if failed:\n", "        if False:\n", "a failure is told as one"),
+    Mutation("no failure", RUNNING, "        if failed:\n", "        if False:\n", "a failure is told as one"),
     Mutation(
         "failure unheard",
-        MEMBERSHIP,
+        RUNNING,
         "failed = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.FAILED]",
         "failed: list[str] = []",
         "a failure is acted on",
     ),
     Mutation(
         "stop unheard",
-        MEMBERSHIP,
+        RUNNING,
         "stopped = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.STOPPED]",
         "stopped: list[str] = []",
         "workers that had to be stopped are started again",
     ),
     Mutation(
         "planned after ok",
-        MEMBERSHIP,
+        RUNNING,
         "    if done:\n        return WaitDecision(\n            Reason.FINISHING",
         "    if False:\n        return WaitDecision(\n            Reason.FINISHING",
         "nothing planned after the first ok",
     ),
     # membership: changes that can wait
-    Mutation("drain unseen", MEMBERSHIP, "    if draining:\n", "    if False:\n", "a drain is acted on"),
+    Mutation("drain unseen", PLANNED_CHANGES, "    if draining:\n", "    if False:\n", "a drain is acted on"),
     Mutation(
         "drains one by one",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "        if q.now < until:\n            return WaitDecision(Reason.DRAIN_BATCH",
         "        if False:\n            return WaitDecision(Reason.DRAIN_BATCH",
         "drains are collected",
     ),
     Mutation(
         "no room",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "joining_nodes = q.joining_nodes()[: max(0, high - len(nodes))]",
         "joining_nodes = q.joining_nodes()",
         "nobody joins where there is no room",
     ),
     Mutation(
         "out of reach",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "if out_of_reach and (joining_nodes or len(nodes) > high):",
         "if False:",
         "no planned change while a member that works on does not reach the store",
     ),
     Mutation(
         "astray",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "if q.member(node) is None or node in q.memory.astray]",
         "if q.member(node) is None]",
         "the same for one that has said so a moment ago",
     ),
-    Mutation("no shrink", MEMBERSHIP, "    if len(nodes) > high:\n", "    if False:\n", "fewer nodes wanted are fewer"),
     Mutation(
-        "no growth", MEMBERSHIP, "    if joining_nodes:\n        until", "    if False:\n        until", "the job grows"
+        "no shrink", PLANNED_CHANGES, "    if len(nodes) > high:\n", "    if False:\n", "fewer nodes wanted are fewer"
+    ),
+    Mutation(
+        "no growth",
+        PLANNED_CHANGES,
+        "    if joining_nodes:\n        until",
+        "    if False:\n        until",
+        "the job grows",
     ),
     Mutation(
         "growth: settling",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "if len(nodes) + len(joining_nodes) < high and q.now < until:",
         "if False:",
         "newcomers settle",
     ),
     Mutation(
         "growth: too soon",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "if grown_at is not None and q.now < grown_at + every_s:",
         "if False:",
         "a job grows at most once in --grow_every",
     ),
     Mutation(
         "growth: as asked",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "if q.spec.grow_every_s is not None:",
         "if False:",
         "--grow_every counts",
     ),
     Mutation(
         "growth: listening",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "return 0.0 if q.memory.listening == generation.g else GROW_EVERY_S",
         "return GROW_EVERY_S",
         "workers that save before they leave need no pause",
     ),
     Mutation(
         "growth: unheard",
-        MEMBERSHIP,
+        PLANNED_CHANGES,
         "return 0.0 if q.memory.listening == generation.g else GROW_EVERY_S",
         "return 0.0",
         "workers that lose what they have not saved are given a pause",
@@ -460,7 +470,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "plan: broken",
-        FORMING,
+        NEXT_GENERATION,
         "msgspec.structs.replace(before, broken=True)",
         "before",
         "a plan that was broken is none again when somebody comes",
@@ -510,63 +520,63 @@ MUTATIONS: Final = (
     # what several rules ask
     Mutation(
         "run",
-        QUESTION,
+        SITUATION,
         "if stored is not None and stored.value.run == self.spec.run else None",
         "if stored is not None else None",
         "a generation of an older run is none",
     ),
     Mutation(
         "proof",
-        QUESTION,
+        SITUATION,
         "return None if (node, stored.create_revision) in memory.gone or node in memory.dead else stored",
         "return stored",
         "who is proven dead is lost",
     ),
     Mutation(
         "vouched for ever",
-        QUESTION,
+        SITUATION,
         "and self.now < absent + 2 * self.spec.lease_ttl_s",
         "",
         "a member that is away has a limited time at the gate",
     ),
     Mutation(
         "never vouched",
-        QUESTION,
+        SITUATION,
         "return absent is not None and node in self.memory.linked and self.now < absent + 2 * self.spec.lease_ttl_s",
         "return False",
         "a member that is heard is not lost at the gate",
     ),
     Mutation(
         "works for ever",
-        QUESTION,
+        SITUATION,
         "return in_time and node in self.memory.linked",
         "return node in self.memory.linked",
         "who is away for longer than the outage limit is lost",
     ),
     Mutation(
         "works unheard",
-        QUESTION,
+        SITUATION,
         "return in_time and node in self.memory.linked",
         "return in_time",
         "who is not heard is lost",
     ),
     Mutation(
         "order",
-        QUESTION,
+        SITUATION,
         "return [node for _, node in sorted(ready)]",
         "return [node for _, node in sorted(ready, reverse=True)]",
         "the oldest come first",
     ),
     Mutation(
         "leavers stay",
-        QUESTION,
+        SITUATION,
         "if self.here(place.node) and not self.draining(place.node)]",
         "if self.here(place.node)]",
         "who drains does not stay",
     ),
     Mutation(
         "before",
-        FORMING,
+        NEXT_GENERATION,
         "if go is not None and go.g == newest.g:",
         "if go is not None:",
         "the world before is the newest that had its go",
@@ -574,70 +584,70 @@ MUTATIONS: Final = (
     # who never was heard, leases that end early, links that come and go
     Mutation(
         "returns: a moment",
-        QUESTION,
+        SITUATION,
         "absent = NEVER if node in memory.unheard else memory.absent_since.get(node, NEVER)",
         "absent = NEVER",
         "a member that was never heard has a moment to register again",
     ),
     Mutation(
         "returns: heard once",
-        QUESTION,
+        SITUATION,
         "absent = NEVER if node in memory.unheard else memory.absent_since.get(node, NEVER)",
         "absent = memory.absent_since.get(node, NEVER)",
         "a member that was heard and is not any more has none",
     ),
     Mutation(
         "grant: from anybody",
-        LINKS,
+        VOUCHING,
         "    return node != f.me.node and generation.index(node) is not None",
         "    return True",
         "only a member of the generation grants the right to run it",
     ),
     Mutation(
         "grant: for a day",
-        ABSORB,
+        APPLY_EVENT,
         "event.asked_at + min(event.seconds, f.run_deadline.ttl_s)",
         "event.asked_at + event.seconds",
         "no grant is longer than a lease",
     ),
     Mutation(
         "inbound: strangers stay",
-        INBOUND,
+        INBOUND_LINKS,
         '    else:\n        _close(f, [node], f"the link of {node} is closed: no such node is registered in this job")',
         "",
         "the link of a node that does not belong to the job is closed",
     ),
     Mutation(
         "inbound: closed unread",
-        INBOUND,
+        INBOUND_LINKS,
         "    if registered is None:",
         "    if False:",
         "links stay while the store does not answer",
     ),
     Mutation(
         "inbound: registered only",
-        INBOUND,
+        INBOUND_LINKS,
         "known = worlds(f).union(f.view.members)",
         "known = frozenset(f.view.members)",
         "the link of a member stays while it is not registered",
     ),
     Mutation(
         "vouch: at work only",
-        LINKS,
+        VOUCHING,
         "return f.phase is Phase.RUNNING or (f.phase is Phase.DONE and ended)",
         "return f.phase is Phase.RUNNING",
         "whose workers have ended well gives its word until those of the others have",
     ),
     Mutation(
         "right: deaf",
-        ABSORB,
+        APPLY_EVENT,
         "if event.key_revision == (own.mod_revision if own is not None else f.registered):",
         "if True:",
         "a key that is not there as the watch has shown it gives no right",
     ),
     Mutation(
         "right: without its key",
-        ABSORB,
+        APPLY_EVENT,
         "            f.refreshed = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
         "            f.run_deadline = f.run_deadline.refreshed(event.sent_at, event.ttl_s,"
         " _spec(f).store_outage_limit_s)\n"
@@ -646,35 +656,35 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "right: lost with the lease",
-        ABSORB,
+        APPLY_EVENT,
         "    f.lease, f.refreshed = None, None\n    f.keyless = False\n",
         "    f.lease, f.refreshed = None, None\n    f.run_deadline = f.run_deadline.lost()\n    f.keyless = False\n",
         "a lease that ends before its time has given the right for its time",
     ),
     Mutation(
         "silent: not asked",
-        ABSORB,
+        APPLY_EVENT,
         "f.silent = (f.asked_whom & f.links_up) - event.nodes",
         "f.silent = f.links_up - event.nodes",
         "a link that comes up while others are asked is not silent",
     ),
     Mutation(
         "late: lost",
-        QUESTION,
+        SITUATION,
         "node in self.memory.linked | self.memory.late",
         "node in self.memory.linked",
         "a member without a key that answered the question before may miss one",
     ),
     Mutation(
         "late: for ever",
-        ABSORB,
+        APPLY_EVENT,
         "f.heard_at, f.answered = f.asked_at, event.nodes",
         "f.heard_at, f.answered = f.asked_at, f.answered | event.nodes",
         "a member without a key that misses two questions in a row is lost",
     ),
     Mutation(
         "late: long ago",
-        ABSORB,
+        APPLY_EVENT,
         "recent = f.asked_at <= f.heard_at + RECENT_ASKS * interval_s(f)",
         "recent = True",
         "an answer from long before does not excuse a missed question",
@@ -695,21 +705,21 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "roster: too few",
-        MEMBERSHIP,
+        DECIDE,
         "if not cluster_spec.any_member_present(q, generation) or cluster_spec.too_few(q, roles, generation):",
         "if not cluster_spec.any_member_present(q, generation):",
         "a roster at the gate is formed anew when more workers are wanted",
     ),
     Mutation(
         "roster: nobody stays",
-        ROSTER,
+        CLUSTER_SPEC,
         "{place.node for place in generation.members if is_present(q, place.node) and not q.draining(place.node)}",
         "set[str]()",
         "a roster that is formed anew at the gate has those who wait there, too",
     ),
     Mutation(
         "roster: gone unwatched",
-        PROPOSALS,
+        TRANSACTIONS,
         "gone = [other for other in decision.gone if other not in view.members]",
         "gone: list[str] = []",
         "the transaction compares that who loses its seats is not registered",
@@ -717,125 +727,133 @@ MUTATIONS: Final = (
     # a split network
     Mutation(
         "split: the first goes",
-        SPLIT,
+        PARTITION,
         "(len(left[node]) / tried[node], order[node])",
         "(len(left[node]) / tried[node], -order[node])",
         "of two that are apart the later one goes",
     ),
     Mutation(
         "split: the last goes",
-        SPLIT,
+        PARTITION,
         "(len(left[node]) / tried[node], order[node])",
         "(bool(left[node]), order[node])",
         "who is apart from most goes first",
     ),
     Mutation(
         "split: not the largest part",
-        SPLIT,
+        PARTITION,
         "    return max(parts, key=len)\n",
         "    return parts[0]\n",
         "the largest part of a world goes on, also without the first",
     ),
     Mutation(
         "split: charged",
-        BUDGET,
+        RESTART_POLICY,
         "    if split and all(worker.machine_fault == SPLIT for worker in own):\n",
         "    if False:\n",
         "a split network is free, and leaves a machine out",
     ),
     Mutation(
         "split: excuses all",
-        BUDGET,
+        RESTART_POLICY,
         "    if split and all(worker.machine_fault == SPLIT for worker in own):\n",
         "    if split:\n",
         "a script that fails in a split network is charged",
     ),
     Mutation(
         "split: back too soon",
-        QUESTION,
+        SITUATION,
         "avoided = self.quarantined() | self.out_of_reach()",
         "avoided = self.quarantined()",
         "nobody joins whom the proposer does not reach",
     ),
     Mutation(
         "split: below np",
-        ABSORB,
+        APPLY_EVENT,
         "can = spec.host_cooldown_s > 0 and left >= spec.np.low",
         "can = spec.host_cooldown_s > 0",
         "where all are needed they wait until the way is open",
     ),
     Mutation(
         "split: in a planned stop",
-        ABSORB,
+        APPLY_EVENT,
         "at_work = f.phase is Phase.RUNNING or (f.phase is Phase.STOPPING and f.planned and not f.hurried)",
         "at_work = f.phase is Phase.RUNNING",
         "who waits to save together is not kept waiting by a split network",
     ),
     Mutation(
         "split: no spare",
-        ABSORB,
+        APPLY_EVENT,
         "return len(members) - (1 if alone else len(unreached)) + spares",
         "return len(members) - (1 if alone else len(unreached))",
         "where all are needed a spare takes the place of a machine that is cut off",
     ),
     Mutation(
         "split: not alone",
-        ABSORB,
+        APPLY_EVENT,
         "alone = spares > 0 and ",
         "alone = False and ",
         "a proposer that reaches nobody leaves its place to a spare",
     ),
     Mutation(
         "split: forgotten",
-        ABSORB,
+        APPLY_EVENT,
         "    if not at_work:\n        return\n",
         "",
         "what is said of workers that are being stopped does not open a way",
     ),
     Mutation(
         "planned: no key again",
-        DUTIES,
+        RECONCILE,
         "saves = f.phase is Phase.STOPPING and f.planned and not f.hurried",
         "saves = False",
         "whose lease ends while its workers save has another one",
     ),
     Mutation(
         "planned: ready again",
-        DUTIES,
+        RECONCILE,
         "leaves = f.drain is not None and f.phase is Phase.STOPPING",
         "leaves = False",
         "who drains and registers again drains",
     ),
     # the next generation
-    Mutation("above np", FORMING, "        if len(members) >= high:\n            break\n", "", "not more than np"),
+    Mutation(
+        "above np", NEXT_GENERATION, "        if len(members) >= high:\n            break\n", "", "not more than np"
+    ),
     Mutation(
         "survivors first",
-        FORMING,
+        NEXT_GENERATION,
         "members = staying[:high]",
         "members = staying[:high][::-1]",
         "survivors keep their order",
     ),
-    Mutation("too many stay", FORMING, "members = staying[:high]", "members = list(staying)", "not more than np stay"),
     Mutation(
-        "reform: below np", FORMING, "    if len(nodes) < q.spec.np.low:\n", "    if False:\n", "the minimum is awaited"
+        "too many stay", NEXT_GENERATION, "members = staying[:high]", "members = list(staying)", "not more than np stay"
+    ),
+    Mutation(
+        "reform: below np",
+        NEXT_GENERATION,
+        "    if len(nodes) < q.spec.np.low:\n",
+        "    if False:\n",
+        "the minimum is awaited",
     ),
     Mutation(
         "first: as many as before",
-        MEMBERSHIP,
+        FIRST_START,
         "q.expected(max(len(nodes), q.memory.size_before))",
         "q.expected(len(nodes))",
         "in an empty store the first node waits for as many as before",
     ),
     Mutation(
         "reform: settling",
-        FORMING,
+        NEXT_GENERATION,
         "if len(nodes) < expected and q.now < until:",
         "if False:",
         "a world that is formed anew settles",
     ),
     Mutation(
         "reform: no empty world",
-        FORMING,
+        NEXT_GENERATION,
         "if q.generation is not None and q.generation.members:",
         "if False:",
         "an empty world tells everybody to stop",
@@ -843,7 +861,7 @@ MUTATIONS: Final = (
     # proposals
     Mutation(
         "compare: the proposer",
-        PROPOSALS,
+        TRANSACTIONS,
         "        Compare.created(keys.member(node), created),\n        *_same_store(keys, view),\n        "
         "Compare.modified(keys.generation",
         "        *_same_store(keys, view),\n        Compare.modified(keys.generation",
@@ -851,51 +869,55 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "compare: the store",
-        PROPOSALS,
+        TRANSACTIONS,
         "        *_same_store(keys, view),\n        Compare.modified(keys.generation",
         "        Compare.modified(keys.generation",
         "the store is the same",
     ),
     Mutation(
         "compare: generation",
-        PROPOSALS,
+        TRANSACTIONS,
         "        Compare.modified(keys.generation, view.generation.mod_revision if view.generation else 0),\n",
         "",
         "nobody else has proposed",
     ),
     Mutation(
         "compare: go",
-        PROPOSALS,
+        TRANSACTIONS,
         "        Compare.modified(keys.go, view.go.mod_revision if view.go else 0),\n",
         "",
         "nobody else gave the go",
     ),
-    Mutation("halt: waits", HALTING, "if not waited or (broken", "if True or (broken", "workers save before the end"),
+    Mutation(
+        "halt: waits", OPERATOR_STOP, "if not waited or (broken", "if True or (broken", "workers save before the end"
+    ),
     Mutation(
         "halt: lost meanwhile",
-        HALTING,
+        OPERATOR_STOP,
         "broken = len(waited) < len(busy) or _broken",
         "broken = _broken",
         "a loss ends the plan",
     ),
-    Mutation("halt: away", HALTING, "    if away and None", "    if False and None", "all are asked to save at once"),
+    Mutation(
+        "halt: away", OPERATOR_STOP, "    if away and None", "    if False and None", "all are asked to save at once"
+    ),
     Mutation(
         "halt: returns",
-        HALTING,
+        OPERATOR_STOP,
         "if q.here(node) or q.returns_until(node) is not None]",
         "if q.here(node)]",
         "who returns is waited for",
     ),
     Mutation(
         "halt: failed meanwhile",
-        HALTING,
+        OPERATOR_STOP,
         "any(one.ended is OutcomeKind.FAILED or one.forced for one in outcomes.values())",
         "False",
         "a failure ends the plan",
     ),
     Mutation(
         "halt: completed",
-        HALTING,
+        OPERATOR_STOP,
         "    if _all_ok(outcomes, before.nodes):\n        return completed(q, before.g)\n",
         "",
         "who ended well has completed the job",
@@ -903,15 +925,15 @@ MUTATIONS: Final = (
     Mutation("halt: at once", GUARDS, "    if stopped_now(f):\n        return True\n", "", "who waits no longer"),
     Mutation(
         "halt: asked",
-        MEMBERSHIP,
+        DECIDE,
         "    if halt is not None:\n        return operator_stop.answer(q, halt), q.memory\n",
         "",
         "an operator can stop a job",
     ),
-    Mutation("told to leave", ABSORB, "    _told_to_leave(f)\n", "", "an operator can tell a node to leave"),
+    Mutation("told to leave", APPLY_EVENT, "    _told_to_leave(f)\n", "", "an operator can tell a node to leave"),
     Mutation(
         "compare: spec",
-        PROPOSALS,
+        TRANSACTIONS,
         "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n"
         "        Compare.modified(keys.halt,",
         "        Compare.modified(keys.halt,",
@@ -919,7 +941,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "compare: halt",
-        PROPOSALS,
+        TRANSACTIONS,
         "        Compare.modified(keys.halt, view.halt.mod_revision if view.halt else "
         "view.damaged_at.get(keys.halt, 0)),\n",
         "",
@@ -927,28 +949,28 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "compare: verdict",
-        PROPOSALS,
+        TRANSACTIONS,
         "view.damaged_at.get(keys.halt, 0)),\n        Compare.absent(keys.verdict),\n    ]",
         "view.damaged_at.get(keys.halt, 0)),\n    ]",
         "the job has not ended",
     ),
     Mutation(
         "compare: nothing recorded",
-        PROPOSALS,
+        TRANSACTIONS,
         "        if decision.planned:\n",
         "        if False:\n",
         "nothing planned once somebody has recorded an outcome",
     ),
     Mutation(
         "compare: lost ones",
-        PROPOSALS,
+        TRANSACTIONS,
         "            compares.append(_nothing_readable(view, keys.outcome(g, lost, since.get(lost, 0))))\n",
         "",
         "the lost have recorded nothing",
     ),
     Mutation(
         "compare: lost keys",
-        PROPOSALS,
+        TRANSACTIONS,
         "            if lost not in view.members:\n"
         "                compares.append(_nothing_readable(view, keys.member(lost)))\n",
         "",
@@ -956,7 +978,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "compare: unfinished",
-        PROPOSALS,
+        TRANSACTIONS,
         "        compares += [_nothing_readable(view, keys.outcome(g, other, since.get(other, 0))) "
         "for other in at_work]\n",
         "",
@@ -964,7 +986,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "compare: passed over",
-        PROPOSALS,
+        TRANSACTIONS,
         "        compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent"
         "[:ABSENT_COMPARED_MAX]]\n",
         "",
@@ -972,77 +994,77 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "old outcomes",
-        PROPOSALS,
+        TRANSACTIONS,
         "            Delete(keys.outcomes_below(oldest)),\n",
         "",
         "outcomes of older worlds are deleted",
     ),
     Mutation(
         "a go left over",
-        PROPOSALS,
+        TRANSACTIONS,
         "elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:",
         "elif False:",
         "a go of a generation that somebody deleted is taken away",
     ),
     Mutation(
         "register: verdict",
-        PROPOSALS,
+        TRANSACTIONS,
         "fits = (Compare.absent(keys.verdict), Compare.modified(",
         "fits = (Compare.modified(",
         "nobody registers once the job has ended",
     ),
     Mutation(
         "register: own key",
-        PROPOSALS,
+        TRANSACTIONS,
         "fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), at))",
         "fits = (Compare.absent(keys.verdict),)",
         "nobody registers twice",
     ),
     Mutation(
         "register: spec",
-        PROPOSALS,
+        TRANSACTIONS,
         "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n        *fits,\n",
         "        *fits,\n",
         "the spec is what this node has accepted",
     ),
     Mutation(
         "register: store",
-        PROPOSALS,
+        TRANSACTIONS,
         "        *fits,\n        *_same_store(keys, view),\n",
         "        *fits,\n",
         "the store is the one that this node has seen",
     ),
     Mutation(
         "register: somebody lives",
-        PROPOSALS,
+        TRANSACTIONS,
         "        compares.append(Compare.empty(keys.members))\n",
         "        pass\n",
         "the spec is written anew only when nobody lives",
     ),
     Mutation(
         "say: registered",
-        PROPOSALS,
+        TRANSACTIONS,
         "compares = (Compare.created(keys.member(node), created), *_same_store(keys, view))",
         "compares = _same_store(keys, view)",
         "a member speaks for its own registration",
     ),
     Mutation(
         "record: once",
-        PROPOSALS,
+        TRANSACTIONS,
         "(*_same_store(keys, view), Compare.absent(key))",
         "_same_store(keys, view)",
         "the first word is not written over the last",
     ),
     Mutation(
         "record: store",
-        PROPOSALS,
+        TRANSACTIONS,
         "compares = _same_store(keys, view) if outcome.over else",
         "compares = () if outcome.over else",
         "an outcome belongs to its store",
     ),
     Mutation(
         "leave: registered",
-        PROPOSALS,
+        TRANSACTIONS,
         'Transaction("leave", (Compare.created(key, created),), then)',
         'Transaction("leave", (), then)',
         "a node takes back its own registration only",
@@ -1050,35 +1072,35 @@ MUTATIONS: Final = (
     # parameter-server jobs
     Mutation(
         "roster: completed by one",
-        ROSTER,
+        CLUSTER_SPEC,
         "    if at_work and len(finished) == len(at_work):\n",
         "    if finished:\n",
         "only workers of every node complete the job",
     ),
     Mutation(
         "roster: never completed",
-        ROSTER,
+        CLUSTER_SPEC,
         "    if at_work and len(finished) == len(at_work):\n",
         "    if False:\n",
         "workers of every node complete the job",
     ),
     Mutation(
         "roster: nobody left",
-        ROSTER,
+        CLUSTER_SPEC,
         "    if not any_member_present(q, generation):\n        gone",
         "    if False:\n        gone",
         "a roster of which nobody remains is formed anew",
     ),
     Mutation(
         "roster: gate open",
-        ROSTER,
+        CLUSTER_SPEC,
         "busy = [node for node in open_ends if node in q.view.members]",
         "busy: list[str] = []",
         "the next generation waits for the old processes",
     ),
     Mutation(
         "roster: vanished",
-        ROSTER,
+        CLUSTER_SPEC,
         "    if q.now < freed_at:\n",
         "    if False:\n",
         "and for those that nobody can have stopped yet",
@@ -1128,120 +1150,134 @@ MUTATIONS: Final = (
     # the budget
     Mutation(
         "budget: progress",
-        BUDGET,
+        RESTART_POLICY,
         "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)",
         "progress = False",
         "progress makes failures fruitful",
     ),
     Mutation(
         "budget: always progress",
-        BUDGET,
+        RESTART_POLICY,
         "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)",
         "progress = True",
         "failures without progress are counted",
     ),
     Mutation(
-        "budget: fatal code", BUDGET, "    if fatal is not None:\n", "    if False:\n", "a fatal exit code ends the job"
+        "budget: fatal code",
+        RESTART_POLICY,
+        "    if fatal is not None:\n",
+        "    if False:\n",
+        "a fatal exit code ends the job",
     ),
     Mutation(
         "budget: hopeless",
-        BUDGET,
+        RESTART_POLICY,
         "    if unrecoverable is not None:\n",
         "    if False:\n",
         "what no restart mends ends the job",
     ),
     Mutation(
         "budget: cannot start",
-        BUDGET,
+        RESTART_POLICY,
         "    if cause is not None and ran_s < PROGRESS_RUN_S and own and all(worker.startup for worker in own):\n",
         "    if False:\n",
         "a script that cannot start ends the job",
     ),
     Mutation(
         "budget: one cannot start",
-        BUDGET,
+        RESTART_POLICY,
         "own and all(worker.startup for worker in own)",
         "own and any(worker.startup for worker in own)",
         "a failure of another kind beside it is one",
     ),
-    Mutation("budget: lost", BUDGET, "    if lost:\n", "    if False:\n", "a failure beside a loss is free"),
+    Mutation("budget: lost", RESTART_POLICY, "    if lost:\n", "    if False:\n", "a failure beside a loss is free"),
     Mutation(
         "budget: forced",
-        BUDGET,
+        RESTART_POLICY,
         "    if forced and not own:\n",
         "    if False:\n",
         "the echo of a node that had to stop is free",
     ),
     Mutation(
         "budget: stopped",
-        BUDGET,
+        RESTART_POLICY,
         "    if before.why is not ChangeReason.FAILURE and not own:\n",
         "    if False:\n",
         "the echo of a stop is free",
     ),
     Mutation(
         "budget: infra",
-        BUDGET,
+        RESTART_POLICY,
         "free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < INFRA_MAX",
         "free = False",
         "a failure of the machine is free",
     ),
     Mutation(
         "budget: infra for ever",
-        BUDGET,
+        RESTART_POLICY,
         "free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < INFRA_MAX",
         "free = bool(own) and all(worker.machine_fault for worker in own)",
         "three in a row are free",
     ),
     Mutation(
         "budget: asked",
-        BUDGET,
+        RESTART_POLICY,
         "if progress and own and all(worker.code == RESTART_ASKED for worker in own):",
         "if False:",
         "a restart that was asked for after progress is free",
     ),
     Mutation(
         "budget: asked without progress",
-        BUDGET,
+        RESTART_POLICY,
         "if progress and own and all(worker.code == RESTART_ASKED for worker in own):",
         "if own and all(worker.code == RESTART_ASKED for worker in own):",
         "without progress it is not",
     ),
     Mutation(
-        "budget: no limit", BUDGET, "    if charged > spec.restarts_max:", "    if False:", "the restarts are limited"
+        "budget: no limit",
+        RESTART_POLICY,
+        "    if charged > spec.restarts_max:",
+        "    if False:",
+        "the restarts are limited",
     ),
     Mutation(
         "budget: one more",
-        BUDGET,
+        RESTART_POLICY,
         "    if charged > spec.restarts_max:",
         "    if charged > spec.restarts_max + 1:",
         "exactly as many as were given",
     ),
     Mutation(
         "budget: kept out is charged",
-        BUDGET,
+        RESTART_POLICY,
         "    if judged := quarantined_by(budget, before.g):",
         "    if judged := ():",
         "the budget does not pay for a host that is kept out",
     ),
     Mutation(
         "budget: nobody is suspect",
-        BUDGET,
+        RESTART_POLICY,
         "suspects = () if progress or fruitless >= CRASH_LOOP_MAX else blamed.suspects",
         "suspects: tuple[str, ...] = ()",
         "a host that keeps failing is kept out",
     ),
-    Mutation("budget: crash loop", BUDGET, "if fruitless >= CRASH_LOOP_MAX:", "if False:", "a crash loop ends the job"),
+    Mutation(
+        "budget: crash loop",
+        RESTART_POLICY,
+        "if fruitless >= CRASH_LOOP_MAX:",
+        "if False:",
+        "a crash loop ends the job",
+    ),
     Mutation(
         "budget: no pause",
-        BUDGET,
+        RESTART_POLICY,
         "pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0",
         "pause_s = 0.0",
         "failures in a row cost a pause",
     ),
     Mutation(
         "budget: nothing charged",
-        BUDGET,
+        RESTART_POLICY,
         "spent = Budget(charged, fruitless, uncharged.step, machine_faults, blamed.hosts)",
         "spent = Budget(uncharged.charged, fruitless, uncharged.step, machine_faults, blamed.hosts)",
         "a failure is charged",
@@ -1250,7 +1286,7 @@ MUTATIONS: Final = (
 """Every mutation."""
 
 OF_ROSTERS: Final = tuple(
-    one for one in MUTATIONS if one.file in (REVISION, ROSTER, RESTARTS) or one.name.startswith("roster: ")
+    one for one in MUTATIONS if one.file in (REVISION, CLUSTER_SPEC, PS_RESTART) or one.name.startswith("roster: ")
 )
 """Those that only a parameter-server job meets."""
 

@@ -45,9 +45,9 @@ from elastic.core.agent.events import (
     VouchAsked,
     Vouched,
 )
-from elastic.core.agent.links import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
+from elastic.core.agent.vouching import grantable_seconds, may_replace
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np

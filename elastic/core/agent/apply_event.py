@@ -34,8 +34,9 @@ from elastic.core.agent.events import (
     WorkersHung,
     WorkersListen,
 )
-from elastic.core.agent.links import RECENT_ASKS, interval_s, may_grant
+from elastic.core.agent.links import RECENT_ASKS
 from elastic.core.agent.state import AgentState, PendingDrain, Phase
+from elastic.core.agent.vouching import interval_s, may_grant
 from elastic.core.decide import remember
 from elastic.core.membership.situation import Situation
 from elastic.core.model import Generation, JobSpec

@@ -6,13 +6,10 @@ An effect changes facts and says what is to be done; nothing happens here.
 from __future__ import annotations
 
 from elastic.core.agent import guards
-from elastic.core.agent.actions import CloseSession, ExitAgent, LogLine, ReportVerdict, StartWorkers, StopWorkers
+from elastic.core.agent.actions import CloseSession, ExitAgent, LogLine, ReportVerdict, StartWorkers
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import FinalStatus, Generation, GenerationMember, Outcome, OutcomeKind
 from elastic.core.ps.text import tasks_in_words
-from elastic.core.text import failed_processes_text, process_name
-
-ENDED = "because the job has ended"
 
 
 def nothing(f: AgentState) -> None:
@@ -133,87 +130,9 @@ def start(f: AgentState) -> None:
     f.act(StartWorkers(generation, go.value, m_id, f.view.incarnation.value, f.view.spec.value.restarts_max))
 
 
-def stop_overdue(f: AgentState) -> None:
-    """Kill the workers: others may take their place from now on."""
-    f.forced = True
-    why = "the lease was not refreshed in time, or its key is gone"
-    f.act(LogLine(f"the right to run ended ({why}): stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, 0.0, "because the right to run ended"))
-
-
-def stop_superseded(f: AgentState) -> None:
-    """Stop the workers for what comes next, in order where it is planned."""
-    generation = f.generation
-    if generation is None or f.another_store:
-        f.act(LogLine("the store is another one, or came back empty: stopping the workers, the job forms again"))
-        f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, "because the store is another one than before"))
-        return
-    if generation.g == f.workers_g:  # A revision without this node: it was asked to leave, or was thought lost.
-        planned = generation.index(f.me.node) is not None
-    else:
-        planned = generation.planned and generation.before is not None and generation.before.g == f.workers_g
-    f.planned, f.hurried = planned, not planned
-    f.act(LogLine(f"{generation.reason}: stopping this node's workers"))
-    grace_s = _grace_s(f) if planned else f.limits.loss_grace_s
-    f.act(StopWorkers(f.workers_g, grace_s, _stopped(generation), planned=planned))
-
-
-def _grace_s(f: AgentState) -> float:
-    """How long workers have after SIGTERM when nothing is broken."""
-    return f.limits.grace_s if f.drain is None else max(min(f.limits.grace_s, f.drain.workers_until - f.now), 0.0)
-
-
-def _stopped(generation: Generation) -> str:
-    """Why a generation stopped the workers of the one before, in words that go after "stopped"."""
-    return f"{'for a planned change:' if generation.planned else 'because'} {generation.reason}"
-
-
-def stop_faster(f: AgentState) -> None:
-    """Leave workers that were to save no more time than after a loss."""
-    assert f.generation is not None or guards.stopped_now(f)
-    f.hurried = True
-    why = ENDED if f.generation is None or guards.stopped_now(f) else _stopped(f.generation)
-    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
-
-
-def stop_verdict(f: AgentState) -> None:
-    """Stop the workers because the job has ended."""
-    f.hurried = guards.stopped_now(f)
-    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s if f.hurried else f.limits.grace_s, ENDED))
-
-
-def stop_failed(f: AgentState) -> None:
-    """Stop the others of this node, and record what failed."""
-    failed = [worker for worker in f.own_exits if worker.code != 0]
-    worker = failed[0]
-    verb = "hangs" if f.hung else "ended"
-    f.hurried = True
-    f.act(LogLine(f"{process_name(worker.role, worker.rank)} {verb}: {worker.words}; stopping this node's workers"))
-    f.want_outcome(f.workers_g, _outcome(f, over=False))
-    why = f"because {failed_processes_text(failed, f.me.member.host)}"
-    f.act(StopWorkers(f.workers_g, f.limits.loss_grace_s, why))
-
-
 def record_done(f: AgentState) -> None:
     """Record that the workers are done, while the servers run on."""
-    f.want_outcome(f.workers_g, _outcome(f, over=False))
-
-
-def stop_drained(f: AgentState) -> None:
-    """Stop the workers by itself, in order."""
-    f.forced = f.planned = True
-    assert f.drain is not None
-    if f.now < f.drain.workers_until:
-        f.act(LogLine("nobody took notice of the drain: stopping this node's workers"))
-    f.act(StopWorkers(f.workers_g, _grace_s(f), "for a planned change: this node drains", planned=True))
-
-
-def stop_out_of_time(f: AgentState) -> None:
-    """Kill the workers: the machine is about to go."""
-    assert f.drain is not None
-    f.forced = f.hurried = f.cut_short = True
-    f.act(LogLine(f"no time is left ({f.drain.reason}): ending this node's workers", warn=True))
-    f.act(StopWorkers(f.workers_g, 0.0, f"because no time is left: {f.drain.reason}"))
+    f.want_outcome(f.workers_g, own_outcome(f, over=False))
 
 
 def finish_killed(f: AgentState) -> None:
@@ -229,10 +148,11 @@ def finish(f: AgentState) -> None:
         f.forget_store()
         return
     f.finished = max(f.finished, (f.workers_g, f.workers_since))
-    f.want_outcome(f.workers_g, _outcome(f, over=True))
+    f.want_outcome(f.workers_g, own_outcome(f, over=True))
 
 
-def _outcome(f: AgentState, *, over: bool) -> Outcome:
+def own_outcome(f: AgentState, *, over: bool) -> Outcome:
+    """How the workers of this node ended; `over` if none of them runs any more."""
     failed = sorted(
         (worker for worker in f.own_exits if worker.code != 0),
         key=lambda worker: worker.secondary,

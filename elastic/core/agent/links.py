@@ -20,17 +20,13 @@ from msgspec.structs import replace
 
 from elastic.core.agent.actions import AskLinks, AskVouch, LinkTarget, WatchLinks
 from elastic.core.agent.state import AgentState, Phase
+from elastic.core.agent.vouching import in_world, interval_s, silent_at
 from elastic.core.membership.decision import Reason
-from elastic.core.model import OutcomeKind
 
-ASKS_PER_TTL = 4
-"""While something is wrong, questions are as frequent as refreshes of the lease."""
 ANSWER_S = 0.1
 """Who has not answered a question after this time is not heard."""
 RECENT_ASKS = 2
 """A node may be late with one answer if it answered a question at most this many intervals before."""
-SILENT_REFRESHES = 1.6
-"""So many intervals between two refreshes without a good one: the store does not answer this node."""
 
 
 def watch(f: AgentState) -> None:
@@ -101,102 +97,19 @@ def next_wake_up(f: AgentState) -> list[float]:
         times.append(_ask_again_at(f))
     if _needs_word(f):
         times.append(f.vouch_asked_at + interval_s(f))
-    elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.tasks and f.now <= _silent_at(f):
-        times.append(_silent_at(f) + 1e-3)
+    elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.tasks and f.now <= silent_at(f):
+        times.append(silent_at(f) + 1e-3)
     times += [last + 2 * interval_s(f) for _, last in f.yielding.values()]
     return times
 
 
-def extend_while_linked(f: AgentState) -> None:
-    """The first of a generation keeps its right to run while it hears every other member, whatever the store does."""
-    generation = f.generation
-    if not _in_world(f) or generation is None or generation.g != f.workers_g or f.tasks:
-        return  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
-    if generation.index(f.me.node) != 0 or f.now < _silent_at(f):
-        return
-    others = {place.node for place in generation.members if place.node != f.me.node}
-    heard_at = f.heard_at if others else f.now  # Who is alone has nobody to ask.
-    if f.now <= heard_at + 2 * interval_s(f) and others <= f.memory.linked:
-        f.run_deadline = f.run_deadline.vouched(heard_at + f.run_deadline.ttl_s)
-
-
-def grantable_seconds(f: AgentState, node: str, g: int, now: float) -> float:
-    """How many seconds from `now` this agent, asked over the link, grants `node` to run generation g; 0.0 is no.
-
-    The first of the generation grants, and whoever proposes while that one does not reach the store.
-    """
-    generation = f.generation
-    if generation is None or generation.g != g or f.workers_g != g or not _in_world(f) or f.tasks:
-        return 0.0
-    index = generation.index(f.me.node)
-    if generation.index(node) is None or index is None or not (index == 0 or f.following == (True, None)):
-        return 0.0
-    return max(0.0, min(f.run_deadline.ttl_s, f.run_deadline.until() - now))
-
-
-def may_grant(f: AgentState, node: str, g: int) -> bool:
-    """Tell whether a grant by `node` to run generation g counts here: only members of that generation give one.
-
-    The first of them gives it, or the leader in its place. Which of the others leads is more than this node can know
-    while it does not reach the store; each of them knows it of itself (`grantable_seconds`).
-    """
-    generation = f.generation
-    if generation is None or generation.g != g:
-        return False
-    return node != f.me.node and generation.index(node) is not None
-
-
-def may_replace(f: AgentState, node: str) -> bool:
-    """Tell whether this agent has to know that a node asks for its word: it may propose in the place of that node.
-
-    Only the first of the generation is replaced so. In an outage all members ask that one, four times in a lease's
-    time, and it need not know.
-    """
-    generation = f.generation
-    return generation is not None and generation.index(node) == 0
-
-
-def should_take_over(f: AgentState, node: str) -> bool:
-    """Tell whether the first of the generation does not reach the store while this node does.
-
-    It has said so twice or more in a row, a moment ago too, and a refresh came back that this node sent meanwhile: a
-    store that answers now and then moves nobody.
-    """
-    first, last = f.yielding.get(node, (float("inf"), float("-inf")))
-    if f.now >= last + 2 * interval_s(f) or last < first + 0.9 * interval_s(f):
-        return False
-    return may_replace(f, node) and f.run_deadline.refreshed_at > first + 0.9 * interval_s(f)
-
-
-def nodes_without_store(f: AgentState) -> frozenset[str]:
-    """Nodes that asked for a vouch a moment ago: they do not reach the store."""
-    return frozenset(node for node, (_, last) in f.yielding.items() if f.now < last + 2 * interval_s(f))
-
-
-def _in_world(f: AgentState) -> bool:
-    """Tell whether this node's workers run, or have all ended well: the others may need its word until theirs have."""
-    wanted = f.outcome_wanted
-    ended = wanted is not None and wanted[0] == f.workers_g and wanted[1].ended is OutcomeKind.OK
-    return f.phase is Phase.RUNNING or (f.phase is Phase.DONE and ended)
-
-
 def _is_first(f: AgentState) -> bool:
-    return _in_world(f) and f.generation is not None and f.generation.index(f.me.node) == 0
-
-
-def interval_s(f: AgentState) -> float:
-    """Return the seconds between two refreshes of this node's lease."""
-    return (f.run_deadline.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
-
-
-def _silent_at(f: AgentState) -> float:
-    """When this node's lease has missed a refresh."""
-    return f.run_deadline.refreshed_at + SILENT_REFRESHES * interval_s(f)
+    return in_world(f) and f.generation is not None and f.generation.index(f.me.node) == 0
 
 
 def _needs_word(f: AgentState) -> bool:
     running = f.phase is Phase.RUNNING and not f.tasks
-    return running and (f.registered is None or f.now > _silent_at(f))
+    return running and (f.registered is None or f.now > silent_at(f))
 
 
 def _failure_asked(f: AgentState) -> bool:
@@ -211,7 +124,7 @@ def _doubts(f: AgentState) -> bool:
         return False
     if f.following == (True, None) and any(node in f.links_up for node in f.memory.absent_since):
         return True
-    return _is_first(f) and (f.registered is None or f.now > _silent_at(f))
+    return _is_first(f) and (f.registered is None or f.now > silent_at(f))
 
 
 def _ask_again_at(f: AgentState) -> float:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from elastic.core import quarantine
 from elastic.core.admission import join
-from elastic.core.agent import inbound_links, links
+from elastic.core.agent import inbound_links, links, vouching
 from elastic.core.agent.actions import (
     ExtendRunDeadline,
     FindPredecessor,
@@ -43,7 +43,7 @@ def report_changes(f: AgentState) -> None:
     _tell_revision(f)
     if go is not None and f.generation is not None and go.value.g == f.generation.g:
         f.idle_since = f.now  # A world runs, with this node or without it.
-    links.extend_while_linked(f)
+    vouching.extend_while_linked(f)
 
 
 def _tell_revision(f: AgentState) -> None:
@@ -315,7 +315,7 @@ def _revoke_dead(f: AgentState) -> None:
 def _present(f: AgentState, node: str) -> bool:
     """Tell whether a node before this one in line can propose: it is registered, alive, and reaches the store."""
     stored = f.view.members.get(node)
-    if stored is None or links.should_take_over(f, node):
+    if stored is None or vouching.should_take_over(f, node):
         return False
     return (node, stored.create_revision) not in f.memory.gone and node not in f.memory.dead
 
@@ -405,7 +405,7 @@ def _propose(f: AgentState) -> None:
     proposed = f.inflight is not None and f.inflight.kind in PROPOSALS
     if proposed or f.view.revision < f.floor:
         return  # What would be decided now could not be sent, and while a thousand join it takes long.
-    if (astray := links.nodes_without_store(f)) != f.memory.astray:
+    if (astray := vouching.nodes_without_store(f)) != f.memory.astray:
         f.memory = replace(f.memory, astray=astray)
     decision, f.memory = decide(f.view, f.memory, f.policy, f.now)
     f.decision = decision

@@ -19,7 +19,7 @@ from elastic import errors
 from elastic.core import decide, keys, model, operator_stop
 from elastic.core.agent.table import TABLE
 from elastic.core.decide import Reason
-from elastic.core.membership import gate, next_generation, situation
+from elastic.core.membership import first_start, gate, next_generation, planned_changes, running, situation
 from elastic.core.ps import cluster_spec, revision
 from elastic.errors import ElasticError
 from launcher.config import argv, env_reference
@@ -48,7 +48,18 @@ DECIDED = {
     "ConcludeJob": "verdict",
 }
 """The calls in `DECIDE` that make a decision, and what each is."""
-DECIDE = (decide, gate, next_generation, situation, revision, cluster_spec, operator_stop)
+DECIDE = (
+    decide,
+    first_start,
+    running,
+    planned_changes,
+    gate,
+    next_generation,
+    situation,
+    revision,
+    cluster_spec,
+    operator_stop,
+)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
