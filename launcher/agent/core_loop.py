@@ -26,8 +26,8 @@ from launcher.agent.event_queue import EventQueue
 from launcher.agent.failure_reporter import FailureReporter
 from launcher.agent.history_writer import HistoryWriter
 from launcher.agent.inspect_server import InspectServer
+from launcher.agent.node_snapshot import snapshot
 from launcher.agent.recovery_reporter import RecoveryReporter
-from launcher.agent.snapshot import snapshot
 from launcher.agent.store_actions import CLOSING_LIMIT_S, StoreActions
 from launcher.agent.wait_reporter import WaitReporter
 from launcher.config.config import Config

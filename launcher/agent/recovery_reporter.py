@@ -1,4 +1,4 @@
-"""Tells people, the log folder and the store where the time of each recovery went (see `launcher.history.recorder`)."""
+"""Tells people, the log folder and the store where the time of each recovery went."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
 from launcher.agent.history_writer import HistoryWriter
 from launcher.history import events
-from launcher.history.ps_recorder import PsRecoveryRecorder
-from launcher.history.recorder import RecoveryRecorder
+from launcher.history.ps_recovery_recorder import PsRecoveryRecorder
 from launcher.history.recovery import Recovery, begun
+from launcher.history.recovery_recorder import RecoveryRecorder
 from launcher.logs.event_log import JsonEventLog
 from launcher.logs.logger import AgentLog
 from launcher.system.processes import started_at
-from launcher.workers.process import ProcessesSpawned, ProcessExited, WorkerEvent
+from launcher.workers.process_events import ProcessesSpawned, ProcessExited, WorkerEvent
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 

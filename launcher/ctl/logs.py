@@ -10,10 +10,10 @@ from elastic.core.model import Role, Verdict
 from elastic.core.text import log_name, process_name
 from elastic.core.view import StoreView
 from elastic.errors import ConfigError
-from launcher.job import placement
+from launcher.job import process_location
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError
 from launcher.job.named_job import NamedJob, Subcommand, write
-from launcher.job.placement import ProcessLocation
+from launcher.job.process_location import ProcessLocation
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import write_stdout
@@ -46,13 +46,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
-    role, index = placement.named(asked.rank)
+    role, index = process_location.named(asked.rank)
     lines = _lines(asked.lines)
     async with JobWatch(job) as newest:
         if newest.view.verdict is not None:
             _tell_ended(newest.view.verdict.value, newest.view, role, index)
             return NOT_HERE
-        if why := placement.elsewhere(newest.view):
+        if why := process_location.elsewhere(newest.view):
             raise InspectError(why)
         teller = _LogFollower(job, newest, role, index, None if asked.raw else TerminalFilter())
         try:
@@ -100,9 +100,9 @@ class _LogFollower:
     async def tell_once(self, lines: int) -> None:
         """Tell what is there. Raises `InspectError`."""
         view = self._newest.view
-        found = placement.locate(view, self._role, self._index)
+        found = process_location.locate(view, self._role, self._index)
         if found is None:
-            raise InspectError(placement.why_absent(view, self._role, self._index))
+            raise InspectError(process_location.why_absent(view, self._role, self._index))
         await self._tell(found, LogQuestion(self._role, self._index, lines))
 
     async def follow(self, lines: int) -> int:
@@ -110,12 +110,14 @@ class _LogFollower:
         newest, clock = self._newest, asyncio.get_running_loop().time
         tried, since = "", 0.0
         while True:
-            location = placement.locate(newest.view, self._role, self._index)
+            location = process_location.locate(newest.view, self._role, self._index)
             if location is None or location.stamp < self._stamp or (location.stamp == self._stamp and self._offset < 0):
                 if (stored := newest.view.verdict) is not None:
                     self._say(f"the job has {stored.value.status}: {stored.value.reason}")
                     return 0
-                await self._wait(placement.why_absent(newest.view, self._role, self._index) if location is None else "")
+                await self._wait(
+                    process_location.why_absent(newest.view, self._role, self._index) if location is None else ""
+                )
                 continue
             if self._node and location.node != self._node:
                 self._say(f"{self._name} moved from {self._node} to {location.node} (generation {location.stamp[0]})")
@@ -148,7 +150,7 @@ class _LogFollower:
         while (left_s := until - clock()) > 0:
             await self._wait(why, left_s)
             view = self._newest.view
-            if view.verdict is not None or placement.locate(view, self._role, self._index) != location:
+            if view.verdict is not None or process_location.locate(view, self._role, self._index) != location:
                 return
 
     async def _wait(self, why: str, limit_s: float | None = None) -> None:
@@ -167,7 +169,7 @@ class _LogFollower:
             while not task.done():
                 passed_on = self._passed_on
                 await asyncio.wait({task}, timeout=SILENT_S)
-                now = placement.locate(self._newest.view, self._role, self._index)
+                now = process_location.locate(self._newest.view, self._role, self._index)
                 if now is not None and now.stamp > location.stamp and passed_on == self._passed_on and not task.done():
                     self._stamp, self._offset = location.stamp, -1
                     return
@@ -225,11 +227,11 @@ def _tell_ended(verdict: Verdict, view: StoreView, role: Role, index: int) -> No
 
 
 def _where_it_was(view: StoreView, role: Role, index: int) -> str:
-    if why := placement.elsewhere(view):
+    if why := process_location.elsewhere(view):
         return why
-    location = placement.locate(view, role, index)
+    location = process_location.locate(view, role, index)
     if location is None:
-        return placement.why_absent(view, role, index)
+        return process_location.why_absent(view, role, index)
     return (
         f"the log of {process_name(role, index)} is {log_name(role, index)} in the log folder of host {location.host}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from launcher.job import placement
+from launcher.job import process_location
 from launcher.job.connect import node_of
 from launcher.job.named_job import NamedJob, Subcommand
 from launcher.system.descriptors import write_stderr_line
@@ -20,7 +20,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
-    role, index = placement.named(asked.rank)
+    role, index = process_location.named(asked.rank)
     async with await node_of(job, role, index, "none has stacks") as one:
         answer = await one.stacks(StacksQuestion(role, index))
     write_stderr_line(answer.how, "elastic-ctl")

@@ -13,7 +13,7 @@ import msgspec
 
 from elastic.errors import ConfigError
 from launcher.ctl import table
-from launcher.job import render, status
+from launcher.job import status, status_text
 from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import JobOverview, overview_of, read_overview
 from launcher.job.status import NodeState
@@ -130,8 +130,8 @@ def _plain(found: JobOverview, trouble: str = "") -> list[str]:
     """Everything in plain columns, for files and other programs."""
     lines = _head(found, trouble)
     if found.status.nodes:
-        lines += table.render_plain(render.COLUMNS, render.rows(found.status, found.windows))
-    return lines + render.foot_lines(found.status, found.unasked)
+        lines += table.render_plain(status_text.COLUMNS, status_text.rows(found.status, found.windows))
+    return lines + status_text.foot_lines(found.status, found.unasked)
 
 
 def _drawn(overview: JobOverview, trouble: str = "") -> RenderableType:
@@ -141,10 +141,10 @@ def _drawn(overview: JobOverview, trouble: str = "") -> RenderableType:
 
     parts: list[RenderableType] = [Text(line) for line in _head(overview, trouble)]
     if overview.status.nodes:
-        rows = render.rows(overview.status, overview.windows)
+        rows = status_text.rows(overview.status, overview.windows)
         styles = [STYLES.get(node.state, "") for node in overview.status.nodes]
-        parts.append(table.render_rich(render.COLUMNS, rows, styles, render.NUMBERS))
-    parts += [Text(line) for line in render.foot_lines(overview.status, overview.unasked)]
+        parts.append(table.render_rich(status_text.COLUMNS, rows, styles, status_text.NUMBERS))
+    parts += [Text(line) for line in status_text.foot_lines(overview.status, overview.unasked)]
     return Group(*parts)
 
 

@@ -16,7 +16,7 @@ from launcher.doctor.probe import ANSWER_LIMIT_S, ProbeBusy, probe_members
 from launcher.job import status
 from launcher.job.absent_nodes import ASKED, absent_nodes
 from launcher.system.checks import Check, fail, ok, warn
-from launcher.wire.reachability import ProbeAnswer
+from launcher.wire.probe_messages import ProbeAnswer
 
 NAMED_MAX = 4
 """Nodes that are named for one version; the rest is counted."""

@@ -21,7 +21,7 @@ from elastic.core.model import Cause, ChangeReason, FinalStatus, Generation, Go,
 from elastic.core.text import failed_processes_text
 from elastic.core.transactions import Transaction
 from elastic.core.view import decode
-from launcher.history.ps_recorder import RecoveryBeginning
+from launcher.history.ps_recovery_recorder import RecoveryBeginning
 from launcher.history.recovery import Recovery
 
 KEPT: Final = 200

@@ -1,6 +1,6 @@
 """What a node has seen go wrong, and what it has proposed: the beginnings of a recovery (pure).
 
-Both timelines begin with these (`launcher.history.recorder` and `launcher.history.ps_recorder`).
+Both timelines begin with these (`launcher.history.recovery_recorder` and `launcher.history.ps_recovery_recorder`).
 """
 
 from __future__ import annotations

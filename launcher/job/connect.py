@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.core.model import Role
-from launcher.job import placement
+from launcher.job import process_location
 from launcher.job.inspect_client import InspectClient, InspectError
 from launcher.job.named_job import NamedJob
 
@@ -14,13 +14,13 @@ async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> InspectC
     Raises `InspectError`, `NoSuchJob`, `StoreError`.
     """
     view = await job.view()
-    if why := placement.elsewhere(view):
+    if why := process_location.elsewhere(view):
         raise InspectError(why)
     if view.verdict is not None:
         raise InspectError(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
-    location = placement.locate(view, role, index)
+    location = process_location.locate(view, role, index)
     if location is None:
-        raise InspectError(placement.why_absent(view, role, index))
+        raise InspectError(process_location.why_absent(view, role, index))
     stored = view.members.get(location.node)
     if stored is None:
         raise InspectError(f"node {location.node} of host {location.host} is not registered any more")

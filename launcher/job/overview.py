@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from elastic.core.view import StoreView
-from launcher.job import placement, status
+from launcher.job import process_location, status
 from launcher.job.inspect_client import ask_all
 from launcher.job.named_job import NamedJob
 from launcher.wire.inspect_messages import NodeSnapshot
@@ -44,7 +44,7 @@ async def read_overview(job: NamedJob) -> JobOverview:
 async def overview_of(job: NamedJob, view: StoreView) -> JobOverview:
     """The same of what was read; a job that has ended has nobody to ask, and torchrun's nodes answer nobody."""
     described, asked_at = status.describe(view, job.job_id), time.time()
-    if view.verdict is not None or placement.elsewhere(view):
+    if view.verdict is not None or process_location.elsewhere(view):
         return JobOverview(status=described, windows={}, unasked={}, asked_at=asked_at)
     members = {node: stored.value for node, stored in view.members.items()}
     secret = view.secret.value if view.secret is not None else None

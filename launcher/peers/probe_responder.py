@@ -13,7 +13,7 @@ from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog
 from launcher.peers.reachability import check_reachable
-from launcher.wire.reachability import encode, read_probe
+from launcher.wire.probe_messages import encode, read_probe
 
 MEMBERS_MAX = 1000
 """Each member tries so many others, so that a probe of a huge job is no storm."""

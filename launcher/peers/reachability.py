@@ -17,7 +17,7 @@ from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog
 from launcher.peers import listener
 from launcher.wire.link_messages import Greeting
-from launcher.wire.reachability import UNREACHED_MAX, WORDS_MAX, ProbeAnswer, UnreachedMember
+from launcher.wire.probe_messages import UNREACHED_MAX, WORDS_MAX, ProbeAnswer, UnreachedMember
 
 AT_ONCE = 64
 """Connections that are tried at the same time."""

@@ -10,7 +10,7 @@ import msgspec
 from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
 from launcher.config import readers
-from launcher.job import placement
+from launcher.job import process_location
 from launcher.job.connect import node_of
 from launcher.job.drain import DEADLINE_MIN_S, drain
 from launcher.job.named_job import NamedJob
@@ -25,7 +25,7 @@ BYTES_MAX: Final = 1 << 18
 
 async def log(job: NamedJob, named: str) -> dict[str, Any]:
     """The last lines of the log of a process, and its path. Raises `InspectError`, `ConfigError`, `StoreError`."""
-    role, index = placement.named(named)
+    role, index = process_location.named(named)
     path, data = "", b""
     async with await node_of(job, role, index, "its log is a file on the host where it ran") as client:
         async for answer in client.log(LogQuestion(role, index, LINES)):
@@ -46,7 +46,7 @@ def log_as_shown(data: bytes) -> str:
 
 async def stacks(job: NamedJob, named: str) -> dict[str, Any]:
     """The stacks of a process, and how they were had. Raises `InspectError`, `ConfigError`, `StoreError`."""
-    role, index = placement.named(named)
+    role, index = process_location.named(named)
     async with await node_of(job, role, index, "none has stacks") as one:
         answer = await one.stacks(StacksQuestion(role, index))
     return {"how": answer.how, "text": answer.text}

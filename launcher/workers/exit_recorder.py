@@ -12,10 +12,11 @@ from launcher.health.partition_detector import FORMS
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import OutputTail
-from launcher.workers import exits, nursery_client
+from launcher.workers import exits, process_events
 from launcher.workers.hang_watch import HungWorker
 from launcher.workers.reports import error_file
 from launcher.workers.reports.worker_channel import WorkerChannel
+from launcher.workers.spec import WorkerSpec
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
@@ -29,7 +30,7 @@ class RunningWorkers:
     """
 
     g: int
-    specs: dict[int, nursery_client.WorkerSpec]
+    specs: dict[int, WorkerSpec]
     first: bool
     waiting: set[int] = field(default_factory=set)
     secondary: set[int] = field(default_factory=set)
@@ -47,7 +48,7 @@ class ExitRecorder:
         self._log = log
 
     def exited(
-        self, running: RunningWorkers, event: nursery_client.ProcessExited
+        self, running: RunningWorkers, event: process_events.ProcessExited
     ) -> tuple[WorkerExit, WorkerExit | None]:
         """How a worker ended; and how it was ending on its own if it was stopped meanwhile."""
         spec = running.specs[event.local_rank]
@@ -110,7 +111,7 @@ class ExitRecorder:
         self,
         running: RunningWorkers,
         local_ranks: Iterable[int],
-        how: Callable[[nursery_client.WorkerSpec, Sequence[str]], WorkerExit],
+        how: Callable[[WorkerSpec, Sequence[str]], WorkerExit],
     ) -> tuple[WorkerExit, ...]:
         """How workers failed that run and are to be stopped, by rank."""
         failures = []
@@ -125,7 +126,7 @@ class ExitRecorder:
         return sanitize.tail_lines(said.ending, lines=SIGNS_LINES) if said is not None else ()
 
 
-def lost_exit(spec: nursery_client.WorkerSpec, ending: OutputTail | None) -> WorkerExit:
+def lost_exit(spec: WorkerSpec, ending: OutputTail | None) -> WorkerExit:
     """How a worker ended that died with the nursery; `ending` is its last words, if they are known."""
     return WorkerExit(
         rank=spec.rank,
@@ -138,7 +139,7 @@ def lost_exit(spec: nursery_client.WorkerSpec, ending: OutputTail | None) -> Wor
     )
 
 
-def cause_lines(newest: RunningWorkers, cause: Cause) -> Iterator[tuple[nursery_client.WorkerSpec, str]]:
+def cause_lines(newest: RunningWorkers, cause: Cause) -> Iterator[tuple[WorkerSpec, str]]:
     """The workers that ended because of another, with the line for their logs that says which one failed first.
 
     Those are left out whose log says so already.
@@ -154,6 +155,6 @@ def cause_lines(newest: RunningWorkers, cause: Cause) -> Iterator[tuple[nursery_
         yield spec, sanitize.sanitize_line(line)
 
 
-def log_text(spec: nursery_client.WorkerSpec) -> str:
+def log_text(spec: WorkerSpec) -> str:
     """Where a worker's log is, as documents may hold it."""
     return truncate_text(str(spec.log))

@@ -30,7 +30,7 @@ from launcher.system import node_lock
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import OutputTail
 from launcher.wire.inspect_messages import InspectRefusal, StacksQuestion, StackText
-from launcher.workers import environment, nursery_client, nursery_launch
+from launcher.workers import environment, nursery_client, nursery_launch, process_events
 from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
 from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, log_text, lost_exit
@@ -43,7 +43,8 @@ from launcher.workers.reports.progress import ProgressReporter
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.step_rate import StepRate
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
-from launcher.workers.spec import JobContext, SpecBuilder
+from launcher.workers.spec import WorkerSpec
+from launcher.workers.spec_builder import JobContext, SpecBuilder
 
 
 class WorkerGroup:
@@ -84,7 +85,7 @@ class WorkerGroup:
         self._exits = ExitRecorder(config, self.talk, lambda local_rank: self._nursery.log(local_rank))
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
         self.talk.followers.append(self._said)
-        self.watch: Callable[[nursery_client.WorkerEvent], None] = lambda event: None
+        self.watch: Callable[[process_events.WorkerEvent], None] = lambda event: None
         self.states = WorkerStates()
         self.last_logs = RecentStarts()
         self._incarnation = ""
@@ -234,7 +235,7 @@ class WorkerGroup:
             )
             self._sink.put(WriteEnvironment(self.lists.logs, name, text), name)
 
-    def _remember_logs(self, specs: Mapping[int, nursery_client.WorkerSpec], stamp: tuple[int, int]) -> None:
+    def _remember_logs(self, specs: Mapping[int, WorkerSpec], stamp: tuple[int, int]) -> None:
         for local, spec in specs.items():
             if (log := self._nursery.log(local)) is not None:
                 self.last_logs.begin(log_text(spec), spec.log.name, stamp, spec.header, log)
@@ -262,24 +263,24 @@ class WorkerGroup:
 
     # From the nursery.
 
-    def _heard(self, event: nursery_client.WorkerEvent) -> None:
+    def _heard(self, event: process_events.WorkerEvent) -> None:
         self.talk.catch_up()
         self.watch(event)
         match event:
-            case nursery_client.NurseryPrepared():
+            case process_events.NurseryPrepared():
                 self._tell_warmth(event)
                 self._put(NodePrepared())
-            case nursery_client.ProcessesSpawned():
+            case process_events.ProcessesSpawned():
                 self._spawned(event)
-            case nursery_client.ProcessExited():
+            case process_events.ProcessExited():
                 self._exited(event)
-            case nursery_client.ProcessesGone():
+            case process_events.ProcessesGone():
                 if event.left:
                     self._narrator.warning(f"processes {event.left} of another user could not be ended")
                 self._gone(event.g)
-            case nursery_client.DeadlinePassed():
+            case process_events.DeadlinePassed():
                 self._narrator.warning("the nursery killed the workers: this node could not show its right to run")
-            case nursery_client.NurseryDied():
+            case process_events.NurseryDied():
                 self._how_it_died = "died" if self._running is None else "died, and its workers with it"
                 if not self._nursery.prepared:  # Perhaps it dies of them.
                     self._recipe = replace(self._recipe, cold="the nursery ended during its imports")
@@ -287,7 +288,7 @@ class WorkerGroup:
                 self._nursery_died.set()
                 self._all_lost(event.said)
 
-    def _tell_warmth(self, event: nursery_client.NurseryPrepared) -> None:
+    def _tell_warmth(self, event: process_events.NurseryPrepared) -> None:
         if event.cold:
             self._tell_cold(event.cold)
         else:
@@ -301,7 +302,7 @@ class WorkerGroup:
             self._cold.add(why)
             (self._narrator.debug if why in warm_policy.QUIET else self._narrator.info)(f"workers start cold: {why}")
 
-    def _spawned(self, event: nursery_client.ProcessesSpawned) -> None:
+    def _spawned(self, event: process_events.ProcessesSpawned) -> None:
         cold = {why for why in event.cold if why}
         for why in sorted(cold):
             self._tell_cold(why)
@@ -310,7 +311,7 @@ class WorkerGroup:
         pids = ", ".join(map(str, event.pids))
         self._narrator.debug(f"workers of generation {event.g} run: pids {pids} ({how})")
 
-    def _exited(self, event: nursery_client.ProcessExited) -> None:
+    def _exited(self, event: process_events.ProcessExited) -> None:
         running = self._running
         if running is None or running.g != event.g:
             return
@@ -383,10 +384,10 @@ class WorkerGroup:
         self._gone(running.g)
 
 
-def _seen(local_rank: int, spec: nursery_client.WorkerSpec, g: int) -> TrackedProcess:
+def _seen(local_rank: int, spec: WorkerSpec, g: int) -> TrackedProcess:
     return TrackedProcess(spec.role, spec.rank, local_rank, log_text(spec), g, since=protocol.boottime_s())
 
 
-def _number(spec: nursery_client.WorkerSpec) -> int:
+def _number(spec: WorkerSpec) -> int:
     """As what a worker speaks: its rank, or a number that no worker has."""
     return SERVERS_FROM + spec.rank if spec.role is Role.SERVER else int(spec.env.get("RANK", 0))

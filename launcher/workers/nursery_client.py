@@ -36,7 +36,8 @@ from launcher.text.sanitize import OutputTail
 from launcher.workers import exits
 from launcher.workers.nursery_launch import new_nursery, out_of_date
 from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, NurseryWatchdog
-from launcher.workers.process import (
+from launcher.workers.process import WorkerProcess
+from launcher.workers.process_events import (
     DeadlinePassed,
     NurseryDied,
     NurseryPrepared,
@@ -44,21 +45,8 @@ from launcher.workers.process import (
     ProcessesSpawned,
     ProcessExited,
     WorkerEvent,
-    WorkerProcess,
-    WorkerSpec,
 )
-
-__all__ = [
-    "DeadlinePassed",
-    "NurseryClient",
-    "NurseryDied",
-    "NurseryPrepared",
-    "ProcessExited",
-    "ProcessesGone",
-    "ProcessesSpawned",
-    "WorkerEvent",
-    "WorkerSpec",
-]
+from launcher.workers.spec import WorkerSpec
 
 START_LIMIT_S = 10.0
 """How long a nursery may take to stand. It needs 0.1 s; a loaded machine or a slow disk needs more."""

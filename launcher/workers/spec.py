@@ -1,184 +1,30 @@
-"""What each process of a node is started with: command, environment, log, and whether it is shown on the console."""
+"""What one process of a node is started with."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from elastic.core.agent.actions import StartWorkers
-from elastic.core.model import Generation, Role, Task
-from launcher.config.config import Config, worker_argv
-from launcher.config.ps_layout import static_hosts
-from launcher.logs import file_names
-from launcher.net import addresses
-from launcher.net.endpoints import join_host_port
-from launcher.workers.environment import LaunchContext, worker_environment
-from launcher.workers.nursery_client import WorkerSpec
-from launcher.workers.ps_environment import log_name, ps_environment
+from msgspec import Struct
+
+from elastic.core.model import Role
 
 
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """What this agent has learned in the course of the job, for the processes that it starts now.
+class WorkerSpec(Struct, frozen=True):
+    """One worker to start.
 
-    `saved` is the job's newest committed checkpoint as JSON, "" without one; `restore_step` what is still to be gone
-    back to; `channel` where workers speak with the agent, "" if they cannot.
+    Its output passes through the agent into its log, and if it is `shown` to the console, too; if that is `shared` with
+    other workers, only whole lines are shown there, and say whose they are. `header` opens this start in the log. Of a
+    `role` other than that of a worker, `rank` is the index.
     """
 
-    saved: str
-    restore_step: int | None
-    channel: str
-
-
-class SpecBuilder:
-    """Makes the processes of one node. `folder` is its private one, `roster_file` says where everybody is."""
-
-    def __init__(self, config: Config, node: str, host: str, folder: Path, roster_file: Path) -> None:
-        """Look up the interface that has the address of `host`, unless the user named one."""
-        self._config = config
-        self._node = node
-        self._host = host
-        self._private = folder
-        self._roster_file = roster_file
-        self._interface = config.nic or addresses.interface_among(host, static_hosts(config))
-        self._known = addresses.known_by(self._interface)
-        self._cwd = os.getcwd()
-
-    def make(self, action: StartWorkers, learned: JobContext) -> dict[int, WorkerSpec]:
-        """The processes of a generation on this node, by local rank: its workers, or its seats with servers."""
-        generation = action.generation
-        with suppress(OSError):  # It was deleted. One of that name may be there again; if not, the worker says so.
-            self._cwd = os.getcwd()
-        if not self._config.nic:  # A card that was taken out and put back may have another name.
-            self._interface = addresses.interface_now(self._interface, self._known)
-        if tasks := generation.members[action.m_id].tasks:
-            return {at: self._task(action, learned, at) for at in range(len(tasks))}
-        context = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)
-        return {local: self._worker(action, context, local) for local in range(generation.slots)}
-
-    def _worker(self, action: StartWorkers, context: LaunchContext, local: int) -> WorkerSpec:
-        generation, config = action.generation, self._config
-        rank = action.m_id * generation.slots + local
-        environment = worker_environment(
-            context,
-            m_id=action.m_id,
-            local_rank=local,
-            error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
-            gpus=config.shown_gpus,
-            one_gpu=config.one_card_per_worker,
-            no_gpu=not config.gpu_ids,
-        )
-        environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{rank}")
-        return WorkerSpec(
-            rank=rank,
-            local_rank=local,
-            argv=worker_argv(config),
-            env=environment,
-            cwd=self._cwd,
-            log=file_names.worker_log(Path(config.log_dir), rank),
-            shown=self._shown(rank, local),
-            header=file_names.header_line(
-                job_id=config.job_id,
-                g=generation.g,
-                rank=rank,
-                local_rank=local,
-                host=self._host,
-                at=datetime.now(UTC),
-            ),
-            shared=self._several(generation),
-        )
-
-    def _task(self, action: StartWorkers, learned: JobContext, at: int) -> WorkerSpec:
-        """One process of a parameter-server job; `at` is the place of its seat among those of the node."""
-        generation, config = action.generation, self._config
-        place = generation.members[action.m_id]
-        seat = place.tasks[at]
-        name = log_name(seat)
-        master = self._meeting(generation, action.go.master)
-        environment = ps_environment(
-            self._told(action, learned, self._base(), master, generation.budget.charged),
-            place=place,
-            task_index=at,
-            roster_file=str(self._roster_file),
-            error_file=str(self._private / f"error.{generation.g}.{name}.json"),
-        )
-        environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
-        first = next((number for number, task in enumerate(place.tasks) if task.role is not Role.SERVER), -1)
-        console = config.console
-        shown = (
-            console == "all"
-            or (console == "rank0" and seat == Task(Role.WORKER, 0))
-            or (console == "local0" and at == first)
-        )
-        return WorkerSpec(
-            rank=seat.index,
-            local_rank=at,
-            argv=worker_argv(config),
-            env=environment,
-            cwd=self._cwd,
-            log=Path(config.log_dir) / name,
-            shown=shown,
-            header=file_names.header_line(
-                job_id=config.job_id,
-                g=generation.g,
-                rank=seat.index,
-                local_rank=at,
-                host=self._host,
-                at=datetime.now(UTC),
-                role=seat.role,
-            ),
-            shared=console == "all",
-            role=seat.role,
-        )
-
-    def _told(
-        self, action: StartWorkers, learned: JobContext, base: Mapping[str, str], master: str, restarts: int
-    ) -> LaunchContext:
-        """What every process of this node is told."""
-        config = self._config
-        return LaunchContext(
-            base=base,
-            generation=action.generation,
-            master=master,
-            restarts=restarts,
-            restarts_max=action.restarts_max,
-            job_id=config.job_id,
-            node_id=self._node,
-            incarnation=action.incarnation,
-            checkpoint_dir=config.checkpoint_dir,
-            endpoints_file=str(self._private / f"endpoints.{action.generation.g}.log"),
-            interface=self._interface,
-            servers=config.servers,
-            resume_from=config.resume_from,
-            restore_step=learned.restore_step,
-            allow_rollback=config.allow_rollback,
-            check_nan=config.check_nan,
-            saved=learned.saved,
-            channel=learned.channel,
-        )
-
-    def _base(self) -> dict[str, str]:
-        """The agent's environment, with the cards that were named."""
-        gpus = self._config.shown_gpus
-        shown = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus else {}
-        return {**os.environ, **shown}
-
-    def _meeting(self, generation: Generation, master: str) -> str:
-        """Where the workers of a parameter-server job meet: on the node that has server 0 now."""
-        for place in generation.members:
-            if Task(Role.SERVER, 0) in place.tasks and place.masters:
-                return join_host_port(place.host, place.masters[generation.g % len(place.masters)])
-        return master
-
-    def _shown(self, rank: int, local: int) -> bool:
-        console = self._config.console
-        return console == "all" or (console == "rank0" and rank == 0) or (console == "local0" and local == 0)
-
-    def _several(self, generation: Generation) -> bool:
-        """Tell whether several workers are shown on this console, which the agents of one machine may share."""
-        here = sum(place.host == self._host for place in generation.members)
-        return {"all": here * generation.slots, "local0": here}.get(self._config.console, 1) > 1
+    rank: int
+    local_rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    log: Path
+    shown: bool
+    header: str
+    shared: bool = False
+    role: Role = Role.WORKER

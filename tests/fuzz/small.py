@@ -17,8 +17,8 @@ from launcher.history import training_curve
 from launcher.history.events import EventKind, HistoryEvent
 from launcher.history.job_report import build_report
 from launcher.job.history import event_line
-from launcher.wire import reachability
-from launcher.wire.reachability import Probe, ProbeAnswer, UnreachedMember
+from launcher.wire import probe_messages
+from launcher.wire.probe_messages import Probe, ProbeAnswer, UnreachedMember
 from tests.fuzz.target import Target
 from tests.support.agent_harness import serving, stopping
 from tests.support.strategies import KEYS
@@ -47,9 +47,9 @@ def one_document(data: bytes) -> None:
 def probes(data: bytes) -> None:
     """A question of the doctor, and answers to it."""
     with contextlib.suppress(DocumentError):
-        reachability.read_probe(data)
+        probe_messages.read_probe(data)
     with contextlib.suppress(DocumentError):
-        answer = reachability.read_answer(data)
+        answer = probe_messages.read_answer(data)
         check = reach_check(["a", "b", "c"], {"a": answer, "b": ProbeAnswer(2)})
         assert all(isinstance(line, str) for line in (check.text, check.hint, *check.details))
 

@@ -8,8 +8,8 @@ import socket
 from elastic.core.model import Role
 from elastic.core.view import StoreView
 from launcher.agent.inspect_server import InspectServer
-from launcher.job.render import cells, foot_lines
 from launcher.job.status import NodeState, NodeStatus, describe
+from launcher.job.status_text import cells, foot_lines
 from launcher.logs.recent_starts import RecentStarts
 from launcher.wire import inspect_messages
 from launcher.wire.inspect_messages import (

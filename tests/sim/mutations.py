@@ -41,7 +41,7 @@ LINKS: Final = "elastic/core/agent/links.py"
 PARTITION: Final = "elastic/core/partition.py"
 RECONCILE: Final = "elastic/core/agent/reconcile.py"
 OPERATOR_STOP: Final = "elastic/core/operator_stop.py"
-INBOUND_LINKS: Final = "elastic/core/agent/inbound_links.py"
+INBOUND_LINKS: Final = "elastic/core/agent/inbound_link_policy.py"
 
 
 def _row(row: str, phase: str, guard: str) -> Mutation:

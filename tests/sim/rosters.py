@@ -28,7 +28,7 @@ from elastic.core.model import (
     Task,
     WorkerExit,
 )
-from elastic.core.ps.placement import has_servers, has_workers, servers_wanted, vacant_servers
+from elastic.core.ps.task_placement import has_servers, has_workers, servers_wanted, vacant_servers
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from tests.sim.accidents import alive, cut_for, start

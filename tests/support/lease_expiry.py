@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Put
 from elastic.store.etcd import EtcdStore
-from launcher.wire.reachability import Probe
-from launcher.wire.reachability import encode as encode_probe
+from launcher.wire.probe_messages import Probe
+from launcher.wire.probe_messages import encode as encode_probe
 from tests.support.agent_process import Node
 from tests.support.awaited_events import LIMIT_S
 from tests.support.job_harness import Job

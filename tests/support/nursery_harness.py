@@ -15,15 +15,9 @@ from launcher.logs.console import Console
 from launcher.logs.writer_client import LogSink
 from launcher.nursery import protocol
 from launcher.nursery.warm_policy import PreloadConfig
-from launcher.workers.nursery_client import (
-    NurseryClient,
-    NurseryPrepared,
-    ProcessesGone,
-    ProcessesSpawned,
-    ProcessExited,
-    WorkerEvent,
-    WorkerSpec,
-)
+from launcher.workers.nursery_client import NurseryClient
+from launcher.workers.process_events import NurseryPrepared, ProcessesGone, ProcessesSpawned, ProcessExited, WorkerEvent
+from launcher.workers.spec import WorkerSpec
 
 LONG_S = 60.0
 LIMIT_S = 20.0

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 from elastic.core.agent.actions import Action, SendTransaction
 from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
-from launcher.history.ps_recorder import PsRecoveryRecorder
-from launcher.history.recorder import RecoveryRecorder
+from launcher.history.ps_recovery_recorder import PsRecoveryRecorder
+from launcher.history.recovery_recorder import RecoveryRecorder
 from tests.support.agent_harness import Bench
 
 THINKS_S = 0.001

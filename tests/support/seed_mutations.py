@@ -73,7 +73,7 @@ MUTATIONS: Final = (
     ),
     Mutation(  # Paddle's own launcher names the files by the place on the node.
         "A18",
-        "launcher/workers/spec.py",
+        "launcher/workers/spec_builder.py",
         "rank = action.m_id * generation.slots + local\n",
         "rank = local\n",
         "tests/process/job/test_logs.py::test_a_node_has_the_logs_of_its_own_ranks_only",

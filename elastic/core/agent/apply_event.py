@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from elastic.core.agent import inbound_links
+from elastic.core.agent import inbound_link_policy
 from elastic.core.agent.actions import LogLine
 from elastic.core.agent.events import (
     DrainRequested,
@@ -111,9 +111,9 @@ def apply_event(f: AgentState, event: Event) -> None:
             if event.g == f.workers_g and not f.workers_gone and may_grant(f, event.node, event.g):
                 f.run_deadline = f.run_deadline.vouched(event.asked_at + min(event.seconds, f.run_deadline.ttl_s))
         case InboundLinksChanged():
-            inbound_links.dialled(f, event.nodes)
+            inbound_link_policy.dialled(f, event.nodes)
         case NodeLookedUp():
-            inbound_links.looked_up(f, event.node, event.registered)
+            inbound_link_policy.looked_up(f, event.node, event.registered)
         case ProcessProvenDead():
             if event.host not in f.memory.distrusted:
                 f.memory = replace(f.memory, gone=f.memory.gone | {(event.node, event.create_revision)})

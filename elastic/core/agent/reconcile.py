@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from elastic.core import quarantine
 from elastic.core.admission import join
-from elastic.core.agent import inbound_links, links, vouching
+from elastic.core.agent import inbound_link_policy, links, vouching
 from elastic.core.agent.actions import (
     ExtendRunDeadline,
     FindPredecessor,
@@ -76,7 +76,7 @@ def reconcile(f: AgentState) -> None:
     _revoke_dead(f)
     links.watch(f)
     links.ask(f)
-    inbound_links.check(f)
+    inbound_link_policy.check(f)
 
 
 def next_wake_up(f: AgentState, drain_patience_s: float, record_patience_s: float) -> None:
@@ -101,7 +101,7 @@ def next_wake_up(f: AgentState, drain_patience_s: float, record_patience_s: floa
         times.append(f.behind_since + _patience_s(f))
     times += [f.older_again_at, f.propose_again_at, _record_again_at(f)]
     times += links.next_wake_up(f)
-    times += inbound_links.next_wake_up(f)
+    times += inbound_link_policy.next_wake_up(f)
     later = [time for time in times if f.now < time < float("inf")]
     f.wake_at = min(later) if later else None
 

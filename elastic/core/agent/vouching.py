@@ -1,4 +1,4 @@
-"""Who may extend a node's run deadline while the store does not answer it, and by how long (pure)."""
+"""Run deadlines that other members extend while the store does not answer a node, and by how long (pure)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from elastic.core.text import n_of_m, settling_text
 
 
 def first_start(q: Situation) -> tuple[Decision, DecisionMemory]:
-    """Wait for the nodes that a job needs, then for as many as it may have, then form with the go."""
+    """Wait for the nodes that a job needs, then for as many as it may have, then form and start them."""
     nodes = q.joining_nodes()
     need = q.spec.np.first
     if len(nodes) < need:

@@ -18,7 +18,7 @@ GROW_EVERY_S = 60.0
 
 
 def planned_change(q: Situation, generation: Generation, nodes: list[str]) -> Decision:
-    """Say which change is due, or until when it waits; without one, that the job trains."""
+    """Say which change to make now, or until when it waits; without one, that the job trains."""
     draining = [node for node in nodes if q.draining(node)]
     if draining:
         until = min(q.memory.draining_since[node] for node in draining) + BATCH_S

@@ -37,7 +37,6 @@ from elastic.core.model import (
     Predecessor,
     PsLayout,
 )
-from elastic.core.ps.placement import assign, has_servers, has_workers, host_of, in_order, vacant_servers
 from elastic.core.ps.revision import (
     UNLIMITED,
     RevisionBuilder,
@@ -47,6 +46,7 @@ from elastic.core.ps.revision import (
     free_at,
     is_present,
 )
+from elastic.core.ps.task_placement import assign, has_servers, has_workers, host_of, in_order, vacant_servers
 from elastic.core.ps.text import in_words, servers_in_words
 from elastic.core.text import join_names, n_of_m, settling_text
 from elastic.core.view import StoreView

@@ -25,7 +25,7 @@ from elastic.core.model import (
     PsLayout,
     Role,
 )
-from elastic.core.ps.placement import has_servers, has_workers, vacant_servers
+from elastic.core.ps.task_placement import has_servers, has_workers, vacant_servers
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import CLOCK_ERROR
 

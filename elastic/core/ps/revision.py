@@ -22,7 +22,8 @@ from elastic.core.model import (
     Role,
     Verdict,
 )
-from elastic.core.ps.placement import (
+from elastic.core.ps.restart import WHEN_A_SERVER_IS_BACK, RestartPlan, restart
+from elastic.core.ps.task_placement import (
     Candidate,
     assign,
     fixed_tasks,
@@ -32,7 +33,6 @@ from elastic.core.ps.placement import (
     vacant_servers,
     without_servers,
 )
-from elastic.core.ps.restart import WHEN_A_SERVER_IS_BACK, RestartPlan, restart
 from elastic.core.ps.text import in_words, servers_in_words, tasks_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
 

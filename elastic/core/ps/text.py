@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastic.core.model import GenerationMember, PsLayout, Role
-from elastic.core.ps.placement import host_of, servers_wanted, vacant_servers
+from elastic.core.ps.task_placement import host_of, servers_wanted, vacant_servers
 
 
 def tasks_in_words(place: GenerationMember) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from elastic.errors import ConfigError
 from elastic.train.ps.framing import NAMES, TensorShape
-from elastic.train.ps.placement import ParameterExtent, ParameterPiece, place_parameters
+from elastic.train.ps.parameter_placement import ParameterExtent, ParameterPiece, place_parameters
 from elastic.train.ps.protocol import PieceSpec
 
 

@@ -17,8 +17,8 @@ from elastic.core.kv import KeyRange, Put
 from elastic.core.model import JobSpec, Member
 from elastic.core.view import decode, encode
 from elastic.store.etcd import EtcdStore
-from launcher.wire.reachability import Probe
-from launcher.wire.reachability import encode as encode_probe
+from launcher.wire.probe_messages import Probe
+from launcher.wire.probe_messages import encode as encode_probe
 from tests.support import stub_torch
 from tests.support.awaited_events import LIMIT_S
 from tests.support.etcd_servers import free_ports

@@ -20,8 +20,8 @@ from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.peers.listener import PeerListener
 from launcher.peers.probe_responder import ProbeResponder
-from launcher.wire.reachability import Probe, ProbeAnswer, UnreachedMember, read_answer, read_probe
-from launcher.wire.reachability import encode as encode_probe
+from launcher.wire.probe_messages import Probe, ProbeAnswer, UnreachedMember, read_answer, read_probe
+from launcher.wire.probe_messages import encode as encode_probe
 
 LIMIT_S = 30.0
 KEYS = JobKeys("j1")

@@ -14,7 +14,7 @@ from launcher.logs.console import Console
 from launcher.logs.writer import SyncSink
 from launcher.logs.writer_protocol import AnyLogOrder, CloseLog
 from launcher.text.sanitize import tail_lines
-from launcher.workers.nursery_client import ProcessesGone, ProcessExited
+from launcher.workers.process_events import ProcessesGone, ProcessExited
 from tests.support import full_on_close
 from tests.support.nursery_harness import LIMIT_S, nest
 

@@ -17,7 +17,7 @@ from elastic.core.run_deadline import KILL_S
 from launcher.nursery import protocol
 from launcher.system import node_lock
 from launcher.system.processes import descendants
-from launcher.workers.nursery_client import DeadlinePassed, NurseryDied, ProcessesGone
+from launcher.workers.process_events import DeadlinePassed, NurseryDied, ProcessesGone
 from tests.support.nursery_harness import LIMIT_S, LONG_S, nest, pids, watch_end
 
 FAMILY = """
@@ -44,7 +44,8 @@ AGENT = """
 import asyncio, json, os, signal, subprocess, sys
 from pathlib import Path
 from launcher.nursery import protocol
-from launcher.workers.nursery_client import NurseryClient, WorkerSpec
+from launcher.workers.nursery_client import NurseryClient
+from launcher.workers.spec import WorkerSpec
 
 def shorten(workers):
     workers.run_until(protocol.boottime_s() + 0.5)

@@ -14,7 +14,7 @@ import pytest
 from elastic.errors import NurseryLost
 from launcher.nursery import protocol
 from launcher.system import node_lock
-from launcher.workers.nursery_client import ProcessesGone
+from launcher.workers.process_events import ProcessesGone
 from tests.support.nursery_harness import LIMIT_S, nest, pids, watch_end
 
 STUBBORN = """

@@ -16,14 +16,8 @@ import pytest
 from launcher.nursery import warm_policy
 from launcher.nursery.warm_policy import PreloadConfig
 from launcher.system import node_lock
-from launcher.workers.nursery_client import (
-    NurseryClient,
-    NurseryDied,
-    NurseryPrepared,
-    ProcessesGone,
-    ProcessesSpawned,
-    ProcessExited,
-)
+from launcher.workers.nursery_client import NurseryClient
+from launcher.workers.process_events import NurseryDied, NurseryPrepared, ProcessesGone, ProcessesSpawned, ProcessExited
 from tests.support.nursery_harness import LIMIT_S, Nest, nest, watch_end
 from tests.support.stub_torch import bare
 from tests.support.warm_start_scripts import PACKAGED, SCRIPTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.core.model import ChangeReason, Generation, Go
-from elastic.core.ps.placement import has_workers
+from elastic.core.ps.task_placement import has_workers
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from tests.sim import calm

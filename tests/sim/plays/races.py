@@ -6,7 +6,7 @@ from elastic.core.agent.events import SessionLost
 from elastic.core.agent.guards import DRAIN_PATIENCE_S
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.model import Generation
-from elastic.core.ps.placement import has_servers, has_workers
+from elastic.core.ps.task_placement import has_servers, has_workers
 from elastic.core.transactions import Transaction
 from elastic.core.view import encode
 from tests.sim.accidents import Overtaken, empty, take_away

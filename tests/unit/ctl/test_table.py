@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from launcher.ctl import list_jobs, table
-from launcher.job.render import COLUMNS, NUMBERS
+from launcher.job.status_text import COLUMNS, NUMBERS
 
 ROW = ("0", "192.168.0.1-0f8b", "192.168.0.1", "0-7", "running", "12 s", "1651", "127.9/s", "keeps its place here")
 

@@ -28,7 +28,7 @@ from launcher.config.flags import BY_NAME, by_group
 from launcher.job import named_job
 from launcher.metrics.catalog import METRICS
 from launcher.system.private_env import SECRETS
-from launcher.workers import spec
+from launcher.workers import spec_builder
 from launcher.workers.environment import LaunchContext, worker_environment
 from launcher.workers.ps_environment import ps_environment
 from tests.bench import against, picture
@@ -261,7 +261,7 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     world = model.Generation(g=1, run=1, tag="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=2)
     told = everything_told({"http_proxy": "http://p:1"}, world)
     made = worker_environment(told, m_id=0, local_rank=0, error_file="x", gpus=("3", "2"), no_gpu=True)
-    added = re.findall(r'environment\["(\w+)"\]', Path(spec.__file__).read_text())
+    added = re.findall(r'environment\["(\w+)"\]', Path(spec_builder.__file__).read_text())
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
     assert sorted(explained) == sorted({*made, *added} - {"http_proxy"})
@@ -282,7 +282,7 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
         )
         for number, task in enumerate(tasks)
     }
-    added = re.findall(r'environment\["(\w+)"\]', Path(spec.__file__).read_text())
+    added = re.findall(r'environment\["(\w+)"\]', Path(spec_builder.__file__).read_text())
     assert made[model.Role.HETER].keys() == made[model.Role.WORKER].keys()
     rows = [
         [cell.strip() for cell in line.split("|")[1:4]]

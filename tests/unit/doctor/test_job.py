@@ -6,7 +6,7 @@ from elastic.core.kv import EndpointStatus
 from launcher.doctor.etcd import latency_check, server_checks
 from launcher.doctor.job import reach_check, standing_checks, versions_check
 from launcher.system.checks import CheckLevel
-from launcher.wire.reachability import ProbeAnswer, UnreachedMember
+from launcher.wire.probe_messages import ProbeAnswer, UnreachedMember
 from tests.support.job_transcript import Job
 
 # etcd

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from elastic.core.agent.events import ProcessProvenDead
 from elastic.core.agent.state import Phase
-from launcher.history.ps_recorder import PsRecoveryRecorder
-from launcher.history.recorder import RecoveryRecorder
+from launcher.history.ps_recovery_recorder import PsRecoveryRecorder
 from launcher.history.recovery import Recovery, begun
+from launcher.history.recovery_recorder import RecoveryRecorder
 from tests.support.agent_happenings import HAPPENINGS
 from tests.support.agent_harness import Bench, running, serving
 from tests.support.recorder_harness import NotedAgent

@@ -13,7 +13,7 @@ from elastic.core.kv import Compare
 from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
 from elastic.core.model import Budget, ChangeReason, GenerationMember, JobMode, OutcomeKind, PsLayout, Role, Task
 from elastic.core.ps.cluster_spec import vanished
-from elastic.core.ps.placement import assign, fixed_tasks, host_of, vacant_servers
+from elastic.core.ps.task_placement import assign, fixed_tasks, host_of, vacant_servers
 from elastic.core.ps.text import in_words, tasks_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.transactions import propose

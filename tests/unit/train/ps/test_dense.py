@@ -7,7 +7,7 @@ import torch
 
 from elastic.train.ps.dense import DenseParameters
 from elastic.train.ps.framing import TensorShape
-from elastic.train.ps.placement import CUT_BYTES
+from elastic.train.ps.parameter_placement import CUT_BYTES
 
 
 class Net(torch.nn.Module):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elastic.core.model import MemberState
-from launcher.job.render import COLUMNS, cells, foot_lines, length, rows, speed
 from launcher.job.status import NodeState, NodeStatus, describe
+from launcher.job.status_text import COLUMNS, cells, foot_lines, length, rows, speed
 from launcher.wire.inspect_messages import WorkerState
 from tests.support.inspect_documents import window, worker
 from tests.support.job_status import generation, member, view

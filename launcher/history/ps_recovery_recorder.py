@@ -5,7 +5,7 @@ something is wrong with who had them, to the moment in which the processes of wh
 told by the node that starts them. The node that proposed that start knows how it began, often better: what it noted is
 a `RecoveryBeginning`, which it puts into the job's history, and which the other one reads there.
 
-Like `launcher.history.recorder`, it is told of every event and never asks for anything.
+Like `launcher.history.recovery_recorder`, it is told of every event and never asks for anything.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from elastic.core.agent.events import Event, WorkerExited, WorkersGone
 from elastic.core.agent.state import AgentState
 from elastic.core.model import PLANNED, Generation, GenerationMember, MemberState, Role, Task
 from launcher.history.failure_signals import FailureSignals, NoticedFailure, ProposalTracker, SentProposal, leader_of
-from launcher.history.recorder import PATIENCE_S, START_PATIENCE_S
 from launcher.history.recovery import PS_ORDER, PhaseEnd, Recovery, phases
+from launcher.history.recovery_recorder import PATIENCE_S, START_PATIENCE_S
 
 
 class _TaskVacancy(NamedTuple):

@@ -11,8 +11,8 @@ from elastic.core.agent.events import Event, ProcessProvenDead, WorkersGone
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
 from launcher.history.events import EventKind, of_recovery
-from launcher.history.recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, RecoveryRecorder
 from launcher.history.recovery import PhaseEnd, Recovery, phases, shown
+from launcher.history.recovery_recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, RecoveryRecorder
 from tests.support.agent_harness import Bench, running
 from tests.support.recorder_harness import NotedAgent
 from tests.support.strategies import KEYS

@@ -7,7 +7,7 @@ import pytest
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, JobSpec, Np, Predecessor, Role, Task
 from elastic.core.view import StoredDocument, StoreView
 from elastic.errors import ConfigError
-from launcher.job.placement import ProcessLocation, locate, named, why_absent
+from launcher.job.process_location import ProcessLocation, locate, named, why_absent
 
 SPEC = JobSpec(np=Np(low=1, high=3, first=1), slots=2)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.train.ps.placement import CUT_BYTES, ParameterExtent, ParameterPiece, place_parameters
+from elastic.train.ps.parameter_placement import CUT_BYTES, ParameterExtent, ParameterPiece, place_parameters
 
 extents = st.lists(
     st.builds(
