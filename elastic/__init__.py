@@ -63,7 +63,7 @@ def env() -> ProcessEnvironment:
     import os
 
     from elastic.environment import read
-    from elastic.script.relaunch import reporting_config_errors
+    from elastic.script.error_report import reporting_config_errors
 
     with reporting_config_errors():
         return read(os.environ)

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from elastic.errors import ConfigError
-from elastic.script import flags, relaunch
+from elastic.script import error_report, flags, relaunch
 
 _collected: Final[dict[str, Any]] = {}
 """What was set so far, by the name of the argument of `elastic.config`."""
@@ -36,13 +36,13 @@ class config:  # noqa: N801  OneFlow's own name, used as flow.config.gpu_device_
     @staticmethod
     def gpu_device_num(count: int) -> None:
         """Use so many cards, each with a worker of its own, on every node."""
-        with relaunch.reporting_config_errors():
+        with error_report.reporting_config_errors():
             _collect("gpu_device_num", flags.whole("gpu_device_num", count, 1))
 
     @staticmethod
     def ctrl_port(port: int) -> None:
         """Meet at this port, the same on every node."""
-        with relaunch.reporting_config_errors():
+        with error_report.reporting_config_errors():
             _collect("ctrl_port", flags.whole("ctrl_port", port, 1, flags.PORT_MAX))
 
 

@@ -75,8 +75,8 @@ def _run(config: Config, outputs: StdioRedirect) -> int:
             outputs.say(f"warning: {line}")
         if config.local_nodes:
             with frozen_imports.frozen_imports():
-                from launcher.local import supervisor
-            return supervisor.run(config, outputs)
+                from launcher.local import node_supervisor
+            return node_supervisor.run(config, outputs)
         with frozen_imports.frozen_imports():
             from launcher.agent import run
         return run.run(config, disk, outputs)

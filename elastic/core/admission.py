@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -14,9 +13,6 @@ from elastic.core.model import SCHEMA, JobMode, JobSpec, Member, PsLayout
 from elastic.core.transactions import Transaction, register, run_again
 from elastic.core.versions import VersionDifference, differences
 from elastic.core.view import StoreView
-
-if TYPE_CHECKING:
-    pass
 
 SPEC_FLAGS = {
     "np": "--np",

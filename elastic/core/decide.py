@@ -9,7 +9,7 @@ The rules, in the order they are asked:
    operator stops the job, nothing else is asked (`elastic.core.operator_stop`).
 2. No generation yet (`membership.first_start`): wait for the first nodes, then for the settling window, then form, with
    the go: nobody ran before. With a list of hosts (`--ips`) members stand in its order, and each host has one place
-   (`elastic.core.host_order`).
+   (`elastic.core.listed_hosts`).
 3. The newest generation has its go (`membership.running`): complete it, or replace it because of a loss, a failure or
    workers that had to be stopped; then what can wait (`membership.planned_changes`): a drain, fewer nodes wanted, nodes
    that join. Nothing planned after the first ok.

@@ -46,7 +46,7 @@ EXPANDED_MAX = 1_000_000
 MARK: Final = 1 + MARK_LENGTH
 """Characters of a node's id after its host: a dash and the mark."""
 ROLES: Final = {"s": Role.SERVER, "h": Role.HETER, "w": Role.WORKER}
-"""How `seats` writes them."""
+"""How `tasks` writes them."""
 LETTERS: Final = {role: letter for letter, role in ROLES.items()}
 
 _Named = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=2)]

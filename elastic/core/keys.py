@@ -3,22 +3,22 @@
 ::
 
     <prefix>/<job>/arrived              model.Arrival; each node that registers reads it and writes its own
-    <prefix>/<job>/halt                 model.Halt, from an operator: the run is to end
+    <prefix>/<job>/halt                 model.StopOrder, from an operator: the run is to end
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
     <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`link_messages`)
-    <prefix>/<job>/spec                 model.Spec
-    <prefix>/<job>/leave/<node>         model.Leave, from an operator: that node is to leave
+    <prefix>/<job>/spec                 model.JobSpec
+    <prefix>/<job>/leave/<node>         model.DrainOrder, from an operator: that node is to leave
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
     <prefix>/<job>/generation           model.Generation, the one document that the proposer writes (`generation_codec`)
     <prefix>/<job>/go                   model.Go
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
                                         the same generation (a roster's revision) the node is <node>/<since>
     <prefix>/<job>/verdict              model.Verdict
-    <prefix>/<job>/events/<at>-<tag>    history.Event, for people
-    <prefix>/<job>/course               course.Course, for people: step, loss and rate as training went on
-    <prefix>/<job>/probe                probe.Probe, under the asker's lease: everybody is to try to reach everybody
-    <prefix>/<job>/saved                model.Saved, the newest committed checkpoint; nothing is decided by it
-    <prefix>/<job>/answers/<id>/<node>  probe.Answer to that probe, under the node's lease; nobody mirrors it
+    <prefix>/<job>/events/<at>-<tag>    HistoryEvent, for people
+    <prefix>/<job>/course               TrainingCurve, for people: step, loss and rate as training went on
+    <prefix>/<job>/probe                Probe, under the asker's lease: everybody is to try to reach everybody
+    <prefix>/<job>/saved                model.SavedCheckpoint, the newest committed checkpoint; nothing is decided by it
+    <prefix>/<job>/answers/<id>/<node>  ProbeAnswer to that probe, under the node's lease; nobody mirrors it
 """
 
 from __future__ import annotations

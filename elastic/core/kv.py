@@ -165,7 +165,7 @@ def merged(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
 class TxnResult(Struct, frozen=True):
     """Whether the compares held, the store's revision after it, and what each `ReadRange` found, in order.
 
-    `instead`: they did not hold, but those of the `ElseIf` did.
+    `else_result`: they did not hold, but those of the `ElseIf` did.
     """
 
     succeeded: bool

@@ -121,10 +121,10 @@ class PsLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Who is what in a parameter-server job.
 
     `servers`, `workers` and `heters` are fixed seats in the order of the command line; a node takes those whose host
-    is its own. Where `servers` is empty there are `server_num` of them. Without `apart` (one machine) one node has all
-    seats. With `apart` the servers sit on nodes of their own (those that `servers` names, otherwise one on each of the
-    first nodes), every other node brings `worker_num` workers and `heter_num` heterogeneous ones, and np counts these
-    other nodes.
+    is its own. Where `servers` is empty there are `server_num` of them. Without `separate` (one machine) one node has
+    all seats. With `separate` the servers sit on nodes of their own (those that `servers` names, otherwise one on each
+    of the first nodes), every other node brings `worker_num` workers and `heter_num` heterogeneous ones, and np counts
+    these other nodes.
     """
 
     servers: tuple[Endpoint, ...] = ()
@@ -216,7 +216,7 @@ class GenerationMember(msgspec.Struct, frozen=True, array_like=True):
 
     `masters` are those that it registered, () in the document of a generation in which nobody meets at this member.
 
-    In a parameter-server job it has `seats`, one for each of its `ports`; `since` is the revision in which they were
+    In a parameter-server job it has `tasks`, one for each of its `ports`; `since` is the revision in which they were
     given to it (a higher one starts them again), and `leaving` asks it to stop and to record its outcome.
     """
 
@@ -256,8 +256,8 @@ class Quarantine(msgspec.Struct, frozen=True, array_like=True):
     `failures`: so often in a row without progress; `charged` of them cost the job a restart, `spared` were given back
     when the host was kept out. `times`: how often it was, until it takes part in progress again; `g`: the generation
     whose failure did it last, 0 if none did. `left_s`: so long it is kept out, counted by each reader from when it
-    first sees this, because wall clocks differ; 0 if it is not. `words`: how its workers ended. `apart`: it was kept
-    out because others did not reach it (`elastic.core.partition`), and `words` say who.
+    first sees this, because wall clocks differ; 0 if it is not. `words`: how its workers ended. `unreachable`: it was
+    kept out because others did not reach it (`elastic.core.partition`), and `words` say who.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=253)]
@@ -275,8 +275,9 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
     """What the job has used up.
 
     `charged`: restarts that count. `fruitless`: failures in a row without progress. `step`: the highest step that
-    any worker reported, -1 if none ever did. `infra`: failures of the machine, not the script, in a row without
-    progress (a port in use). `hosts`: those that failed by themselves lately, and those that are kept out for it.
+    any worker reported, -1 if none ever did. `machine_faults`: failures of the machine, not the script, in a row
+    without progress (a port in use). `hosts`: those that failed by themselves lately, and those that are kept out for
+    it.
     """
 
     charged: Amount = 0
@@ -293,11 +294,11 @@ ANY_RANK: Final = -1
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How one worker ended, with what a person needs to see of it.
 
-    `code` is the exit code, or minus the signal. `consequence`: its log says that a peer was lost, so that the cause
-    is elsewhere. `infra`: a short word when the machine and not the script is to blame ("address in use"). `hopeless`:
-    why each further start would end like this, "" if that is not known. `startup`: the error with which its script
-    ended, in the first generation and before it did anything, "" for any other end. `role`: whose `rank` it is; of a
-    server or a heterogeneous worker it is the index of its seat. `rank` may be `ANY_RANK`.
+    `code` is the exit code, or minus the signal. `secondary`: its log says that a peer was lost, so that the cause
+    is elsewhere. `machine_fault`: a short word when the machine and not the script is to blame ("address in use").
+    `unrecoverable`: why each further start would end like this, "" if that is not known. `startup`: the error with
+    which its script ended, in the first generation and before it did anything, "" for any other end. `role`: whose
+    `rank` it is; of a server or a heterogeneous worker it is the index of its seat. `rank` may be `ANY_RANK`.
     """
 
     rank: int

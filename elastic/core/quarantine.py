@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from elastic.core.model import Budget, Outcome, Quarantine
+from elastic.core.restart_budget import budget_of
 from elastic.core.view import StoreView
 
 KEEP_OUT_AFTER = 2
@@ -135,16 +136,6 @@ def quarantined_by(budget: Budget, g: int) -> list[Quarantine]:
     return [one for one in budget.hosts if one.g == g]
 
 
-def budget_of(view: StoreView) -> Budget:
-    """What the present run of the job has used up, as its newest documents say it."""
-    if view.generation is None or (view.spec is not None and view.spec.value.run != view.generation.value.run):
-        return Budget()
-    generation, go = view.generation.value, view.go.value if view.go is not None else None
-    if go is not None and go.g == generation.g and not generation.rev:
-        return go.budget  # Revisions have been paid for since the go.
-    return generation.budget
-
-
 def quarantine_deadlines(view: StoreView, deadlines: QuarantineDeadlines, now: float) -> QuarantineDeadlines:
     """Until when hosts are kept out, counted from the moment at which this reader first saw it."""
     hosts = budget_of(view).hosts
@@ -194,11 +185,6 @@ def quarantine_summary(texts: Sequence[str], between: str = "; ") -> str:
     return shown if more <= 0 else f"{shown}{between}{more} more {'is' if more == 1 else 'are'} kept out"
 
 
-def duration_in_words(seconds: float) -> str:
-    """So long, in words: "60 s", "30 min"."""
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{max(seconds, 1):.0f} s"
-
-
 def taken_for_linked(view: StoreView) -> frozenset[str]:
     """Whom a reader that has no links may take for reached by the proposer.
 
@@ -207,12 +193,6 @@ def taken_for_linked(view: StoreView) -> frozenset[str]:
     apart = {one.host for one in budget_of(view).hosts if one.unreachable}
     inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
     return frozenset(node for node, stored in view.members.items() if node in inside or stored.value.host not in apart)
-
-
-def clock_time(wall_s: float) -> str:
-    """Seconds since the epoch as people say a moment of today, in UTC: "12:34:56"."""
-    minutes, seconds = divmod(int(wall_s) % 86_400, 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
 
 
 def newest(hosts: Iterable[Quarantine]) -> tuple[Quarantine, ...]:

@@ -102,3 +102,14 @@ def n_of_m(here: int, wanted: int) -> str:
 def settling_text(here: int, wanted: int, seconds: float, whom: str = "others to join") -> str:
     """What a settling window waits for."""
     return f"{n_of_m(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for {whom}"
+
+
+def duration_in_words(seconds: float) -> str:
+    """So long, in words: "60 s", "30 min"."""
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{max(seconds, 1):.0f} s"
+
+
+def clock_time(wall_s: float) -> str:
+    """Seconds since the epoch as people say a moment of today, in UTC: "12:34:56"."""
+    minutes, seconds = divmod(int(wall_s) % 86_400, 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"

@@ -7,18 +7,17 @@ more than there are workers, and what stands below it runs in workers only.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from elastic.channel import client, messages
-from elastic.errors import ConfigError, ScriptMistake
+from elastic.errors import ConfigError
 from elastic.script import flags as script_flags
+from elastic.script.error_report import reporting_config_errors
 
 WORKER_MARKS: Final = ("ELASTIC_FENCE", "TORCHELASTIC_RUN_ID", "RANK")
 """A process with one of these was started by elastic-launch, by torchrun, or by hand as one of several workers."""
@@ -101,28 +100,3 @@ def program(main: ModuleType, argv: Sequence[str]) -> tuple[str, ...]:
     if not script.endswith(PYTHON_ENDINGS):  # The launcher would run it as a program of its own.
         return (sys.executable, script, *argv[1:])
     return ("--", script, *argv[1:])
-
-
-@contextlib.contextmanager
-def reporting_config_errors(*, unrecoverable: bool = True) -> Iterator[None]:
-    """Say a `ConfigError` on stderr, in one line, and let it end the script without a stack trace.
-
-    `hopeless` tells the agent that each start ends like this, so that the job fails without another one. It is not
-    when the fault is this machine's alone.
-    """
-    try:
-        yield
-    except ScriptMistake:
-        raise  # It was said.
-    except ConfigError as error:
-        raise ScriptMistake(report_error(error, code=ScriptMistake.exit_code, unrecoverable=unrecoverable)) from error
-
-
-def report_error(error: Exception, *, code: int, unrecoverable: bool) -> str:
-    """Say an error on stderr, in one line, which is returned. `hopeless`: also to the agent, with the exit `code`."""
-    text = " ".join(str(error).split())
-    sys.stderr.write(f"elastic: error: {text}\n")
-    sys.stderr.flush()
-    if unrecoverable and (end := client.channel_client(os.environ)) is not None:
-        end.send(messages.Unrecoverable(messages.truncate_text(text), code))
-    return text

@@ -20,7 +20,7 @@ from elastic.train.comm import byte_collectives
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.process_group import shutdown, stop_agreement
 from elastic.train.process_group.topology import Topology, current_topology, host
-from elastic.train.restore import choose
+from elastic.train.restore import choose_checkpoint
 from elastic.train.restore.restorer import Restorer, RestoreResult
 from elastic.train.statedict import rng, tree
 from elastic.train.statedict.parts import StatePart, on_its_device, without_numpy
@@ -136,7 +136,7 @@ class Committer:
                 except Exception as error:
                     error.add_note(f"elastic: this was part {name} of {origin}")
                     raise
-        line = choose.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
+        line = choose_checkpoint.other_parts(origin, self._parts, restored.parts) if restored.step >= 0 else ""
         if line and place.rank == 0:
             report.log_to_agent(line, warn=True)
         values = restored.values

@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from elastic.channel.client import ChannelClient
 from elastic.channel.messages import FirstCommit, RestoreDone, clock
 from elastic.errors import CheckpointError, ConfigError, RestoreRefused, RestoreUnrecoverable
-from elastic.script.relaunch import report_error, reporting_config_errors
+from elastic.script.error_report import report_error, reporting_config_errors
 from elastic.train import report
 from elastic.train.commit import Committer, Siblings, StateData
 from elastic.train.statedict import parts

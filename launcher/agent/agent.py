@@ -11,12 +11,12 @@ from elastic.core.kv import KeyRange
 from elastic.errors import StoreUnavailable
 from elastic.store.protocol import Store
 from launcher.agent import registration
-from launcher.agent.connect import StoreConnector
 from launcher.agent.core_loop import CoreLoop
 from launcher.agent.event_queue import EventQueue
+from launcher.agent.store_connection import StoreConnector
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
-from launcher.local import served_etcd
+from launcher.local import etcd_addresses
 from launcher.logs import event_log
 from launcher.logs.console import Console
 from launcher.logs.event_log import JsonEventLog
@@ -131,7 +131,7 @@ class Agent:
         listing = await store.list(KeyRange.key(self._keys.spec))
         if self._config.served_by and not listing.entries:
             # Otherwise a node with another list could be the first, and the one that serves would be refused.
-            raise StoreUnavailable(served_etcd.why_waiting(self._config.served_by, self._config.job_id))
+            raise StoreUnavailable(etcd_addresses.why_waiting(self._config.served_by, self._config.job_id))
         return ""
 
     def _log_gpus(self) -> None:

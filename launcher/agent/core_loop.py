@@ -21,11 +21,11 @@ from elastic.store.protocol import Store
 from launcher import __version__
 from launcher.agent.checkpoint_publisher import CheckpointPublisher
 from launcher.agent.curve_publisher import CurvePublisher
-from launcher.agent.death_proofs import DeathProver
 from launcher.agent.event_queue import EventQueue
 from launcher.agent.failure_reporter import FailureReporter
 from launcher.agent.history_writer import HistoryWriter
 from launcher.agent.inspect_server import InspectServer
+from launcher.agent.local_death_proofs import DeathProver
 from launcher.agent.node_snapshot import snapshot
 from launcher.agent.recovery_reporter import RecoveryReporter
 from launcher.agent.store_actions import CLOSING_LIMIT_S, StoreActions

@@ -38,7 +38,7 @@ class RecoveryReporter:
         tasks: bool,
         begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME). `seats`: of a parameter-server job.
+        """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME). `tasks`: of a parameter-server job.
 
         `begin` begins a task that ends with the agent.
         """

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from elastic.errors import ElasticError
 from launcher.agent import node_id
 from launcher.agent.agent import Agent
-from launcher.agent.connect import JoinInterrupted, StoreConnector, resolve
 from launcher.agent.startup_notes import log_startup_notes
+from launcher.agent.store_connection import JoinInterrupted, StoreConnector, resolve
 from launcher.config.config import Config
 from launcher.logs import file_names
 from launcher.logs.console import Console

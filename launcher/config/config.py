@@ -25,7 +25,7 @@ class Config:
     this node (0 until `check`; with parameter servers 1, and `roles` says what runs where); `np_given` tells whether
     the user named np; `host` is what others are to use, "" to find it by the route to the store. `script` is a path, a
     module (`module`) or an executable. `given` are the flags of the command line as they were read, for the command
-    lines of further nodes. `cards` are those that this machine is to use, as CUDA_VISIBLE_DEVICES names them, () for
+    lines of further nodes. `gpu_ids` are those that this machine is to use, as CUDA_VISIBLE_DEVICES names them, () for
     the CPU; `warnings` are lines to say once at the start.
 
     Where all hosts are named (`launcher.config.ps_layout.static_hosts`) and there is no server, `served_by` is the host

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from launcher.job import process_location
-from launcher.job.connect import node_of
+from launcher.job.agent_connection import node_of
 from launcher.job.named_job import NamedJob, Subcommand
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import write_stdout

@@ -13,10 +13,11 @@ import msgspec
 
 from elastic.errors import ConfigError
 from launcher.ctl import table
-from launcher.job import status, status_text
+from launcher.job import status_text
 from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import JobOverview, overview_of, read_overview
 from launcher.job.status import NodeState
+from launcher.job.status_text import head_lines
 from launcher.job.watch import JobWatch
 from launcher.system.stdout_watch import while_stdout_is_open
 
@@ -122,7 +123,7 @@ def _essence(found: JobOverview, trouble: str) -> object:
 
 
 def _head(found: JobOverview, trouble: str) -> list[str]:
-    lines = status.head_lines(found.status, time.time())
+    lines = head_lines(found.status, time.time())
     return [*lines, f"etcd does not answer ({trouble}); this is what it said last"] if trouble else lines
 
 

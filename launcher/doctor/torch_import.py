@@ -67,7 +67,7 @@ class TorchReport(msgspec.Struct, frozen=True):
 
 
 def torch_checks(environ: Mapping[str, str], gpus: int) -> list[Check]:
-    """Import torch in a child; `cards` are those that this machine shows."""
+    """Import torch in a child; `gpus` are those that this machine shows."""
     try:
         ran = subprocess.run(
             [sys.executable, "-c", ASK],

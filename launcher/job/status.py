@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from elastic.core import quarantine
+from elastic.core import quarantine, text
 from elastic.core.decide import (
     ConcludeJob,
     Decision,
@@ -36,15 +36,13 @@ from elastic.core.model import (
     Verdict,
 )
 from elastic.core.ps.text import tasks_in_words
-from elastic.core.quarantine import budget_of, taken_for_linked
+from elastic.core.quarantine import taken_for_linked
+from elastic.core.restart_budget import budget_of
 from elastic.core.run_deadline import KILL_S
 from elastic.core.text import process_name
 from elastic.core.view import StoreView
 from launcher.job.absent_nodes import absent_nodes
-from launcher.text.failure_report import ago, ended_lines
-from launcher.text.sanitize import sanitize_line
 
-COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
 NO_LONGER_REGISTERED = "no longer registered"
 
 _TIMED = (Reason.SETTLING, Reason.GROW_SETTLING, Reason.GROW_LATER, Reason.UNPROVEN)
@@ -68,7 +66,7 @@ class NodeState(StrEnum):
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One node. A node outside the newest generation has no `m_id` and no ranks. `note` adds to the state.
 
-    In a parameter-server job it has no ranks but `seats`: "server 0, workers 2-3".
+    In a parameter-server job it has no ranks but `tasks`: "server 0, workers 2-3".
     """
 
     m_id: int | None
@@ -138,37 +136,6 @@ def describe(view: StoreView, job_id: str) -> JobStatus:
         lacking=_lacking(view, nodes),
         missing=_missing(view, nodes),
     )
-
-
-def head_lines(status: JobStatus, wall: float) -> list[str]:
-    """The lines above the table. `wall` is the reader's wall clock, seconds since the epoch."""
-    parts = [_generation_words(status)]
-    if status.run is not None:
-        parts.append(f"run {status.run}")
-    if status.np is not None:
-        parts.append(f"np {status.np}")
-    if status.generation is not None:
-        parts.append(f"world size {status.world_size}")
-    if status.restarts_max is not None:
-        parts.append(f"{status.restarts} of {status.restarts_max} restarts charged")
-    lines = [f"Job {status.job_id}: {', '.join(parts)}"]
-    if status.verdict is not None:
-        lines += ended_lines(status.verdict, status.job_id, wall)
-    elif status.leader is not None:
-        lines.append(f"Proposer {status.leader}: {status.now}")
-    else:
-        lines.append(status.now)
-    if status.saved is not None:
-        lines.append(_saved_words(status.saved, status.run, wall))
-    lines += [f"This document cannot be read: {key}" for key in status.damaged]
-    return [sanitize_line(line) for line in lines]
-
-
-def cells(node: NodeStatus) -> tuple[str, ...]:
-    """A node's row under `COLUMNS`."""
-    m_id = "-" if node.m_id is None else str(node.m_id)
-    ranks = node.tasks or _span(node.ranks)
-    return tuple(sanitize_line(text) for text in (m_id, node.node, node.host, ranks, node.state, node.note))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +222,7 @@ class _JobWorld:
             if record.host == stored.value.host and (record.left_s > 0 or (record.unreachable and room)):
                 parts = []
                 if record.left_s > 0:
-                    parts.append(f"for {quarantine.duration_in_words(record.left_s)} (or less)")
+                    parts.append(f"for {text.duration_in_words(record.left_s)} (or less)")
                 parts += ["until it can be reached"] if record.unreachable else []
                 return (
                     NodeState.QUARANTINED,
@@ -318,26 +285,8 @@ def _decision_words(decision: Decision, *, timed: bool) -> str:
             return decision.reason + (" (or less)" if timed or decision.code in _TIMED else "")
 
 
-def _generation_words(status: JobStatus) -> str:
-    if status.generation is None:
-        return "no generation yet"
-    gate = "" if status.go or status.verdict is not None else ", not started yet"
-    return f"generation {status.generation} ({status.why}: {status.reason}){gate}"
-
-
 def _outcome_words(outcome: Outcome) -> str:
     if outcome.exits:
         first = outcome.exits[0]
         return f"{outcome.ended}: {process_name(first.role, first.rank)}: {first.words}"
     return str(outcome.ended)
-
-
-def _saved_words(saved: SavedCheckpoint, run: int | None, wall: float) -> str:
-    earlier = f" of run {saved.run}" if run is not None and saved.run != run else ""
-    return f"Saved: step {saved.step}{earlier} in {saved.folder} on {saved.host}, {ago(wall - saved.at)}"
-
-
-def _span(ranks: tuple[int, ...]) -> str:
-    if not ranks:
-        return "-"
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from elastic.core.model import (
+    SavedCheckpoint,
+)
 from elastic.core.text import process_name
-from launcher.job import status
 from launcher.job.status import JobStatus, NodeState, NodeStatus
+from launcher.text.failure_report import ago, ended_lines
 from launcher.text.sanitize import sanitize_line
 from launcher.wire.inspect_messages import NodeSnapshot, WorkerSnapshot, WorkerState
 
@@ -23,7 +26,7 @@ _TOLD: Final = (WorkerState.PREPARING, WorkerState.JOINING, WorkerState.STARTING
 
 def cells(node: NodeStatus, window: NodeSnapshot | None) -> tuple[str, ...]:
     """A node's row under `COLUMNS`."""
-    *first, note = status.cells(node)
+    *first, note = store_cells(node)
     if window is None:
         return (*first, UNKNOWN, UNKNOWN, UNKNOWN, note)
     return (*first, length(window.since_s), *_progress(window), sanitize_line(note or _note(node, window)))
@@ -95,3 +98,55 @@ def _note(node: NodeStatus, window: NodeSnapshot) -> str:
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return ", ".join(names[:NAMED_MAX]) + more
+
+
+STORE_COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
+
+
+def head_lines(status: JobStatus, wall: float) -> list[str]:
+    """The lines above the table. `wall` is the reader's wall clock, seconds since the epoch."""
+    parts = [_generation_words(status)]
+    if status.run is not None:
+        parts.append(f"run {status.run}")
+    if status.np is not None:
+        parts.append(f"np {status.np}")
+    if status.generation is not None:
+        parts.append(f"world size {status.world_size}")
+    if status.restarts_max is not None:
+        parts.append(f"{status.restarts} of {status.restarts_max} restarts charged")
+    lines = [f"Job {status.job_id}: {', '.join(parts)}"]
+    if status.verdict is not None:
+        lines += ended_lines(status.verdict, status.job_id, wall)
+    elif status.leader is not None:
+        lines.append(f"Proposer {status.leader}: {status.now}")
+    else:
+        lines.append(status.now)
+    if status.saved is not None:
+        lines.append(_saved_words(status.saved, status.run, wall))
+    lines += [f"This document cannot be read: {key}" for key in status.damaged]
+    return [sanitize_line(line) for line in lines]
+
+
+def store_cells(node: NodeStatus) -> tuple[str, ...]:
+    """A node's row under `STORE_COLUMNS`."""
+    m_id = "-" if node.m_id is None else str(node.m_id)
+    ranks = node.tasks or _span(node.ranks)
+    return tuple(sanitize_line(text) for text in (m_id, node.node, node.host, ranks, node.state, node.note))
+
+
+def _generation_words(status: JobStatus) -> str:
+    if status.generation is None:
+        return "no generation yet"
+    gate = "" if status.go or status.verdict is not None else ", not started yet"
+    return f"generation {status.generation} ({status.why}: {status.reason}){gate}"
+
+
+def _saved_words(saved: SavedCheckpoint, run: int | None, wall: float) -> str:
+    earlier = f" of run {saved.run}" if run is not None and saved.run != run else ""
+    return f"Saved: step {saved.step}{earlier} in {saved.folder} on {saved.host}, {ago(wall - saved.at)}"
+
+
+def _span(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return "-"
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"

@@ -17,7 +17,7 @@ from elastic.store.auth_proxy.relay import carry
 
 PROVE_LIMIT_S = 5.0
 """So long a stranger may hold a connection."""
-STRANGERS_MAX = 256
+UNAUTHENTICATED_MAX = 256
 """Connections that have proven nothing yet; more are closed at once."""
 
 
@@ -48,8 +48,8 @@ class AuthProxy:
         """Listen no more, and cut who is inside."""
         for server in self._servers:
             server.close()
-        for guest in self._clients:
-            guest.cancel()
+        for client in self._clients:
+            client.cancel()
         if self._clients:
             await asyncio.wait(self._clients)
         self._servers.clear()
@@ -67,7 +67,7 @@ class AuthProxy:
             writer.transport.abort()
 
     async def _authenticate(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        if self._unauthenticated >= STRANGERS_MAX:
+        if self._unauthenticated >= UNAUTHENTICATED_MAX:
             return False
         self._unauthenticated += 1
         try:
@@ -75,10 +75,10 @@ class AuthProxy:
             writer.write(protocol.proxy_greeting(own))
             async with asyncio.timeout(PROVE_LIMIT_S):
                 line = await reader.readuntil(b"\n")
-            guest = protocol.read_proof(self._key, own, line)
-            writer.write(protocol.NO if guest is None else protocol.welcome(self._key, own, guest))
+            client = protocol.read_proof(self._key, own, line)
+            writer.write(protocol.NO if client is None else protocol.welcome(self._key, own, client))
             await writer.drain()
-            return guest is not None
+            return client is not None
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
             return False
         finally:

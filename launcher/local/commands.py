@@ -13,7 +13,7 @@ from launcher.config.config import Config
 from launcher.config.devices import share_gpus, unused_gpus
 from launcher.config.ps_layout import listed_hosts, static_hosts
 from launcher.config.store_access import PASSWORD, SECRET, is_read_once
-from launcher.local.served_etcd import served
+from launcher.local.etcd_addresses import served
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.text.shell import joined, quoted

@@ -4,7 +4,7 @@ A blocked terminal (Ctrl-S, a pager, a slow ssh) gets a bounded buffer; what doe
 counted, and one line says so when the screen moves again. The logs are complete in any case.
 
 A file is written by a process of its own (`launcher.logs.stdio`), through a pipe. It is to have everything, so that
-those who read what workers write wait while that pipe is `full`; the process sees to it that this does not last.
+those who read what workers write wait while that pipe is `paused`; the process sees to it that this does not last.
 
 Non-blocking mode belongs to the open file that we share with the shell and with other agents, so it is not touched:
 terminals and pipes are opened once more for ourselves.
@@ -124,11 +124,11 @@ class Console:
 
     @property
     def paused(self) -> bool:
-        """Whether those who read what workers write should wait a moment; `when_room` tells when it is over."""
+        """Whether those who read what workers write should wait a moment; `on_writable` tells when it is over."""
         return self._give_back is not None and self._watched is not None and not self._still
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `full` any more."""
+        """Call once when it is not `paused` any more."""
         self._go_on.append(go_on)
 
     @property

@@ -34,7 +34,7 @@ class ConsoleStream(Protocol):
         """Whether those who read what workers write should wait a moment; `on_writable` tells when it is over."""
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `full` any more."""
+        """Call once when it is not `paused` any more."""
 
     def write(self, data: bytes) -> None:
         """Show further bytes."""

@@ -2,7 +2,7 @@
 
     workerlog.<rank>       what a worker wrote, appended over all its starts
     endpoints.log          every worker's address of the newest generation; endpoints.<g>.log of each of the newest
-                           (`launcher.logs.endpoint_lists`)
+                           (`launcher.logs.endpoint_list_writer`)
     launcher.log           what the agents of this folder said, with times; launcher.1.log is the one before, when full
     envlog.<rank>          a worker's environment at its newest start (`launcher.logs.environment_dump`)
     events.jsonl           what happened, for programs (`launcher.logs.event_log`)

@@ -56,7 +56,7 @@ class WorkerStartLog:
         return self._sink.paused
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `full` any more."""
+        """Call once when it is not `paused` any more."""
         self._sink.on_writable(go_on)
 
     def set_mark(self) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic.errors import ConfigError
-from launcher.logs import endpoint_lists, environment_dump
+from launcher.logs import endpoint_list_writer, environment_dump
 from launcher.logs.log_dir import LogFolder
 from launcher.logs.rotating_file import WorkerLog, append_line
 from launcher.logs.shared_file import SharedLog
@@ -98,7 +98,9 @@ class LogWriter:
                     self._tell(f"{path} does not say which worker failed first ({error.strerror})", True)
             case WriteEndpoints():
                 try:
-                    endpoint_lists.write_endpoints(bytes_path(order.folder), order.g, order.endpoints, order.servers)
+                    endpoint_list_writer.write_endpoints(
+                        bytes_path(order.folder), order.g, order.endpoints, order.servers
+                    )
                 except OSError as error:
                     self._warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
             case WriteEnvironment():
@@ -143,7 +145,7 @@ class SyncSink:
         return True
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once it is not `full` any more: at once."""
+        """Call once it is not `paused` any more: at once."""
         go_on()
 
 

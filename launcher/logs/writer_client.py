@@ -76,7 +76,7 @@ class LogSink(Protocol):
         """Have it done, for the file `of`; `data` goes with a `WriteChunk`. False: no room, left out."""
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `full` any more."""
+        """Call once when it is not `paused` any more."""
 
 
 class LogWriterClient:
@@ -153,7 +153,7 @@ class LogWriterClient:
         return self._more_than(FLOW_BYTES)
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `full` any more."""
+        """Call once when it is not `paused` any more."""
         self._waiting.append(go_on)
         self._resume()
 

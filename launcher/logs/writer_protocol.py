@@ -78,7 +78,7 @@ class AppendShared(LogOrder, frozen=True, tag="Append"):
 
 
 class WriteEndpoints(LogOrder, frozen=True, tag="Endpoints"):
-    """The endpoints of a generation (`launcher.logs.endpoint_lists.write_endpoints`)."""
+    """The endpoints of a generation (`launcher.logs.endpoint_list_writer.write_endpoints`)."""
 
     folder: bytes
     g: int

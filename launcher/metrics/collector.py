@@ -28,7 +28,7 @@ from elastic.core.agent.events import (
 )
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import ChangeReason, Generation, OutcomeKind
-from elastic.core.quarantine import budget_of
+from elastic.core.restart_budget import budget_of
 from launcher.history.goodput import GoodputMeter
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.metrics.catalog import BY_NAME

@@ -18,7 +18,7 @@ The callbacks put events into the agent's queue and do no work of their own; onl
     on_proof(node, rev, host)     ProcessProvenDead(node, rev, host), after the `on_change` that it is down
     on_answered(number, nodes)    who has answered; proofs that belong to the question come before
     grants(node, g) -> seconds    grantable_seconds(facts, node, g, now), with the right as it is now
-    on_vouched(node, g, at, s)    ae.Vouched(node, g, at, s): `node` grants `s` seconds from `at`, on `clock`
+    on_vouched(node, g, at, s)    Vouched(node, g, at, s): `node` grants `s` seconds from `at`, on `clock`
     on_dialled(nodes)             InboundLinksChanged(nodes): the nodes that have a link to this one
     complain(text)                one line for people, once for each node
 

@@ -71,7 +71,7 @@ class SpotWatch:
         self._joins = joins
         self._told: float | None = None
         self._enters = True
-        """Whether `free` has not let the node in yet."""
+        """Whether `wait_clear` has not let the node in yet."""
         self._began = boottime()
         self._unheard: set[MetadataPoller] = set()
         """Of these nobody knows yet whether they have a notice."""
@@ -164,7 +164,7 @@ class SpotWatch:
 
     def _notice(self, notice: InterruptionNotice) -> None:
         if self._enters:
-            return  # `free` keeps it out.
+            return  # `wait_clear` keeps it out.
         deadline = boottime() + notice.left_s
         if self._told is not None and deadline > self._told - EARLIER_S:
             return

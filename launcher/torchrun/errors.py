@@ -3,11 +3,11 @@
 Whoever calls `next_rendezvous` catches torch's own classes. Uncaught, as in torchrun itself, they end python without a
 stack trace: what the job says of itself needs none. Whoever raises one has written its text to stderr.
 
-    Closed        RendezvousClosedError      0, 1    the job has ended: completed, or failed
-    TimedOut      RendezvousTimeoutError     4       no round came together in join_timeout
-    NotReached    RendezvousConnectionError  3, 4    etcd refuses this node; it cannot be reached
-    NotTaken      RendezvousStateError       2 to 4  this machine lacks something; the job refuses this node
-    Over          RendezvousStateError       4       a world ended before torch's agent had started its workers
+    JobClosed              RendezvousClosedError      0, 1    the job has ended: completed, or failed
+    RoundTimedOut          RendezvousTimeoutError     4       no round came together in join_timeout
+    RendezvousUnreachable  RendezvousConnectionError  3, 4    etcd refuses this node; it cannot be reached
+    NodeRejected           RendezvousStateError       2 to 4  this machine lacks something; the job refuses this node
+    RoundOver              RendezvousStateError       4       a world ended before torch's agent had started its workers
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from launcher.torchrun.membership import LEAVE_LIMIT_S, Membership
 from launcher.torchrun.options import RdzvSettings
 from launcher.torchrun.rounds import LOG
 from launcher.torchrun.session import SessionResult, TorchrunSession
-from launcher.workers.exits import describe
+from launcher.workers.exit_classification import describe
 from launcher.workers.reports import error_file
 
 BACKEND = "elastic-etcd"

@@ -27,9 +27,9 @@ from elastic.core.transactions import propose
 from elastic.errors import ElasticError, StoreUnavailable
 from elastic.store.protocol import Store
 from launcher.agent import node_id, registration
-from launcher.agent.connect import CONNECT_PAUSE_S, resolve
 from launcher.agent.history_writer import HistoryWriter
 from launcher.agent.store_actions import CLOSING_LIMIT_S, StoreActions
+from launcher.agent.store_connection import CONNECT_PAUSE_S, resolve
 from launcher.agent.wait_reporter import WaitReporter
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity

@@ -11,7 +11,7 @@ from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.job import process_location
-from launcher.job.connect import node_of
+from launcher.job.agent_connection import node_of
 from launcher.job.drain import DEADLINE_MIN_S, drain
 from launcher.job.named_job import NamedJob
 from launcher.job.scale import scale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from elastic.core.model import Generation, Role
-from launcher.logs import endpoint_lists
+from launcher.logs import endpoint_list_writer
 from launcher.logs.logger import AgentLog
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import WriteEndpoints, path_bytes
@@ -31,7 +31,7 @@ class EndpointFiles:
         endpoints, servers = _endpoints(generation)
         self._sink.put(WriteEndpoints(self.logs, generation.g, tuple(endpoints), tuple(servers)), "endpoints.log")
         try:
-            endpoint_lists.write_lists(self._private, generation.g, endpoints, servers)
+            endpoint_list_writer.write_lists(self._private, generation.g, endpoints, servers)
         except OSError as error:
             self._narrator.warning(
                 f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"

@@ -118,8 +118,8 @@ def worker_environment(
 ) -> dict[str, str]:
     """The whole environment of worker `local_rank` of member `m_id` in the generation.
 
-    `error_file` is where torch's @record may write. `cards` are this node's, in the order of the local ranks; ()
-    leaves the choice to what the agent's environment says. With `one_card` each worker sees its own alone. `no_card`
+    `error_file` is where torch's @record may write. `gpus` are this node's, in the order of the local ranks; ()
+    leaves the choice to what the agent's environment says. With `one_gpu` each worker sees its own alone. `no_gpu`
     says that there is none on this node.
     """
     generation = context.generation

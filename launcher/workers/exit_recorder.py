@@ -12,7 +12,7 @@ from launcher.health.partition_detector import FORMS
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import OutputTail
-from launcher.workers import exits, process_events
+from launcher.workers import exit_classification, process_events
 from launcher.workers.hang_watch import HungWorker
 from launcher.workers.reports import error_file
 from launcher.workers.reports.worker_channel import WorkerChannel
@@ -54,7 +54,7 @@ class ExitRecorder:
         spec = running.specs[event.local_rank]
         lines = sanitize.tail_lines(event.said, lines=SIGNS_LINES)
         log = log_text(spec)
-        exit_ = exits.worker_exit(
+        exit_ = exit_classification.worker_exit(
             spec.rank,
             event.code,
             log,
@@ -69,7 +69,7 @@ class ExitRecorder:
         also = None
         if event.stopped and event.said_before is not None:
             lines = sanitize.tail_lines(event.said_before, lines=SIGNS_LINES)
-            also = exits.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
+            also = exit_classification.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         return exit_, also
 
     def _may_not_start(self, running: RunningWorkers, local_rank: int) -> bool:
@@ -83,7 +83,7 @@ class ExitRecorder:
             spec = running.specs[worker.local_rank]
             lines = self._last_lines(worker.local_rank)
             limit_s, log = self._config.hang_timeout_s, log_text(spec)
-            exit_ = exits.hung_exit(
+            exit_ = exit_classification.hung_exit(
                 spec.rank, log, lines, limit_s, worker.step, shown=worker.shown, frozen=worker.frozen, role=spec.role
             )
             failures.append(exit_)
@@ -97,14 +97,16 @@ class ExitRecorder:
         return self._given_up(
             running,
             local_ranks,
-            lambda spec, lines: exits.unreached_exit(spec.rank, log_text(spec), lines, limit_s, nodes),
+            lambda spec, lines: exit_classification.unreached_exit(spec.rank, log_text(spec), lines, limit_s, nodes),
         )
 
     def unformed(self, running: RunningWorkers, local_ranks: Iterable[int]) -> tuple[WorkerExit, ...]:
         """How those of these workers failed that run: they have met the others, but have formed no process group."""
         limit_s = FORMS * self._config.reach_timeout_s
         return self._given_up(
-            running, local_ranks, lambda spec, lines: exits.unformed_exit(spec.rank, log_text(spec), lines, limit_s)
+            running,
+            local_ranks,
+            lambda spec, lines: exit_classification.unformed_exit(spec.rank, log_text(spec), lines, limit_s),
         )
 
     def _given_up(
@@ -133,7 +135,9 @@ def lost_exit(spec: WorkerSpec, ending: OutputTail | None) -> WorkerExit:
         code=-9,
         words="killed with its nursery",
         log=log_text(spec),
-        tail=exits.last_lines(sanitize.tail_lines(ending, lines=SIGNS_LINES)) if ending is not None else (),
+        tail=exit_classification.last_lines(sanitize.tail_lines(ending, lines=SIGNS_LINES))
+        if ending is not None
+        else (),
         machine_fault="the nursery died",
         role=spec.role,
     )

@@ -35,7 +35,7 @@ from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
 from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, log_text, lost_exit
 from launcher.workers.hang_watch import HangWatch, HungWorker
-from launcher.workers.nursery_watchdog import NurseryBackoff
+from launcher.workers.nursery_backoff import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
 from launcher.workers.reports import progress_file
 from launcher.workers.reports import stacks as stacks_module

@@ -33,10 +33,9 @@ from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 from launcher.nursery.warm_policy import PreloadConfig
 from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
 from launcher.text.sanitize import OutputTail
-from launcher.workers import exits
+from launcher.workers import exit_classification
 from launcher.workers.nursery_launch import new_nursery, out_of_date
 from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, NurseryWatchdog
-from launcher.workers.process import WorkerProcess
 from launcher.workers.process_events import (
     DeadlinePassed,
     NurseryDied,
@@ -47,6 +46,7 @@ from launcher.workers.process_events import (
     WorkerEvent,
 )
 from launcher.workers.spec import WorkerSpec
+from launcher.workers.worker_output import WorkerProcess
 
 START_LIMIT_S = 10.0
 """How long a nursery may take to stand. It needs 0.1 s; a loaded machine or a slow disk needs more."""
@@ -220,7 +220,7 @@ class NurseryClient:
         """End workers that were never started."""
         self._running = None
         for local_rank, worker in running.workers.items():
-            worker.ended(running.g, exits.describe(-signal.SIGKILL, stopped=True), running.note)
+            worker.ended(running.g, exit_classification.describe(-signal.SIGKILL, stopped=True), running.note)
             self._close_log(worker)
             at_s = protocol.boottime_s()
             exited = ProcessExited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_said(worker))
@@ -348,8 +348,10 @@ class NurseryClient:
                     running.workers[local_rank].signalled(self.pid or 0, running.note)
             case protocol.ChildExited(g, local_rank, code, at_s, stopped) if running is not None:
                 worker = running.workers[local_rank]
-                asked = worker.asked and not stopped and (code == exits.LEFT or self._has_saved(local_rank))
-                words = exits.describe(code, stopped=stopped, asked=asked)
+                asked = (
+                    worker.asked and not stopped and (code == exit_classification.LEFT or self._has_saved(local_rank))
+                )
+                words = exit_classification.describe(code, stopped=stopped, asked=asked)
                 worker.ended(g, words, running.note if stopped else "")
                 self._on_event(ProcessExited(g, local_rank, code, at_s, stopped or asked, *_said(worker), asked))
             case protocol.GenerationExited(g, left) if running is not None:

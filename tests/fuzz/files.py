@@ -18,7 +18,7 @@ from elastic.train.checkpoint import fence, manifest, sharded_part
 from elastic.train.checkpoint.manifest import META, CheckpointEntry, CheckpointMeta, PartFile
 from elastic.train.memory import slot as slot_module
 from elastic.train.memory.slot import LeafSpec, Slot, SlotHead, SlotLayout
-from elastic.train.restore import rollback
+from elastic.train.restore import restore_step
 from elastic.train.statedict import tree
 from tests.fuzz.target import Target, scratch
 
@@ -61,11 +61,11 @@ def fenced(data: bytes) -> None:
 def rolled(data: bytes) -> None:
     """What --restore_step did last."""
     at = folder("rolled")
-    (at / rollback.RECORD).write_bytes(data)
+    (at / restore_step.RECORD).write_bytes(data)
     with contextlib.suppress(CheckpointError):
-        record = rollback.rolled_back(at)
+        record = restore_step.rolled_back(at)
         if record is not None:
-            rollback.names_aside(record)
+            restore_step.names_aside(record)
 
 
 def dcp(data: bytes) -> None:

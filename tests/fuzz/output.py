@@ -18,7 +18,7 @@ from launcher.logs.writer_protocol import LogLimits
 from launcher.text import failure_report
 from launcher.text.sanitize import sanitize_line, tail_lines
 from launcher.text.tail_buffer import KEPT_BYTES, TailBuffer
-from launcher.workers import exits
+from launcher.workers import exit_classification
 from launcher.workers.reports.tracebacks import excerpt
 from tests.fuzz.links import run
 from tests.fuzz.target import Target, scratch
@@ -95,10 +95,10 @@ def end(data: bytes) -> None:
     lines = tail_lines(recent.ending(), lines=3000)
     assert all(line.isprintable() and len(line) <= 500 for line in lines)
     for code in (1, -6, -9, 0):
-        found = exits.worker_exit(0, code, "/log/workerlog.0", lines)
+        found = exit_classification.worker_exit(0, code, "/log/workerlog.0", lines)
         msgspec.json.encode(found)
         assert len(found.tail) <= 40
-    exits.stopped_while_ending(0, 1, "", lines)
+    exit_classification.stopped_while_ending(0, 1, "", lines)
     excerpt(lines, 20)
     failure_report.stopped_worker_line(sanitize_line(data[:KEPT_BYTES].decode(errors="replace")))
     assert time.monotonic() - begun < SLOW_S

@@ -14,7 +14,7 @@ from elastic.core.membership.decision import DecisionMemory, DecisionPolicy
 from elastic.core.model import Outcome, OutcomeKind, SavedCheckpoint
 from elastic.core.view import StoreView, ViewReader
 from launcher.doctor.job import standing_checks
-from launcher.job import status
+from launcher.job import status, status_text
 from launcher.job.absent_nodes import absent_nodes
 from launcher.text import failure_report
 from tests.fuzz.target import Target
@@ -110,8 +110,8 @@ def people(view: StoreView) -> None:
     """What people are told of it."""
     described = status.describe(view, KEYS.job_id)
     for line in [
-        *status.head_lines(described, 1e9),
-        *(text for node in described.nodes for text in status.cells(node)),
+        *status_text.head_lines(described, 1e9),
+        *(text for node in described.nodes for text in status_text.store_cells(node)),
     ]:
         assert isinstance(line, str)
     standing_checks(view, KEYS.job_id)

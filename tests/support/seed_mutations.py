@@ -66,7 +66,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A14",
-        "launcher/logs/endpoint_lists.py",
+        "launcher/logs/endpoint_list_writer.py",
         """("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below)""",
         """(*endpoints, *below)""",
         "tests/unit/logs/test_logger.py::TestEndpoints::test_the_file_is_exactly_the_documented_one",
@@ -186,7 +186,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "C23",
-        "elastic/core/host_order.py",
+        "elastic/core/listed_hosts.py",
         "if not ips or missing > len(absent):",
         "if absent is not None:",
         "tests/unit/core/membership/test_host_list.py::test_the_missing_hosts_are_named",

@@ -10,7 +10,7 @@ import zlib
 import msgspec
 from msgspec.structs import replace
 
-from elastic.core import quarantine
+from elastic.core import quarantine, text
 from elastic.core.admission import join
 from elastic.core.agent import inbound_link_policy, links, vouching
 from elastic.core.agent.actions import (
@@ -29,7 +29,7 @@ from elastic.core.agent.apply_event import ASK_AGAIN_S, PROPOSALS
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.decide import WaitDecision, decide
 from elastic.core.model import Member, MemberState, Outcome, OutcomeKind
-from elastic.core.quarantine import budget_of
+from elastic.core.restart_budget import budget_of
 from elastic.core.transactions import Transaction, deregister, propose, record_outcome, unless_superseded, update_member
 
 
@@ -139,7 +139,7 @@ def _report_quarantined(f: AgentState, *, room: bool) -> bool:
     for entry in budget_of(f.view).hosts:
         until = f.memory.quarantine_deadlines.get((entry.host, entry.g), f.now)
         if entry.host == f.me.member.host and (until > f.now or (entry.unreachable and room)):
-            at = f"{quarantine.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
+            at = f"{text.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
             f.act(LogLine(f"kept out until {at}: {quarantine.words(entry)}; it comes back by itself", warn=True))
             return True
     return False

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic.core.agent import effects, guards, stopping
+from elastic.core.agent import effects, guards, worker_stop
 from elastic.core.agent.actions import Action
 from elastic.core.agent.apply_event import apply_event
 from elastic.core.agent.events import Event, LeaseRefreshed
@@ -126,17 +126,17 @@ TABLE: tuple[Row, ...] = (
     Row("gated: newer generation", Phase.GATED, guards.newer_target, effects.target, Phase.GATED),
     Row("gated: go", Phase.GATED, guards.go, effects.start, Phase.RUNNING),
     Row("gated: gave up", Phase.GATED, guards.timed_out, effects.leave_by_timeout, Phase.LEAVING),
-    Row("running: right ended", Phase.RUNNING, guards.overdue, stopping.stop_overdue, Phase.STOPPING),
-    Row("running: failed", Phase.RUNNING, guards.failed, stopping.stop_failed, Phase.STOPPING),
+    Row("running: right ended", Phase.RUNNING, guards.overdue, worker_stop.stop_overdue, Phase.STOPPING),
+    Row("running: failed", Phase.RUNNING, guards.failed, worker_stop.stop_failed, Phase.STOPPING),
     Row("running: ok", Phase.RUNNING, guards.all_ok, effects.finish, Phase.DONE),
     Row("running: only servers left", Phase.RUNNING, guards.only_servers_left, effects.record_done, Phase.RUNNING),
-    Row("running: superseded", Phase.RUNNING, guards.superseded, stopping.stop_superseded, Phase.STOPPING),
-    Row("running: verdict", Phase.RUNNING, guards.verdict, stopping.stop_verdict, Phase.STOPPING),
+    Row("running: superseded", Phase.RUNNING, guards.superseded, worker_stop.stop_superseded, Phase.STOPPING),
+    Row("running: verdict", Phase.RUNNING, guards.verdict, worker_stop.stop_verdict, Phase.STOPPING),
     Row("running: killed", Phase.RUNNING, guards.vanished, effects.finish_killed, Phase.DONE),
-    Row("running: drain unheard", Phase.RUNNING, guards.drain_unanswered, stopping.stop_drained, Phase.STOPPING),
-    Row("stopping: out of time", Phase.STOPPING, guards.out_of_time, stopping.stop_out_of_time, Phase.STOPPING),
-    Row("stopping: a loss", Phase.STOPPING, guards.unplanned_now, stopping.stop_faster, Phase.STOPPING),
-    Row("stopping: failed", Phase.STOPPING, guards.failed_in_plan, stopping.stop_failed, Phase.STOPPING),
+    Row("running: drain unheard", Phase.RUNNING, guards.drain_unanswered, worker_stop.stop_drained, Phase.STOPPING),
+    Row("stopping: out of time", Phase.STOPPING, guards.out_of_time, worker_stop.stop_out_of_time, Phase.STOPPING),
+    Row("stopping: a loss", Phase.STOPPING, guards.unplanned_now, worker_stop.stop_faster, Phase.STOPPING),
+    Row("stopping: failed", Phase.STOPPING, guards.failed_in_plan, worker_stop.stop_failed, Phase.STOPPING),
     Row("stopping: gone", Phase.STOPPING, guards.workers_gone, effects.finish, Phase.DONE),
     Row("done: verdict", Phase.DONE, guards.verdict, effects.report_verdict, Phase.LEAVING),
     Row("done: drained", Phase.DONE, guards.drain_recorded, effects.leave_as_asked, Phase.LEAVING),

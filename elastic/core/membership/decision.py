@@ -119,8 +119,9 @@ class DecisionMemory(Struct, frozen=True):
     was registered, if that was after the newest generation, with the create revision `own_created`. `seen_since`: when
     each node that is not linked yet was first seen. `asked_g`, `answered_g`: the newest generation of which, after a
     worker had failed, every linked member was asked whether it is still there. `since_revision`: what was in the store
-    when this agent began to decide. `cooling`: until when hosts are kept out, by host and by the generation whose
-    failure did it. `size_before`: how many nodes ran the job in the previous store, after an empty one took its place.
+    when this agent began to decide. `quarantine_deadlines`: until when hosts are kept out, by host and by the
+    generation whose failure did it. `size_before`: how many nodes ran the job in the previous store, after an empty one
+    took its place.
     """
 
     linked: frozenset[str] = frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from elastic.core import host_order
+from elastic.core import listed_hosts
 from elastic.core.membership.decision import (
     Decision,
     DecisionMemory,
@@ -25,13 +25,13 @@ def first_start(q: Situation) -> tuple[Decision, DecisionMemory]:
     nodes = q.joining_nodes()
     need = q.spec.np.first
     if len(nodes) < need:
-        more = host_order.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
+        more = listed_hosts.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
         text = f"{n_of_m(len(nodes), need)} here; waiting for {more}"
         return WaitDecision(Reason.MISSING, text), q.memory
     until = q.settled_at(nodes)
     expected = q.expected(max(len(nodes), q.memory.size_before))
     if len(nodes) < expected and q.now < until:
-        whom = host_order.others(q.spec.ips, q.hosts(nodes))
+        whom = listed_hosts.others(q.spec.ips, q.hosts(nodes))
         return WaitDecision(Reason.SETTLING, settling_text(len(nodes), expected, until - q.now, whom), until), q.memory
     reason = f"{n_of_m(len(nodes), expected)} here"
     return open_at_once(q, form(q, Reason.FORMED, ChangeReason.FIRST, reason, [])), q.memory

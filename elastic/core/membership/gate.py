@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from elastic.core import host_order, quarantine
+from elastic.core import listed_hosts, quarantine
 from elastic.core.membership.decision import (
     ConcludeJob,
     Decision,
@@ -36,7 +36,7 @@ from elastic.core.model import (
 )
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.core.text import join_names, n_of_m, node_count, with_verb
+from elastic.core.text import duration_in_words, join_names, n_of_m, node_count, with_verb
 
 
 def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMemory]:
@@ -71,7 +71,7 @@ def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMem
         until = None
     if len(nodes) < q.spec.np.low:
         hosts = [place.host for place in generation.members]
-        more = host_order.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
+        more = listed_hosts.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
         text = f"{n_of_m(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {more}"
         return WaitDecision(Reason.BELOW_MIN, text, until), q.memory
     closed = _closed(q, generation, before, outcomes)
@@ -229,10 +229,7 @@ def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) 
     if len(staying) == len(q.staying(generation)) or len(formed.generation.members) < q.spec.np.low or hosts & suspects:
         return None
     reason = quarantine.quarantine_summary(
-        [
-            f"{entry.host} is kept out for {quarantine.duration_in_words(entry.left_s)}: {quarantine.words(entry)}"
-            for entry in out
-        ]
+        [f"{entry.host} is kept out for {duration_in_words(entry.left_s)}: {quarantine.words(entry)}" for entry in out]
     )
     budget = quarantine.count_down(judgement.budget_if_excluded, deadlines, q.now, hosts)
     generation = msgspec.structs.replace(formed.generation, reason=reason, budget=budget)

@@ -10,8 +10,8 @@ from elastic.core.membership.decision import (
 from elastic.core.membership.next_generation import draining_text, form
 from elastic.core.membership.situation import BATCH_S, Situation
 from elastic.core.model import ChangeReason, Generation
-from elastic.core.quarantine import duration_in_words, quarantine_summary
-from elastic.core.text import join_names, node_count, settling_text, with_verb
+from elastic.core.quarantine import quarantine_summary
+from elastic.core.text import duration_in_words, join_names, node_count, settling_text, with_verb
 
 GROW_EVERY_S = 60.0
 """A job whose workers lose what they have not saved grows at most once in this time, if `--grow_every` says nothing."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from elastic.core import host_order
+from elastic.core import listed_hosts
 from elastic.core.membership.decision import ConcludeJob, DecisionMemory, DecisionPolicy, Reason
 from elastic.core.model import FinalStatus, Generation, GenerationMember, JobSpec, Member, MemberState, Outcome, Verdict
-from elastic.core.quarantine import budget_of
+from elastic.core.restart_budget import budget_of
 from elastic.core.run_deadline import NEVER
 from elastic.core.view import StoredDocument, StoreView
 
@@ -127,7 +127,7 @@ class Situation:
         if not self.spec.ips:
             return ready
         taken = {place.host for place in self.staying(self.generation)} if self.generation is not None else set()
-        return host_order.one_for_each(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
+        return listed_hosts.one_for_each(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
 
     def hosts(self, nodes: Iterable[str]) -> list[str]:
         """The hosts of these members."""

@@ -93,9 +93,9 @@ def assign(
 ) -> list[GenerationMember]:
     """Seat candidates, the oldest first, beside `places`; the new places alone.
 
-    At most `worker_nodes` nodes have workers in all where np counts them (`apart`), and their indexes stay below what
-    so many nodes have: while somebody who leaves keeps its seats, a newcomer waits for them, so that no gap remains.
-    A candidate gets no more seats than it brings ports.
+    At most `worker_nodes` nodes have workers in all where np counts them (`separate`), and their indexes stay below
+    what so many nodes have: while somebody who leaves keeps its seats, a newcomer waits for them, so that no gap
+    remains. A candidate gets no more seats than it brings ports.
     """
     given: list[GenerationMember] = []
     taken = {task for place in places for task in place.tasks}

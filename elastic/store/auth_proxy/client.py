@@ -1,7 +1,7 @@
 """The tunnel to an etcd behind an authenticating proxy: gRPC speaks to a local socket, and its bytes are relayed.
 
 gRPC has no say in how its connections begin. So it connects to an abstract Unix socket of this process, and for each
-such connection one is made to the porter, which first wants to see that we know the secret. Abstract sockets have no
+such connection one is made to the proxy, which first wants to see that we know the secret. Abstract sockets have no
 permissions, and every process of the machine can see their names; the kernel says which process has connected, and only
 this process is served.
 """
@@ -21,10 +21,10 @@ from elastic.store.auth_proxy.relay import Ends, carry
 from elastic.store.http2_probe import is_http2, read_first_bytes
 
 DIAL_LIMIT_S = 2.0
-"""For the connection, and for each line of the porter."""
+"""For the connection, and for each line of the proxy."""
 BACKLOG = 16
 
-NO_PORTER: Final = (
+NO_AUTH_PROXY: Final = (
     "nobody asks for the job's secret there; give the same ELASTIC_JOB_SECRET or --job_secret_file to the host that "
     "serves etcd, or, if it is an etcd of your own, to nobody"
 )
@@ -36,7 +36,7 @@ OTHER_SECRET: Final = (
 
 
 class AuthTunnel:
-    """Carries to one porter. `refused` says why this node is not let in, `trouble` why nobody is reached; else ""."""
+    """Carries to one proxy. `refused` says why this node is not let in, `trouble` why nobody is reached; else ""."""
 
     def __init__(self, target: str, key: bytes) -> None:
         """`target` is `host:port`; `key` is made from the secret. Nothing is opened yet."""
@@ -96,7 +96,7 @@ class AuthTunnel:
             await carry(local, remote)
 
     async def _let_in(self) -> Ends | None:
-        """A connection on which etcd speaks next; None if the porter does not let us in."""
+        """A connection on which etcd speaks next; None if the proxy does not let us in."""
         async with asyncio.timeout(DIAL_LIMIT_S):
             there = await connected(self._host, self._port)
         try:
@@ -117,24 +117,24 @@ class AuthTunnel:
                 said = await _line(reader)
         except TimeoutError:
             if is_http2(await read_first_bytes(self._host, self._port)):
-                return NO_PORTER
+                return NO_AUTH_PROXY
             raise
         if not said:
             raise ConnectionError(CLOSED)
-        porter = protocol.read_greeting(said)
-        if porter is None:
-            return NO_PORTER
+        proxy = protocol.read_greeting(said)
+        if proxy is None:
+            return NO_AUTH_PROXY
         own = secrets.token_hex(16)
-        writer.write(protocol.proof(self._key, porter, own))
+        writer.write(protocol.proof(self._key, proxy, own))
         async with asyncio.timeout(DIAL_LIMIT_S):
             answer = await _line(reader)
         if not answer:
             raise ConnectionError(CLOSED)
-        return "" if protocol.is_welcome(self._key, porter, own, answer) else OTHER_SECRET
+        return "" if protocol.is_welcome(self._key, proxy, own, answer) else OTHER_SECRET
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """One line, not longer than any of a porter's; what came if the connection ended."""
+    """One line, not longer than any of a proxy's; what came if the connection ended."""
     line = b""
     while len(line) < protocol.LINE_MAX and not line.endswith(b"\n"):
         byte = await reader.read(1)  # Not more: what follows the line is etcd's.

@@ -1,9 +1,9 @@
 """What is said at the entrance to an etcd that is served with a secret, as lines (pure).
 
-    porter                                        guest
+    proxy                                         client
     elastic-entrance 1 <nonce>        ──►                   for everybody that connects
                                       ◄──  <nonce> <mac>    who knows the secret proves it
-    welcome <mac>, or no              ──►                   so does the porter; from here on it is etcd that speaks
+    welcome <mac>, or no              ──►                   so does the proxy; from here on it is etcd that speaks
 
 Both proofs are HMAC-SHA256 over the role and both nonces, with a key that is slow to make from the secret: who hears
 them can try no more than a few thousand secrets in a second, and cannot use them again. What follows is not signed and
@@ -37,45 +37,45 @@ def key_of(secret: str) -> bytes:
 
 
 def proxy_greeting(nonce: str) -> bytes:
-    """The porter's first line; a nonce is 32 hexadecimal digits that nobody can foresee."""
+    """The proxy's first line; a nonce is 32 hexadecimal digits that nobody can foresee."""
     return f"{GREETING} {VERSION} {nonce}\n".encode()
 
 
 def read_greeting(line: bytes) -> str | None:
-    """The porter's nonce, None if this is no porter of this version."""
+    """The proxy's nonce, None if this is no proxy of this version."""
     found = _GREETING.fullmatch(line)
     return found[1].decode() if found else None
 
 
 def is_auth_proxy(start: bytes) -> bool:
-    """Tell whether the first bytes of a connection are a porter's, of whatever version."""
+    """Tell whether the first bytes of a connection are a proxy's, of whatever version."""
     return start.startswith(GREETING.encode()[: len(start)]) and bool(start)
 
 
-def proof(key: bytes, porter: str, guest: str) -> bytes:
-    """The guest's line; `porter` and `guest` are their nonces."""
-    return f"{guest} {_mac(key, 'guest', porter, guest)}\n".encode()
+def proof(key: bytes, proxy: str, client: str) -> bytes:
+    """The client's line; `proxy` and `client` are their nonces."""
+    return f"{client} {_mac(key, 'guest', proxy, client)}\n".encode()
 
 
-def read_proof(key: bytes, porter: str, line: bytes) -> str | None:
-    """The nonce of a guest that knows the secret, None of anybody else."""
+def read_proof(key: bytes, proxy: str, line: bytes) -> str | None:
+    """The nonce of a client that knows the secret, None of anybody else."""
     found = _PROOF.fullmatch(line)
     if found is None:
         return None
-    guest = found[1].decode()
-    return guest if hmac.compare_digest(found[2].decode(), _mac(key, "guest", porter, guest)) else None
+    client = found[1].decode()
+    return client if hmac.compare_digest(found[2].decode(), _mac(key, "guest", proxy, client)) else None
 
 
-def welcome(key: bytes, porter: str, guest: str) -> bytes:
-    """The porter's second line."""
-    return f"welcome {_mac(key, 'porter', porter, guest)}\n".encode()
+def welcome(key: bytes, proxy: str, client: str) -> bytes:
+    """The proxy's second line."""
+    return f"welcome {_mac(key, 'porter', proxy, client)}\n".encode()
 
 
-def is_welcome(key: bytes, porter: str, guest: str, line: bytes) -> bool:
-    """Tell whether the porter lets us in and knows the secret itself."""
+def is_welcome(key: bytes, proxy: str, client: str, line: bytes) -> bool:
+    """Tell whether the proxy lets us in and knows the secret itself."""
     found = _WELCOME.fullmatch(line)
-    return found is not None and hmac.compare_digest(found[1].decode(), _mac(key, "porter", porter, guest))
+    return found is not None and hmac.compare_digest(found[1].decode(), _mac(key, "porter", proxy, client))
 
 
-def _mac(key: bytes, who: str, porter: str, guest: str) -> str:
-    return hmac.new(key, f"{who} {porter} {guest}".encode(), hashlib.sha256).hexdigest()
+def _mac(key: bytes, who: str, proxy: str, client: str) -> str:
+    return hmac.new(key, f"{who} {proxy} {client}".encode(), hashlib.sha256).hexdigest()

@@ -10,7 +10,7 @@
           __0_0.distcp
           .metadata
       aside-step-…            set aside by --restore_step: no longer counts, removed by nobody but its owner
-      rollback.json           what --restore_step did last (see `elastic.train.restore.rollback`)
+      rollback.json           what --restore_step did last (see `elastic.train.restore.restore_step`)
       fence/                  who owns the folder (see `elastic.train.checkpoint.fence`)
 
 Names that start with a dot are being written or removed. Generation 0 means: written without elastic-launch.

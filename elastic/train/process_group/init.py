@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic.channel.messages import GroupFormed, clock
 from elastic.errors import ConfigError
-from elastic.script.relaunch import reporting_config_errors
+from elastic.script.error_report import reporting_config_errors
 from elastic.train import report
 from elastic.train.process_group import preparing, rendezvous, shutdown
 
@@ -204,7 +204,7 @@ def _device(backend: str | None, environ: Mapping[str, str], place: RankInfo) ->
 
 
 def gpu_index(environ: Mapping[str, str], place: RankInfo, gpus: int) -> int:
-    """The index of this worker's card among the `cards` that are visible.
+    """The index of this worker's card among the `gpus` that are visible.
 
     It is LOCAL_RANK, except where our launcher shows each worker its own card only (--one_card_per_worker). Raises
     `ConfigError` when there are more workers than cards.

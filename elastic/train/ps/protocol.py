@@ -1,12 +1,13 @@
 """What workers and servers say to each other. Each method has one header for its request and one for its answer.
 
-    Session   Hello                    Notice, Notice, …   open for as long as the worker lives
-    Register  Register                 Registered          the model; waits until there are values or some are wanted
-    Give      Give + values            Done                the values that `RegisterReply` asked for
-    Push      Push + gradients         Values (+ values)   gradients, applied once; with `pull` the values follow
-    Pull      Pull                     Values + values     all pieces of this server, in the order registered
-    Rows      Rows + ids               Values + rows       rows of a table
-    Close     Close                    Done                this worker has done its work
+    Session   SessionRequest           SessionNotice, …          open for as long as the worker lives
+    Register  RegisterRequest          RegisterReply             the model; waits until there are values or some are
+                                                                 wanted
+    Give      InitialValues + values   EmptyReply                the values that `RegisterReply` asked for
+    Push      PushRequest + gradients  ValuesReply (+ values)    gradients, applied once; with `pull` the values follow
+    Pull      PullRequest              ValuesReply + values      all pieces of this server, in the order registered
+    Rows      RowsRequest + ids        ValuesReply + rows        rows of a table
+    Close     CloseRequest             EmptyReply                this worker has done its work
 
 Pieces and tables are named by their place in the registration.
 """

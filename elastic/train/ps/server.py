@@ -21,7 +21,7 @@ from elastic import environment
 from elastic.channel.client import channel_client
 from elastic.channel.messages import VARIABLE, RestoreDone, Serving, clock
 from elastic.errors import CheckpointError, ConfigError
-from elastic.script.relaunch import reporting_config_errors
+from elastic.script.error_report import reporting_config_errors
 from elastic.train.ps.cluster import TaskEnvironment, servers, workers
 from elastic.train.ps.parameters import ParameterStore
 from elastic.train.ps.rpc import grpc

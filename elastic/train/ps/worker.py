@@ -18,7 +18,7 @@ import torch
 from elastic import environment
 from elastic.channel.messages import RestoreDone, Serving, clock
 from elastic.errors import ConfigError, MessageError
-from elastic.script.relaunch import reporting_config_errors
+from elastic.script.error_report import reporting_config_errors
 from elastic.train import report
 from elastic.train.checkpoint import atomic_files
 from elastic.train.ps import protocol

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from elastic.train.memory.step_agreement import RankStates
-from elastic.train.restore.choose import RestoreReport
+from elastic.train.restore.choose_checkpoint import RestoreReport
 from elastic.train.restore.options import RestoreOptions
 
 

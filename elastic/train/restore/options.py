@@ -9,7 +9,7 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
-from elastic.train.restore.choose import KnownCheckpoint
+from elastic.train.restore.choose_checkpoint import KnownCheckpoint
 
 _known = msgspec.json.Decoder(KnownCheckpoint)
 TRUE = frozenset({"1", "true", "yes", "on"})

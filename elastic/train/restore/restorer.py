@@ -2,7 +2,7 @@
 
 A collective in rounds. First every rank says what it can read and what it was told. Then the newest is tried, and who
 cannot read it receives it from who can. What the job has committed and nobody can read is an error
-(`elastic.train.restore.choose` has the rules).
+(`elastic.train.restore.choose_checkpoint` has the rules).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from elastic.train.memory.step_agreement import AgreedStep, RankStates
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.process_group.topology import Topology, host
 from elastic.train.report import log_to_agent
-from elastic.train.restore import choose, initial_state, messages, rollback
-from elastic.train.restore.choose import DamagedCheckpoint, RestoreReport, VisibleCheckpoint
+from elastic.train.restore import choose_checkpoint, initial_state, messages, restore_step
+from elastic.train.restore.choose_checkpoint import DamagedCheckpoint, RestoreReport, VisibleCheckpoint
 from elastic.train.restore.messages import RestoreMessage, RestoreStart
 from elastic.train.restore.options import RestoreOptions, newest_known, read_options
 from elastic.train.statedict.parts import ShardedModule, ShardedPart, StatePart
@@ -88,11 +88,11 @@ class Restorer:
             read_options(os.environ, step, resume_from, allow_rollback=allow_rollback)
         )
         wishes = start.wishes
-        choices = choose.choices(reports)
+        choices = choose_checkpoint.choices(reports)
         newest = choices[0].seen.step if choices else -1
         agreed = self._memory.choose(holdings, since=start.since)
         if agreed is not None and agreed.step >= newest:
-            lost = choose.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
+            lost = choose_checkpoint.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
             try:
                 return dataclasses.replace(self._from_memory(agreed, holdings, lost), newest=newest)
             except (CheckpointDamaged, TensorsDiffer, TensorsMissing) as error:  # The same on all ranks.
@@ -129,9 +129,9 @@ class Restorer:
             reports = [message.report for message in self._exchange(RestoreMessage(again, RankStates()))]
         mark = self._checkpoints.mark
         self.shared = bool(mark) and all(report.token == mark for report in reports)
-        if wrong := choose.trouble(reports):
+        if wrong := choose_checkpoint.trouble(reports):
             raise CheckpointError(wrong)
-        return start, candidates, choose.without(reports, start.aside), [message.holding for message in said]
+        return start, candidates, choose_checkpoint.without(reports, start.aside), [message.holding for message in said]
 
     def _exchange(self, own: RestoreMessage) -> list[RestoreMessage]:
         return [
@@ -142,17 +142,17 @@ class Restorer:
     def _start(self, wishes: RestoreOptions) -> RestoreStart:
         """On rank 0: wait until its folder carries this generation's mark, and set newer checkpoints aside if asked."""
         since, aside = 0, frozenset[str]()
-        run = rollback.run_mark()
+        run = restore_step.run_mark()
         try:
             self._checkpoints.await_mark()
             if wishes.step is not None:
-                rollback.rollback(self._checkpoints, wishes.step, run)
-            record = rollback.rolled_back(self._checkpoints.folder)
+                restore_step.rollback(self._checkpoints, wishes.step, run)
+            record = restore_step.rolled_back(self._checkpoints.folder)
         except CheckpointError as error:
             word = rank_errors.encode_error(error, unrecoverable=isinstance(error, RestoreUnrecoverable))
             return RestoreStart(wishes, word=word.decode())
         if record is not None:  # The generations of another run are counted anew.
-            since, aside = record.generation if record.run == run else 0, rollback.names_aside(record)
+            since, aside = record.generation if record.run == run else 0, restore_step.names_aside(record)
         return RestoreStart(wishes, since, aside)
 
     def _look_early(
@@ -203,7 +203,7 @@ class Restorer:
 
     def _from_disk(
         self,
-        choices: list[choose.RestoreChoice],
+        choices: list[choose_checkpoint.RestoreChoice],
         candidates: Mapping[VisibleCheckpoint, CheckpointCandidate],
         reports: list[RestoreReport],
         wishes: RestoreOptions,
@@ -221,7 +221,9 @@ class Restorer:
                 bad.append(DamagedCheckpoint.of(choice.seen.name, damage[0][1:].decode()))
                 continue
             step, allowed = choice.seen.step, wishes.allow_rollback
-            lost = choose.check_newest(step, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable)
+            lost = choose_checkpoint.check_newest(
+                step, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable
+            )
             given = broadcast_trees(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
@@ -232,13 +234,15 @@ class Restorer:
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
-            skipped = choose.skipped(choice.seen, reports, bad)
+            skipped = choose_checkpoint.skipped(choice.seen, reports, bad)
             self._say(f"resumed at step {step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
             restored = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
             return dataclasses.replace(restored, newest=step)
         allowed = wishes.allow_rollback
-        lost = choose.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable)
+        lost = choose_checkpoint.check_newest(
+            -1, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable
+        )
         return self._afresh(wishes.resume_from, lost)
 
     def _read(self, candidate: CheckpointCandidate | None) -> tuple[dict[str, Any] | None, bytes]:
@@ -263,7 +267,7 @@ class Restorer:
 
     def _read_sharded(
         self,
-        choice: choose.RestoreChoice,
+        choice: choose_checkpoint.RestoreChoice,
         candidate: CheckpointCandidate | None,
         holders: list[bool],
         reports: list[RestoreReport],

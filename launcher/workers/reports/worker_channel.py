@@ -44,8 +44,8 @@ class WorkerReport:
 
     `preparing` and `joining` are "" when it does neither; `step` is -1 before its first report, and `reported_at` is
     the time of its last one, seconds of `time.monotonic`. `saved` is the highest step that it saved, -1 if none.
-    `left_at` is the step that it saved before it left, when it was asked to. `hopeless` is its word that it ends, and
-    would at each start. `connection` is None before it is there and after it hung up.
+    `left_at` is the step that it saved before it left, when it was asked to. `unrecoverable` is its word that it ends,
+    and would at each start. `connection` is None before it is there and after it hung up.
     """
 
     rank: int

@@ -31,8 +31,8 @@ from launcher.config.parse import parse
 from launcher.ctl import cli
 from launcher.job.named_job import named_job
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
-from launcher.local.etcd import STARTS_MAX, keep_running
-from launcher.local.supervisor import exit_code
+from launcher.local.etcd_supervisor import STARTS_MAX, keep_running
+from launcher.local.node_supervisor import exit_code
 from launcher.system.private_env import inheritable_env
 from launcher.text import shell
 from tests.support.etcd_servers import free_ports

@@ -6,7 +6,7 @@ import os
 
 from elastic.store.embedded import find_etcd
 from launcher.config.store_access import SECRET
-from launcher.local import served_etcd
+from launcher.local import etcd_addresses
 from tests.support.agent_process import Node
 from tests.support.etcd_servers import SAFE_RELEASE, free_ports, posing
 from tests.support.job_harness import Job, story
@@ -32,7 +32,9 @@ async def test_an_old_etcd_that_is_opened_to_others_with_a_secret_is_a_warning(j
     (port,) = free_ports(1)
     flags = ("--serve", f"0.0.0.0:{port}", "--host", "127.0.0.2", "--np", "1")
     node = await job.node(*flags, server=False, environ=on_path(job, OLD_RELEASE))
-    assert await ended(job, node) == [f"elastic-launch: warning: {served_etcd.old_release(OLD_RELEASE, closed=True)}"]
+    assert await ended(job, node) == [
+        f"elastic-launch: warning: {etcd_addresses.old_release(OLD_RELEASE, closed=True)}"
+    ]
 
 
 @story
@@ -43,7 +45,7 @@ async def test_an_old_etcd_that_is_opened_to_others_without_a_secret_is_a_warnin
     flags = ("--ips", "203.0.113.7,z.invalid", "--host", "203.0.113.7", "--serve_port", str(port), "--np", "1")
     node = await job.node(*flags, server=False, environ=on_path(job, OLD_RELEASE))
     about_release, about_secret = await ended(job, node)
-    assert about_release == f"elastic-launch: warning: {served_etcd.old_release(OLD_RELEASE, closed=False)}"
+    assert about_release == f"elastic-launch: warning: {etcd_addresses.old_release(OLD_RELEASE, closed=False)}"
     assert SECRET in about_secret
 
 

@@ -22,7 +22,7 @@ from elastic.store.auth_proxy import protocol
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.store_access import SECRET
-from launcher.local.auth_proxy import STRANGERS_MAX, AuthProxy
+from launcher.local.auth_proxy import UNAUTHENTICATED_MAX, AuthProxy
 from tests.support.etcd_servers import free_ports
 from tests.support.host_lists import FIRST, SECOND, static
 from tests.support.job_harness import Job, story
@@ -156,7 +156,7 @@ def test_a_crowd_of_strangers_that_say_nothing_is_turned_away() -> None:
     async def run() -> None:
         async with Served() as served:
             host, port = served.endpoint.split(":")
-            crowd = [await asyncio.open_connection(host, int(port)) for _ in range(STRANGERS_MAX)]
+            crowd = [await asyncio.open_connection(host, int(port)) for _ in range(UNAUTHENTICATED_MAX)]
             for reader, _ in crowd:
                 assert await reader.readline()
             reader, writer = await asyncio.open_connection(host, int(port))

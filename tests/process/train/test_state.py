@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from elastic.channel.messages import CheckpointSaved, Unrecoverable, WorkerMessage, said
 from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
-from elastic.train.restore.rollback import RECORD, RollbackRecord
+from elastic.train.restore.restore_step import RECORD, RollbackRecord
 from tests.scripts import state_training
 from tests.support import script_runs
 

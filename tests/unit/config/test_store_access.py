@@ -18,7 +18,7 @@ from launcher.config.parse import parse
 from launcher.config.readers import StoreEndpoints
 from launcher.config.store_access import PASSWORD, SECRET
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line
-from launcher.local.served_etcd import served
+from launcher.local.etcd_addresses import served
 from tests.support.tls_authority import Authority, authority
 
 SECRET_TEXT = "a secret of many characters"

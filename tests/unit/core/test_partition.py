@@ -10,7 +10,8 @@ from elastic.core.agent.events import PeersUnreachable
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, Predecessor, Quarantine, WorkerExit
 from elastic.core.partition import SPLIT, nodes_to_exclude, nodes_to_probe, not_reached_by
-from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, budget_of, taken_for_linked, with_unreachable
+from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, taken_for_linked, with_unreachable
+from elastic.core.restart_budget import budget_of
 from elastic.core.restart_policy import PROGRESS_RUN_S
 from tests.support.agent_harness import Bench
 from tests.support.job_transcript import Job, nodes_of, worker_exit

@@ -10,16 +10,10 @@ import pytest
 
 from elastic.core.membership.decision import DecisionMemory, FormGeneration, OpenGate, Reason, WaitDecision
 from elastic.core.model import Budget, ChangeReason, JobMode, JobSpec, Np, Outcome, OutcomeKind, Predecessor, Quarantine
-from elastic.core.quarantine import (
-    HOSTS_MAX,
-    KEEP_OUT_AFTER,
-    QUARANTINE_MAX_S,
-    blame,
-    budget_of,
-    clock_time,
-    duration_in_words,
-)
+from elastic.core.quarantine import HOSTS_MAX, KEEP_OUT_AFTER, QUARANTINE_MAX_S, blame
+from elastic.core.restart_budget import budget_of
 from elastic.core.restart_policy import judge
+from elastic.core.text import clock_time, duration_in_words
 from elastic.core.view import StoredDocument
 from tests.support.job_transcript import Job, nodes_of, worker_exit
 

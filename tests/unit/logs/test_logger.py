@@ -11,7 +11,7 @@ import pytest
 from elastic.errors import ConfigError
 from launcher.logs import shared_file
 from launcher.logs.console import Console
-from launcher.logs.endpoint_lists import ENDPOINTS_KEPT, write_endpoints
+from launcher.logs.endpoint_list_writer import ENDPOINTS_KEPT, write_endpoints
 from launcher.logs.file_names import LAUNCHER_LOG, closing_line, header_line, signal_info_line
 from launcher.logs.log_dir import check_log_dir
 from launcher.logs.logger import AgentLog, Verbosity

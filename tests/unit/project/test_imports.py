@@ -41,7 +41,9 @@ def test_reading_the_command_line_loads_neither_grpc_nor_torch() -> None:
     assert not loaded_after("import launcher.cli, launcher.config.config") & {"grpc", "torch", "numpy", "etcd3"}
 
 
-@pytest.mark.parametrize("module", ["launcher.agent.agent", "launcher.local.supervisor", "launcher.nursery.supervisor"])
+@pytest.mark.parametrize(
+    "module", ["launcher.agent.agent", "launcher.local.node_supervisor", "launcher.nursery.supervisor"]
+)
 def test_no_process_of_the_launcher_loads_torch(module: str) -> None:
     assert not loaded_after(f"import {module}") & set(LATE_FOR_THE_AGENT)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from elastic.errors import ConfigError, ScriptMistake
-from elastic.script import flags, relaunch
+from elastic.script import error_report, flags, relaunch
 from launcher.config.config import PYTHON_ENDINGS
 from launcher.config.flags import FLAGS
 from launcher.config.parse import parse
@@ -152,7 +152,11 @@ def test_without_a_script_there_is_nothing_to_start_again(file: str | None, argv
 
 
 def test_a_mistake_is_said_once_in_one_line_and_ends_the_script_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ScriptMistake) as told, relaunch.reporting_config_errors(), relaunch.reporting_config_errors():
+    with (
+        pytest.raises(ScriptMistake) as told,
+        error_report.reporting_config_errors(),
+        error_report.reporting_config_errors(),
+    ):
         raise ConfigError("nodes is\nempty")
     assert isinstance(told.value, ConfigError)
     assert isinstance(told.value, SystemExit)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 import elastic
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, RestoreRefused, RestoreUnrecoverable
 from elastic.train.checkpoint import atomic_files, manifest, sharded_part
-from elastic.train.restore.rollback import RECORD, RollbackRecord
+from elastic.train.restore.restore_step import RECORD, RollbackRecord
 from elastic.train.statedict.parts import on_its_device
 
 SAMPLES = 12

@@ -12,7 +12,7 @@ import torch
 
 from elastic.train.checkpoint import Checkpoints, fence
 from elastic.train.checkpoint.async_saver import AsyncSaver
-from elastic.train.restore.rollback import RECORD, rollback
+from elastic.train.restore.restore_step import RECORD, rollback
 
 What = int | frozenset[str]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from elastic.train.restore.choose import KnownCheckpoint
+from elastic.train.restore.choose_checkpoint import KnownCheckpoint
 from elastic.train.restore.options import RestoreOptions, newest_known, read_options
 
 FLAGS = {"ELASTIC_RESTORE_STEP": "30", "ELASTIC_RESUME_FROM": "/flags", "ELASTIC_ALLOW_ROLLBACK": "1"}

@@ -12,7 +12,7 @@ import pytest
 
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced, RestoreUnrecoverable
 from elastic.train.checkpoint import Checkpoints, fence, manifest
-from elastic.train.restore.rollback import RECORD, rollback, rolled_back, run_mark
+from elastic.train.restore.restore_step import RECORD, rollback, rolled_back, run_mark
 
 
 @pytest.fixture(autouse=True)
@@ -172,10 +172,10 @@ def test_what_another_try_may_still_read_is_not_hopeless(folder: Path, monkeypat
 
 
 def test_of_many_steps_an_error_names_the_newest_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic.train.restore.rollback.STEPS_NAMED_MAX", 2)
+    monkeypatch.setattr("elastic.train.restore.restore_step.STEPS_NAMED_MAX", 2)
     with pytest.raises(RestoreUnrecoverable, match=r"there are steps 30, 20 and older ones$"):
         rollback(Checkpoints(folder), 15, "abc")
-    monkeypatch.setattr("elastic.train.restore.rollback.STEPS_NAMED_MAX", 3)
+    monkeypatch.setattr("elastic.train.restore.restore_step.STEPS_NAMED_MAX", 3)
     with pytest.raises(RestoreUnrecoverable, match=r"there are steps 30, 20, 10$"):
         rollback(Checkpoints(folder), 15, "abc")
 

@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from launcher.workers.exits import TAIL_LINES, worker_exit
+from launcher.workers.exit_classification import TAIL_LINES, worker_exit
 from launcher.workers.reports.tracebacks import LEFT_OUT, PART_MAX, excerpt, uncaught
 
 PLAIN = "raise ValueError('the data is not there')"

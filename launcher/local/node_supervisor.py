@@ -1,6 +1,6 @@
 """Several nodes on this machine: an etcd of our own, K agents as children, and nothing left behind.
 
-So it is also on a host that serves etcd for others (`launcher.local.served_etcd`); for a list of hosts K is 1.
+So it is also on a host that serves etcd for others (`launcher.local.etcd_addresses`); for a list of hosts K is 1.
 
 The parent holds no policy: the agents are ordinary agents. They run in sessions of their own, so that Ctrl-C in a
 terminal reaches the parent alone, which passes it on once. If the parent is killed, the kernel kills the agents and
@@ -26,7 +26,7 @@ from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.config import store_access
 from launcher.config.config import Config
-from launcher.local import served_etcd
+from launcher.local import etcd_addresses
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
 from launcher.logs.stdio import StdioRedirect
 from launcher.system.signals import HEARD
@@ -85,7 +85,7 @@ class _LocalSupervisor:
             loop.add_signal_handler(signal.SIGTSTP, self._stopped)
         if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
-        from launcher.local.etcd import LocalEtcd
+        from launcher.local.etcd_supervisor import LocalEtcd
 
         config = self._config
         tending: asyncio.Task[None] | None = None
@@ -141,8 +141,8 @@ class _LocalSupervisor:
         if self._signal is not None:
             return 128 + self._signal
         environments = node_environments(self._config, os.environ)
-        if self._config.serves and not self._config.login.secret and not served_etcd.stays_here(self._config):
-            self._say(f"warning: {served_etcd.no_secret_warning(served_etcd.served(self._config))}")
+        if self._config.serves and not self._config.login.secret and not etcd_addresses.stays_here(self._config):
+            self._say(f"warning: {etcd_addresses.no_secret_warning(etcd_addresses.served(self._config))}")
         if not self._config.quiet:
             self._introduce(server, environments, everywhere=everywhere)
         self._start(server, environments)
@@ -194,15 +194,15 @@ class _LocalSupervisor:
             )
         one_machine = config.roles is not None and not config.roles.separate
         if config.serves:
-            self._say(served_etcd.introduction(served_etcd.served(config), config.job_id))
+            self._say(etcd_addresses.introduction(etcd_addresses.served(config), config.job_id))
         if everywhere:
-            self._say(served_etcd.open_listener_warning(served_etcd.served(config)))
+            self._say(etcd_addresses.open_listener_warning(etcd_addresses.served(config)))
         same = f", with the same {withheld(config)}" if withheld(config) else ""
         if config.servers or config.ips or (one_machine and not config.serve):
             return
         secret = config.print_secret or os.isatty(2)
         where = "on another machine" if config.serve else "in another terminal of this machine"
-        reached = served_etcd.served(config) or server
+        reached = etcd_addresses.served(config) or server
         if not one_machine:
             command = joiner_line(config, reached, os.environ, secret=secret)
             self._outputs.say(f"one more node, {where}{same}:", command)

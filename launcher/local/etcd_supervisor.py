@@ -1,4 +1,4 @@
-"""The etcd that a parent of nodes runs, for this machine or for others too, and the porter before it.
+"""The etcd that a parent of nodes runs, for this machine or for others too, and the proxy before it.
 
 It is started again when it dies: in an empty one the job forms again.
 """
@@ -13,40 +13,40 @@ from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd_releases import is_safe
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
-from launcher.local import served_etcd
+from launcher.local import etcd_addresses
 from launcher.local.auth_proxy import AuthProxy
 from launcher.net import addresses
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.workers import exits
+from launcher.workers import exit_classification
 
 STARTS_MAX: Final = 5
 """An etcd that dies more often dies of something that stays, such as a full disk."""
 
 
 class LocalEtcd:
-    """Where the job has a secret, etcd is hidden and a porter listens in its place."""
+    """Where the job has a secret, etcd is hidden and a proxy listens in its place."""
 
     def __init__(self, config: Config) -> None:
         """Nothing is started yet. Raises `ConfigError` if the address or port for other hosts cannot be had."""
-        self._where, self._port = served_etcd.ServedAddresses((LOOPBACK,), LOOPBACK), 0
+        self._where, self._port = etcd_addresses.ServedAddresses((LOOPBACK,), LOOPBACK), 0
         if config.serves:
-            host, self._port = parse_endpoint(config.serve or served_etcd.served(config))
+            host, self._port = parse_endpoint(config.serve or etcd_addresses.served(config))
             if config.serve:  # A name of a list may not resolve yet.
-                served_etcd.check_own(host)
-            self._where = served_etcd.listening(host, static_hosts(config) or (host,))
-            served_etcd.check_port(self._where, self._port, flag="--serve" if config.serve else "--serve_port")
-        self.everywhere = not config.serve and self._where.hosts == (served_etcd.ANY,)
+                etcd_addresses.check_own(host)
+            self._where = etcd_addresses.listening(host, static_hosts(config) or (host,))
+            etcd_addresses.check_port(self._where, self._port, flag="--serve" if config.serve else "--serve_port")
+        self.everywhere = not config.serve and self._where.hosts == (etcd_addresses.ANY,)
         """Whether it listens at every address of this machine, because none is that of the list."""
         secret = config.login.secret
         self._etcd = EmbeddedEtcd(hosts=self._where.hosts, port=self._port, hidden=bool(secret))
-        self._porter = AuthProxy(secret, lambda: self._etcd.socket) if secret else None
+        self._auth_proxy = AuthProxy(secret, lambda: self._etcd.socket) if secret else None
 
     async def start(self) -> str:
         """Start it; where the nodes of this machine reach it. Raises as `EmbeddedEtcd.start`."""
         server = await self._etcd.start()
-        if self._porter is not None:
-            self._port = await self._porter.open(self._where.hosts, self._port)
+        if self._auth_proxy is not None:
+            self._port = await self._auth_proxy.open(self._where.hosts, self._port)
         return join_host_port(self._where.own, self._port) if self._port else server
 
     def old_release(self) -> str:
@@ -54,7 +54,7 @@ class LocalEtcd:
         if all(map(addresses.is_loopback, self._where.hosts)):
             return ""
         version = self._etcd.version()
-        return "" if is_safe(version) else served_etcd.old_release(version, closed=self._porter is not None)
+        return "" if is_safe(version) else etcd_addresses.old_release(version, closed=self._auth_proxy is not None)
 
     async def tend(self, say: Callable[[str], None]) -> None:
         """Start it anew whenever it has ended; see `keep_running`."""
@@ -62,8 +62,8 @@ class LocalEtcd:
 
     async def stop(self) -> None:
         """End it, and let nobody in any more."""
-        if self._porter is not None:
-            await self._porter.close()
+        if self._auth_proxy is not None:
+            await self._auth_proxy.close()
         await self._etcd.stop()
 
 
@@ -73,10 +73,10 @@ async def keep_running(etcd: EmbeddedEtcd, say: Callable[[str], None]) -> None:
     Never returns. Raises `StoreUnavailable` or `ConfigError` when that does not help.
     """
     for _ in range(STARTS_MAX):
-        how = exits.describe(await etcd.ended())
+        how = exit_classification.describe(await etcd.ended())
         say(f"the etcd of this job has ended ({how}); another one starts, empty, and the job forms again in it")
         await etcd.start_again()
-    how = exits.describe(await etcd.ended())
+    how = exit_classification.describe(await etcd.ended())
     raise StoreUnavailable(
         f"the etcd of this job has ended {STARTS_MAX + 1} times, now with: {how}; see whether disk and memory are "
         "full, or use an etcd of your own with --elastic_server"

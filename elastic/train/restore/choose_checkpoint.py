@@ -57,7 +57,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
 
     `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `damaged` are those
-    that lie there and cannot be tried, `hopeless` if each start finds them so. `error` is why it cannot take part.
+    that lie there and cannot be tried, `unrecoverable` if each start finds them so. `error` is why it cannot take part.
     """
 
     host: str
@@ -120,9 +120,9 @@ def check_newest(
     """A line that says what is given up, "" if nothing is.
 
     `newest` is the step that can be read, -1 for none; `damaged` are checkpoints that turned out to be so when they
-    were read; `hopeless` says that another start would find them so. Raises `RestoreUnrecoverable` if `newest` is older
-    than what the job has committed, or there is nothing but damaged ones, and that was not allowed; `CheckpointError`
-    instead where another start may find more: a disk that fails, or a host that is away.
+    were read; `unrecoverable` says that another start would find them so. Raises `RestoreUnrecoverable` if `newest` is
+    older than what the job has committed, or there is nothing but damaged ones, and that was not allowed;
+    `CheckpointError` instead where another start may find more: a disk that fails, or a host that is away.
     """
     committed = known(reports)
     bad = _unreadable(reports, damaged)

@@ -9,7 +9,7 @@ import pytest
 
 from elastic.errors import ConfigError
 from launcher.config.host_list import first_host
-from launcher.local.served_etcd import ServedAddresses, check_own, check_port, listening, old_release
+from launcher.local.etcd_addresses import ServedAddresses, check_own, check_port, listening, old_release
 from launcher.net import addresses
 
 ELSEWHERE = "203.0.113.7"

@@ -20,7 +20,7 @@ from elastic._decode import UNREADABLE
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable
 from elastic.train.checkpoint import atomic_files, manifest
 from elastic.train.checkpoint.folder import Checkpoints
-from elastic.train.restore.choose import DamagedCheckpoint
+from elastic.train.restore.choose_checkpoint import DamagedCheckpoint
 
 RECORD = "rollback.json"
 ASIDE = "aside-"

@@ -6,7 +6,7 @@ import pytest
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable
 from elastic.train.comm.rank_errors import encode_error, raise_first
-from elastic.train.restore.choose import (
+from elastic.train.restore.choose_checkpoint import (
     DamagedCheckpoint,
     KnownCheckpoint,
     RestoreChoice,

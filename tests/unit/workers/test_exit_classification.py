@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from elastic.core.partition import SPLIT
-from launcher.workers.exits import (
+from launcher.workers.exit_classification import (
     describe,
     hung_exit,
     machine_fault,

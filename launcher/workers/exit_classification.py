@@ -180,8 +180,8 @@ def worker_exit(
 
     `lines`: the end of the log, best some thousand lines, for the exception and the signs. `recorded` is what torch's
     @record wrote of the exception; it is preferred. The tail that is kept leaves C++ frames out, and has the exception
-    that ended the worker wherever it stands. `hopeless` is the worker's own word that each start would end like this.
-    `starting`: an error that keeps a script from starting counts as one.
+    that ended the worker wherever it stands. `unrecoverable` is the worker's own word that each start would end like
+    this. `starting`: an error that keeps a script from starting counts as one.
     """
     failed = code != 0 and not stopped and not asked
     recorded = recorded if failed else ()
