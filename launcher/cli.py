@@ -49,7 +49,7 @@ def _start(argv: Sequence[str]) -> int:
         from launcher.logs.stdio import StdioRedirect
     lines = JsonFormatter(config.job_id) if config.log_format == "json" else None
     with StdioRedirect(lines) as outputs:
-        return run_reporting_errors(partial(_run, config, outputs), outputs.say)
+        return run_reporting_errors(partial(_run, config, outputs), outputs.write_line)
 
 
 def _run(config: Config, outputs: StdioRedirect) -> int:
@@ -61,18 +61,18 @@ def _run(config: Config, outputs: StdioRedirect) -> int:
         from launcher.logs.writer_client import LogWriterClient
 
     if config.paddlecloud and not config.quiet:
-        outputs.say(paddlecloud.used_notice(config.ips, config.host))
+        outputs.write_line(paddlecloud.used_notice(config.ips, config.host))
     job = "" if config.local_nodes else _job(config)
     named = Path(config.log_dir)
     hold = partial(LogFolder, named, overwrite=config.log_overwrite, job=job, below=config.job_id)
     with LogWriterClient(hold, named, LAUNCHER_LOG if job else "") as disk:
         if disk.note:
-            outputs.say(f"--log_overwrite: {disk.note}")
+            outputs.write_line(f"--log_overwrite: {disk.note}")
         for line in filter(None, (disk.moved, disk.unlocked)):
-            outputs.say(line)
+            outputs.write_line(line)
         config = replace(config, log_dir=str(disk.path))
         for line in config.warnings:
-            outputs.say(f"warning: {line}")
+            outputs.write_line(f"warning: {line}")
         if config.local_nodes:
             with frozen_imports.frozen_imports():
                 from launcher.local import node_supervisor

@@ -11,7 +11,7 @@ from launcher.system import frozen_imports
 
 def launch() -> int:
     """Run `elastic-launch`; its exit code."""
-    _hear_of_children()
+    _reset_sigchld()
     with _interruptible(), frozen_imports.frozen_imports():
         from launcher.cli import main
     return main()
@@ -19,13 +19,13 @@ def launch() -> int:
 
 def ctl() -> int:
     """Run `elastic-ctl`; its exit code."""
-    _hear_of_children()
+    _reset_sigchld()
     with _interruptible(), frozen_imports.frozen_imports():
         from launcher.ctl.cli import main
     return main()
 
 
-def _hear_of_children() -> None:
+def _reset_sigchld() -> None:
     """Some daemons ignore SIGCHLD, and so would what they start: nobody could learn how a child has ended."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -91,7 +91,7 @@ def join(
             return AdmissionPlan()
         own = msgspec.structs.replace(own, run=stored.run + 1)
         changes = _changes(stored, own)
-        line = f"--rerun: run {own.run} of the job begins" + (f": {_becomes(changes)}" if changes else "")
+        line = f"--rerun: run {own.run} of the job begins" + (f": {_changes_text(changes)}" if changes else "")
         return AdmissionPlan(run_again(keys, view, me.node, me.member, lease, own), lines=(line,))
     changes = _changes(stored, own)
     others = differences(stored.versions, own.versions)
@@ -100,25 +100,25 @@ def join(
     if somebody_lives is None:
         return AdmissionPlan()
     if not somebody_lives:
-        line = f"nobody is registered, so this node's settings are the job's: {_becomes(changes)}"
+        line = f"nobody is registered, so this node's settings are the job's: {_changes_text(changes)}"
         lines = (line,) if changes else ()
         return AdmissionPlan(_register(keys, view, me, incarnation, lease, own, nobody_lives=True), lines=lines)
-    if refusal := _misfit(keys, me, stored, own) or _mismatch(keys, me, others):
+    if refusal := _incompatibility(keys, me, stored, own) or _mismatch(keys, me, others):
         return AdmissionPlan(refusal=refusal)
     warnings = _warnings(others)
     if me.force and fresh and stored.np != own.np:
         line = f"--force: the job's --np {stored.np} becomes {own.np}"
         forced: JobSpec = msgspec.structs.replace(stored, np=own.np)
-        follows = _follows([change for change in changes if change[0] != "np"])
+        follows = _ignored_settings([change for change in changes if change[0] != "np"])
         return AdmissionPlan(
             _register(keys, view, me, incarnation, lease, forced), lines=(line, *follows), warnings=warnings
         )
     return AdmissionPlan(
-        _register(keys, view, me, incarnation, lease, None), lines=_follows(changes), warnings=warnings
+        _register(keys, view, me, incarnation, lease, None), lines=_ignored_settings(changes), warnings=warnings
     )
 
 
-def _misfit(keys: JobKeys, me: NodeIdentity, stored: JobSpec, own: JobSpec) -> str:
+def _incompatibility(keys: JobKeys, me: NodeIdentity, stored: JobSpec, own: JobSpec) -> str:
     """Say why this node does not fit into the world that the job's nodes have agreed on; "" if it does."""
     if stored.mode is not own.mode and JobMode.TORCHRUN in (stored.mode, own.mode):
         theirs, ours = (
@@ -183,12 +183,12 @@ def _of_other_version(schema: int, *, fresh: bool) -> AdmissionPlan:
     return AdmissionPlan(lines=(f"{text}this node was in it, and waits until somebody has put that right",))
 
 
-def _becomes(changes: list[tuple[str, object, object]]) -> str:
+def _changes_text(changes: list[tuple[str, object, object]]) -> str:
     """Say what of the spec is another now."""
     return ", ".join(f"{SPEC_FLAGS[name]} {_words(old)} becomes {_words(new)}" for name, old, new in changes)
 
 
-def _follows(changes: list[tuple[str, object, object]]) -> tuple[str, ...]:
+def _ignored_settings(changes: list[tuple[str, object, object]]) -> tuple[str, ...]:
     """One line that says which of this node's settings do not count, if any."""
     if not changes:
         return ()

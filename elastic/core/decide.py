@@ -94,9 +94,9 @@ def decide(
 
 
 def _answer(q: Situation) -> tuple[Decision, DecisionMemory]:
-    halt = operator_stop.asked(q)
+    halt = operator_stop.current_order(q)
     if halt is not None:
-        return operator_stop.answer(q, halt), q.memory
+        return operator_stop.decide_stop(q, halt), q.memory
     roles = cluster_spec.roles_of(q.spec)
     if roles is not None:
         return _decide_ps(q, roles)
@@ -111,11 +111,11 @@ def _decide_ps(q: Situation, roles: PsLayout) -> tuple[Decision, DecisionMemory]
     """The same for a parameter-server job."""
     generation = q.generation
     if generation is None:
-        return open_at_once(q, cluster_spec.first(q, roles)), q.memory
+        return open_at_once(q, cluster_spec.form_first(q, roles)), q.memory
     if q.view.go is not None and q.view.go.value.g == generation.g:
         return cluster_spec.running(q, roles, generation)
-    if not cluster_spec.any_member_present(q, generation) or cluster_spec.too_few(q, roles, generation):
+    if not cluster_spec.any_member_present(q, generation) or cluster_spec.below_np(q, roles, generation):
         return cluster_spec.reform(q, roles, generation), q.memory
-    if generation.before is not None and (closed := cluster_spec.closed(q, generation.before)) is not None:
+    if generation.before is not None and (closed := cluster_spec.gate_wait(q, generation.before)) is not None:
         return closed, q.memory
     return open_gate(q, generation, generation.before, None, charge=False)  # Its revisions were paid for one by one.

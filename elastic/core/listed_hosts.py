@@ -13,13 +13,13 @@ NAMED_MAX = 8
 """So many hosts are named in a sentence, the rest is counted."""
 
 
-def in_order(ips: tuple[str, ...], places: Iterable[GenerationMember]) -> list[GenerationMember]:
+def sort_by_host(ips: tuple[str, ...], places: Iterable[GenerationMember]) -> list[GenerationMember]:
     """Sort places by their host's index in the list; hosts that it does not name come last, as they were."""
     index = {host: number for number, host in enumerate(ips)}
     return sorted(places, key=lambda place: index.get(place.host, len(ips)))
 
 
-def one_for_each(ips: tuple[str, ...], taken: Collection[str], nodes: Iterable[tuple[str, str]]) -> list[str]:
+def one_node_per_host(ips: tuple[str, ...], taken: Collection[str], nodes: Iterable[tuple[str, str]]) -> list[str]:
     """Of these nodes, as (node, host), the first of each host that the list names and that is not taken."""
     free = frozenset(ips).difference(taken)
     first: dict[str, str] = {}
@@ -29,20 +29,20 @@ def one_for_each(ips: tuple[str, ...], taken: Collection[str], nodes: Iterable[t
     return list(first.values())
 
 
-def awaited(ips: tuple[str, ...], here: Collection[str], missing: int) -> str:
+def missing_hosts_text(ips: tuple[str, ...], here: Collection[str], missing: int) -> str:
     """Say for whom a start waits that needs `missing` more than the hosts that are here."""
     absent = _absent(ips, here)
     if not ips or missing > len(absent):
         return f"{missing} more"
     if missing == len(absent):
-        return _some(absent)
-    return f"{missing} more of {_some(absent)}"
+        return _shortened(absent)
+    return f"{missing} more of {_shortened(absent)}"
 
 
-def others(ips: tuple[str, ...], here: Collection[str]) -> str:
+def possible_hosts_text(ips: tuple[str, ...], here: Collection[str]) -> str:
     """Say who may still come within a settling window."""
     absent = _absent(ips, here)
-    return _some(absent) if absent else "others to join"
+    return _shortened(absent) if absent else "others to join"
 
 
 def _absent(ips: tuple[str, ...], here: Collection[str]) -> list[str]:
@@ -50,6 +50,6 @@ def _absent(ips: tuple[str, ...], here: Collection[str]) -> list[str]:
     return [host for host in ips if host not in present]
 
 
-def _some(hosts: list[str]) -> str:
+def _shortened(hosts: list[str]) -> str:
     rest = len(hosts) - NAMED_MAX
     return ", ".join(hosts[:NAMED_MAX]) + (f" and {rest} others" if rest > 1 else f", {hosts[-1]}" if rest == 1 else "")

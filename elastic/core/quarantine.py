@@ -59,7 +59,7 @@ class Blame:
     owed: int = 0
 
 
-def after_progress(hosts: Iterable[Quarantine], outcomes: Iterable[Outcome]) -> tuple[Quarantine, ...]:
+def reset_failures(hosts: Iterable[Quarantine], outcomes: Iterable[Outcome]) -> tuple[Quarantine, ...]:
     """A new row begins. Who took part in it and did not fail is like any other host again."""
     failed = failed_by_themselves(outcomes)
     proven = {outcome.host for outcome in outcomes} - set(failed)
@@ -169,7 +169,7 @@ def count_down(
     return replace(budget, charged=charged, hosts=tuple(hosts))
 
 
-def words(one: Quarantine) -> str:
+def reason_text(one: Quarantine) -> str:
     """Why a host is kept out: "its workers failed 2 times in a row (address in use)"."""
     if one.unreachable:
         return one.words
@@ -185,7 +185,7 @@ def quarantine_summary(texts: Sequence[str], between: str = "; ") -> str:
     return shown if more <= 0 else f"{shown}{between}{more} more {'is' if more == 1 else 'are'} kept out"
 
 
-def taken_for_linked(view: StoreView) -> frozenset[str]:
+def presumed_linked(view: StoreView) -> frozenset[str]:
     """Whom a reader that has no links may take for reached by the proposer.
 
     That is everybody, but who was left out because others did not reach it, and is not back.

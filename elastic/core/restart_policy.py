@@ -30,10 +30,10 @@ from elastic.core.quarantine import (
     RESTART_ASKED,
     UNREACHABLE_MAX,
     Blame,
-    after_progress,
     blame,
     quarantine,
     quarantined_by,
+    reset_failures,
     with_unreachable,
 )
 from elastic.core.view import StoredDocument
@@ -93,7 +93,7 @@ def judge(
     progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)
     charged = 0 if healthy else budget.charged
     fruitless, machine_faults = (0, 0) if progress else (budget.fruitless, budget.machine_faults)
-    hosts = after_progress(budget.hosts, ends) if progress else budget.hosts
+    hosts = reset_failures(budget.hosts, ends) if progress else budget.hosts
     uncharged = Budget(charged, fruitless, max(step, budget.step), machine_faults, hosts)
 
     if judged := quarantined_by(budget, before.g):  # And a host was left out then.

@@ -99,7 +99,7 @@ class MemoryStore:
         newest_first: bool = False,
     ) -> Listing:
         """See `Store.list`."""
-        core = self._arrive()
+        core = self._begin_call()
         listing = core.list(
             range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
         )
@@ -110,7 +110,7 @@ class MemoryStore:
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()
     ) -> TxnResult:
         """See `Store.txn`."""
-        core = self._arrive()
+        core = self._begin_call()
         result = core.txn(compares, then, otherwise)
         self._revision_seen = core.revision
         return result
@@ -121,7 +121,7 @@ class MemoryStore:
         """See `Store.watch`. All changes of one revision come in one batch."""
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
-        core, spans, reader = self._arrive(), merged(ranges), _WatchReader()
+        core, spans, reader = self._begin_call(), merged(ranges), _WatchReader()
         next_revision = core.revision + 1 if from_revision == NOW else from_revision
         self._readers.add(reader)
         core.subscribe(reader.wake)
@@ -149,27 +149,27 @@ class MemoryStore:
 
     async def grant(self, ttl_s: float) -> Lease:
         """See `Store.grant`."""
-        return self._arrive().grant(ttl_s, self._clock())
+        return self._begin_call().grant(ttl_s, self._clock())
 
     async def refresh(self, lease_id: int) -> RefreshResult:
         """See `Store.refresh`."""
-        core = self._arrive()
+        core = self._begin_call()
         return RefreshResult(core.refresh(lease_id, self._clock()), core.revision)
 
     async def revoke(self, lease_id: int) -> None:
         """See `Store.revoke`."""
-        self._arrive().revoke(lease_id)
+        self._begin_call().revoke(lease_id)
 
     async def statuses(self) -> tuple[EndpointStatus, ...]:
         """One status: this process."""
-        return (EndpointStatus("memory", "memory", self._arrive().revision, leader=True),)
+        return (EndpointStatus("memory", "memory", self._begin_call().revision, leader=True),)
 
     async def close(self) -> None:
         """End all watches; every later call raises `StoreUnavailable`."""
         self._closed = True
         self.lose_watches()
 
-    def _arrive(self) -> MemoryCore:
+    def _begin_call(self) -> MemoryCore:
         """Begin a call: leases whose time is over end first."""
         if self._closed:
             raise StoreUnavailable("this client of the store was closed")

@@ -162,7 +162,7 @@ class MemoryCore:
         """When the next lease ends, None without leases."""
         return min((lease.ends for lease in self._leases.values()), default=None)
 
-    def prolong(self, now: float) -> None:
+    def renew_all_leases(self, now: float) -> None:
         """Give every lease its full time from `now`, as a new etcd leader does."""
         for lease in self._leases.values():
             lease.ends = now + lease.ttl_s

@@ -182,7 +182,7 @@ class Mirror:
         watching = asyncio.create_task(self._watch(self._watched, from_revision, more), name="mirror")
         watching.add_done_callback(lambda _: self._woken.set())
         try:
-            if from_revision == NOW and (await self._list() is None or self._never_stood(watching)):
+            if from_revision == NOW and (await self._list() is None or self._watch_refused(watching)):
                 return
             while not self._scope_changed or await self._take_on(more):
                 if not watching.done():
@@ -199,7 +199,7 @@ class Mirror:
             if not self._scope_changed and not self._stale:
                 self._woken.clear()  # That was the end of the watch: nobody asks for a listing.
 
-    def _never_stood(self, watching: asyncio.Task[None]) -> bool:
+    def _watch_refused(self, watching: asyncio.Task[None]) -> bool:
         """Tell whether the watch was refused where the listing was answered, by another server or with another token.
 
         Then a watch that begins where the listing ended is all that is missing.
@@ -287,10 +287,10 @@ class Mirror:
         self._take(listed, max(self.revision, result.revision), fresh=True)
         if self._beginning is not None:
             self._beginning.listed = True
-            self._meet(self._beginning)
+            self._join_listing_and_watch(self._beginning)
         return self.revision + 1
 
-    def _meet(self, beginning: _WatchStart) -> None:
+    def _join_listing_and_watch(self, beginning: _WatchStart) -> None:
         """Go on with what the watch has brought, if nothing is missing between it and the listing; else list again."""
         if not beginning.listed or beginning.stood_at is None:
             return
@@ -301,7 +301,7 @@ class Mirror:
         for batch in beginning.batches:
             self._apply(batch)
         if self._untold:  # The watch may be waiting for its next batch already.
-            self._tell()
+            self._notify()
 
     def _add(
         self, listed: dict[str, KeyValue], staying: Sequence[KeyRange], listed_at: list[tuple[KeyRange, int]]
@@ -323,32 +323,32 @@ class Mirror:
         coming: asyncio.Task[WatchBatch] | None = None
         async with aclosing(self._store.watch(ranges, from_revision, more)) as batches:
             try:
-                self._stands(await anext(batches))
+                self._on_watch_created(await anext(batches))
                 while True:
                     if self._untold and coming is None:
                         coming = asyncio.create_task(_next(batches))
                     if coming is None:
                         self._apply(await anext(batches))
-                    elif await self._came(coming):
+                    elif await self._wait_for_batch(coming):
                         self._apply(coming.result())
                         coming = None
                     else:
-                        self._tell()
+                        self._notify()
             finally:
                 if coming is not None:
                     coming.cancel()
                     await asyncio.wait([coming])
 
-    def _stands(self, first: WatchBatch) -> None:
+    def _on_watch_created(self, first: WatchBatch) -> None:
         """The watch has begun."""
         self.standing.set()
         if self._beginning is None:
             self._apply(first)
         else:
             self._beginning.stood_at = first.revision
-            self._meet(self._beginning)
+            self._join_listing_and_watch(self._beginning)
 
-    async def _came(self, coming: asyncio.Task[WatchBatch]) -> bool:
+    async def _wait_for_batch(self, coming: asyncio.Task[WatchBatch]) -> bool:
         """Wait for the next batch, until what was applied is due to be told, if anything is; whether it came."""
         due_s = max(0.0, self._pace_until - asyncio.get_running_loop().time()) if self._untold else None
         await asyncio.wait({coming}, timeout=due_s)
@@ -383,9 +383,9 @@ class Mirror:
         self.entries = MappingProxyType(entries)
         self._untold = True
         if asyncio.get_running_loop().time() >= self._pace_until:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Tell that the picture is another one, and work out when to tell that again."""
         self._untold = False
         clock = asyncio.get_running_loop().time
@@ -400,7 +400,7 @@ class Mirror:
         self.revision = revision
         if differs:
             self.entries = MappingProxyType(entries)
-            self._tell()
+            self._notify()
 
     def _trouble(self, error: StoreError | None) -> None:
         """Tell when the store goes away, and when it is back."""

@@ -159,7 +159,7 @@ class _TestRun:
         for number in members:
             if number not in self._nodes:
                 self._nodes[number] = ReplicaNode(
-                    number, self._folder, self._selector, self._heard, self._details.append
+                    number, self._folder, self._selector, self._on_message, self._details.append
                 )
         fence.claim(self._checkpoint_dir(members[0]), f"{self._incarnation}/{generation}")
         actors = [
@@ -249,7 +249,7 @@ class _TestRun:
             read(actor.seen, actor.files)
         raise RunHung(hung_text(story, hanging, self._timeout_s, waiting, self._details))
 
-    def _heard(self, hello: messages.WorkerHello, message: messages.WorkerMessage) -> None:
+    def _on_message(self, hello: messages.WorkerHello, message: messages.WorkerMessage) -> None:
         if self._story is not None:
             self._story.heard(hello, message)
 

@@ -185,19 +185,19 @@ class Committer:
 
     # Epochs.
 
-    def counted(self) -> None:
+    def on_step_committed(self) -> None:
         """A step was committed: the batches taken so far belong to it."""
         for thing in self._places:
             thing.keep()
 
-    def enter(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Tell samplers and streams which epoch it is."""
         for thing in self._ordered:
             thing.set_epoch(epoch)
 
     # Keeping.
 
-    def keep(self, step: int, *, disk: bool, memory: bool, word: PlannedStopRequest | None, loss: Any) -> None:
+    def save_due(self, step: int, *, disk: bool, memory: bool, word: PlannedStopRequest | None, loss: Any) -> None:
         """Do what is due at a commit."""
         leave = word is not None and self._agreed(step)
         disk, memory = disk or leave, (memory or (leave and self.remembers)) and self._memory.on
@@ -275,9 +275,9 @@ class Committer:
         self._saved_step = self._kept_step = step
         if not self._told_shared:
             self._told_shared = True
-            self._look_whether_shared()
+            self._check_shared_folder()
 
-    def _look_whether_shared(self) -> None:
+    def _check_shared_folder(self) -> None:
         """Find out at the first save whether every host sees the same folder, and say it if not."""
         place, folder = self._here, self._checkpoints.folder
         if place.alone:
@@ -326,7 +326,7 @@ class Committer:
             self._end.send(SavedAndLeaving(step))
         if self._board is not None:
             self._board.leave(self._here.rank, self._here.world_size)
-            shutdown.waited()
+            shutdown.mark_gil_released_wait()
         if self._here.rank == 0:
             report.log_to_agent(f"step {step} is saved; the workers leave: {word.reason}")
         raise SystemExit(LEAVING)

@@ -15,13 +15,13 @@ def rank_and_world(rank: int | None = None, world: int | None = None) -> tuple[i
     if (rank is None) != (world is None):
         raise ConfigError(f"rank is {rank} and world is {world}; give both, or neither")
     if rank is None or world is None:
-        rank, world = _found()
+        rank, world = _read_ranks()
     if not 0 <= rank < world:
         raise ConfigError(f"rank {rank} is not one of a world of {world}")
     return rank, world
 
 
-def _found() -> tuple[int, int]:
+def _read_ranks() -> tuple[int, int]:
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():

@@ -102,7 +102,7 @@ class ProgressChannel:
             if end is not None:
                 end.send(PreparationOver())
 
-    def last_word(self) -> None:
+    def flush_pending(self) -> None:
         """Send what came too early for its turn: the last step, and plain numbers; a tensor may cost something."""
         left = {"loss": self._loss, **self._metrics}
         plain = {name: value for name, value in left.items() if isinstance(value, int | float)}
@@ -130,7 +130,7 @@ class ProgressChannel:
             world = os.environ.get("WORLD_SIZE", "")
             self._world = int(world) if world.isdecimal() else 1
             if self._end is not None:
-                atexit.register(self.last_word)
+                atexit.register(self.flush_pending)
         return self._end
 
 

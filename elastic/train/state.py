@@ -182,7 +182,7 @@ class State:
                 _check_every(every=every, memory_every=memory_every)
             self._speak_up()
         step = self._data.step = self._data.step + 1
-        keeper.counted()
+        keeper.on_step_committed()
         end = self._end
         word = None
         if end is not None and self._speaks:
@@ -197,7 +197,7 @@ class State:
         if memory_every:
             keeper.remembers = True
         if disk or memory or word is not None or keeper.checks:
-            keeper.keep(step, disk=disk, memory=memory, word=word, loss=loss)
+            keeper.save_due(step, disk=disk, memory=memory, word=word, loss=loss)
 
     def save(self) -> None:
         """Save the newest committed step to disk now, and wait until it is there. Every rank calls it.
@@ -324,7 +324,7 @@ def epochs(state: State, total: int) -> Iterator[int]:
     state._looped, state._epochs = True, total
     try:
         while state._data.epoch < total:
-            state._keeper.enter(state._data.epoch)
+            state._keeper.set_epoch(state._data.epoch)
             yield state._data.epoch
             state._data.epoch += 1
     finally:

@@ -29,7 +29,7 @@ from launcher.peers.listener import PeerListener
 from launcher.spot.watcher import SpotWatch
 from launcher.system import frozen_imports
 from launcher.system.clock import boottime
-from launcher.system.limits import raise_own
+from launcher.system.limits import raise_nofile_limit
 from launcher.system.signals import SignalQueue
 from launcher.terminal.content import BlockContent
 from launcher.workers.group import WorkerGroup
@@ -76,7 +76,7 @@ class Agent:
         watch = SpotWatch(self._config.spot, os.environ, self._narrator, self._events.put_nowait, self._is_joining)
         self._spot = asyncio.create_task(watch.run(), name="spot")  # From the start on, beside everything.
         await self._workers.start()
-        raise_own()
+        raise_nofile_limit()
         if self._monitor is not None and self._config.metrics_at is not None:
             self._monitor.held = lambda: watch.held
             await self._monitor.open(*self._config.metrics_at)

@@ -63,7 +63,7 @@ class CheckpointPublisher:
         if self._word is not None:
             self._hurry.set()
 
-    def told(self, stored: SavedCheckpoint | None) -> str:
+    def for_workers(self, stored: SavedCheckpoint | None) -> str:
         """What workers learn of it as JSON: the newer of the store's word and ours, "" without either."""
         newest = stored if self._newest is None or not self._newest.replaces(stored) else self._newest
         if newest is None:

@@ -92,31 +92,31 @@ class CoreLoop:
         self._event_log = log
         self._spot = spot
         self._began_at = began_at
-        self._proofs = DeathProver(config.job_id, narrator, events.put_nowait)
+        self._death_proofs = DeathProver(config.job_id, narrator, events.put_nowait)
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
         self._started: actions.StartWorkers | None = None
-        self._neighbours = StartupReachability(store, keys, node, narrator)
-        self._linking = LinkAdapter(hello, config.job_id, core.facts, events.put_nowait, narrator)
+        self._reachability = StartupReachability(store, keys, node, narrator)
+        self._links = LinkAdapter(hello, config.job_id, core.facts, events.put_nowait, narrator)
         self._say_versions()
-        self._waiting = WaitReporter(core, store, keys, narrator, boottime)
-        self._window = InspectServer(self._snapshot, workers.last_logs, workers.stacks, narrator.warning)
-        self._linking.show(self._window.take)
+        self._wait_reporter = WaitReporter(core, store, keys, narrator, boottime)
+        self._inspect_server = InspectServer(self._snapshot, workers.last_logs, workers.stacks, narrator.warning)
+        self._links.show(self._inspect_server.take)
         self._failures = FailureReporter(core, store, keys, narrator, self._tell_early, self._told_cause)
         self._history = HistoryWriter(store, keys, node, narrator)
-        self._errands = StoreActions(
+        self._store_actions = StoreActions(
             store,
             core.facts,
             narrator,
             self._history,
             put=events.put_nowait,
-            learn=self._linking.learn,
+            learn=self._links.learn,
             begin=lambda coroutine: self._group.create_task(coroutine),
             # A seat is given away as soon as the right to it has ended: no gate waits for anybody's word.
             read_every=session.READ_EVERY if config.run_mode == "collective" else 0.0,
             on_session=monitor.session if monitor is not None else lambda _: None,
         )
-        self._timeline = RecoveryReporter(
+        self._recovery_reporter = RecoveryReporter(
             node,
             workers.talk,
             narrator,
@@ -126,21 +126,21 @@ class CoreLoop:
             tasks=config.run_mode != "collective",
             begin=lambda coroutine: self._group.create_task(coroutine),
         )
-        workers.watch = self._timeline.worker
+        workers.watch = self._recovery_reporter.worker
         if monitor is not None:
-            history, waiting = self._history, self._waiting
+            history, waiting = self._history, self._wait_reporter
             monitor.follow(core.facts, lambda: history.dropped, lambda: waiting.sentence)
-            self._timeline.on_own = monitor.recovered
+            self._recovery_reporter.on_own = monitor.recovered
         self._saved = CheckpointPublisher(store, keys, host, narrator)
         workers.talk.on_saved = self._committed
         self._course = CurvePublisher(store, keys, workers.talk, narrator)
-        self._splits = PartitionWatch(
+        self._partition_watch = PartitionWatch(
             workers.talk,
             store,
             keys,
             node,
             config.reach_timeout_s,
-            linked=self._linking.linked,
+            linked=self._links.linked,
             tell=self._unreached,
             unformed=workers.unformed,
         )
@@ -159,10 +159,10 @@ class CoreLoop:
                 raise
             raise lack from failed
         finally:
-            self._linking.close()
+            self._links.close()
             self._workers.stop(0.0, "because the agent ends")
-            await self._window.close()
-            await self._errands.give_back_lease()
+            await self._inspect_server.close()
+            await self._store_actions.give_back_lease()
         assert self._exit_code is not None
         return self._exit_code
 
@@ -173,14 +173,14 @@ class CoreLoop:
 
     def block(self) -> BlockContent:
         """The content of the live status."""
-        return block_content(self._core.facts, self._workers.pace, said=self._waiting.said)
+        return block_content(self._core.facts, self._workers.pace, said=self._wait_reporter.last_reason)
 
     def _snapshot(self) -> NodeSnapshot:
         """How this node stands, for an operator who asks."""
         return snapshot(
             self._core.facts,
             self._workers.states,
-            self._waiting.sentence,
+            self._wait_reporter.sentence,
             boottime(),
             began_at=self._began_at,
             pid=os.getpid(),
@@ -194,10 +194,10 @@ class CoreLoop:
     async def _live(self) -> None:
         """Read events until the core ends the agent."""
         for coroutine in (
-            self._errands.run(),
+            self._store_actions.run(),
             self._workers.tend(),
-            self._waiting.run(),
-            self._splits.run(),
+            self._wait_reporter.run(),
+            self._partition_watch.run(),
             self._hear_signal(),
             self._hear_spot(),
             self._history.run(),
@@ -209,30 +209,30 @@ class CoreLoop:
         while True:
             event = await self._events.get()
             if isinstance(event, agent_events.WorkersGone):
-                self._splits.end()
+                self._partition_watch.end()
                 self._saved.hurry()
                 self._course.ended()
             next_actions = self._core.handle(event, boottime())
             if self._lines is not None and (generation := self._core.facts.generation) is not None:
                 self._lines.generation = generation.g
-            self._timeline.observe(self._core.facts, event, next_actions, self._events.arrived_at)
+            self._recovery_reporter.observe(self._core.facts, event, next_actions, self._events.arrived_at)
             if self._monitor is not None:
                 self._monitor.observe(self._core.facts, event, next_actions, self._events.arrived_at)
             for row in self._core.taken:
                 self._narrator.debug(row)
             for action in next_actions:
                 self._perform(action)
-            self._waiting.after_event()
+            self._wait_reporter.after_event()
             self._failures.after_event()
             self._event_log.observe(self._core.facts, event, next_actions, self._core.taken)
             if self._exit_code is not None:
-                await self._timeline.close(CLOSING_LIMIT_S)
+                await self._recovery_reporter.close(CLOSING_LIMIT_S)
                 await asyncio.gather(
                     *(publisher.settle(CLOSING_LIMIT_S) for publisher in (self._history, self._saved, self._course))
                 )
                 raise _AgentFinished
             self._plan_wake()
-            self._proofs.check(self._core.facts)
+            self._death_proofs.check(self._core.facts)
 
     async def _hear_signal(self) -> None:
         number = await asyncio.shield(self._signals.first)
@@ -265,20 +265,20 @@ class CoreLoop:
                 | actions.CloseSession()
                 | actions.RevokeLease()
             ):
-                self._errands.perform(action)
+                self._store_actions.perform(action)
             case actions.WatchLinks() | actions.AskLinks() | actions.AskVouch() | actions.CloseInbound():
-                self._linking.perform(action)
+                self._links.perform(action)
             case actions.StartWorkers():
                 self._started = action
                 self._course.begin(action.incarnation)
                 self._workers.begin(action, self._core.facts.run_until, self._told_saved())
-                self._splits.begin(action.generation)
-                self._group.create_task(self._neighbours.look(action.generation))
+                self._partition_watch.begin(action.generation)
+                self._group.create_task(self._reachability.check_neighbours(action.generation))
             case actions.PublishClusterSpec():
                 self._workers.lists.write(action.generation)
             case actions.StopWorkers():
                 if not action.planned:  # To leave in order the workers need each other once more.
-                    self._splits.end()
+                    self._partition_watch.end()
                 self._workers.stop(action.grace_s, action.why, planned=action.planned)
             case actions.ExtendRunDeadline():
                 self._workers.run_until(action.t)
@@ -307,7 +307,7 @@ class CoreLoop:
     def _told_saved(self) -> str:
         """The job's newest committed checkpoint, for the workers of a generation."""
         stored = self._core.facts.view.saved
-        return self._saved.told(stored.value if stored is not None else None)
+        return self._saved.for_workers(stored.value if stored is not None else None)
 
     # --- what people read -----------------------------------------------------------------------------------------
 

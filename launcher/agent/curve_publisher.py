@@ -67,7 +67,7 @@ class CurvePublisher:
         self._leaves = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        talk.followers.append(self._heard)
+        talk.listeners.append(self._on_message)
 
     def begin(self, incarnation: str) -> None:
         """Workers of a generation start. In another store the course begins anew."""
@@ -109,7 +109,7 @@ class CurvePublisher:
 
     # --- what rank 0 reports --------------------------------------------------------------------------------------
 
-    def _heard(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         if not isinstance(message, Progress) or heard.rank != 0:
             return
         for name, number in message.metrics.items():

@@ -68,7 +68,7 @@ class FailureReporter:
         early, self._early = self._early, None
         self._awaited = max(self._awaited, cause.g)
         if early is None or _named(early) != _named(cause):
-            self._tell(cause)
+            self._report(cause)
 
     async def tell_early(self, g: int) -> None:
         """Tell what is known of the failure of generation g, unless it is judged within `PATIENCE_S`."""
@@ -88,7 +88,7 @@ class FailureReporter:
             cause = msgspec.structs.replace(cause, world_size=facts.generation.world_size)
         if not cause.first.secondary:
             self._early = cause
-            self._tell(cause)
+            self._report(cause)
             return
         if before.why is not ChangeReason.FAILURE:
             return  # A loss or a planned change: what stopped the workers is known.
@@ -145,7 +145,7 @@ class FailureReporter:
         nodes = tuple(place.node for place in generation.members) if generation is not None else ()
         return Predecessor(g, nodes, ChangeReason.FAILURE)
 
-    def _tell(self, cause: Cause) -> None:
+    def _report(self, cause: Cause) -> None:
         self._told_g = cause.g
         self._narrator.report(failure_report.failure_lines(cause))
         self._first(cause)

@@ -119,15 +119,17 @@ class InspectServer:
         writer.transport.set_write_buffer_limits(high=0)
         asker = _InspectSession(reader, writer)
         try:
-            await asker.say(first)
+            await asker.send(first)
             if full:
-                await asker.say(InspectRefusal(f"{ASKERS_MAX} others look at this node now; try again", later=True))
+                await asker.send(InspectRefusal(f"{ASKERS_MAX} others look at this node now; try again", later=True))
                 return
-            while not self._closing and (question := await asker.question()) is not None:
+            while not self._closing and (question := await asker.read_question()) is not None:
                 await self._answer(asker, question)
                 await asyncio.sleep(PAUSE_S)
         except LinkError:
-            await asker.last(InspectRefusal("this agent does not understand the question; is it of another version?"))
+            await asker.send_last(
+                InspectRefusal("this agent does not understand the question; is it of another version?")
+            )
         except OSError:  # It is gone, or too slow; a TimeoutError is one.
             pass
         finally:
@@ -136,19 +138,19 @@ class InspectServer:
     async def _answer(self, asker: _InspectSession, question: InspectQuestion) -> None:
         match question:
             case StatusQuestion():
-                await asker.say(self._snapshot())
-            case LogQuestion() if question.follow and not self._follows():
-                await asker.say(InspectRefusal(f"{FOLLOWERS_MAX} others follow logs of this node now", later=True))
+                await asker.send(self._snapshot())
+            case LogQuestion() if question.follow and not self._register_follower():
+                await asker.send(InspectRefusal(f"{FOLLOWERS_MAX} others follow logs of this node now", later=True))
             case LogQuestion():
-                await self._tell_log(asker, question)
+                await self._send_log(asker, question)
             case StacksQuestion():
                 async with self._stacks_turn:
                     reply = await self._stacks(question)
                 if isinstance(reply, StackText) and len(data := reply.text.encode(errors="replace")) > STACKS_BYTES:
                     reply = StackText(f"{data[:STACKS_BYTES].decode(errors='ignore')}\n… (cut here)", reply.how)
-                await asker.say(reply)
+                await asker.send(reply)
 
-    def _follows(self) -> bool:
+    def _register_follower(self) -> bool:
         """Count the asker whose task this is as a follower, until it hangs up; False if there are too many."""
         task = asyncio.current_task()
         assert task is not None
@@ -159,7 +161,7 @@ class InspectServer:
             self._followers.add(task)
         return True
 
-    async def _tell_log(self, asker: _InspectSession, question: LogQuestion) -> None:
+    async def _send_log(self, asker: _InspectSession, question: LogQuestion) -> None:
         logs, name, after = self._logs, log_name(question.role, question.index), (question.g, question.rev)
         waited_s, place = 0.0, None
         if question.offset >= 0 and logs.has(name, after):
@@ -172,29 +174,29 @@ class InspectServer:
             place = logs.begins(name, after, LINES_MAX)
         if place is None:
             if after == (0, 0) and not question.follow:
-                await asker.say(InspectRefusal(f"{process_name(question.role, question.index)} has not run here"))
+                await asker.send(InspectRefusal(f"{process_name(question.role, question.index)} has not run here"))
             else:
-                await asker.say(LogEnd(0, 0, over=False))
+                await asker.send(LogEnd(0, 0, over=False))
             return
-        await asker.say(LogStart(logs.path(name)))
+        await asker.send(LogStart(logs.path(name)))
         while True:
             over = logs.over(name, after)  # Before the last look: what is written after it is in the next one.
-            place, whole = await self._tell_pieces(asker, name, place)
+            place, whole = await self._send_pieces(asker, name, place)
             forgotten = not logs.has(name, place.stamp)  # The rank has been elsewhere since.
             if whole and (over is not None or forgotten or not question.follow or self._closing):
-                await asker.say(LogEnd(*place.stamp, over=forgotten or (over is not None and place.stamp >= over)))
+                await asker.send(LogEnd(*place.stamp, over=forgotten or (over is not None and place.stamp >= over)))
                 return
             if asker.gone:
                 return
             await asyncio.sleep(0 if self._closing else FOLLOW_EVERY_S)
 
-    async def _tell_pieces(self, asker: _InspectSession, name: str, place: LogPosition) -> tuple[LogPosition, bool]:
+    async def _send_pieces(self, asker: _InspectSession, name: str, place: LogPosition) -> tuple[LogPosition, bool]:
         """Tell some of what there is; the place behind it, and whether that is the end."""
         for _ in range(PIECES_AT_ONCE):
             data, missing, place = self._logs.piece(name, place)
             if not data:
                 return place, True
-            await asker.say(LogPiece(data, missing, *place.stamp, place.offset))
+            await asker.send(LogPiece(data, missing, *place.stamp, place.offset))
         return place, False
 
 
@@ -210,7 +212,7 @@ class _InspectSession:
         """Whether it has hung up."""
         return self._reader.at_eof() or self._writer.is_closing()
 
-    async def question(self) -> InspectQuestion | None:
+    async def read_question(self) -> InspectQuestion | None:
         """The next question, None when it asks no more. Raises `LinkError` for what is none."""
         try:
             async with asyncio.timeout(IDLE_LIMIT_S):
@@ -219,7 +221,7 @@ class _InspectSession:
             raise LinkError("a question is too long") from error
         return read_question(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
 
-    async def say(self, answer: InspectAnswer) -> None:
+    async def send(self, answer: InspectAnswer) -> None:
         """Say something. Raises `OSError` if it does not take it in time."""
         line = answer_line(answer)
         assert len(line) <= ANSWER_MAX, "an answer is too long"
@@ -227,7 +229,7 @@ class _InspectSession:
         async with asyncio.timeout(SLOW_LIMIT_S):
             await self._writer.drain()
 
-    async def last(self, answer: InspectAnswer) -> None:
+    async def send_last(self, answer: InspectAnswer) -> None:
         """Say something to somebody who may be gone."""
         with suppress(OSError):
-            await self.say(answer)
+            await self.send(answer)

@@ -55,7 +55,7 @@ class RecoveryReporter:
         self._asking: set[asyncio.Task[None]] = set()
         self.on_own: Callable[[Recovery], None] = lambda recovery: None
         """Hears of each recovery that is over on this node, whoever tells of it."""
-        talk.followers.append(self._heard)
+        talk.listeners.append(self._on_message)
 
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, before its actions are performed."""
@@ -80,16 +80,16 @@ class RecoveryReporter:
         if self._timer is not None:
             self._timer.cancel()
         while (recovery := self._timeline.take(self._clock())) is not None:
-            self._tell(recovery)
+            self._report(recovery)
         if (recovery := self._timeline.end()) is not None:
-            self._tell(recovery)
+            self._report(recovery)
         if self._asking:
             _, late = await asyncio.wait(self._asking, timeout=limit_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _heard(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         timeline, g, now = self._timeline, self._talk.g, self._clock()
         match message:
             case GroupFormed():
@@ -97,7 +97,7 @@ class RecoveryReporter:
             case RestoreDone():
                 timeline.restored(g, message.step, message.at, now)
             case FirstCommit() | Progress() | Serving() if isinstance(timeline, PsRecoveryRecorder):
-                timeline.stood(g, heard.local_rank, message.at, now)
+                timeline.working(g, heard.local_rank, message.at, now)
             case FirstCommit() if isinstance(timeline, RecoveryRecorder):
                 timeline.stepped(g, None, message.at, now)
             case Progress() if isinstance(timeline, RecoveryRecorder):
@@ -124,14 +124,14 @@ class RecoveryReporter:
         found = self._timeline.take(self._clock())
         self._own()
         if found is not None:
-            self._tell(found)
+            self._report(found)
         self._plan()
 
     def _own(self) -> None:
         for found in self._timeline.own:
             self.on_own(found)
 
-    def _tell(self, found: Recovery) -> None:
+    def _report(self, found: Recovery) -> None:
         if not found.foreign:
             self._say(found)
             return

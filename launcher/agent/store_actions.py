@@ -36,7 +36,7 @@ REFUSED_PAUSE_S = 1.0
 DAMAGED_MAX = 32
 """Unreadable documents of nodes that are named, each once: whoever may write below the prefix can make any number."""
 
-Errand = (
+StoreAction = (
     actions.SendTransaction
     | actions.MirrorKeys
     | actions.Relist
@@ -96,7 +96,7 @@ class StoreActions:
         self.perform(actions.MirrorKeys(complete=False))
         await self._mirror.run()
 
-    def perform(self, action: Errand) -> None:
+    def perform(self, action: StoreAction) -> None:
         """Begin what the core asks for; the answer is an event."""
         match action:
             case actions.SendTransaction():

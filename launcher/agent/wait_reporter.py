@@ -12,7 +12,7 @@ from elastic.core.agent.table import AgentCore
 from elastic.core.decide import DecisionMemory, Reason, WaitDecision, decide
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
-from elastic.core.quarantine import taken_for_linked
+from elastic.core.quarantine import presumed_linked
 from elastic.core.view import ViewReader
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
@@ -51,7 +51,7 @@ class WaitReporter:
         """Since when this node waits; a world that ran for a moment only counts, too."""
 
     @property
-    def said(self) -> str:
+    def last_reason(self) -> str:
         """What it said last of what this node waits for, "" if it waits for nothing."""
         return self._last if self._since is not None else ""
 
@@ -136,7 +136,7 @@ class WaitReporter:
             return None, f"etcd does not answer ({error})"
         entries = {entry.key: entry for entry in listing.entries}
         view = self._reader.read(entries, listing.revision, complete=True, follows=None)
-        memory = replace(self._memory, linked=taken_for_linked(view))  # Whom the proposer is linked to, only it knows.
+        memory = replace(self._memory, linked=presumed_linked(view))  # Whom the proposer is linked to, only it knows.
         policy = replace(facts.policy, node="")  # It is not this node that proposes.
         decision, self._memory = decide(view, memory, policy, self._clock())
         if not isinstance(decision, WaitDecision):

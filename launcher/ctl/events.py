@@ -60,7 +60,7 @@ class _EventFollower:
         self._entries: Mapping[str, KeyValue] = {}
         self._verdict_told = False
         self._note(history_events.read(job.keys, shown))
-        self._mirror = Mirror(job.store, on_change=self._look, on_trouble=_trouble)
+        self._mirror = Mirror(job.store, on_change=self._on_mirror_change, on_trouble=_trouble)
         self._mirror.follow((KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.verdict)))
 
     async def until_the_end(self) -> None:
@@ -78,7 +78,7 @@ class _EventFollower:
                 self._changed.clear()
                 if following.done():
                     following.result()  # Raises.
-                self._tell()
+                self._print_new_events()
                 if self._keys.verdict not in self._entries:
                     ended_at = None
                 elif self._verdict_told:
@@ -89,12 +89,12 @@ class _EventFollower:
             following.cancel()
             await asyncio.wait([following])
 
-    def _look(self, mirror: Mirror) -> None:
+    def _on_mirror_change(self, mirror: Mirror) -> None:
         if mirror.listed:
             self._entries = mirror.entries
             self._changed.set()
 
-    def _tell(self) -> None:
+    def _print_new_events(self) -> None:
         new = [entry for key, entry in self._entries.items() if key not in self._shown and key != self._keys.verdict]
         self._shown.intersection_update(self._entries)
         self._shown.update(entry.key for entry in new)

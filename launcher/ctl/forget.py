@@ -49,7 +49,7 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
         _check(job, stored)
         guards = (Compare.empty(job.keys.members), same)
         if (await job.store.txn(guards, (Delete(KeyRange.prefix(job.keys.root)),))).succeeded:
-            write([f"Job {job.job_id} is forgotten: {_what(job.keys, stored)}. Its logs and checkpoints stay."])
+            write([f"Job {job.job_id} is forgotten: {_keys_text(job.keys, stored)}. Its logs and checkpoints stay."])
             return 0
     raise JobActive(f"job {job.job_id} changes all the time, so somebody works on it; nothing was deleted, try again")
 
@@ -81,12 +81,12 @@ def _ask(job: NamedJob, stored: Collection[str]) -> None:
         raise ConfigError(f"forget deletes all that etcd knows of job {job.job_id}; without a terminal, add --yes")
     if job.keys.verdict not in stored:
         print_result(f"{_STILL.format(job.job_id)}\n")
-    print_result(f"Delete {_what(job.keys, stored)} of job {job.job_id} below {job.keys.root}? [y/N] ")
+    print_result(f"Delete {_keys_text(job.keys, stored)} of job {job.job_id} below {job.keys.root}? [y/N] ")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise JobActive(f"job {job.job_id} stays as it is")
 
 
-def _what(keys: JobKeys, found: Iterable[str]) -> str:
+def _keys_text(keys: JobKeys, found: Iterable[str]) -> str:
     """What stands under these keys, in words: "verdict, spec, 12 events (17 keys)"."""
     counts = Counter(key.removeprefix(keys.root).partition("/")[0] for key in found)
     words = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]

@@ -50,18 +50,18 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     lines = _lines(asked.lines)
     async with JobWatch(job) as newest:
         if newest.view.verdict is not None:
-            _tell_ended(newest.view.verdict.value, newest.view, role, index)
+            _print_ended(newest.view.verdict.value, newest.view, role, index)
             return NOT_HERE
         if why := process_location.elsewhere(newest.view):
             raise InspectError(why)
         teller = _LogFollower(job, newest, role, index, None if asked.raw else TerminalFilter())
         try:
             if not asked.follow:
-                await teller.tell_once(lines)
+                await teller.print_once(lines)
                 return 0
             return await while_stdout_is_open(teller.follow(lines))
         finally:
-            teller.break_off()
+            teller.reset_terminal()
 
 
 def _lines(text: str) -> int:
@@ -92,18 +92,18 @@ class _LogFollower:
         self._passed_on = 0
         self._waits = ""
 
-    def break_off(self) -> None:
+    def reset_terminal(self) -> None:
         """End the worker's colours and sequences: what follows is not its own."""
         if self._shown is not None and (rest := self._shown.end()):
             write_stdout(rest)
 
-    async def tell_once(self, lines: int) -> None:
+    async def print_once(self, lines: int) -> None:
         """Tell what is there. Raises `InspectError`."""
         view = self._newest.view
         found = process_location.locate(view, self._role, self._index)
         if found is None:
             raise InspectError(process_location.why_absent(view, self._role, self._index))
-        await self._tell(found, LogQuestion(self._role, self._index, lines))
+        await self._stream_node_log(found, LogQuestion(self._role, self._index, lines))
 
     async def follow(self, lines: int) -> int:
         """Tell it until the job has ended; the exit code. Raises `InspectError` if its node never answers."""
@@ -127,7 +127,7 @@ class _LogFollower:
                 self._role, self._index, LINES_MAX if self._begun else lines, True, *self._stamp, offset
             )
             try:
-                await self._tell_while_it_counts(location, asked)
+                await self._stream_until_moved(location, asked)
                 if self._offset >= 0:  # Its agent ends, and could not tell all.
                     await newest.changes(AGAIN_S)
             except InspectError as error:
@@ -141,9 +141,9 @@ class _LogFollower:
                 elif tried and clock() - since >= tries_s(newest.view):
                     raise
                 else:
-                    await self._wait_a_while(location, str(error))
+                    await self._wait_before_retry(location, str(error))
 
-    async def _wait_a_while(self, location: ProcessLocation, why: str) -> None:
+    async def _wait_before_retry(self, location: ProcessLocation, why: str) -> None:
         """Wait `AGAIN_S`, whatever else changes in the store, or until the process is elsewhere; say once for what."""
         clock = asyncio.get_running_loop().time
         until = clock() + AGAIN_S
@@ -162,9 +162,9 @@ class _LogFollower:
         self._waits = why
         await self._newest.changes(limit_s)
 
-    async def _tell_while_it_counts(self, location: ProcessLocation, asked: LogQuestion) -> None:
+    async def _stream_until_moved(self, location: ProcessLocation, asked: LogQuestion) -> None:
         """Pass on what one node tells, unless it says nothing any more while the process runs elsewhere."""
-        task = asyncio.create_task(self._tell(location, asked))
+        task = asyncio.create_task(self._stream_node_log(location, asked))
         try:
             while not task.done():
                 passed_on = self._passed_on
@@ -178,7 +178,7 @@ class _LogFollower:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _tell(self, location: ProcessLocation, asked: LogQuestion) -> None:
+    async def _stream_node_log(self, location: ProcessLocation, asked: LogQuestion) -> None:
         """Pass on what one node tells."""
         view = self._newest.view
         stored = view.members.get(location.node)
@@ -200,7 +200,7 @@ class _LogFollower:
     def _pass_on(self, piece: LogPiece) -> None:
         if piece.missing:
             left_out = f"==== {piece.missing} bytes are left out here, they are in the log's file ====\n"
-            self.break_off()
+            self.reset_terminal()
             write_stdout(b"" if self._whole_line else b"\n")
             write_stdout(left_out.encode())
         write_stdout(piece.data if self._shown is None else self._shown.feed(piece.data))
@@ -209,7 +209,7 @@ class _LogFollower:
         self._whole_line = piece.data.endswith(b"\n")
 
     def _say(self, text: str) -> None:
-        self.break_off()
+        self.reset_terminal()
         write_stderr_line(text, WHO)
 
 
@@ -218,15 +218,15 @@ def tries_s(view: StoreView) -> float:
     return max(TRIES_S, LEASES * view.spec.value.lease_ttl_s) if view.spec is not None else TRIES_S
 
 
-def _tell_ended(verdict: Verdict, view: StoreView, role: Role, index: int) -> None:
+def _print_ended(verdict: Verdict, view: StoreView, role: Role, index: int) -> None:
     """The job has ended, and so have its agents: say where the logs are, and what the verdict keeps."""
-    lines = [f"the job has {verdict.status}, and its agents have ended; {_where_it_was(view, role, index)}"]
+    lines = [f"the job has {verdict.status}, and its agents have ended; {_last_location_text(view, role, index)}"]
     if verdict.cause is not None:
         lines += failure_report.failure_lines(verdict.cause)
     write(map(sanitize_line, lines))
 
 
-def _where_it_was(view: StoreView, role: Role, index: int) -> str:
+def _last_location_text(view: StoreView, role: Role, index: int) -> str:
     if why := process_location.elsewhere(view):
         return why
     location = process_location.locate(view, role, index)

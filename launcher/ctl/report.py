@@ -35,7 +35,7 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
         return 0
     path = Path(asked.out or f"{job.job_id}.html")
     if not asked.force:
-        _free(path)
+        _check_absent(path)
     html = await report(job)
     _keep(path, html)
     write([f"The report of job {job.job_id} is {path} ({len(html) / 1000:.0f} kB)"])
@@ -54,12 +54,12 @@ async def report(job: NamedJob) -> bytes:
     return made.html
 
 
-def _free(path: Path) -> None:
+def _check_absent(path: Path) -> None:
     """See, before anything is read, that no file is there."""
     try:
         there = path.exists()
     except OSError as error:
-        raise _no(path, error) from error
+        raise _write_error(path, error) from error
     if there:
         raise ConfigError(f"{path} is there already; add --force to replace it, or name another file with --out")
 
@@ -79,10 +79,10 @@ def _keep(path: Path, html: bytes) -> None:
                 new.unlink()
             raise
     except OSError as error:
-        raise _no(path, error) from error
+        raise _write_error(path, error) from error
 
 
-def _no(path: Path, error: OSError) -> ConfigError:
+def _write_error(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out")
 
 

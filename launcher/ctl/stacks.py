@@ -10,7 +10,7 @@ from launcher.job.agent_connection import node_of
 from launcher.job.named_job import NamedJob, Subcommand
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import write_stdout
-from launcher.text.terminal_filter import RAW_HELP, harmless
+from launcher.text.terminal_filter import RAW_HELP, filter_stream
 from launcher.wire.inspect_messages import StacksQuestion
 
 
@@ -25,7 +25,7 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
         answer = await one.stacks(StacksQuestion(role, index))
     write_stderr_line(answer.how, "elastic-ctl")
     text = (answer.text.removesuffix("\n") + "\n").encode()
-    write_stdout(text if asked.raw else harmless(text))
+    write_stdout(text if asked.raw else filter_stream(text))
     return 0
 
 

@@ -56,7 +56,7 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     if asked.json:
         _write_json(overview)
     elif sys.stdout.isatty():
-        table.draw(_drawn(overview))
+        table.draw(_render_rich(overview))
     else:
         write(_plain(overview))
     return 0
@@ -73,7 +73,7 @@ def _seconds(text: str) -> float:
 
 
 def _write_json(found: JobOverview) -> None:
-    write((msgspec.json.encode(found.told).decode(),))
+    write((msgspec.json.encode(found.as_json).decode(),))
 
 
 async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> int:
@@ -88,7 +88,7 @@ async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> int:
             overview = await overview_of(job, newest.view)
             if as_json:
                 _write_json(overview)
-            elif (now := _essence(overview, newest.trouble)) != before:
+            elif (now := _change_key(overview, newest.trouble)) != before:
                 at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
                 write(([] if before is None else [""]) + [f"--- {at}", *_plain(overview, newest.trouble)])
                 before = now
@@ -104,7 +104,7 @@ async def _watch_live(job: NamedJob, newest: JobWatch, every_s: float) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             overview = await overview_of(job, newest.view)
-            live.update(_drawn(overview, newest.trouble), refresh=True)
+            live.update(_render_rich(overview, newest.trouble), refresh=True)
             if overview.status.verdict is not None:
                 return
             await _next_look(newest, every_s)
@@ -115,37 +115,37 @@ async def _next_look(newest: JobWatch, every_s: float) -> None:
     await newest.changes(every_s - WATCH_S_MIN)
 
 
-def _essence(found: JobOverview, trouble: str) -> object:
+def _change_key(found: JobOverview, trouble: str) -> object:
     """What people are told anew where nothing is drawn over: not each step, nor that it takes time."""
     told = [(node.node, node.state, node.note) for node in found.status.nodes]
     head = msgspec.structs.replace(found.status, nodes=(), saved=None)
-    return head, told, frozenset(found.unasked), trouble
+    return head, told, frozenset(found.unreachable), trouble
 
 
-def _head(found: JobOverview, trouble: str) -> list[str]:
+def _header_lines(found: JobOverview, trouble: str) -> list[str]:
     lines = head_lines(found.status, time.time())
     return [*lines, f"etcd does not answer ({trouble}); this is what it said last"] if trouble else lines
 
 
 def _plain(found: JobOverview, trouble: str = "") -> list[str]:
     """Everything in plain columns, for files and other programs."""
-    lines = _head(found, trouble)
+    lines = _header_lines(found, trouble)
     if found.status.nodes:
-        lines += table.render_plain(status_text.COLUMNS, status_text.rows(found.status, found.windows))
-    return lines + status_text.foot_lines(found.status, found.unasked)
+        lines += table.render_plain(status_text.COLUMNS, status_text.rows(found.status, found.snapshots))
+    return lines + status_text.foot_lines(found.status, found.unreachable)
 
 
-def _drawn(overview: JobOverview, trouble: str = "") -> RenderableType:
+def _render_rich(overview: JobOverview, trouble: str = "") -> RenderableType:
     """The same for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(line) for line in _head(overview, trouble)]
+    parts: list[RenderableType] = [Text(line) for line in _header_lines(overview, trouble)]
     if overview.status.nodes:
-        rows = status_text.rows(overview.status, overview.windows)
+        rows = status_text.rows(overview.status, overview.snapshots)
         styles = [STYLES.get(node.state, "") for node in overview.status.nodes]
         parts.append(table.render_rich(status_text.COLUMNS, rows, styles, status_text.NUMBERS))
-    parts += [Text(line) for line in status_text.foot_lines(overview.status, overview.unasked)]
+    parts += [Text(line) for line in status_text.foot_lines(overview.status, overview.unreachable)]
     return Group(*parts)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from elastic.core.view import StoreView
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
-from launcher.job.stop import end_job, run_of, stays_deserted, stop, why
+from launcher.job.stop import end_job, run_of, stop, wait_until_empty, why
 from launcher.job.submit import ended
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
@@ -47,7 +47,7 @@ async def _wait(job: NamedJob, stopped: StoreView, reason: str) -> int:
             if not view.members:
                 if said:
                     return 0
-                if not await stays_deserted(job, newest):
+                if not await wait_until_empty(job, newest):
                     continue
                 await end_job(job, reason)
             await newest.changes()

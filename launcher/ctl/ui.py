@@ -61,7 +61,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     servers, key_prefix = named_store(vars(asked), environ)
     only: str = named_values(vars(asked), environ, JOB_FLAGS).get("job_id") or ""
     token = _token(asked)
-    limits.raise_own()  # Browsers, and the nodes of all jobs at which somebody looks.
+    limits.raise_nofile_limit()  # Browsers, and the nodes of all jobs at which somebody looks.
     store = open_store(vars(asked), environ)
     lives = JobFeeds(store, key_prefix, servers.endpoints)
     server = PageServer(lives, (store, key_prefix), only, token)

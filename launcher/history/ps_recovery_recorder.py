@@ -59,7 +59,7 @@ class _TaskStart:
     tells: bool = True
     marks: dict[PhaseEnd, float] = field(default_factory=dict)
     formed: dict[int, float] = field(default_factory=dict)
-    stood: dict[int, float] = field(default_factory=dict)
+    working: dict[int, float] = field(default_factory=dict)
     restored_step: int | None = None
 
     @property
@@ -70,7 +70,7 @@ class _TaskStart:
     @property
     def over(self) -> bool:
         """Whether all its processes do their work."""
-        return len(self.stood) >= len(self.tasks)
+        return len(self.working) >= len(self.tasks)
 
 
 class PsRecoveryRecorder:
@@ -108,7 +108,7 @@ class PsRecoveryRecorder:
         for action in actions:
             if isinstance(action, StopWorkers):  # From now on nobody does the work of its seats.
                 self.failed(action.g, arrived, arrived)
-        self._look(facts, arrived)
+        self._on_generation(facts, arrived)
         start = self._open
         for action in actions:
             if start is not None and isinstance(action, StartWorkers) and action.generation.g == start.generation.g:
@@ -152,12 +152,12 @@ class PsRecoveryRecorder:
             start.marks[PhaseEnd.RESTORED] = max(_believed(start, at, now), start.marks.get(PhaseEnd.RESTORED, 0.0))
             self._plan(now)
 
-    def stood(self, g: int, local_rank: int, at: float, now: float) -> None:
+    def working(self, g: int, local_rank: int, at: float, now: float) -> None:
         """A process does its work since `at`: a server listens, a worker has made a step."""
         start = self._of(g)
         if start is not None and _has(start, local_rank):
             self._speak.add(start.tasks[local_rank])
-            self._stands(start, local_rank, _believed(start, at, now), now)
+            self._mark_working(start, local_rank, _believed(start, at, now), now)
 
     def _exited(self, event: WorkerExited, at: float) -> None:
         """A process that ended well has done its work; one that failed does it no more."""
@@ -167,12 +167,12 @@ class PsRecoveryRecorder:
         start = self._of(event.g)
         task = Task(event.exit.role, event.exit.rank)
         if start is not None and task in start.tasks:
-            self._stands(start, start.tasks.index(task), at, at)
+            self._mark_working(start, start.tasks.index(task), at, at)
 
-    def _stands(self, start: _TaskStart, local_rank: int, at: float, now: float) -> None:
-        start.stood.setdefault(local_rank, at)
+    def _mark_working(self, start: _TaskStart, local_rank: int, at: float, now: float) -> None:
+        start.working.setdefault(local_rank, at)
         if start.over:
-            start.marks.setdefault(PhaseEnd.STEPPED if start.workers else PhaseEnd.SERVED, max(start.stood.values()))
+            start.marks.setdefault(PhaseEnd.STEPPED if start.workers else PhaseEnd.SERVED, max(start.working.values()))
         self._plan(now)
 
     def _of(self, g: int) -> _TaskStart | None:
@@ -226,7 +226,7 @@ class PsRecoveryRecorder:
             self._due_at = None
         elif start.over:
             self._due_at = now
-        elif all(task in self._speak for at, task in enumerate(start.tasks) if at not in start.stood):
+        elif all(task in self._speak for at, task in enumerate(start.tasks) if at not in start.working):
             self._due_at = None  # They spoke at their last start on this node.
         else:
             early = start.start or PhaseEnd.GROUPED not in start.marks
@@ -234,7 +234,7 @@ class PsRecoveryRecorder:
 
     # --- the revisions that answer the signs ----------------------------------------------------------------------
 
-    def _look(self, facts: AgentState, arrived: float) -> None:
+    def _on_generation(self, facts: AgentState, arrived: float) -> None:
         """Another revision, or generation, takes seats away from some, and gives some."""
         generation, old = facts.generation, self._known
         if generation is None or generation is old:

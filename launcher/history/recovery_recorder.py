@@ -106,7 +106,7 @@ class RecoveryRecorder:
         if isinstance(event, WorkersGone):
             self._gone(event.g, arrived)
         self._proposals.observe(facts, event, actions, arrived=arrived, now=now)
-        self._look(facts, arrived)
+        self._on_generation(facts, arrived)
         record = self._open
         if record is None:
             return
@@ -246,7 +246,7 @@ class RecoveryRecorder:
 
     # --- the generation that answers the signs -----------------------------------------------------------------------
 
-    def _look(self, facts: AgentState, arrived: float) -> None:
+    def _on_generation(self, facts: AgentState, arrived: float) -> None:
         """A new generation answers the signs so far; it begins a recovery, or goes on with one that came to nothing."""
         generation = facts.generation
         if generation is None or (generation.run, generation.g) == self._seen:

@@ -34,7 +34,7 @@ async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None)
     reason = f"elastic-ctl drain by {operator()}"
     leaving: list[str] = []
     for at in range(0, len(nodes), orders.LEAVING_MAX):
-        view, some = await _tell(job, nodes[at : at + orders.LEAVING_MAX], reason, deadline_s)
+        view, some = await _submit_drain(job, nodes[at : at + orders.LEAVING_MAX], reason, deadline_s)
         leaving += some
     if not leaving:
         return f"{job.job_id}: {', '.join(map(sanitize_line, nodes))} left meanwhile", []
@@ -45,7 +45,7 @@ async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None)
     return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", leaving
 
 
-async def _tell(
+async def _submit_drain(
     job: NamedJob, nodes: Sequence[str], reason: str, deadline_s: float | None
 ) -> tuple[StoreView, list[str]]:
     """Tell those that are still there, all in one transaction, so that the world changes once; the view, and whom."""

@@ -101,12 +101,12 @@ class InspectClient:
         """Hang up."""
         self._hang_up()
 
-    async def now(self) -> NodeSnapshot:
+    async def snapshot(self) -> NodeSnapshot:
         """How the node stands. Raises `InspectError`."""
         await self._ask(StatusQuestion())
         answer = await self._answer()
         if not isinstance(answer, NodeSnapshot):
-            raise self._strange()
+            raise self._bad_answer()
         return answer
 
     async def stacks(self, asked: StacksQuestion) -> StackText:
@@ -114,7 +114,7 @@ class InspectClient:
         await self._ask(asked)
         answer = await self._answer()
         if not isinstance(answer, StackText):
-            raise self._strange()
+            raise self._bad_answer()
         return answer
 
     async def log(self, asked: LogQuestion) -> AsyncIterator[LogStart | LogPiece | LogEnd]:
@@ -123,7 +123,7 @@ class InspectClient:
         while True:
             answer = await self._answer(None if asked.follow else ANSWER_LIMIT_S)
             if not isinstance(answer, LogStart | LogPiece | LogEnd):
-                raise self._strange()
+                raise self._bad_answer()
             yield answer
             if isinstance(answer, LogEnd):
                 return
@@ -163,7 +163,7 @@ class InspectClient:
         except OSError as error:
             raise self._unasked(reason(error, self._member.host)) from error
         except LinkError as error:
-            raise self._strange() from error
+            raise self._bad_answer() from error
         if isinstance(answer, InspectRefusal):
             raise (InspectBusy if answer.later else InspectError)(f"{self._node}: {answer.why}")
         return answer
@@ -179,7 +179,7 @@ class InspectClient:
         if self._writer is not None:
             self._writer.transport.abort()
 
-    def _strange(self) -> InspectError:
+    def _bad_answer(self) -> InspectError:
         return self._unasked("its answer is not understood; is it of another version?")
 
     def _unasked(self, why: str) -> InspectError:
@@ -204,7 +204,7 @@ async def ask_all(
             tried.add(node)
             try:
                 async with asyncio.timeout(each_s), InspectClient(job_id, secret, node, member, each_s) as asking:
-                    snapshots[node] = await asking.now()
+                    snapshots[node] = await asking.snapshot()
             except InspectError as error:
                 unasked[node] = str(error)
             except TimeoutError:

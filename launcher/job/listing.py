@@ -74,7 +74,7 @@ async def jobs(store: Store, prefix: str) -> list[JobLine]:
 
     async def look(keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
         async with room:
-            return await _look(store, keys, seen)
+            return await _read_job(store, keys, seen)
 
     candidates = await _seen(store, prefix)
     try:
@@ -103,7 +103,7 @@ async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _JobKeysSeen]]
     return list(by_name.values())
 
 
-async def _look(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
+async def _read_job(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
     """What is known of one job. One that is too large to be read is shown as that, beside all others."""
     try:
         listings = await asyncio.gather(*map(store.list, keys.followed()))

@@ -19,21 +19,21 @@ ASK_LIMIT_S: Final = 1.0
 
 
 class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """`windows` are the nodes' own words, by node. `unasked` says of the others why there are none.
+    """`snapshots` are what the nodes say of themselves, by node. `unreachable` says of the others why there are none.
 
     `asked_at` is the wall clock when they were asked, from which the ages in their words count.
     """
 
     status: status.JobStatus
-    windows: Mapping[str, NodeSnapshot]
-    unasked: Mapping[str, str]
+    snapshots: Mapping[str, NodeSnapshot]
+    unreachable: Mapping[str, str]
     asked_at: float
 
     @property
-    def told(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """As one JSON object: the fields of the status, then `windows` and `unasked`."""
         found: dict[str, object] = msgspec.to_builtins(self.status)
-        return {**found, "windows": msgspec.to_builtins(self.windows), "unasked": dict(self.unasked)}
+        return {**found, "windows": msgspec.to_builtins(self.snapshots), "unasked": dict(self.unreachable)}
 
 
 async def read_overview(job: NamedJob) -> JobOverview:
@@ -45,8 +45,8 @@ async def overview_of(job: NamedJob, view: StoreView) -> JobOverview:
     """The same of what was read; a job that has ended has nobody to ask, and torchrun's nodes answer nobody."""
     described, asked_at = status.describe(view, job.job_id), time.time()
     if view.verdict is not None or process_location.elsewhere(view):
-        return JobOverview(status=described, windows={}, unasked={}, asked_at=asked_at)
+        return JobOverview(status=described, snapshots={}, unreachable={}, asked_at=asked_at)
     members = {node: stored.value for node, stored in view.members.items()}
     secret = view.secret.value if view.secret is not None else None
-    windows, unasked = await ask_all(job.job_id, secret, members, ASK_LIMIT_S)
-    return JobOverview(status=described, windows=windows, unasked=unasked, asked_at=asked_at)
+    snapshots, unreachable = await ask_all(job.job_id, secret, members, ASK_LIMIT_S)
+    return JobOverview(status=described, snapshots=snapshots, unreachable=unreachable, asked_at=asked_at)

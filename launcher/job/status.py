@@ -36,7 +36,7 @@ from elastic.core.model import (
     Verdict,
 )
 from elastic.core.ps.text import tasks_in_words
-from elastic.core.quarantine import taken_for_linked
+from elastic.core.quarantine import presumed_linked
 from elastic.core.restart_budget import budget_of
 from elastic.core.run_deadline import KILL_S
 from elastic.core.text import process_name
@@ -226,7 +226,7 @@ class _JobWorld:
                 parts += ["until it can be reached"] if record.unreachable else []
                 return (
                     NodeState.QUARANTINED,
-                    f"{' and '.join(parts)}: {quarantine.words(record)}; it comes back by itself",
+                    f"{' and '.join(parts)}: {quarantine.reason_text(record)}; it comes back by itself",
                 )
         return NodeState.SPARE, ""
 
@@ -266,7 +266,7 @@ def _now(view: StoreView) -> str:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
     places = view.generation.value.members if view.generation is not None else ()
     here = frozenset(view.members)
-    memory = DecisionMemory(linked=taken_for_linked(view), unheard=frozenset(place.node for place in places) - here)
+    memory = DecisionMemory(linked=presumed_linked(view), unheard=frozenset(place.node for place in places) - here)
     decision, memory = decide(view, memory, DecisionPolicy("", kill_s=2 * KILL_S), 0.0)
     return _decision_words(decision, timed=bool(memory.quarantine_deadlines))
 

@@ -59,7 +59,7 @@ async def stop(
         return f"{job.job_id} is stopped{nodes}", view
     if not view.members:
         tell(f"no node is registered: {job.job_id} ends when none has come back within {_absence_s(view):g} s")
-        return await _deserted(job, view, reason, tell)
+        return await _end_empty_job(job, view, reason, tell)
     return _will_save(job, view), view
 
 
@@ -69,23 +69,23 @@ def _will_save(job: NamedJob, view: StoreView) -> str:
 
 def _no_save(job: NamedJob, view: StoreView) -> str:
     """Why agents cannot have their workers save: what they go by cannot be read; "" if they can."""
-    if damaged := (*view.unreadable, *_odd_members(job, view)):
+    if damaged := (*view.unreadable, *_unreadable_members(job, view)):
         return f"{damaged[0]} cannot be read, so nobody could save"
     return f"{job.keys.spec} is not there, so nobody could save" if view.spec is None and view.members else ""
 
 
-def _odd_members(job: NamedJob, view: StoreView) -> list[str]:
+def _unreadable_members(job: NamedJob, view: StoreView) -> list[str]:
     """Keys of members that cannot be read, where that is all that there is of members."""
     return [] if view.members else [key for key in view.damaged if key.startswith(job.keys.members)]
 
 
-async def _deserted(
+async def _end_empty_job(
     job: NamedJob, stopped: StoreView, reason: str, tell: Callable[[str], object]
 ) -> tuple[str, StoreView | None]:
     """End a job that was stopped while nobody was registered, unless somebody is within the time that this takes."""
     async with JobWatch(job, tell) as newest:
         while not newest.view.members and newest.view.verdict is None:
-            if await stays_deserted(job, newest):
+            if await wait_until_empty(job, newest):
                 _, written = await end_job(job, reason)
                 if written:
                     return f"{job.job_id} is stopped", stopped
@@ -100,7 +100,7 @@ async def end_job(job: NamedJob, reason: str) -> tuple[StoreView, bool]:
     def order(view: StoreView) -> Transaction | None:
         if view.members or view.verdict is not None:
             return None
-        if odd := _odd_members(job, view):
+        if odd := _unreadable_members(job, view):
             raise OrderRejected(f"{job.job_id}: {odd[0]} cannot be read; delete it, or use elastic-ctl stop --now")
         return orders.write_verdict(job.keys, view, reason, at, deserted=True)
 
@@ -122,7 +122,7 @@ LOOK_EVERY_S: Final = 1.0
 """So often etcd is asked, while it is waited that nobody comes back; one that takes longer stands still."""
 
 
-async def stays_deserted(job: NamedJob, newest: JobWatch) -> bool:
+async def wait_until_empty(job: NamedJob, newest: JobWatch) -> bool:
     """Wait until nobody has been registered for longer than a lease lasts; False if something else happens before.
 
     A lease can end early, and an etcd that stands still ends all of them: such a node writes its key again, and its

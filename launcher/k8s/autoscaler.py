@@ -71,7 +71,7 @@ class JobScaler:
             if said == NOT_FOUND:
                 trouble = "there is none; waiting for it"
             if said not in CHANGED:  # Somebody was faster: nothing to tell.
-                self._tell(trouble)
+                self._log_change(trouble)
             wait_s = min(2 * wait_s, TROUBLE_MAX_S) if trouble == before else TROUBLE_S
             before = trouble
             await asyncio.sleep(wait_s)
@@ -87,15 +87,15 @@ class JobScaler:
         if isinstance(decision, ResizeJob):
             await self._api.resize(decision.size, job.metadata.resource_version)
             self._memory = memory
-            self._tell(f"from {job.spec.completions} to {pods(decision.size)}: {decision.reason}")
+            self._log_change(f"from {job.spec.completions} to {pods(decision.size)}: {decision.reason}")
             return
         self._memory = memory
-        self._tell(decision.reason)
+        self._log_change(decision.reason)
         limit_s = ROUND_S if decision.until is None else min(ROUND_S, max(0.1, decision.until - now))
         await self._api.changed(self._uid, listed.metadata.resource_version, limit_s)
         await asyncio.sleep(min(CALM_S, limit_s))
 
-    def _tell(self, what: str) -> None:
+    def _log_change(self, what: str) -> None:
         if what != self._said:
             self._say(f"Job {self._name}: {what}")
             self._said = what

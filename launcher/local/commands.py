@@ -13,7 +13,7 @@ from launcher.config.config import Config
 from launcher.config.devices import share_gpus, unused_gpus
 from launcher.config.ps_layout import listed_hosts, static_hosts
 from launcher.config.store_access import PASSWORD, SECRET, is_read_once
-from launcher.local.etcd_addresses import served
+from launcher.local.etcd_addresses import served_endpoint
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.text.shell import joined, quoted
@@ -62,11 +62,11 @@ def node_argv(config: Config, server: str) -> tuple[str, ...]:
     alone = ("--no_live",) if config.local_nodes > 1 or config.no_live else ()  # Several would draw over each other.
     if config.host in static_hosts(config):
         ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
-        flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST, nproc=_many(config))
+        flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST, nproc=_needs_nproc(config))
         return (*flags, *ips, "--host", config.host, *alone, *_script(config))
     # A node in another terminal may be the first to register, and it names no np.
     force = ("--force",) if config.np.unlimited and not config.np_given and not config.force else ()
-    flags = _flags(config, server, _np(config), REPLACED, nproc=_many(config))
+    flags = _flags(config, server, _np(config), REPLACED, nproc=_needs_nproc(config))
     named = config.servers or config.nic or any(name == "host" for name, _ in config.given)
     host = () if named else ("--host", _host(config))
     return (*flags, *force, *host, *alone, *_script(config))
@@ -75,7 +75,7 @@ def node_argv(config: Config, server: str) -> tuple[str, ...]:
 def _host(config: Config) -> str:
     """What a node here is called while its etcd is here, too."""
     if config.serve:
-        return parse_endpoint(served(config))[0]
+        return parse_endpoint(served_endpoint(config))[0]
     return config.host if config.roles is not None and config.host in listed_hosts(config.roles) else LOOPBACK
 
 
@@ -109,7 +109,7 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
 
 def status_line(config: Config, server: str, *, secret: bool) -> str:
     """The command, for a shell, that shows the status of the job. `secret` as in `joiner_line`."""
-    passed_on = _passed_on(config).keys()
+    passed_on = _inherited_settings(config).keys()
     flags = [f"--{name}={text}" for name, text in config.given if name in FOR_STATUS and name not in passed_on]
     command = ("elastic-ctl", "status", "--elastic_server", server, "--job_id", config.job_id, *flags)
     return _secret(config, shown=secret) + joined(command)
@@ -133,7 +133,7 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
     workers no node gets any: two workers on one card cannot talk over NCCL.
     """
     base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
-    for name, (variable, known) in _passed_on(config).items():
+    for name, (variable, known) in _inherited_settings(config).items():
         base.pop(f"ELASTIC_{name.upper()}", None)
         base[variable] = known
     if config.gpus and not config.gpu_ids and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
@@ -154,7 +154,7 @@ def _metrics_port(config: Config, number: int) -> dict[str, str]:
     return {"ELASTIC_METRICS_PORT": join_host_port(host, port + number)}
 
 
-def _many(config: Config) -> bool:
+def _needs_nproc(config: Config) -> bool:
     """Tell whether a node needs to be told how many workers it has."""
     return config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or bool(config.gpus)
 
@@ -165,24 +165,24 @@ def _flags(config: Config, server: str, np: str, without: frozenset[str], *, npr
         made += ["--np", np]
     if nproc and config.roles is None:
         made += ["--nproc_per_node", str(config.slots)]
-    left_out = without | _passed_on(config).keys()
+    left_out = without | _inherited_settings(config).keys()
     for name, text in config.given:
         if name not in left_out:
             made.append(f"--{name}" if not text else f"--{name}={text}")
     return tuple(made)
 
 
-def withheld(config: Config) -> str:
+def extra_variable(config: Config) -> str:
     """The variable that a further node needs besides the line for it, "" if the line has everything."""
     login = config.login
     if login.made or not (login.secret or login.password):
         return ""
     file, variable = ("job_secret_file", SECRET) if login.secret else ("etcd_password_file", PASSWORD)
-    in_the_line = file not in _passed_on(config) and any(name == file for name, _ in config.given)
+    in_the_line = file not in _inherited_settings(config) and any(name == file for name, _ in config.given)
     return "" if in_the_line else variable
 
 
-def _passed_on(config: Config) -> dict[str, tuple[str, str]]:
+def _inherited_settings(config: Config) -> dict[str, tuple[str, str]]:
     """What nodes get in their environment: by the flag that gives way, the variable and its value."""
     login = config.login
     passed = {}

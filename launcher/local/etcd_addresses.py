@@ -56,7 +56,7 @@ def listening(host: str, hosts: Sequence[str]) -> ServedAddresses:
     return ServedAddresses((loopback, *usable), loopback)
 
 
-def served(config: Config) -> str:
+def served_endpoint(config: Config) -> str:
     """Where others reach the etcd that this host serves for them, "" if there is none."""
     if config.serve:
         host, port = parse_endpoint(config.serve)
@@ -103,7 +103,7 @@ def check_port(where: ServedAddresses, port: int, *, flag: str = "--serve_port")
             ) from error
 
 
-def introduction(server: str, job_id: str) -> str:
+def serving_notice(server: str, job_id: str) -> str:
     """What the host that serves says first."""
     return (
         f"this host serves the etcd of job {job_id} for the others, on {server}, and must not be "
@@ -120,9 +120,9 @@ def open_listener_warning(server: str) -> str:
     )
 
 
-def stays_here(config: Config) -> bool:
+def is_local_only(config: Config) -> bool:
     """Tell whether the etcd that this host serves listens for this machine alone."""
-    host, _ = parse_endpoint(served(config))
+    host, _ = parse_endpoint(served_endpoint(config))
     return addresses.only_here(host, static_hosts(config))
 
 

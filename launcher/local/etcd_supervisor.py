@@ -31,7 +31,7 @@ class LocalEtcd:
         """Nothing is started yet. Raises `ConfigError` if the address or port for other hosts cannot be had."""
         self._where, self._port = etcd_addresses.ServedAddresses((LOOPBACK,), LOOPBACK), 0
         if config.serves:
-            host, self._port = parse_endpoint(config.serve or etcd_addresses.served(config))
+            host, self._port = parse_endpoint(config.serve or etcd_addresses.served_endpoint(config))
             if config.serve:  # A name of a list may not resolve yet.
                 etcd_addresses.check_own(host)
             self._where = etcd_addresses.listening(host, static_hosts(config) or (host,))

@@ -27,7 +27,7 @@ from elastic.store.protocol import Store
 from launcher.config import store_access
 from launcher.config.config import Config
 from launcher.local import etcd_addresses
-from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
+from launcher.local.commands import extra_variable, joiner_line, node_argv, node_environments, status_line
 from launcher.logs.stdio import StdioRedirect
 from launcher.system.signals import HEARD
 from launcher.terminal.tty import may_draw, wipe
@@ -67,7 +67,7 @@ class _LocalSupervisor:
     def __init__(self, config: Config, outputs: StdioRedirect) -> None:
         self._config = config
         self._outputs = outputs
-        self._say = outputs.say
+        self._say = outputs.write_line
         self._children: list[subprocess.Popen[bytes]] = []
         self._signal: signal.Signals | None = None
         self._draws = config.local_nodes == 1 and may_draw(config, os.environ) and os.isatty(2)
@@ -103,7 +103,7 @@ class _LocalSupervisor:
             if tending.done():
                 await tending
             if not self._kill.is_set():
-                await self._outlast_others(server)
+                await self._wait_for_members(server)
             if self._signal is not None and not config.quiet:
                 self._say("the etcd of this job ends with this process, and the job with it")
             return code
@@ -141,8 +141,8 @@ class _LocalSupervisor:
         if self._signal is not None:
             return 128 + self._signal
         environments = node_environments(self._config, os.environ)
-        if self._config.serves and not self._config.login.secret and not etcd_addresses.stays_here(self._config):
-            self._say(f"warning: {etcd_addresses.no_secret_warning(etcd_addresses.served(self._config))}")
+        if self._config.serves and not self._config.login.secret and not etcd_addresses.is_local_only(self._config):
+            self._say(f"warning: {etcd_addresses.no_secret_warning(etcd_addresses.served_endpoint(self._config))}")
         if not self._config.quiet:
             self._introduce(server, environments, everywhere=everywhere)
         self._start(server, environments)
@@ -179,8 +179,8 @@ class _LocalSupervisor:
                     guarded(list(agent)),
                     env=environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=self._outputs.given(1),
-                    stderr=self._outputs.given(2),
+                    stdout=self._outputs.child_fd(1),
+                    stderr=self._outputs.child_fd(2),
                     start_new_session=True,
                 )
             )
@@ -194,27 +194,27 @@ class _LocalSupervisor:
             )
         one_machine = config.roles is not None and not config.roles.separate
         if config.serves:
-            self._say(etcd_addresses.introduction(etcd_addresses.served(config), config.job_id))
+            self._say(etcd_addresses.serving_notice(etcd_addresses.served_endpoint(config), config.job_id))
         if everywhere:
-            self._say(etcd_addresses.open_listener_warning(etcd_addresses.served(config)))
-        same = f", with the same {withheld(config)}" if withheld(config) else ""
+            self._say(etcd_addresses.open_listener_warning(etcd_addresses.served_endpoint(config)))
+        same = f", with the same {extra_variable(config)}" if extra_variable(config) else ""
         if config.servers or config.ips or (one_machine and not config.serve):
             return
         secret = config.print_secret or os.isatty(2)
         where = "on another machine" if config.serve else "in another terminal of this machine"
-        reached = etcd_addresses.served(config) or server
+        reached = etcd_addresses.served_endpoint(config) or server
         if not one_machine:
             command = joiner_line(config, reached, os.environ, secret=secret)
-            self._outputs.say(f"one more node, {where}{same}:", command)
-        self._outputs.say(f"the status of the job{same}:", status_line(config, reached, secret=secret))
+            self._outputs.write_line(f"one more node, {where}{same}:", command)
+        self._outputs.write_line(f"the status of the job{same}:", status_line(config, reached, secret=secret))
         if config.login.made and not secret:
             self._say(store_access.WITHOUT_SECRET)
 
-    async def _outlast_others(self, server: str) -> None:
+    async def _wait_for_members(self, server: str) -> None:
         """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""
         store = replace(self._config.store_access, endpoints=(server,)).open()
         try:
-            waiting = asyncio.create_task(_nobody_left(store, self._config, self._say))
+            waiting = asyncio.create_task(_wait_until_empty(store, self._config, self._say))
             stopped = asyncio.create_task(self._stop.wait() if self._signal is None else self._kill.wait())
             await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
             for task in (waiting, stopped):
@@ -240,7 +240,7 @@ async def _wait(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-async def _nobody_left(store: Store, config: Config, say: Callable[[str], None]) -> None:
+async def _wait_until_empty(store: Store, config: Config, say: Callable[[str], None]) -> None:
     """Return when no member is registered under the job."""
     members = KeyRange.prefix(JobKeys(config.job_id, config.key_prefix).members)
     listing = await store.list(members, keys_only=True)

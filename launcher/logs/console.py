@@ -229,7 +229,7 @@ class Console:
         loop.add_writer(fd, self._flush)
         self._watched = loop
         if self._give_back is not None:
-            self._look()
+            self._check_progress()
 
     def _unwatch(self) -> None:
         if self._watched is not None and self._fd is not None and not self._watched.is_closed():
@@ -241,11 +241,11 @@ class Console:
             self._patience = None
         self._resume()
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """See whether anybody has read since the last look; if not, nobody waits until all that waits is read."""
         assert self._watched is not None
         self._moved, self._still = False, self._patience is not None and not self._moved
-        self._patience = None if self._still else self._watched.call_later(FILE_STILL_S, self._look)
+        self._patience = None if self._still else self._watched.call_later(FILE_STILL_S, self._check_progress)
         if self._still:
             self._resume()
 
@@ -267,7 +267,7 @@ class Console:
 def notice_line(lines: JsonFormatter | None) -> Callable[[str], bytes]:
     """What makes a line of ours of a text, between what others write there."""
     if lines is not None:
-        return lambda text: lines.said(datetime.now(UTC), text, Severity.WARNING)
+        return lambda text: lines.agent_line(datetime.now(UTC), text, Severity.WARNING)
     return lambda text: f"\n[elastic-launch] {text}\n".encode()
 
 

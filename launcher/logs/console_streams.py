@@ -66,7 +66,7 @@ class ConsoleStreams:
     def of(self, process: ProcessId, g: int) -> tuple[ConsoleStream, ConsoleStream]:
         """Where stdout and stderr of a process of generation `g` are shown."""
         if self._lines is not None:
-            said = self._lines.said_by(process.role, process.rank, process.local_rank, g)
+            said = self._lines.worker_line_formatter(process.role, process.rank, process.local_rank, g)
             return _JsonStream(self.consoles[0], said("stdout")), _JsonStream(self.consoles[1], said("stderr"))
         if process.shared:
             who = (process.role, process.rank)
@@ -139,7 +139,7 @@ class _PrefixedStream(_LineStream):
         self._chorus.leave(self._who)
 
     def _say(self, lines: Sequence[bytes]) -> None:
-        self._chorus.say(self._who, [after_carriage_returns(line) for line in lines])
+        self._chorus.write_lines(self._who, [after_carriage_returns(line) for line in lines])
 
 
 class _JsonStream(_LineStream):
@@ -177,14 +177,14 @@ class SharedConsole:
             del self._outputs[who]
             self._show(self._collapse.leave(who))
 
-    def say(self, who: ProcessRef, lines: Sequence[bytes]) -> None:
+    def write_lines(self, who: ProcessRef, lines: Sequence[bytes]) -> None:
         """Whole lines of a worker."""
         if len(lines) > AT_ONCE:
             self._show(self._collapse.flush())
             prefix = self._prefix(frozenset((who,)))
             self.console.write(prefix + (b"\n" + prefix).join(lines) + b"\n")
         else:
-            self._show(self._collapse.say(who, lines, time.monotonic()))
+            self._show(self._collapse.add_lines(who, lines, time.monotonic()))
 
     def _show(self, shown: Sequence[MergedLine[ProcessRef]]) -> None:
         if shown:

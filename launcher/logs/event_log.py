@@ -53,7 +53,7 @@ class JsonEventLog:
         self, facts: AgentState, event: agent_events.Event, actions: Sequence[Action], taken: Sequence[str]
     ) -> None:
         """Write what an event brought: `actions` are what the core asked for, `taken` the rows of its table."""
-        self._look(facts, taken)
+        self._log_generation(facts, taken)
         if isinstance(event, agent_events.WorkerExited):
             worker = event.exit
             fields = {"rank": worker.rank, "role": worker.role, "code": worker.code, "words": worker.words}
@@ -86,7 +86,7 @@ class JsonEventLog:
             return
         self._append(line)
 
-    def _look(self, facts: AgentState, taken: Sequence[str]) -> None:
+    def _log_generation(self, facts: AgentState, taken: Sequence[str]) -> None:
         """Write what the store shows anew."""
         generation, go = facts.generation, facts.view.go
         if "joining: registered" in taken:

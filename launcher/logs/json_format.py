@@ -67,12 +67,12 @@ class JsonFormatter:
         self.node = node
         self.generation = 0
 
-    def said(self, at: datetime, text: str, level: Severity, what: LineKind = LineKind.SAID) -> bytes:
+    def agent_line(self, at: datetime, text: str, level: Severity, what: LineKind = LineKind.SAID) -> bytes:
         """A line of the agent."""
         g = self.generation or None
         return _encoded(JsonLine(_time(at), level, self._job, self.node, g, what, _text(text.encode(errors="replace"))))
 
-    def said_by(
+    def worker_line_formatter(
         self, role: Role, rank: int, local_rank: int, g: int
     ) -> Callable[[str], Callable[[datetime, bytes], bytes]]:
         """What makes the lines of a worker of generation `g`, for each of its streams."""

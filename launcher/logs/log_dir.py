@@ -72,7 +72,7 @@ class LogFolder:
         if self.unlocked and overwrite:
             self.note = f"{path / LOCK} cannot be locked, so its logs are appended to"
         if job:
-            self._share_with_nobody_but(job, below)
+            self._claim_exclusively(job, below)
 
     def __enter__(self) -> Self:
         """Nothing more to do: the locks are held."""
@@ -119,14 +119,14 @@ class LogFolder:
                     text = f"--log_overwrite cannot delete {file} ({error.strerror}); name another --log_dir"
                     raise ConfigError(text) from error
 
-    def _share_with_nobody_but(self, job: str, below: str) -> None:
+    def _claim_exclusively(self, job: str, below: str) -> None:
         """Take the folder for a job, or the first one `below` that no other job has."""
         first = ""
         try:
             for _ in range(BELOW_MAX):
                 lock = self.path / f".agents.{job}.lock"
                 self._of_job = _hold(lock)
-                other = _another(self.path, job)
+                other = _owner_job(self.path, job)
                 if not other:
                     break
                 first = first or other
@@ -201,7 +201,7 @@ def _release(path: Path, fd: int) -> None:
     descriptors.close(fd)
 
 
-def _another(folder: Path, job: str) -> str:
+def _owner_job(folder: Path, job: str) -> str:
     """Which other job has the folder, in words; "" if none has. Removes the locks of jobs that are gone."""
     for path in folder.glob(".agents.*.lock"):
         match = JOB_LOCK.fullmatch(path.name)

@@ -66,7 +66,7 @@ class AgentLog:
         """Lines that stand by themselves (a failure's report), without the prefix; `--quiet` does not hide them."""
         cleaned = [sanitize_line(line) for line in lines]
         if self._lines is not None:
-            line = self._lines.said(datetime.now(UTC), "\n".join(cleaned), Severity.ERROR, LineKind.REPORT)
+            line = self._lines.agent_line(datetime.now(UTC), "\n".join(cleaned), Severity.ERROR, LineKind.REPORT)
             self._console.write(line)
             self._append_line(line)
             return
@@ -84,7 +84,7 @@ class AgentLog:
         if level > self._level:
             return
         if self._lines is not None:
-            self._console.write(self._lines.said(datetime.now(UTC), line, SEVERITIES[level]))
+            self._console.write(self._lines.agent_line(datetime.now(UTC), line, SEVERITIES[level]))
         else:
             prefix = f"[elastic-launch {self._node_id}]"
             if self._console.is_terminal and "NO_COLOR" not in os.environ:
@@ -94,7 +94,7 @@ class AgentLog:
     def _keep(self, line: str, severity: Severity) -> None:
         now = datetime.now(UTC)
         if self._lines is not None:
-            self._append_line(self._lines.said(now, line, severity))
+            self._append_line(self._lines.agent_line(now, line, severity))
         else:
             time = now.isoformat(timespec="milliseconds")
             self._append_line(f"{time} {self._node_id} {line}\n".encode(errors="replace"))

@@ -35,12 +35,12 @@ class _RememberedStart:
 
     @property
     def size(self) -> int:
-        return len(self.header) + self.log.said
+        return len(self.header) + self.log.bytes_written
 
     def kept(self) -> tuple[bytes, int]:
         """What is remembered of it, and how many bytes are missing between the header and that."""
         ending = self.log.ending
-        missing = self.log.said - len(ending.data)
+        missing = self.log.bytes_written - len(ending.data)
         return (self.header + ending.data if not missing else ending.data), missing
 
 

@@ -58,14 +58,14 @@ class WorkerLog:
             self.begins = _size(self._fd)
         except OSError as error:
             self._fail(error)
-            self._go_over_to(-1)
+            self._switch_to(-1)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes of the worker as they are."""
         try:
             if self._most is not None and _size(self._fd) + len(data) > self._most:
                 self._begin_next(self._most)
-            self._say_missing()
+            self._write_missing_notice()
             while data:
                 wrote = os.write(self._fd, data)
                 self._own += wrote
@@ -76,12 +76,12 @@ class WorkerLog:
     def line(self, text: str) -> None:
         """Append a line of ours; ends an unfinished line of the worker first."""
         try:
-            self._say_missing()
+            self._write_missing_notice()
             _put(self._fd, own_line(self._fd, text))
         except OSError as error:
             self._lose(text.encode(errors="surrogateescape") + b"\n", error)
 
-    def miss(self, count: int, why: str) -> None:
+    def note_lost_bytes(self, count: int, why: str) -> None:
         """So many bytes were lost before they came here. The next line or piece is written behind a line about it."""
         if count:
             self._missing += count
@@ -90,12 +90,12 @@ class WorkerLog:
     def close(self) -> None:
         """Let go of the file; what is missing at its end is told there."""
         try:
-            self._say_missing()
+            self._write_missing_notice()
         except OSError as error:
             self._fail(error)
-        self._go_over_to(-1)
+        self._switch_to(-1)
 
-    def _go_over_to(self, fd: int) -> None:
+    def _switch_to(self, fd: int) -> None:
         """Write into this file from now on, and close the one before: its disk may tell only now what it lost."""
         before, self._fd = self._fd, fd
         if before >= 0 and (error := descriptors.close(before)) is not None:
@@ -106,7 +106,7 @@ class WorkerLog:
 
         Each step is one rename, from the oldest file on: whenever it is killed, each file is there once.
         """
-        aside = _aside(self.path, 1)
+        aside = _rotated_path(self.path, 1)
         begins, end = self.begins, _size(self._fd)
         head_bytes, carry_bytes = min(HEAD_BYTES, most // 8), min(CARRY_BYTES, most // 4)
         if end - begins <= head_bytes + carry_bytes:
@@ -116,11 +116,13 @@ class WorkerLog:
             head = head[: head.rfind(b"\n") + 1] or head
             carried = os.pread(self._fd, carry_bytes, end - carry_bytes)
             carried = carried[carried.find(b"\n") + 1 :]
-        in_place = _is(self._fd, self.path)  # Otherwise somebody has taken the file away, or has set it aside already.
+        in_place = _is_same_file(
+            self._fd, self.path
+        )  # Otherwise somebody has taken the file away, or has set it aside already.
         if in_place:
             for number in range(self._older - 1, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
-                    os.replace(_aside(self.path, number), _aside(self.path, number + 1))
+                    os.replace(_rotated_path(self.path, number), _rotated_path(self.path, number + 1))
             os.replace(self.path, aside)
         try:
             new = _open(self.path)
@@ -128,7 +130,7 @@ class WorkerLog:
             if in_place:
                 os.replace(aside, self.path)
             raise
-        self._go_over_to(new)
+        self._switch_to(new)
         self.begins = len(self._header.encode(errors="surrogateescape")) + 1
         _put(new, own_line(new, self._header) + head)
         if carried:
@@ -137,7 +139,7 @@ class WorkerLog:
             _put(new, own_line(new, f"==== {gap} ===="))
             _put(new, carried)
 
-    def _say_missing(self) -> None:
+    def _write_missing_notice(self) -> None:
         if self._missing:
             text = f"==== {self._missing} bytes are missing here: {self._why} ===="
             _put(self._fd, own_line(self._fd, text))
@@ -163,7 +165,7 @@ def append_line(path: Path, text: str) -> None:
         os.close(fd)
 
 
-def _aside(path: Path, number: int) -> Path:
+def _rotated_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
@@ -188,7 +190,7 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
-def _is(fd: int, path: Path) -> bool:
+def _is_same_file(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:

@@ -103,7 +103,7 @@ class StdioRedirect:
             self._consoles[first] = Console(first, self.restore_fds, self._lines)
         return self._consoles[first]
 
-    def say(self, text: str, command: str = "") -> None:
+    def write_line(self, text: str, command: str = "") -> None:
         """Write a line to stderr before there is a console, or after it, and `command` as a line of its own.
 
         It may wait for a terminal. As JSON both are one line.
@@ -112,7 +112,7 @@ class StdioRedirect:
             self.restore_fds()
             self._say(text, command)
 
-    def given(self, fd: int) -> int | None:
+    def child_fd(self, fd: int) -> int | None:
         """What a child that has a process of its own for it is to have as `fd`; None: what this process has."""
         return self._given.get(fd)
 
@@ -129,7 +129,7 @@ class StdioRedirect:
         if self._lines is None:
             return write_stderr_line(text, command=command)
         level = {"error": Severity.ERROR, "warning": Severity.WARNING}.get(text.partition(":")[0], Severity.INFO)
-        line = self._lines.said(datetime.now(UTC), " ".join([*text.split(), *filter(None, [command])]), level)
+        line = self._lines.agent_line(datetime.now(UTC), " ".join([*text.split(), *filter(None, [command])]), level)
         try:
             sys.stderr.buffer.write(line)
             sys.stderr.flush()

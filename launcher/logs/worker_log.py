@@ -36,9 +36,9 @@ class WorkerStartLog:
         sink.put(OpenLog(self._number, path_bytes(path), text_bytes(header), bound), self._of)
 
     @property
-    def said(self) -> int:
+    def bytes_written(self) -> int:
         """Bytes that this start has said so far."""
-        return self._recent.said
+        return self._recent.bytes_written
 
     @property
     def ending(self) -> OutputTail:

@@ -75,11 +75,11 @@ class LogWriter:
         match order:
             case WriteChunk():
                 log = self._starts[order.start]
-                log.miss(order.missing, STOOD_STILL)
+                log.note_lost_bytes(order.missing, STOOD_STILL)
                 log.write(data)
             case WriteLine():
                 log = self._starts[order.start]
-                log.miss(order.missing, STOOD_STILL)
+                log.note_lost_bytes(order.missing, STOOD_STILL)
                 log.line(bytes_text(order.text))
             case AppendShared():
                 self._append(order)
@@ -88,7 +88,7 @@ class LogWriter:
                 self._starts[order.start] = WorkerLog(path, header, self._warn, order.bound)
             case CloseLog():
                 log = self._starts.pop(order.start)
-                log.miss(order.missing, STOOD_STILL)
+                log.note_lost_bytes(order.missing, STOOD_STILL)
                 log.close()
             case AppendClosed():
                 path = bytes_path(order.path)

@@ -172,7 +172,7 @@ class LogWriterClient:
             size = len(order.line if isinstance(order, AppendShared) else data)
             self._left_out[of] += size
             self.left_out_bytes += size
-            self._say_still()
+            self._warn_stalled()
             return False
         self._put += 1
         if self._queue or not self._send(whose, order, data):
@@ -180,7 +180,7 @@ class LogWriterClient:
             self._queued[whose] += size
             self._kept += size
         if self._timer is None and self._loop is not None:
-            self._timer = self._loop.call_later(STILL_S, self._look)
+            self._timer = self._loop.call_later(STILL_S, self._check_progress)
         return True
 
     async def close(self, limit_s: float = CLOSE_LIMIT_S) -> str:
@@ -218,7 +218,7 @@ class LogWriterClient:
             except BlockingIOError:
                 break
             if not data:
-                self._died()
+                self._fall_back_to_sync()
                 break
             for answer in self._frames.answers(data):
                 match answer:
@@ -230,9 +230,9 @@ class LogWriterClient:
                         self._on_told(bytes_text(answer.text), answer.quietly)
         self._send_more()
         if self._still and self._done > self._seen and not self._queue:
-            self._goes_on()
+            self._on_resumed()
 
-    def _died(self) -> None:
+    def _fall_back_to_sync(self) -> None:
         """It was killed. The folder is written directly from now on: rather a disk that may stand still than no log."""
         assert self._loop is not None
         self._loop.remove_reader(self._answers)
@@ -253,14 +253,14 @@ class LogWriterClient:
 
     # Time.
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """See whether the disk has done anything since the last look."""
         assert self._loop is not None
         self._timer = None
         self._on_answers()  # What came while this process stood still.
         if self._done == self._put or self._instead is not None:
             return
-        self._timer = self._loop.call_later(STILL_S, self._look)
+        self._timer = self._loop.call_later(STILL_S, self._check_progress)
         if self._done > self._seen:
             self._seen, self._looks = self._done, 0
             return
@@ -268,9 +268,9 @@ class LogWriterClient:
         self._still = True
         self._resume()
         if self._looks * STILL_S >= SAY_AFTER_S:
-            self._say_still()
+            self._warn_stalled()
 
-    def _say_still(self) -> None:
+    def _warn_stalled(self) -> None:
         if not self._said:
             self._said = True
             self._on_told(
@@ -279,7 +279,7 @@ class LogWriterClient:
                 False,
             )
 
-    def _goes_on(self) -> None:
+    def _on_resumed(self) -> None:
         self._still, self._looks = False, 0
         if not self._said:
             return

@@ -54,7 +54,7 @@ class LogProcess:
 
     def held(self) -> LogFolderReady:
         """Wait until it holds the folder. Raises `ConfigError` if the folder is not good, or does not answer."""
-        for answer in self._said(START_LIMIT_S):
+        for answer in self._read_answers(START_LIMIT_S):
             match answer:
                 case LogFolderReady():
                     return answer
@@ -84,7 +84,7 @@ class LogProcess:
         finally:
             os.close(pidfd)
 
-    def _said(self, limit_s: float) -> Iterator[AnyLogAnswer]:
+    def _read_answers(self, limit_s: float) -> Iterator[AnyLogAnswer]:
         """What it answers before there is a loop, until it has been silent for too long."""
         frames, until_s = LogFrameReader(), time.monotonic() + limit_s
         poll = select.poll()

@@ -135,7 +135,7 @@ class MetricsCollector:
             # Workers that are asked to leave in order make some steps more.
             if isinstance(action, StopWorkers) and not (action.planned and self.meter.counts_steps):
                 self._stopped(action.g, arrived)
-        self._look(facts)
+        self._count_restart(facts)
         self.meter.aside(arrived, spare=is_spare(facts))
 
     def stepped(self, worker: int, step: int, numbers: Mapping[str, float | None], at: float) -> None:
@@ -164,7 +164,7 @@ class MetricsCollector:
         self.meter.stopped(at, well=well)
         self._rate = StepRate(RATE_WINDOW_S)
 
-    def _look(self, facts: AgentState) -> None:
+    def _count_restart(self, facts: AgentState) -> None:
         """Count a generation, or a revision of it, that was made after this agent knew one, or after its first."""
         generation, known = facts.generation, self._known
         if generation is None or generation is known:

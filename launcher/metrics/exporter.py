@@ -47,17 +47,17 @@ class MetricsExporter:
         self._narrator = narrator
         self._workers = workers
         self._disk = disk
-        self._notes = MetricsCollector(started_at() or boottime())
+        self._collector = MetricsCollector(started_at() or boottime())
         self._facts: AgentState | None = None
         self._dropped: Callable[[], int] = lambda: 0
-        self._door: MetricsServer | None = None
+        self._server: MetricsServer | None = None
         self._page: MetricsPage | None = None
         self._complained = False
         self._standing: set[int] = set()
         """Local ranks of processes of a parameter-server job that have said that they do their work."""
         self.held: Callable[[], str] = lambda: ""
         """Why this node does not join, or what it waits for; "" if for nothing."""
-        workers.talk.followers.append(self._heard)
+        workers.talk.listeners.append(self._on_message)
 
     async def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
@@ -76,13 +76,13 @@ class MetricsExporter:
         except UnicodeError as error:  # It looks like a name and cannot be one.
             self._narrator.warning(_unusable(host, port, str(error)))
         else:
-            self._door = door
+            self._server = door
             self._narrator.info(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
 
     async def close(self) -> None:
         """Listen no more."""
-        if self._door is not None:
-            await self._door.close()
+        if self._server is not None:
+            await self._server.close()
 
     def _complain(self, text: str) -> None:
         """Say once that a page cannot be made; a monitor asks again and again."""
@@ -101,7 +101,7 @@ class MetricsExporter:
 
     def recovered(self, recovery: Recovery) -> None:
         """A recovery of this node is complete."""
-        self._notes.recovered(recovery)
+        self._collector.recovered(recovery)
 
     def session(self, kept: Session) -> None:
         """There is another lease."""
@@ -109,12 +109,12 @@ class MetricsExporter:
 
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, and what the core asked for."""
-        self._notes.observe(facts, event, actions, arrived=arrived)
+        self._collector.observe(facts, event, actions, arrived=arrived)
 
     def _refresh_failed(self, error: Exception) -> None:
-        self._notes.refresh_failures += 1
+        self._collector.refresh_failures += 1
 
-    def _heard(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         match message:
             case WorkerHello():
                 self._standing.discard(heard.local_rank)
@@ -123,7 +123,7 @@ class MetricsExporter:
             case Progress():
                 now = boottime()
                 at = min(message.at, now) if message.at > 0 else now
-                self._notes.stepped(heard.local_rank, message.step, message.metrics, at)
+                self._collector.stepped(heard.local_rank, message.step, message.metrics, at)
 
     # --- what it answers ------------------------------------------------------------------------------------------
 
@@ -145,8 +145,8 @@ class MetricsExporter:
     def _read(self) -> MetricsReading:
         from launcher.metrics.exposition import MetricsReading
 
-        samples = self._notes.samples(self._facts, self._asides(), boottime())
-        return MetricsReading(tuple(samples), tuple(self._notes.distributions()))
+        samples = self._collector.samples(self._facts, self._asides(), boottime())
+        return MetricsReading(tuple(samples), tuple(self._collector.distributions()))
 
     def _asides(self) -> ExternalReadings:
         states = Counter(dict.fromkeys(WorkerActivity, 0))

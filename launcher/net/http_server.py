@@ -131,10 +131,10 @@ class LimitedServer(web.Server):
                 made.close()
             raise
         self._acceptors = [
-            Acceptor(listener, self._take, room=self._room, pause_s=PAUSE_S, spare=self._spare)
+            Acceptor(listener, self._take, room=self._room, pause_s=PAUSE_S, spare=self._free_descriptor)
             for listener in listeners
         ]
-        self._hold()
+        self._fill_reserve()
         where = listeners[0].getsockname()
         return where[0], where[1]
 
@@ -153,7 +153,7 @@ class LimitedServer(web.Server):
             connection.end()
         await self.shutdown(CLOSING_S)
 
-    def lasting(self, request: web.BaseRequest) -> None:
+    def keep_open(self, request: web.BaseRequest) -> None:
         """Free the place of this request, and let its answer last. Raises `ConnectionError` if its client is gone."""
         if (found := self._open.pop(request.protocol, None)) is None:
             raise ConnectionResetError("the client has gone")
@@ -173,7 +173,7 @@ class LimitedServer(web.Server):
             found.timer.cancel()
         if (connected := self._sockets.pop(handler, None)) is not None:
             connected.close()
-        self._hold()
+        self._fill_reserve()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if (found := self._open.get(request.protocol)) is not None:
@@ -225,12 +225,12 @@ class LimitedServer(web.Server):
 
     # --- descriptors --------------------------------------------------------------------------------------------
 
-    def _hold(self) -> None:
+    def _fill_reserve(self) -> None:
         with suppress(OSError):
             while self._acceptors and len(self._reserve) < RESERVE:
                 self._reserve.append(open(os.devnull, "rb", buffering=0))  # noqa: SIM115  # until it is needed
 
-    def _spare(self) -> bool:
+    def _free_descriptor(self) -> bool:
         """Use the reserve; whether a descriptor is free now. If not, connections without a header make room."""
         if not self._ran_out:
             self._ran_out = True

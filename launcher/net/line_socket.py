@@ -124,7 +124,7 @@ class ConnectAttempt:
         try:
             made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         except OSError as error:
-            self._loop.call_soon(self._tell, error.errno or errno.EIO)
+            self._loop.call_soon(self._finish, error.errno or errno.EIO)
             return
         self._socket = made
         made.setblocking(False)
@@ -133,27 +133,27 @@ class ConnectAttempt:
         except BlockingIOError:
             self._loop.add_writer(made.fileno(), self._writable)
         except OSError as error:
-            self._loop.call_soon(self._tell, error.errno or errno.EIO)
+            self._loop.call_soon(self._finish, error.errno or errno.EIO)
         else:
-            self._loop.call_soon(self._tell, 0)
+            self._loop.call_soon(self._finish, 0)
 
     def cancel(self) -> None:
         """Give it up."""
         if self._socket is not None:
             self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
-        self._socket, self._done = None, _nobody
+        self._socket, self._done = None, _ignore
 
     def _writable(self) -> None:
         assert self._socket is not None
         self._loop.remove_writer(self._socket.fileno())
-        self._tell(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        self._finish(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
-    def _tell(self, number: int) -> None:
+    def _finish(self, number: int) -> None:
         made, done = self._socket, self._done
-        self._socket, self._done = None, _nobody
+        self._socket, self._done = None, _ignore
         if made is not None and number == 0:
-            if _is_its_own_end(made):
+            if _is_self_connected(made):
                 number = errno.ECONNREFUSED
             else:
                 watch_by_kernel(made)
@@ -163,11 +163,11 @@ class ConnectAttempt:
         return done(number)
 
 
-def _nobody(_: socket.socket | int) -> None:
+def _ignore(_: socket.socket | int) -> None:
     """Who is called when nobody waits any more."""
 
 
-def _is_its_own_end(connected: socket.socket) -> bool:
+def _is_self_connected(connected: socket.socket) -> bool:
     """Tell whether a connection to a port of this machine that nobody listens on met itself, which TCP allows."""
     try:
         return bool(connected.getsockname() == connected.getpeername())

@@ -88,7 +88,7 @@ def run(start: WorkerStart, template: ForkTemplate) -> NoReturn:
         interrupted = type(error) is KeyboardInterrupt  # Not a class that is derived from it, as in python.
         failure = error
     if failure is not None:  # Outside of the handler: what goes wrong while it is told did not come of it.
-        code = _told(failure)
+        code = _report_exception(failure)
     del program, failure
     _leave(code, interrupted=interrupted, known=template.modules)
 
@@ -182,22 +182,22 @@ def _program(argv: list[str], env: dict[str, str]) -> tuple[Callable[[], object]
     what, rest = argv[1], argv[2:]
     if what == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
-        _look_first("" if not safe else None)
+        _prepend_sys_path("" if not safe else None)
         return partial(exec, compile(rest[0], "<string>", "exec", 0, dont_inherit=True), main.__dict__), False
     if what == "-m":
         sys.argv[:] = ["-m", *rest[1:]]
-        _look_first(os.getcwd() if not safe else None)
+        _prepend_sys_path(os.getcwd() if not safe else None)
         sys.modules.pop(rest[0], None)
         return partial(runpy._run_module_as_main, rest[0]), False  # type: ignore[attr-defined]
     sys.argv[:] = argv[1:]
     if pkgutil.get_importer(what) is not None:  # A zip file, or a folder, with a __main__.py.
-        _look_first(os.path.join(os.getcwd(), what))  # Python keeps a "./" here.
+        _prepend_sys_path(os.path.join(os.getcwd(), what))  # Python keeps a "./" here.
         return partial(runpy._run_module_as_main, "__main__", False), False  # type: ignore[attr-defined]
-    _look_first(os.path.dirname(os.path.realpath(what)) if not safe else None)
+    _prepend_sys_path(os.path.dirname(os.path.realpath(what)) if not safe else None)
     return partial(exec, _code(what, main), main.__dict__), True
 
 
-def _look_first(place: str | None) -> None:
+def _prepend_sys_path(place: str | None) -> None:
     if place is not None:
         sys.path.insert(0, place)
 
@@ -239,7 +239,7 @@ def _exit_code(error: SystemExit) -> int:
     return 1
 
 
-def _told(error: BaseException) -> int:
+def _report_exception(error: BaseException) -> int:
     """Tell an uncaught exception as python does, without our own frames; the exit code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
@@ -267,7 +267,7 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException as error:  # noqa: BLE001  # Ctrl-C while threads are awaited; python tells it and goes on.
-        _told(error)
+        _report_exception(error)
     atexit._run_exitfuncs()
     code = code if _flush(tell=True) else FLUSH_FAILED
     _take_handlers_away()

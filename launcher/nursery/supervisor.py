@@ -120,7 +120,7 @@ class Nursery:
         wake = _wake_on_exits()
         self._poll.register(wake, select.POLLIN)
         self._poll.register(self._agent, select.POLLIN)
-        self._tell(prepared)
+        self._send_report(prepared)
         try:
             while not self._done():
                 if not self._orphaned:
@@ -190,7 +190,7 @@ class Nursery:
         self._kill(running)
         if not running.overran:
             running.overran = True
-            self._tell(GenerationExpired(running.g))
+            self._send_report(GenerationExpired(running.g))
 
     # Orders.
 
@@ -221,7 +221,7 @@ class Nursery:
                     self._closing = True
                     if self._generation is not None:
                         self._kill(self._generation)
-        self._tell(OrderAck(self._obeyed))
+        self._send_report(OrderAck(self._obeyed))
 
     def _spawn(self, g: int, workers: tuple[WorkerStart, ...]) -> None:
         if self._generation is not None:
@@ -247,19 +247,19 @@ class Nursery:
             pids.append(pid)
             if pid:
                 running.alive[pid] = start.local_rank
-        self._tell(ChildrenForked(g, tuple(pids), cold))
+        self._send_report(ChildrenForked(g, tuple(pids), cold))
         for start, pid in zip(workers, pids, strict=True):
             if not pid:
-                self._tell(ChildExited(g, start.local_rank, spawn.CANNOT_START, boottime_s(), False))
+                self._send_report(ChildExited(g, start.local_rank, spawn.CANNOT_START, boottime_s(), False))
 
     def _refuse(self, running: RunningGeneration, workers: tuple[WorkerStart, ...]) -> None:
         """No right to run: say so, and let every worker count as killed before its first instruction."""
         for _ in range(FDS_PER_WORKER * len(workers)):
             os.close(self._agent.fds.popleft())
         running.killed = running.overran = True
-        self._tell(GenerationExpired(running.g))
+        self._send_report(GenerationExpired(running.g))
         for start in workers:
-            self._tell(ChildExited(running.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
+            self._send_report(ChildExited(running.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
 
     def _stop(self, grace_s: float, local_ranks: tuple[int, ...]) -> None:
         running = self._generation
@@ -273,7 +273,7 @@ class Nursery:
         for pid in fresh:
             signal_group(pid, signal.SIGTERM)
         running.signalled.update(fresh)
-        self._tell(ChildrenSignalled(running.g, tuple(fresh.values())))
+        self._send_report(ChildrenSignalled(running.g, tuple(fresh.values())))
         kill_at_s = boottime_s() + grace_s
         running.kill_at_s |= {pid: min(running.kill_at_s.get(pid, math.inf), kill_at_s) for pid in named}
 
@@ -310,7 +310,7 @@ class Nursery:
                 code = os.waitstatus_to_exitcode(status)
                 local_rank = running.alive.pop(ended)
                 running.kill_at_s.pop(ended, None)
-                self._tell(ChildExited(running.g, local_rank, code, boottime_s(), ended in running.signalled))
+                self._send_report(ChildExited(running.g, local_rank, code, boottime_s(), ended in running.signalled))
             else:
                 os.waitpid(ended, 0)
 
@@ -326,11 +326,11 @@ class Nursery:
             if not family or len(foreign) < len(family):
                 return  # SIGCHLD tells when they can be reaped.
         self._generation = None
-        self._tell(GenerationExited(running.g, tuple(foreign)))
+        self._send_report(GenerationExited(running.g, tuple(foreign)))
 
     # Reports.
 
-    def _tell(self, report: NurseryReport) -> None:
+    def _send_report(self, report: NurseryReport) -> None:
         if not self._orphaned:
             self._agent.put(encode(report))
             self._flush()

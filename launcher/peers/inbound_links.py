@@ -79,7 +79,7 @@ class InboundLinks:
         me = Greeting(self._me.job_id, self._me.node, secrets.token_hex(16))
         self._unproven[InboundConnection(self, connected, me, source)] = source
 
-    def proves(self, connection: InboundConnection, me: Greeting, said: Prove) -> None:
+    def admit_peer(self, connection: InboundConnection, me: Greeting, said: Prove) -> None:
         """See to it that a link is made of a good proof. Raises `LinkError` for another."""
         if said.node == self._me.node or not link_messages.proves(self.secret_text, me, said):
             self.complain(
@@ -96,24 +96,26 @@ class InboundLinks:
         self.cut.pop(said.node, None)
         self.on_links()
 
-    def looks(self, one: InboundConnection, me: Greeting, said: InspectHello) -> inspect_messages.InspectWelcome:
+    def admit_inspector(
+        self, connection: InboundConnection, me: Greeting, said: InspectHello
+    ) -> inspect_messages.InspectWelcome:
         """What an asker gets that has proven itself, who may then ask. Raises `LinkError` for another."""
         if self.on_look is None:
             raise LinkError("nobody can look here")
         if not inspect_messages.proves(self.secret_text, me, said):
-            self.complain("", f"who connects from {one.source} to look cannot prove to be of this job")
+            self.complain("", f"who connects from {connection.source} to look cannot prove to be of this job")
             raise LinkError("it does not know the secret")
-        del self._unproven[one]
+        del self._unproven[connection]
         return inspect_messages.inspect_welcome(self.secret_text, me, said)
 
-    def forget(self, one: InboundConnection) -> None:
+    def remove(self, one: InboundConnection) -> None:
         """It is closed."""
         self._unproven.pop(one, None)
         if self.links.get(one.node) is one:
             del self.links[one.node]
             self.on_links()
 
-    def was_cut(self, node: str) -> None:
+    def note_cut(self, node: str) -> None:
         """Remember that the link of a node was closed, and not in order."""
         self.cut[node] = None
         if len(self.cut) > CUT_MAX:
@@ -135,11 +137,11 @@ class InboundConnection:
     """One connection that was taken. `node` is "" until it has proven itself."""
 
     def __init__(self, door: InboundLinks, connected: socket.socket, me: Greeting, source: str) -> None:
-        self._door = door
+        self._inbound = door
         self._me = me
         self.node = ""
         self.source = source
-        self._line = LineSocket(connected, self._heard, self._ended)
+        self._line = LineSocket(connected, self._on_message, self._ended)
         self._timer = asyncio.get_running_loop().call_later(PROOF_LIMIT_S, self.close)
         self._line.send(link_messages.greeting_line(me))
         self._connected = connected
@@ -152,23 +154,23 @@ class InboundConnection:
         """Close it."""
         self._timer.cancel()
         self._line.close()
-        self._door.forget(self)
+        self._inbound.remove(self)
 
     def _ended(self, how: CloseReason) -> None:
-        cut = how is CloseReason.CLOSED and bool(self.node) and self._door.links.get(self.node) is self
+        cut = how is CloseReason.CLOSED and bool(self.node) and self._inbound.links.get(self.node) is self
         self.close()
         if cut:
-            self._door.was_cut(self.node)
+            self._inbound.note_cut(self.node)
 
-    def _heard(self, line: bytes) -> None:
+    def _on_message(self, line: bytes) -> None:
         try:
             message = link_messages.decode(line)
             if not self.node:
-                self._proof(message)
+                self._on_proof(message)
             elif isinstance(message, Ping):
                 self.send(Pong(message.n))
             elif isinstance(message, VouchGranted):
-                self._door.on_granted(self.node, message)
+                self._inbound.on_granted(self.node, message)
             elif isinstance(message, Bye):
                 self.close()
             else:
@@ -176,17 +178,17 @@ class InboundConnection:
         except LinkError:
             self.close()
 
-    def _proof(self, message: LinkMessage) -> None:
+    def _on_proof(self, message: LinkMessage) -> None:
         if isinstance(message, InspectHello):
-            answer = self._door.looks(self, self._me, message)
+            answer = self._inbound.admit_inspector(self, self._me, message)
             self._timer.cancel()
-            assert self._door.on_look is not None
-            self._door.on_look(self._line.release(), answer)
+            assert self._inbound.on_look is not None
+            self._inbound.on_look(self._line.release(), answer)
             return
         if not isinstance(message, Prove):
             raise LinkError("it proves nothing")
-        self._door.proves(self, self._me, message)
+        self._inbound.admit_peer(self, self._me, message)
         self._timer.cancel()
         self.node = message.node
         watch_by_kernel(self._connected)
-        self.send(link_messages.proven(self._door.secret_text, self._me, message))
+        self.send(link_messages.proven(self._inbound.secret_text, self._me, message))

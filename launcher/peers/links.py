@@ -95,7 +95,7 @@ class PeerLinks:
         self._loop = asyncio.get_running_loop()
         self.closed_at: dict[str, float] = {}
         """When the link to a member that is watched now closed the last time, on `clock`."""
-        self._door = InboundLinks(job_id, node, self._granted, self._links_changed, self.complain)
+        self._inbound = InboundLinks(job_id, node, self._granted, self._links_changed, self.complain)
         self._dialled: asyncio.Handle | None = None
         self._targets: dict[str, LinkTarget] = {}
         self._watched: dict[str, PeerLink] = {}
@@ -114,25 +114,25 @@ class PeerLinks:
     @property
     def watchers(self) -> frozenset[str]:
         """The nodes whose links to this one are up."""
-        return frozenset(self._door.links)
+        return frozenset(self._inbound.links)
 
     def accept(self, connected: socket.socket) -> None:
         """Take a connection from the listener."""
         if self._closed:
             connected.close()
         else:
-            self._door.accept(connected)
+            self._inbound.accept(connected)
 
     def show(self, take: Callable[[socket.socket, InspectWelcome], None]) -> None:
         """Give every connection of somebody who proves that it only wants to look to `take`, which owns it."""
-        self._door.on_look = take
+        self._inbound.on_look = take
 
     def secret(self, text: str | None) -> None:
         """Say what the job's secret is; with another one than before all links are made anew."""
         if self._closed or (text or "") == self.secret_text:
             return
-        self.secret_text = self._door.secret_text = text or ""
-        self._door.close(Bye())
+        self.secret_text = self._inbound.secret_text = text or ""
+        self._inbound.close(Bye())
         targets, self._targets = self._targets, {}
         self._release([*self._watched])
         self.watch(targets)
@@ -176,13 +176,13 @@ class PeerLinks:
         self._vouched += 1
         self._vouches[self._vouched] = (g, self._clock())
         self._vouches.pop(self._vouched - VOUCHES_MAX, None)
-        for one in tuple(self._door.links.values()):
+        for one in tuple(self._inbound.links.values()):
             one.send(Vouch(self._vouched, g))
 
     def close_inbound(self, nodes: Collection[str]) -> None:
         """Close the links that these nodes have to this one. They may come back, and are then new."""
         for node in nodes:
-            if (one := self._door.links.get(node)) is not None:
+            if (one := self._inbound.links.get(node)) is not None:
                 one.close()
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class PeerLinks:
         self._closed = True
         if self._dialled is not None:
             self._dialled.cancel()
-        self._door.close(Bye())
+        self._inbound.close(Bye())
         for link in self._watched.values():
             link.send(Bye())
             link.release()
@@ -216,9 +216,9 @@ class PeerLinks:
     def came_up(self, one: PeerLink) -> None:
         """Tell it soon, and ask it what is being asked."""
         self._up.add(one.node)
-        self._door.cut.pop(one.node, None)
+        self._inbound.cut.pop(one.node, None)
         if self._telling is None:
-            self._telling = self._loop.call_later(GATHER_S, self._tell)
+            self._telling = self._loop.call_later(GATHER_S, self._emit)
         for number, asked in self._asked.items():
             if one.node in asked.waiting:
                 one.send(Ping(number))
@@ -229,21 +229,21 @@ class PeerLinks:
         self.closed_at[one.node] = self._clock()
         if self._telling is not None:
             self._telling.cancel()
-        self._telling = self._loop.call_soon(self._tell)
+        self._telling = self._loop.call_soon(self._emit)
 
     def was_cut(self, one: PeerLink) -> bool:
         """Tell whether a link that the member itself had made to this node was closed, and not in order."""
-        return one.node in self._door.cut
+        return one.node in self._inbound.cut
 
     def is_proven_gone(self, one: PeerLink) -> None:
         """Tell it at once."""
-        self._door.cut.pop(one.node, None)
-        self._tell()
+        self._inbound.cut.pop(one.node, None)
+        self._emit()
         self._on_proof(one.node, one.target.create_revision, one.target.host)
 
     def is_decided(self, one: PeerLink) -> None:
         """Wait for no answer of it."""
-        self._no_answer(one.node)
+        self._drop_from_questions(one.node)
 
     def heard(self, link: PeerLink, message: LinkMessage) -> None:
         """Take an answer, or answer a question for a vouch."""
@@ -252,7 +252,7 @@ class PeerLinks:
                 asked = self._asked.get(message.n)
                 if asked is not None and link.node in asked.waiting:
                     asked.answered.add(link.node)
-                    self._no_answer(link.node, message.n)
+                    self._drop_from_questions(link.node, message.n)
             case Vouch():
                 seconds = min(self._grants(link.node, message.g), link_messages.GRANT_MAX_S)
                 link.send(VouchGranted(message.n, message.g, max(seconds, 0.0)))
@@ -290,7 +290,7 @@ class PeerLinks:
 
     def _tell_dialled(self) -> None:
         self._dialled = None
-        self._on_dialled(tuple(self._door.links))
+        self._on_dialled(tuple(self._inbound.links))
 
     def _release(self, names: list[str]) -> None:
         gone = [self._watched.pop(name) for name in names]
@@ -303,14 +303,14 @@ class PeerLinks:
             if was_up:
                 self.went_down(link)
             self.closed_at.pop(link.node, None)
-            self._no_answer(link.node)
+            self._drop_from_questions(link.node)
 
     def _dial_next(self) -> None:
         while self._queue and self._dialling < DIALS_MAX:
             self._dialling += 1
             self._queue.popleft().dial()
 
-    def _no_answer(self, node: str, only: int | None = None) -> None:
+    def _drop_from_questions(self, node: str, only: int | None = None) -> None:
         """Wait for `node` no more, and answer what has nobody left to wait for."""
         for number in [*self._asked] if only is None else [only]:
             asked = self._asked.get(number)
@@ -322,10 +322,10 @@ class PeerLinks:
     def _answer(self, number: int) -> None:
         asked = self._asked.pop(number)
         asked.timer.cancel()
-        self._tell()
+        self._emit()
         self._on_answered(number, frozenset(asked.answered))
 
-    def _tell(self) -> None:
+    def _emit(self) -> None:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None

@@ -76,7 +76,7 @@ class PartitionWatch:
         self._members: dict[str, Member] = {}
         self._told: tuple[str, ...] = ()
         self._changed = asyncio.Event()
-        talk.followers.append(self._follow)
+        talk.listeners.append(self._follow)
 
     def begin(self, generation: Generation) -> None:
         """Watch the workers of this generation."""
@@ -103,7 +103,7 @@ class PartitionWatch:
                 async with asyncio.timeout(None if look_at is None else max(look_at - time.monotonic(), 0.0)):
                     await self._changed.wait()
             except TimeoutError:
-                await self._look()
+                await self._check_partition()
 
     def _follow(self, heard: WorkerReport, message: WorkerMessage) -> None:
         clock, local, now = self._clock, heard.local_rank, time.monotonic()
@@ -134,7 +134,7 @@ class PartitionWatch:
     def _know_linked(self) -> None:
         self._known.update(name for name in self._linked() if name in self._names)
 
-    async def _look(self) -> None:
+    async def _check_partition(self) -> None:
         self._talk.catch_up()  # What came while this process stood still.
         clock = self._clock
         for local, heard in self._talk.workers.items():

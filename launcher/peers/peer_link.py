@@ -200,7 +200,7 @@ class PeerLink:
                 return
             message = link_messages.decode(line)
             if self.up:
-                self._heard(message)
+                self._on_message(message)
             elif isinstance(message, link_messages.Proven):
                 self._answered(message)
             else:
@@ -236,7 +236,7 @@ class PeerLink:
 
     # --- the link -------------------------------------------------------------------------------------------------
 
-    def _heard(self, message: link_messages.LinkMessage) -> None:
+    def _on_message(self, message: link_messages.LinkMessage) -> None:
         if isinstance(message, link_messages.Bye):
             self._bye = True
         else:

@@ -46,7 +46,7 @@ async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: f
     async def check(node: str, member: Member) -> None:
         nonlocal reached
         async with gate:
-            why = await why_not(job_id, node, member)
+            why = await unreachable_reason(job_id, node, member)
         if why:
             unreached.append(UnreachedMember(node[:WORDS_MAX], why[:WORDS_MAX]))
         else:
@@ -62,7 +62,7 @@ async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: f
     return ProbeAnswer(reached, tuple(sorted(unreached, key=lambda member: member.node)[:UNREACHED_MAX]), untried)
 
 
-async def why_not(job_id: str, node: str, member: Member) -> str:
+async def unreachable_reason(job_id: str, node: str, member: Member) -> str:
     """Why this member cannot be reached from here, "" if it can."""
     if not member.link:
         return "it does not listen"
@@ -107,7 +107,7 @@ class StartupReachability:
         self._narrator = narrator
         self._seen: set[str] = set()
 
-    async def look(self, generation: Generation) -> None:
+    async def check_neighbours(self, generation: Generation) -> None:
         """Warn of each that cannot be reached, and why."""
         for name in neighbours_of(generation, self._node):
             if name in self._seen:
@@ -115,7 +115,7 @@ class StartupReachability:
             self._seen.add(name)
             with suppress(StoreError, DocumentError):  # Who is gone, or damaged, is told elsewhere.
                 member = await self._member(name)
-                why = await why_not(self._keys.job_id, name, member) if member is not None else ""
+                why = await unreachable_reason(self._keys.job_id, name, member) if member is not None else ""
                 if why:
                     self._narrator.warning(
                         f"this node does not reach {name}: {why}; if workers wait for each other, elastic-ctl doctor "

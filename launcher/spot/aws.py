@@ -67,7 +67,7 @@ class AwsPoller:
         self._asked = self._path
         return MetadataRequest(self._path, {"X-aws-ec2-metadata-token": self._token} if self._token else {})
 
-    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
+    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """404 is the usual answer: there is no notice."""
         if self._asked is None:
             return self._hear_token(answer)

@@ -74,7 +74,7 @@ class AzurePoller:
             else MetadataRequest(EVENTS, HEADERS, timeout_s=FIRST_S)
         )
 
-    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
+    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """An empty list of events is the usual answer."""
         if answer is None or answer.status != 200:
             return self._failed("it does not answer" if answer is None else f"it answers with {answer.status}")

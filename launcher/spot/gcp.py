@@ -59,7 +59,7 @@ class _MetadataValue:
         query = f"wait_for_change=true&timeout_sec={HANGS_S}&last_etag={self._etag}"
         return MetadataRequest(f"{BASE}/{self.PATH}?{query}", HEADERS, timeout_s=ANSWERED_S)
 
-    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
+    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """A value; anything else is trouble."""
         if answer is None:
             return self._failed("it does not answer")
@@ -118,10 +118,10 @@ class MaintenancePoller(_MetadataValue):
         """The event, or when it is."""
         return MetadataRequest(f"{BASE}/upcoming-maintenance?alt=json", HEADERS) if self._stops else super().ask()
 
-    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
+    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """Where nobody says when, a stop is as near as one without cards."""
         if not self._stops:
-            heard = super().hear(answer, now)
+            heard = super().on_response(answer, now)
             if self._stops:
                 self._etag = ""  # Nothing hangs while the time runs: after this the event is read as it is.
                 return PollResult(pause_s=0.0)

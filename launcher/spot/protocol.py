@@ -1,7 +1,7 @@
 """What is asked of a metadata server, what it answers, and what that means (pure).
 
-A `MetadataPoller` asks one question after the other: `ask` is the next request, `hear` takes what came of it. It keeps
-its own state and knows no clock, no socket and no other watch. Whatever a server answers is only ever a notice, a
+A `MetadataPoller` asks one question after the other: `ask` is the next request, `on_response` takes what came of it. It
+keeps its own state and knows no clock, no socket and no other watch. Whatever a server answers is only ever a notice, a
 remark, nothing, or trouble.
 """
 
@@ -89,7 +89,7 @@ class MetadataPoller(Protocol):
     def ask(self) -> MetadataRequest:
         """Give the next request."""
 
-    def hear(self, answer: MetadataResponse | None, now: float) -> PollResult:
+    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """Take in what came of it; None: no answer. `now` is this machine's Unix time."""
 
 

@@ -136,7 +136,7 @@ class SpotWatch:
             ask = watch.ask()
             answer = await _answer(where, ask)
             try:
-                heard = watch.hear(answer, time.time())
+                heard = watch.on_response(answer, time.time())
             except Exception as error:  # noqa: BLE001  Whatever a server says, training goes on.
                 heard = PollResult((), PAUSE_MAX_S, f"its answer cannot be understood: {type(error).__name__}")
             self._note(watch, heard)

@@ -83,7 +83,7 @@ GIVEN: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
 """The soft and the hard limit that this process was started with."""
 
 
-def raise_own() -> None:
+def raise_nofile_limit() -> None:
     """Let this process have as many as it may, up to `OPEN_MAX`. A limit that is higher already stays."""
     soft, hard = GIVEN
     if soft == resource.RLIM_INFINITY:
@@ -93,7 +93,7 @@ def raise_own() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def as_given(pid: int) -> None:
+def restore_nofile_limit(pid: int) -> None:
     """Give a process that this one has just started, and whatever it starts, the limits of before."""
     with suppress(OSError):  # It has ended, or nobody may do this here; it keeps ours then.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, GIVEN)

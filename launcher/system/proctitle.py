@@ -41,10 +41,10 @@ def show(argv: Sequence[str]) -> None:
     if len(text) > room:
         _elsewhere = ctypes.create_string_buffer(text, len(text))
         start = ctypes.addressof(_elsewhere)
-    _say(places, start, start + len(text))
+    _set_mm_map(places, start, start + len(text))
 
 
-def _say(places: list[int], start: int, end: int) -> None:
+def _set_mm_map(places: list[int], start: int, end: int) -> None:
     """Tell the kernel where the arguments lie. If it refuses, what was written over the old ones is shown."""
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = ctypes.c_void_p

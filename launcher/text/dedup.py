@@ -66,7 +66,7 @@ class LineDeduplicator(Generic[Who]):
         self._there.pop(who, None)
         return self._out() if self._there else self.flush()
 
-    def say(self, who: Who, texts: Iterable[bytes], now: float) -> list[MergedLine[Who]]:
+    def add_lines(self, who: Who, texts: Iterable[bytes], now: float) -> list[MergedLine[Who]]:
         """Somebody says further lines; what is shown now."""
         self.join(who)
         for text in texts:

@@ -20,12 +20,12 @@ class TailBuffer:
         """Nothing has been said yet."""
         self._pieces: deque[bytes | bytearray] = deque()
         self._kept = 0
-        self.said = 0
+        self.bytes_written = 0
         """Bytes in all."""
 
     def add(self, data: bytes) -> None:
         """Further bytes."""
-        self.said += len(data)
+        self.bytes_written += len(data)
         self._kept += len(data)
         last = self._pieces[-1] if self._pieces else b""
         if isinstance(last, bytearray) and len(last) + len(data) <= PIECE_BYTES:
@@ -43,4 +43,4 @@ class TailBuffer:
     def ending(self) -> OutputTail:
         """The newest bytes."""
         data = b"".join(self._pieces)[-KEPT_BYTES:]
-        return OutputTail(data, self.said > len(data))
+        return OutputTail(data, self.bytes_written > len(data))

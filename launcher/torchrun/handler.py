@@ -140,7 +140,7 @@ class EtcdRendezvous(RendezvousHandler):
         try:
             return self._node.backstage.begin(partial(_has_ended, self._settings)).result()
         except StoreError as error:
-            raise errors.RendezvousUnreachable(_said(error), error.exit_code) from error
+            raise errors.RendezvousUnreachable(_write_error(error), error.exit_code) from error
 
     def set_closed(self) -> None:
         """End the job for everybody: a verdict is written, which says that it has completed.
@@ -154,7 +154,7 @@ class EtcdRendezvous(RendezvousHandler):
         while stay.verdict is None and not end.done():
             if time.monotonic() >= until:
                 limit = f"within {self._settings.close_timeout_s:g} s (close_timeout in --rdzv-conf)"
-                raise errors.RoundTimedOut(_said(f"the job was not closed {limit}; it stays open"))
+                raise errors.RoundTimedOut(_write_error(f"the job was not closed {limit}; it stays open"))
             stay.ask_to_conclude()
             with self._node.changed:
                 self._node.changed.wait(min(LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
@@ -217,7 +217,7 @@ class EtcdRendezvous(RendezvousHandler):
     def _check_process(self) -> None:
         """Raise `NodeRejected` in a process in which gRPC does not work."""
         if self._node.backstage.forked:
-            raise errors.NodeRejected(_said(FORKED), 2)
+            raise errors.NodeRejected(_write_error(FORKED), 2)
 
     def _wait(self, stay: TorchrunSession, end: Future[SessionResult]) -> actions.StartWorkers:
         """Wait until a round has started with this node in it."""
@@ -239,7 +239,7 @@ class EtcdRendezvous(RendezvousHandler):
             raise self._ended(end)
         self._node.leave()
         raise errors.RoundTimedOut(
-            _said(f"no round came together in {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
+            _write_error(f"no round came together in {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
         )
 
     def _meet(self, round_: actions.StartWorkers) -> RendezvousInfo | None:
@@ -260,7 +260,7 @@ class EtcdRendezvous(RendezvousHandler):
 
         def ended(text: str) -> None:
             if met:
-                _said(text)
+                _write_error(text)
 
         def succeeded() -> None:
             self._succeeded = self._succeeded or self._node.rounds.taken is round_
@@ -271,7 +271,7 @@ class EtcdRendezvous(RendezvousHandler):
             except RuntimeError as error:
                 self._node.leave()
                 text = f"cannot listen at port {port} ({error}); somebody else has it"
-                raise errors.RendezvousUnreachable(_said(text), 4) from error
+                raise errors.RendezvousUnreachable(_write_error(text), 4) from error
             except errors.RoundOver:
                 pass  # So says `goes_on`, too.
             if self._server is not None and not self.use_agent_store:
@@ -281,7 +281,9 @@ class EtcdRendezvous(RendezvousHandler):
             self._node.leave()
             if round_.m_id == 0 and not meeting.reached:
                 text = f"this node does not reach {round_.go.master} itself, where the round meets, in {own_s:g} s"
-                raise errors.RendezvousUnreachable(_said(f"{text}; is --local-addr an address of this machine?"), 4)
+                raise errors.RendezvousUnreachable(
+                    _write_error(f"{text}; is --local-addr an address of this machine?"), 4
+                )
             raise _not_met(round_.go.master, limit_s, reached=meeting.reached)
         if store is None:
             return None
@@ -304,9 +306,9 @@ class EtcdRendezvous(RendezvousHandler):
         try:
             left = self._left = end.result()
         except StoreError as error:
-            return errors.RendezvousUnreachable(_said(error), error.exit_code)
+            return errors.RendezvousUnreachable(_write_error(error), error.exit_code)
         except ElasticError as error:
-            return errors.NodeRejected(_said(error), error.exit_code)
+            return errors.NodeRejected(_write_error(error), error.exit_code)
         if left.verdict is not None:
             return errors.JobClosed(_ended_words(left.verdict, self.get_run_id()), left.code)
         return errors.NodeRejected(left.refusal or "this node has left the job", left.code)
@@ -362,13 +364,13 @@ def _not_met(where: str, limit_s: float, *, reached: bool) -> BaseException:
     hint = "is that port open between the nodes, and --local-addr of that node right?"
     if reached:
         text = f"not all nodes came to {where}, where the round meets, in {limit_s:g} s; {hint}"
-        return errors.RoundTimedOut(_said(text))
+        return errors.RoundTimedOut(_write_error(text))
     return errors.RendezvousUnreachable(
-        _said(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {hint}"), 4
+        _write_error(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {hint}"), 4
     )
 
 
-def _said(what: object) -> str:
+def _write_error(what: object) -> str:
     """Write an error to stderr, for people; the text."""
     text = translate_message(str(what))
     _write(f"[elastic-launch] {text}")

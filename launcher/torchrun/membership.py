@@ -46,12 +46,12 @@ class Membership:
             made: Future[TorchrunSession] = Future()
 
             async def live() -> SessionResult:
-                stay = TorchrunSession(self._settings, self._told, self._look_around)
+                stay = TorchrunSession(self._settings, self._on_workers_action, self._notify_all)
                 made.set_result(stay)
                 return await stay.run()
 
             self.end = self.backstage.begin(live)
-            self.end.add_done_callback(lambda _: self._look_around())
+            self.end.add_done_callback(lambda _: self._notify_all())
             self.stay = made.result()
         return self.stay, self.end
 
@@ -86,7 +86,7 @@ class Membership:
             self.leave()
         self.backstage.close()
 
-    def _told(self, action: WorkersAction, facts: AgentState) -> None:
+    def _on_workers_action(self, action: WorkersAction, facts: AgentState) -> None:
         """The core starts or stops workers. In the loop's thread."""
         with self.changed:
             if isinstance(action, actions.StartWorkers):
@@ -98,6 +98,6 @@ class Membership:
         if events and self.stay is not None:
             self.stay.put(*events)
 
-    def _look_around(self) -> None:
+    def _notify_all(self) -> None:
         with self.changed:
             self.changed.notify_all()

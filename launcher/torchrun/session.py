@@ -203,7 +203,7 @@ class TorchrunSession:
             begin=lambda coroutine: self._group.create_task(coroutine),
         )
         lines = WaitReporter(core, store, facts.keys, self.narrator, boottime)
-        self._core, self._errands, self._linking = core, errands, linking
+        self._core, self._store_actions, self._linking = core, errands, linking
         try:
             async with asyncio.TaskGroup() as self._group:
                 for work in (errands.run(), lines.run(), history.run()):
@@ -253,9 +253,9 @@ class TorchrunSession:
                 | actions.OpenSession()
                 | actions.CloseSession()
             ):
-                self._errands.perform(action)
+                self._store_actions.perform(action)
             case actions.RevokeLease() | actions.LookUpNode():
-                self._errands.perform(action)
+                self._store_actions.perform(action)
             case actions.WatchLinks() | actions.AskLinks() | actions.AskVouch() | actions.CloseInbound():
                 self._linking.perform(action)
             case actions.StartWorkers() | actions.StopWorkers():
@@ -308,7 +308,7 @@ class TorchrunSession:
         decision = ConcludeJob(Reason.COMPLETED, reason, verdict)
         tag = f"{facts.tag}/closed"
         wanted = propose(facts.keys, facts.view, facts.me.node, facts.registered or 0, decision, tag, time.time())
-        self._errands.perform(actions.SendTransaction(wanted))
+        self._store_actions.perform(actions.SendTransaction(wanted))
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:

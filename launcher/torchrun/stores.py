@@ -65,7 +65,7 @@ class RoundConnector:
         `goes_on`, `ended` and `succeeded` are the store's, too.
         """
         try:
-            return within(lambda: self._meet(goes_on, ended, succeeded), goes_on)
+            return call_until(lambda: self._meet(goes_on, ended, succeeded), goes_on)
         except RoundOver:
             return None
 
@@ -125,7 +125,7 @@ class RoundStore(TCPStore):
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Values, when all are there. Raises `RoundOver` if the round is over before that."""
         try:
-            return within(lambda: self._values(keys), self._goes_on)
+            return call_until(lambda: self._values(keys), self._goes_on)
         except (RoundOver, RuntimeError, TimeoutError) as error:
             text = (
                 "this world has ended before torchrun had started its workers: this torchrun ends, and the job stays "
@@ -137,7 +137,7 @@ class RoundStore(TCPStore):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until they are there, or the round is over: torch's agent waits so at its exit barrier."""
         try:
-            within(
+            call_until(
                 lambda: self._come(keys, timeout.total_seconds() if timeout is not None else self._limit_s),
                 self._goes_on,
             )
@@ -150,7 +150,7 @@ class RoundStore(TCPStore):
             self._succeeded()
         add = super().add
         try:
-            return within(lambda: int(add(key, amount)), self._goes_on)
+            return call_until(lambda: int(add(key, amount)), self._goes_on)
         except RoundOver:
             return 0
 
@@ -176,7 +176,7 @@ def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
     would try again and again, with stack traces on stderr. `RoundConnector` finds that out quietly.
     """
     limit = timedelta(seconds=SERVE_S)
-    store = within(
+    store = call_until(
         lambda: TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=limit),
         goes_on,
     )
@@ -184,7 +184,7 @@ def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
     return store
 
 
-def within(call: Callable[[], T], goes_on: Callable[[], bool]) -> T:
+def call_until(call: Callable[[], T], goes_on: Callable[[], bool]) -> T:
     """What the call returns or raises. Raises `RoundOver` as soon as `goes_on` says that it is over."""
     ended = threading.Event()
     results: list[T] = []

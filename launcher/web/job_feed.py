@@ -79,7 +79,7 @@ class JobFeed:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._mirror.run(), name="mirror")
-                group.create_task(self._tell(), name="tell")
+                group.create_task(self._publish_loop(), name="tell")
         finally:
             self.over = True
             self.version += 1
@@ -95,7 +95,7 @@ class JobFeed:
         except TimeoutError:
             return
 
-    async def _tell(self) -> None:
+    async def _publish_loop(self) -> None:
         asked_at = -ASK_EVERY_S
         while True:
             self._woken.clear()
@@ -140,8 +140,8 @@ class JobFeed:
         live_nodes = {node for node in self.view.members if not ended}
         overview = JobOverview(
             status=described,
-            windows={node: said for node, said in asked.windows.items() if node in live_nodes} if asked else {},
-            unasked=asked.unasked if asked else {},
+            snapshots={node: said for node, said in asked.snapshots.items() if node in live_nodes} if asked else {},
+            unreachable=asked.unreachable if asked else {},
             asked_at=asked.asked_at if asked else now,
         )
         events, written = self._history.events, with_live_points(self._history.course, self._seen)
@@ -228,7 +228,7 @@ class JobFeeds:
         """A job by its name."""
         return NamedJob(job_id, JobKeys(job_id, self._key_prefix), self._store, self._servers)
 
-    async def nothing_of(self, job_id: str) -> dict[str, object] | None:
+    async def absence_document(self, job_id: str) -> dict[str, object] | None:
         """What to show of a job that is not in the store, or while the store is away; None if it can be followed.
 
         So requests for jobs that do not exist use up no places.

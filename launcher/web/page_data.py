@@ -63,7 +63,7 @@ def with_live_points(stored: TrainingCurve | None, seen: TrainingCurve) -> Train
 
 def newest_point(picture: JobOverview) -> tuple[CurvePoint, Mapping[str, float | None]] | None:
     """What rank 0 says of its steps just now, if it makes any."""
-    first = _rank_0(picture.windows.values())
+    first = _rank_0(picture.snapshots.values())
     if first is None or first.step is None or first.step_age_s is None or first.state is WorkerState.EXITED:
         return None
     point = CurvePoint(first.step, round(picture.asked_at - first.step_age_s, 3), first.g, first.metrics.get("loss"))
@@ -71,7 +71,7 @@ def newest_point(picture: JobOverview) -> tuple[CurvePoint, Mapping[str, float |
 
 
 def _head(picture: JobOverview, story: JobReport, course: TrainingCurve | None, now: float) -> dict[str, Any]:
-    status, first = picture.status, _rank_0(picture.windows.values())
+    status, first = picture.status, _rank_0(picture.snapshots.values())
     points = course.points if course is not None else ()
     rates = [point.rate for point in points if point.rate is not None]
     fields: dict[str, Any] = {
@@ -135,7 +135,7 @@ def _sentence(status: JobStatus) -> str:
 
 
 def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
-    window, now = picture.windows.get(node.node), picture.asked_at
+    window, now = picture.snapshots.get(node.node), picture.asked_at
     fields: dict[str, Any] = {
         "node": node.node,
         "host": node.host,
@@ -146,7 +146,7 @@ def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
         "ranks": list(node.ranks),
     }
     if window is None:
-        return {**fields, "unasked": picture.unasked.get(node.node, "")}
+        return {**fields, "unasked": picture.unreachable.get(node.node, "")}
     fields |= {
         "g": window.g,
         "phase": window.state,

@@ -172,7 +172,7 @@ class PageServer:
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         job_id = request.match_info["job"]
-        if (nothing := await self._lives.nothing_of(job_id)) is not None:
+        if (nothing := await self._lives.absence_document(job_id)) is not None:
             return _json(200, nothing)
         async with self._lives.of(job_id) as live:
             while not live.sections and not live.over:
@@ -182,7 +182,7 @@ class PageServer:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """All sections, then those that change, as server-sent events, until the browser goes or is too slow."""
         job_id = request.match_info["job"]
-        if (nothing := await self._lives.nothing_of(job_id)) is not None:
+        if (nothing := await self._lives.absence_document(job_id)) is not None:
             return _once(nothing)
         if self._open >= BROWSERS_MAX:
             return _once({"full": f"{BROWSERS_MAX} pages are open already: close one, and this one goes on"})
@@ -190,7 +190,7 @@ class PageServer:
         try:
             async with self._lives.of(job_id) as live:
                 assert self._server is not None
-                self._server.lasting(request)
+                self._server.keep_open(request)
                 response = web.StreamResponse()
                 response.content_type = STREAM
                 await _headers(response).prepare(request)

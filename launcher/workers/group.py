@@ -80,11 +80,11 @@ class WorkerGroup:
         self._claim = CheckpointClaim(Path(config.checkpoint_dir), narrator)
         self._restore_step = config.restore_step
         self.talk = WorkerChannel(private / "talk", narrator, config.memory_limit_bytes)
-        self._teller = ProgressReporter(self.talk, narrator, consoles)
+        self._progress = ProgressReporter(self.talk, narrator, consoles)
         self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
         self._exits = ExitRecorder(config, self.talk, lambda local_rank: self._nursery.log(local_rank))
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
-        self.talk.followers.append(self._said)
+        self.talk.listeners.append(self._on_message)
         self.watch: Callable[[process_events.WorkerEvent], None] = lambda event: None
         self.states = WorkerStates()
         self.last_logs = RecentStarts()
@@ -99,7 +99,7 @@ class WorkerGroup:
 
     def _new_nursery(self) -> nursery_client.NurseryClient:
         return nursery_client.NurseryClient(
-            self._heard,
+            self._on_worker_event,
             lock=node_lock.lock_path(self._config.job_id, self._node),
             recipe=self._recipe,
             complain=self._narrator.warning,
@@ -170,11 +170,11 @@ class WorkerGroup:
     @property
     def pace(self) -> StepRate:
         """How this node's first worker gets on."""
-        return self._teller.pace
+        return self._progress.pace
 
     def shown_live(self) -> None:
         """Progress is shown live on the console."""
-        self._teller.shown_elsewhere = True
+        self._progress.shown_elsewhere = True
 
     def run_until(self, t_s: float) -> None:
         """Workers may run until this time on `CLOCK_BOOTTIME`."""
@@ -218,7 +218,7 @@ class WorkerGroup:
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         first = generation.before is None and generation.members[action.m_id].since == 0
         self._running = self._newest = RunningWorkers(generation.g, specs, first, set(specs))
-        self._teller.begin()
+        self._progress.begin()
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g)
         self._nursery.run_until(run_until_s)
@@ -259,11 +259,11 @@ class WorkerGroup:
     def _how_much(self, local_rank: int) -> int:
         """How many bytes a worker has written so far."""
         log = self._nursery.log(local_rank)
-        return log.said if log is not None else 0
+        return log.bytes_written if log is not None else 0
 
     # From the nursery.
 
-    def _heard(self, event: process_events.WorkerEvent) -> None:
+    def _on_worker_event(self, event: process_events.WorkerEvent) -> None:
         self.talk.catch_up()
         self.watch(event)
         match event:
@@ -327,7 +327,7 @@ class WorkerGroup:
         own = not event.stopped and event.local_rank not in running.hanging
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 
-    def _said(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         self.states.heard(heard.local_rank, message, protocol.boottime_s())
         if isinstance(message, AcceptsPlannedStop) and all(worker.listening for worker in self.talk.workers.values()):
             self._put(WorkersListen(self.talk.g))
@@ -365,7 +365,7 @@ class WorkerGroup:
         steps += [max(heard.step, heard.saved) for heard in self.talk.workers.values()]
         if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
             self._restore_step = None  # It was gone back to, and training went on from there.
-        self._teller.end()
+        self._progress.end()
         self.talk.end()
         self._plan.cancel()
         self._hangs.end()

@@ -49,7 +49,7 @@ class HangWatch:
         self._clock = HangDetector(0.0)
         self._said = said
         self._changed = asyncio.Event()
-        talk.followers.append(self._follow)
+        talk.listeners.append(self._follow)
 
     def begin(self, g: int) -> None:
         """Watch the workers of generation `g`."""
@@ -75,7 +75,7 @@ class HangWatch:
                 async with asyncio.timeout(None if due_at is None else due_at - time.monotonic()):
                     await self._changed.wait()
             except TimeoutError:
-                await self._look()
+                await self._check_hangs()
 
     def _follow(self, heard: WorkerReport, message: WorkerMessage) -> None:
         clock, idle = self._clock, self._clock.due_at is None
@@ -91,7 +91,7 @@ class HangWatch:
         if idle is not (clock.due_at is None):
             self._changed.set()
 
-    async def _look(self) -> None:
+    async def _check_hangs(self) -> None:
         self._talk.catch_up()  # What came while this process stood still.
         clock, g = self._clock, self._g
         for local, heard in self._talk.workers.items():

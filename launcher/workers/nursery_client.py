@@ -161,7 +161,7 @@ class NurseryClient:
             self.kill()  # What waits for this nursery is called off.
             raise
         self._channel = FdChannel(ours)
-        self._answers = NurseryWatchdog(self._unanswered)
+        self._answers = NurseryWatchdog(self._on_answer_timeout)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._channel, self._read)
         self._loop.add_reader(self._pidfd, self._died)
@@ -181,7 +181,7 @@ class NurseryClient:
         self._until_s = t_s
         if self._prepared:
             self._order(protocol.SetDeadline(t_s))
-        self._mind_clock()
+        self._arm_watchdog()
 
     def spawn(self, g: int, specs: Sequence[WorkerSpec]) -> None:
         """Start the workers of generation `g`. One generation at a time, the one before must be gone.
@@ -202,9 +202,9 @@ class NurseryClient:
             self._order(protocol.RenewNursery())
             self._prepared = False
             self._patience = self._loop.call_later(PREPARE_LIMIT_S, self._end_nursery)
-        self._let_start()
+        self._release_spawn()
 
-    def _let_start(self) -> None:
+    def _release_spawn(self) -> None:
         """Order what waits for the nursery, once it is prepared."""
         running = self._running
         if not self._prepared or running is None or not running.held:
@@ -214,16 +214,16 @@ class NurseryClient:
         specs = [worker.spec for worker in running.workers.values()]
         starts = tuple(protocol.WorkerStart(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
         self._order(protocol.SpawnWorkers(running.g, starts), fds)
-        self._mind_clock()
+        self._arm_watchdog()
 
-    def _call_off(self, running: _SpawnedGeneration) -> None:
+    def _cancel_spawn(self, running: _SpawnedGeneration) -> None:
         """End workers that were never started."""
         self._running = None
         for local_rank, worker in running.workers.items():
             worker.ended(running.g, exit_classification.describe(-signal.SIGKILL, stopped=True), running.note)
             self._close_log(worker)
             at_s = protocol.boottime_s()
-            exited = ProcessExited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_said(worker))
+            exited = ProcessExited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_output_tails(worker))
             self._loop.call_soon(self._on_event, exited)
         self._loop.call_soon(self._on_event, ProcessesGone(running.g))
 
@@ -234,9 +234,9 @@ class NurseryClient:
         says why. A second call can shorten the grace; it sends no second SIGTERM.
         """
         if self._running is not None:
-            self._to_be_stopped(self._running, note, local_ranks)
+            self._mark_stopping(self._running, note, local_ranks)
             if self._running.held:
-                self._call_off(self._running)
+                self._cancel_spawn(self._running)
             else:
                 self._order(protocol.TerminateWorkers(grace_s, tuple(local_ranks)))
 
@@ -256,13 +256,13 @@ class NurseryClient:
     def kill(self, note: str = "") -> None:
         """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
         if self._running is not None:
-            self._to_be_stopped(self._running, note)
+            self._mark_stopping(self._running, note)
             if self._running.held:
-                self._call_off(self._running)
+                self._cancel_spawn(self._running)
             else:
                 self._order(protocol.KillWorkers())
 
-    def _to_be_stopped(self, running: _SpawnedGeneration, note: str, local_ranks: Collection[int] = ()) -> None:
+    def _mark_stopping(self, running: _SpawnedGeneration, note: str, local_ranks: Collection[int] = ()) -> None:
         running.note = note or running.note
         for local_rank, worker in running.workers.items():
             if not local_ranks or local_rank in local_ranks:
@@ -273,7 +273,7 @@ class NurseryClient:
         if self._process is None or self._ended.done():
             return
         if self._running is not None and self._running.held:
-            self._call_off(self._running)
+            self._cancel_spawn(self._running)
         if not self._closing:
             self._closing = True
             if self._prepared:
@@ -353,31 +353,33 @@ class NurseryClient:
                 )
                 words = exit_classification.describe(code, stopped=stopped, asked=asked)
                 worker.ended(g, words, running.note if stopped else "")
-                self._on_event(ProcessExited(g, local_rank, code, at_s, stopped or asked, *_said(worker), asked))
+                self._on_event(
+                    ProcessExited(g, local_rank, code, at_s, stopped or asked, *_output_tails(worker), asked)
+                )
             case protocol.GenerationExited(g, left) if running is not None:
                 self._release(running)
                 self._on_event(ProcessesGone(g, left))
             case protocol.GenerationExpired(g) if running is not None:
                 running.overdue = True
-                self._unmind_clock()
+                self._disarm_watchdog()
                 self._on_event(DeadlinePassed(g))
             case _:
                 raise RuntimeError(f"the nursery reports {report}, but nothing runs")
 
     def _now_prepared(self, watched: tuple[str, ...]) -> None:
         self._answers.stop()
-        self._answers = NurseryWatchdog(self._unanswered)  # A nursery that was made anew counts anew.
+        self._answers = NurseryWatchdog(self._on_answer_timeout)  # A nursery that was made anew counts anew.
         if self._patience is not None:
             self._patience.cancel()
         self._prepared, self._watched, self._patience = True, watched, None
         if self._until_s > 0:
             self._order(protocol.SetDeadline(self._until_s))
-        self._let_start()
+        self._release_spawn()
 
     def _release(self, running: _SpawnedGeneration) -> None:
         """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
         self._running = None
-        self._unmind_clock()
+        self._disarm_watchdog()
         for worker in running.workers.values():
             self._close_log(worker)
 
@@ -389,21 +391,21 @@ class NurseryClient:
 
     # The nursery's end, and its clock.
 
-    def _mind_clock(self) -> None:
+    def _arm_watchdog(self) -> None:
         """Watch the watcher: a nursery that is itself frozen does not kill in time, but its death kills."""
-        self._unmind_clock()
+        self._disarm_watchdog()
         running = self._running
         if running is not None and not (running.overdue or running.held) and self._channel is not None:
             left_s = self._until_s + OVERDUE_LIMIT_S - protocol.boottime_s()
-            self._clock = self._loop.call_later(max(left_s, OVERDUE_LIMIT_S), self._silent)
+            self._clock = self._loop.call_later(max(left_s, OVERDUE_LIMIT_S), self._on_deadline_overdue)
 
-    def _silent(self) -> None:
+    def _on_deadline_overdue(self) -> None:
         """The nursery has said nothing of the end of the right to run, unless it did while this process stood still."""
         self._read_all()
         if self._running is not None and not self._running.overdue:
             self._end_nursery()
 
-    def _unanswered(self) -> None:
+    def _on_answer_timeout(self) -> None:
         """The nursery has not answered in time, unless the answer came while this process stood still."""
         self._read_all()
         if self._answers.missing and self._channel is not None:
@@ -416,7 +418,7 @@ class NurseryClient:
         while self._channel is not None and self._channel.readable() and self._read():
             continue
 
-    def _unmind_clock(self) -> None:
+    def _disarm_watchdog(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
         self._clock = None
@@ -438,7 +440,7 @@ class NurseryClient:
         self._loop.remove_writer(channel)
         channel.close()
         self._channel = None
-        self._unmind_clock()
+        self._disarm_watchdog()
         if self._patience is not None:
             self._patience.cancel()
         self._answers.stop()
@@ -477,5 +479,5 @@ class NurseryClient:
         return [process for process in found if not process.zombie]
 
 
-def _said(worker: WorkerProcess) -> tuple[OutputTail, OutputTail | None]:
+def _output_tails(worker: WorkerProcess) -> tuple[OutputTail, OutputTail | None]:
     return worker.log.ending, worker.log.ending_at_mark

@@ -36,7 +36,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess
         pass_fds=(fd,),
         start_new_session=True,
     )
-    limits.as_given(process.pid)
+    limits.restore_nofile_limit(process.pid)
     return process
 
 

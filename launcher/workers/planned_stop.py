@@ -59,7 +59,7 @@ class PlannedStop:
                 self._timers.append(loop.call_later(grace_s, end, [heard], words))
 
         self._follower = follow
-        self._talk.followers.append(follow)
+        self._talk.listeners.append(follow)
         for limit_s, flag in ((self._save_limit_s, "--save_limit"), (grace_s, "--grace")):
             whom = [heard for heard in asked if heard.committed is (flag == "--save_limit")]
             if whom:
@@ -73,7 +73,7 @@ class PlannedStop:
             timer.cancel()
         self._timers = []
         if self._follower is not None:
-            self._talk.followers.remove(self._follower)
+            self._talk.listeners.remove(self._follower)
             self._follower = None
 
 

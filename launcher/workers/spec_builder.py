@@ -57,7 +57,7 @@ class SpecBuilder:
             self._interface = addresses.interface_now(self._interface, self._known)
         if tasks := generation.members[action.m_id].tasks:
             return {at: self._task(action, learned, at) for at in range(len(tasks))}
-        context = self._told(action, learned, os.environ, action.go.master, action.go.budget.charged)
+        context = self._launch_context(action, learned, os.environ, action.go.master, action.go.budget.charged)
         return {local: self._worker(action, context, local) for local in range(generation.slots)}
 
     def _worker(self, action: StartWorkers, context: LaunchContext, local: int) -> WorkerSpec:
@@ -100,7 +100,7 @@ class SpecBuilder:
         name = log_name(seat)
         master = self._meeting(generation, action.go.master)
         environment = ps_environment(
-            self._told(action, learned, self._base(), master, generation.budget.charged),
+            self._launch_context(action, learned, self._base(), master, generation.budget.charged),
             place=place,
             task_index=at,
             roster_file=str(self._roster_file),
@@ -135,7 +135,7 @@ class SpecBuilder:
             role=seat.role,
         )
 
-    def _told(
+    def _launch_context(
         self, action: StartWorkers, learned: JobContext, base: Mapping[str, str], master: str, restarts: int
     ) -> LaunchContext:
         """What every process of this node is told."""

@@ -59,7 +59,7 @@ def worker(data: bytes) -> None:
         talk._path, talk._on_message, segments=talk.segments, detail=narrator.debug, left=talk._hung_up
     )
     telling = ProgressFormatter(terminal=False)
-    talk.followers.append(lambda heard, message: tell(telling, heard, message))
+    talk.listeners.append(lambda heard, message: tell(telling, heard, message))
     talk.begin(1, {0: 0, 1: 1})
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:

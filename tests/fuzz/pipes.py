@@ -28,7 +28,7 @@ def nursery(data: bytes) -> None:
 
 def recorded(data: bytes) -> None:
     """The error file of a worker is its script's: whatever stands there, it is some lines or none."""
-    found = error_file.said(data)
+    found = error_file.parse_traceback_lines(data)
     assert len(found) <= 2 * error_file.LINES_MAX
     assert all(line.isprintable() and len(line) <= 500 for line in found)
 

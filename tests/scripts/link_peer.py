@@ -60,10 +60,10 @@ async def obey(links: PeerLinks, hello: PeerListener, words: list[str]) -> None:
         case ["vouch", g]:
             links.ask_vouch(int(g))
         case ["shut"]:
-            links._door.close()
+            links._inbound.close()
             say("shut")
         case ["freeze"]:
-            links._door.close()
+            links._inbound.close()
             os.kill(os.getpid(), signal.SIGSTOP)
         case ["deaf"]:
             await hello.close()

@@ -70,7 +70,7 @@ def commits(rank: int, world: int, *, steps: list[int], differing: bool = False,
 
 def agree(mine: MemoryTier, *, sharded: bool = False) -> tuple[AgreedStep | None, list[RankStates]]:
     """The step that all ranks go on from, and what each has; the group is the one of all ranks."""
-    said = byte_collectives.gather(msgspec.json.encode(mine.held(sharded=sharded)))
+    said = byte_collectives.gather(msgspec.json.encode(mine.readable_states(sharded=sharded)))
     holdings = [msgspec.json.decode(one, type=RankStates) for one in said]
     return mine.choose(holdings), holdings
 

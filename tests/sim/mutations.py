@@ -387,7 +387,7 @@ MUTATIONS: Final = (
     Mutation(
         "gate: open",
         GATE,
-        "    closed = _closed(q, generation, before, outcomes)\n",
+        "    closed = _gate_wait(q, generation, before, outcomes)\n",
         "    closed = None\n",
         "the gate waits for the old world",
     ),
@@ -457,7 +457,7 @@ MUTATIONS: Final = (
     Mutation(
         "gate: all broke",
         GATE,
-        "before is None or (node in outcomes and not _over(outcomes[node]))]",
+        "before is None or (node in outcomes and not _is_over(outcomes[node]))]",
         "True]",
         "who has no old workers hurries nobody who saves",
     ),
@@ -627,7 +627,7 @@ MUTATIONS: Final = (
     Mutation(
         "inbound: registered only",
         INBOUND_LINKS,
-        "known = worlds(f).union(f.view.members)",
+        "known = recent_members(f).union(f.view.members)",
         "known = frozenset(f.view.members)",
         "the link of a member stays while it is not registered",
     ),
@@ -706,7 +706,7 @@ MUTATIONS: Final = (
     Mutation(
         "roster: too few",
         DECIDE,
-        "if not cluster_spec.any_member_present(q, generation) or cluster_spec.too_few(q, roles, generation):",
+        "if not cluster_spec.any_member_present(q, generation) or cluster_spec.below_np(q, roles, generation):",
         "if not cluster_spec.any_member_present(q, generation):",
         "a roster at the gate is formed anew when more workers are wanted",
     ),
@@ -894,7 +894,7 @@ MUTATIONS: Final = (
     Mutation(
         "halt: lost meanwhile",
         OPERATOR_STOP,
-        "broken = len(waited) < len(busy) or _broken",
+        "broken = len(waited) < len(busy) or _has_failure",
         "broken = _broken",
         "a loss ends the plan",
     ),
@@ -926,11 +926,11 @@ MUTATIONS: Final = (
     Mutation(
         "halt: asked",
         DECIDE,
-        "    if halt is not None:\n        return operator_stop.answer(q, halt), q.memory\n",
+        "    if halt is not None:\n        return operator_stop.decide_stop(q, halt), q.memory\n",
         "",
         "an operator can stop a job",
     ),
-    Mutation("told to leave", APPLY_EVENT, "    _told_to_leave(f)\n", "", "an operator can tell a node to leave"),
+    Mutation("told to leave", APPLY_EVENT, "    _on_drain_order(f)\n", "", "an operator can tell a node to leave"),
     Mutation(
         "compare: spec",
         TRANSACTIONS,

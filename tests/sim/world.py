@@ -488,7 +488,7 @@ class World(Nurseries):
             self.store_up = True
             self.log("the store is back")
             if still is None:
-                self.store.prolong(self.now)
+                self.store.renew_all_leases(self.now)
             if still is not None:
                 for node in self.nodes.values():
                     if node.alive and node.exit_code is None and not node.astray:

@@ -70,10 +70,10 @@ def test_only_the_current_server_can_be_left_so_that_many_failures_move_once() -
     rotation = EndpointRotation(
         [EtcdEndpoint(EtcdAddress(f"host:{port}", False), options) for port in (1, 2, 3)], random.Random(0)
     )
-    first, second = rotation.two()
+    first, second = rotation.current_and_next()
     assert rotation.leave(first)
     assert not rotation.leave(first)
     assert rotation.current is second
     alone = EndpointRotation([first], random.Random(0))
-    assert alone.two() == (first,)
+    assert alone.current_and_next() == (first,)
     assert not alone.leave(first)

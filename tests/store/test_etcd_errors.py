@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.store.etcd.errors import plain
+from elastic.store.etcd.errors import readable_part
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ from elastic.store.etcd.errors import plain
     ],
 )
 def test_of_a_failed_connection_only_the_reason_is_told(text: str, words: str) -> None:
-    assert plain(text) == words
+    assert readable_part(text) == words

@@ -34,7 +34,7 @@ def test_a_lease_whose_time_is_over_cannot_be_refreshed_even_before_it_is_collec
 def test_a_new_leader_gives_every_lease_its_full_time_again() -> None:
     core = MemoryCore()
     lease = core.grant(5, now=0)
-    core.prolong(now=4)
+    core.renew_all_leases(now=4)
     assert core.expire(now=8.9) == ()
     assert core.expire(now=9) == (lease.id,)
 

@@ -34,8 +34,8 @@ def picture(*steps: int, verdict: Verdict | None = None, loss: float | None = 0.
     ]
     return JobOverview(
         status=status("a-1", verdict=verdict),
-        windows={"a-1": window(*workers)} if steps else {},
-        unasked={},
+        snapshots={"a-1": window(*workers)} if steps else {},
+        unreachable={},
         asked_at=NOW,
     )
 

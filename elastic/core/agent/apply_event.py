@@ -75,7 +75,7 @@ def apply_event(f: AgentState, event: Event) -> None:
         case TransactionAnswered():
             _answered(f, event)
         case PredecessorFound():
-            _older(f, event)
+            _predecessor_found(f, event)
         case WorkerExited():
             if event.g == f.workers_g and not f.workers_gone and (event.own or event.also):
                 (f.own_exits if event.own else f.also_exits).append(event.exit)
@@ -100,9 +100,9 @@ def apply_event(f: AgentState, event: Event) -> None:
         case LinksChanged():
             f.links_up = event.nodes
             f.silent &= event.nodes
-            _hears(f, f.memory.late & f.silent)
+            _update_liveness(f, f.memory.late & f.silent)
         case LinksAnswered():
-            _heard(f, event)
+            _links_answered(f, event)
         case VouchAsked():
             recent = {node: times for node, times in f.yielding.items() if f.now <= times[1] + f.run_deadline.ttl_s / 2}
             first, _ = recent.get(event.node, (f.now, f.now))
@@ -123,7 +123,7 @@ def apply_event(f: AgentState, event: Event) -> None:
             pass
 
 
-def _told_to_leave(f: AgentState) -> None:
+def _on_drain_order(f: AgentState) -> None:
     """An operator tells this node to leave. What was said to another node of this name is none of its business."""
     stored = f.view.leaves.get(f.me.node)
     if stored is None or f.registered is None or stored.mod_revision <= f.told_at_revision:
@@ -151,7 +151,7 @@ def _unreached(f: AgentState, event: PeersUnreachable) -> None:
     if not at_work:
         return
     generation, spec = f.generation, _spec(f)
-    left = _left_without(f, generation, event.nodes) if generation is not None else 0
+    left = _remaining_without(f, generation, event.nodes) if generation is not None else 0
     can = spec.host_cooldown_s > 0 and left >= spec.np.low
     if event.nodes != f.unreached:
         f.unreached = event.nodes
@@ -161,7 +161,7 @@ def _unreached(f: AgentState, event: PeersUnreachable) -> None:
         f.hung = True
 
 
-def _left_without(f: AgentState, generation: Generation, unreached: Collection[str]) -> int:
+def _remaining_without(f: AgentState, generation: Generation, unreached: Collection[str]) -> int:
     """How many nodes the job would have without those that are not reached; spares only the proposer sees.
 
     A proposer that reaches nobody is most likely itself the one that is cut off.
@@ -174,7 +174,7 @@ def _left_without(f: AgentState, generation: Generation, unreached: Collection[s
     return len(members) - (1 if alone else len(unreached)) + spares
 
 
-def _heard(f: AgentState, event: LinksAnswered) -> None:
+def _links_answered(f: AgentState, event: LinksAnswered) -> None:
     """Count a node that missed the newest question as unheard until it answers another one or its link is new.
 
     A node that answered the question before, a moment ago, is only late.
@@ -186,11 +186,11 @@ def _heard(f: AgentState, event: LinksAnswered) -> None:
     recent = f.asked_at <= f.heard_at + RECENT_ASKS * interval_s(f)
     late = f.silent & f.answered if recent else frozenset[str]()
     f.heard_at, f.answered = f.asked_at, event.nodes
-    _hears(f, late)
+    _update_liveness(f, late)
     f.memory = replace(f.memory, answered_g=max(f.memory.answered_g, f.asked_about))
 
 
-def _hears(f: AgentState, late: frozenset[str]) -> None:
+def _update_liveness(f: AgentState, late: frozenset[str]) -> None:
     """Record which nodes are heard, which were heard before and are not now, and which of these are only late."""
     linked = f.links_up - f.silent
     unheard = (f.memory.unheard | f.memory.linked) - linked
@@ -228,12 +228,12 @@ def _view(f: AgentState, event: ViewChanged) -> None:
     if known and (incarnation is not None or f.workers_gone):
         f.incarnation = incarnation
     _own_key(f)
-    _told_to_leave(f)
+    _on_drain_order(f)
     f.memory = remember(f.view, f.memory, f.me.node, f.now)
-    _distrust(f)
+    _distrust_hosts(f)
 
 
-def _distrust(f: AgentState) -> None:
+def _distrust_hosts(f: AgentState) -> None:
     """A node that speaks again after its "death" switches link proofs off for its host; the generation says so too."""
     named = frozenset(f.generation.distrusted if f.generation is not None else ()) - f.memory.distrusted
     if named:
@@ -310,7 +310,7 @@ def _answered(f: AgentState, event: TransactionAnswered) -> None:
     if event.succeeded is False and transaction.kind == "register":
         if f.keyless and transaction.lease == f.lease:
             _session_lost(f)  # Most likely it was the lease that went, and the key with it.
-        _came_second(f)
+        _registration_conflict(f)
         return
     if event.succeeded is None:
         f.listing_wanted = f.listing + 1
@@ -348,7 +348,7 @@ def _answered(f: AgentState, event: TransactionAnswered) -> None:
         f.drain_said = True
 
 
-def _came_second(f: AgentState) -> None:
+def _registration_conflict(f: AgentState) -> None:
     """Something that the registration compared has changed: try again as soon as the watch shows what.
 
     Where a thousand nodes begin a job together, all but one come second. None of them lists for that.
@@ -357,7 +357,7 @@ def _came_second(f: AgentState) -> None:
     f.outdated = f.sent_at
 
 
-def _older(f: AgentState, event: PredecessorFound) -> None:
+def _predecessor_found(f: AgentState, event: PredecessorFound) -> None:
     if event.before_revision == 0:
         f.older_asked = None
         if not event.failed:

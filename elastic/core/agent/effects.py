@@ -12,7 +12,7 @@ from elastic.core.model import FinalStatus, Generation, GenerationMember, Outcom
 from elastic.core.ps.text import tasks_in_words
 
 
-def nothing(f: AgentState) -> None:
+def no_effect(f: AgentState) -> None:
     """The phase is all that changes."""
 
 
@@ -33,7 +33,7 @@ def report_rejection(f: AgentState) -> None:
     _close(f)
 
 
-def leave_as_asked(f: AgentState) -> None:
+def leave_drained(f: AgentState) -> None:
     """End with the exit code of the drain, at once where nothing has been joined."""
     assert f.drain is not None
     f.exit_code = f.drain.exit_code
@@ -58,7 +58,7 @@ def _close(f: AgentState) -> None:
     f.act(ExitAgent(f.exit_code))
 
 
-def ended(f: AgentState) -> None:
+def exit_agent(f: AgentState) -> None:
     """Nothing is left of this node in the store: say so, and end."""
     drain = f.drain
     if drain is not None and f.exit_code == drain.exit_code and not guards.verdict(f):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from elastic.core.agent.actions import CloseInbound, LogLine, LookUpNode
-from elastic.core.agent.links import worlds
+from elastic.core.agent.links import recent_members
 from elastic.core.agent.state import AgentState, InboundLink
 
 CHECK_AFTER_S = 2.0
@@ -54,7 +54,7 @@ def check(f: AgentState) -> None:
     crowded = len(f.dialled) > UNCONFIRMED_MAX
     if not due and not crowded:
         return
-    known = worlds(f).union(f.view.members)
+    known = recent_members(f).union(f.view.members)
     later = InboundLink(f.now + CHECK_EVERY_S, confirmed=True)
     f.dialled = {**f.dialled, **{node: later for node in due if node in known}}
     if crowded:

@@ -59,7 +59,7 @@ def watch(f: AgentState) -> None:
 
 def _still_there(f: AgentState) -> Mapping[str, LinkTarget]:
     """Watched members of the newest world whose keys are not in the view any more."""
-    known = worlds(f)
+    known = recent_members(f)
     return {
         node: target
         for node, target in f.targets.items()
@@ -67,7 +67,7 @@ def _still_there(f: AgentState) -> Mapping[str, LinkTarget]:
     }
 
 
-def worlds(f: AgentState) -> frozenset[str]:
+def recent_members(f: AgentState) -> frozenset[str]:
     """The nodes of the newest generation and of the one before it."""
     generation = f.generation
     if generation is None:
@@ -78,14 +78,18 @@ def worlds(f: AgentState) -> frozenset[str]:
 
 def ask(f: AgentState) -> None:
     """Ask whoever is to be asked now."""
-    if not f.awaiting and f.links_up and (_failure_asked(f) or (_doubts(f) and f.now >= _ask_again_at(f))):
+    if (
+        not f.awaiting
+        and f.links_up
+        and (_must_probe_failure(f) or (_must_probe_liveness(f) and f.now >= _ask_again_at(f)))
+    ):
         f.asked += 1
         f.asked_at, f.asked_whom, f.awaiting = f.now, f.links_up, True
-        f.asked_about = f.generation.g if f.generation is not None and _failure_asked(f) else 0
+        f.asked_about = f.generation.g if f.generation is not None and _must_probe_failure(f) else 0
         if f.asked_about:  # Who is lost while it is asked is proven dead a moment later, or does not answer.
             f.memory = replace(f.memory, asked_g=f.asked_about)
         f.act(AskLinks(f.asked))
-    if _needs_word(f) and f.now >= f.vouch_asked_at + interval_s(f):
+    if _needs_vouch(f) and f.now >= f.vouch_asked_at + interval_s(f):
         f.vouch_asked_at = f.now
         f.act(AskVouch(f.workers_g))
 
@@ -93,9 +97,9 @@ def ask(f: AgentState) -> None:
 def next_wake_up(f: AgentState) -> list[float]:
     """When something over the links is due although nothing happens."""
     times: list[float] = []
-    if f.links_up and _doubts(f):
+    if f.links_up and _must_probe_liveness(f):
         times.append(_ask_again_at(f))
-    if _needs_word(f):
+    if _needs_vouch(f):
         times.append(f.vouch_asked_at + interval_s(f))
     elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.tasks and f.now <= silent_at(f):
         times.append(silent_at(f) + 1e-3)
@@ -107,17 +111,17 @@ def _is_first(f: AgentState) -> bool:
     return in_world(f) and f.generation is not None and f.generation.index(f.me.node) == 0
 
 
-def _needs_word(f: AgentState) -> bool:
+def _needs_vouch(f: AgentState) -> bool:
     running = f.phase is Phase.RUNNING and not f.tasks
     return running and (f.registered is None or f.now > silent_at(f))
 
 
-def _failure_asked(f: AgentState) -> bool:
+def _must_probe_failure(f: AgentState) -> bool:
     about = f.generation.g if f.generation is not None else 0
     return f.decision is not None and f.decision.code is Reason.ASKING and f.memory.answered_g < about
 
 
-def _doubts(f: AgentState) -> bool:
+def _must_probe_liveness(f: AgentState) -> bool:
     """Tell whether it must be known again and again who is there."""
     generation = f.generation
     if generation is None or f.tasks:

@@ -40,13 +40,13 @@ def report_changes(f: AgentState) -> None:
         f.reported = (go.value.g, 0)
         if f.generation is not None and f.generation.g == go.value.g:
             f.act(ReportFailure(go.value.cause, go.value.note))
-    _tell_revision(f)
+    _report_revision(f)
     if go is not None and f.generation is not None and go.value.g == f.generation.g:
         f.idle_since = f.now  # A world runs, with this node or without it.
     vouching.extend_while_linked(f)
 
 
-def _tell_revision(f: AgentState) -> None:
+def _report_revision(f: AgentState) -> None:
     """Tell people about a failure that a revision of the roster mends, and those who work about who is in it now."""
     generation = f.generation
     if generation is None or not generation.rev or f.joined_at is None:
@@ -64,13 +64,13 @@ def _tell_revision(f: AgentState) -> None:
 def reconcile(f: AgentState) -> None:
     """After the rows: ask for everything that is due."""
     _adopt_np(f)
-    _tell_spare(f)
-    _admit_absence(f)
+    _log_spare(f)
+    _record_never_started(f)
     extend_deadline(f)
-    _line(f)
+    _follow_predecessor(f)
     _session(f)
     _refresh_view(f)
-    if f.inflight is None and not _behind(f):
+    if f.inflight is None and not _view_is_stale(f):
         _write(f)
     _propose(f)
     _revoke_dead(f)
@@ -113,7 +113,7 @@ def _adopt_np(f: AgentState) -> None:
         f.me = replace(f.me, spec=replace(f.me.spec, np=stored.value.np))
 
 
-def _tell_spare(f: AgentState) -> None:
+def _log_spare(f: AgentState) -> None:
     """Say once for each generation that it goes on without this node, as soon as the view is not older than that.
 
     Where there is room the node is a spare for a moment only.
@@ -140,12 +140,12 @@ def _report_quarantined(f: AgentState, *, room: bool) -> bool:
         until = f.memory.quarantine_deadlines.get((entry.host, entry.g), f.now)
         if entry.host == f.me.member.host and (until > f.now or (entry.unreachable and room)):
             at = f"{text.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"
-            f.act(LogLine(f"kept out until {at}: {quarantine.words(entry)}; it comes back by itself", warn=True))
+            f.act(LogLine(f"kept out until {at}: {quarantine.reason_text(entry)}; it comes back by itself", warn=True))
             return True
     return False
 
 
-def _admit_absence(f: AgentState) -> None:
+def _record_never_started(f: AgentState) -> None:
     """Record that this node never started what it was to start: the gate, or the roster, waits for that word."""
     generation = f.generation
     if generation is None or not f.workers_gone or f.another_store:
@@ -197,11 +197,11 @@ def _session(f: AgentState) -> None:
         f.act(OpenSession((f.view.spec.value if f.view.spec is not None else f.me.spec).lease_ttl_s))
 
 
-def _behind(f: AgentState) -> bool:
-    return f.view.revision < f.floor or f.listing < f.listing_wanted or _second(f)
+def _view_is_stale(f: AgentState) -> bool:
+    return f.view.revision < f.floor or f.listing < f.listing_wanted or _awaits_winner(f)
 
 
-def _second(f: AgentState) -> bool:
+def _awaits_winner(f: AgentState) -> bool:
     """Tell whether this node came second with its registration and has not seen yet what came first.
 
     Spec and incarnation are written together, and their watches may tell them one after the other.
@@ -212,7 +212,7 @@ def _second(f: AgentState) -> bool:
 
 def _refresh_view(f: AgentState) -> None:
     """List again when an answer was lost or disagreed, and when the watch does not show what was written."""
-    if not _behind(f):
+    if not _view_is_stale(f):
         f.behind_since = None
     elif f.behind_since is None:
         f.behind_since = f.now
@@ -320,7 +320,7 @@ def _present(f: AgentState, node: str) -> bool:
     return (node, stored.create_revision) not in f.memory.gone and node not in f.memory.dead
 
 
-def _line(f: AgentState) -> None:
+def _follow_predecessor(f: AgentState) -> None:
     """Follow the member before this one in line; whoever has nobody before it follows everything and proposes."""
     want = _place_in_line(f) if f.registered is not None else (False, None)
     if want is not None and want != f.following:
@@ -356,7 +356,7 @@ def _place_in_line(f: AgentState) -> tuple[bool, str | None] | None:
         return (True, None)
     if f.older_cursor is None:
         f.older_cursor, f.older_node = f.registered, None
-    elif f.older_node is not None and followed == f.older_node and not _before_me(f, followed):
+    elif f.older_node is not None and followed == f.older_node and not _is_valid_predecessor(f, followed):
         f.older_node = None
     if f.older_node is not None:
         return (False, f.older_node)
@@ -370,7 +370,7 @@ def _place_in_line(f: AgentState) -> tuple[bool, str | None] | None:
     return None
 
 
-def _before_me(f: AgentState, node: str) -> bool:
+def _is_valid_predecessor(f: AgentState, node: str) -> bool:
     """Tell whether the node that a spare follows is there, and still before it in line.
 
     Members of the generation always are; another spare may have registered again, and is younger then.
@@ -409,7 +409,7 @@ def _propose(f: AgentState) -> None:
         f.memory = replace(f.memory, astray=astray)
     decision, f.memory = decide(f.view, f.memory, f.policy, f.now)
     f.decision = decision
-    if isinstance(decision, WaitDecision) or f.inflight is not None or _behind(f):
+    if isinstance(decision, WaitDecision) or f.inflight is not None or _view_is_stale(f):
         return
     f.decided += 1
     proposal = propose(f.keys, f.view, f.me.node, f.registered, decision, f.tag, f.wall_at_zero + f.now)

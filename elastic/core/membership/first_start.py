@@ -25,13 +25,13 @@ def first_start(q: Situation) -> tuple[Decision, DecisionMemory]:
     nodes = q.joining_nodes()
     need = q.spec.np.first
     if len(nodes) < need:
-        more = listed_hosts.awaited(q.spec.ips, q.hosts(nodes), need - len(nodes))
+        more = listed_hosts.missing_hosts_text(q.spec.ips, q.hosts(nodes), need - len(nodes))
         text = f"{n_of_m(len(nodes), need)} here; waiting for {more}"
         return WaitDecision(Reason.MISSING, text), q.memory
     until = q.settled_at(nodes)
     expected = q.expected(max(len(nodes), q.memory.size_before))
     if len(nodes) < expected and q.now < until:
-        whom = listed_hosts.others(q.spec.ips, q.hosts(nodes))
+        whom = listed_hosts.possible_hosts_text(q.spec.ips, q.hosts(nodes))
         return WaitDecision(Reason.SETTLING, settling_text(len(nodes), expected, until - q.now, whom), until), q.memory
     reason = f"{n_of_m(len(nodes), expected)} here"
     return open_at_once(q, form(q, Reason.FORMED, ChangeReason.FIRST, reason, [])), q.memory

@@ -48,7 +48,7 @@ def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMem
     if outcomes and all(o is not None and o.ended is OutcomeKind.OK and o.over for o in outcomes.values()) and before:
         return completed(q, before.g), q.memory
     lost = [node for node in nodes if not q.here(node)]
-    broke = [node for node in lost if before is None or (node in outcomes and not _over(outcomes[node]))]
+    broke = [node for node in lost if before is None or (node in outcomes and not _is_over(outcomes[node]))]
     draining = [node for node in nodes if q.draining(node)]
     joining_nodes = q.joining_nodes()[: max(q.spec.np.high - len(staying), 0)]
     if not staying:
@@ -57,7 +57,7 @@ def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMem
         return form(
             q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " before the start", staying
         ), q.memory
-    if before is not None and (aborted := _aborted(q, generation, before, staying)) is not None:
+    if before is not None and (aborted := _abort_plan(q, generation, before, staying)) is not None:
         return aborted, q.memory
     if lost:
         return form(q, Reason.GATE_LEFT, ChangeReason.LEFT, _left_words(q, lost, outcomes), staying), q.memory
@@ -71,16 +71,16 @@ def at_gate(q: Situation, generation: Generation) -> tuple[Decision, DecisionMem
         until = None
     if len(nodes) < q.spec.np.low:
         hosts = [place.host for place in generation.members]
-        more = listed_hosts.awaited(q.spec.ips, hosts, q.spec.np.low - len(nodes))
+        more = listed_hosts.missing_hosts_text(q.spec.ips, hosts, q.spec.np.low - len(nodes))
         text = f"{n_of_m(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {more}"
         return WaitDecision(Reason.BELOW_MIN, text, until), q.memory
-    closed = _closed(q, generation, before, outcomes)
+    closed = _gate_wait(q, generation, before, outcomes)
     if closed is not None:
         return replace(closed, until=earliest(closed.until, until)), q.memory
     return open_gate(q, generation, before, until)
 
 
-def _over(outcome: Outcome | None) -> bool:
+def _is_over(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.over
 
 
@@ -98,7 +98,7 @@ def was_falsely_dead(q: Situation, before: Predecessor | None, joining_nodes: li
     return any(host in q.memory.distrusted for host in q.hosts(back))
 
 
-def _aborted(
+def _abort_plan(
     q: Situation, generation: Generation, before: Predecessor, staying: list[GenerationMember]
 ) -> FormGeneration | None:
     """A planned stop in which a node was lost or ended its workers, or a worker failed, is no plan any more.
@@ -127,7 +127,7 @@ def _aborted(
     return None
 
 
-def _closed(
+def _gate_wait(
     q: Situation, generation: Generation, before: Predecessor | None, outcomes: Mapping[str, Outcome | None]
 ) -> WaitDecision | None:
     """Why the gate must stay closed: somebody may still run the older world `before`."""
@@ -229,7 +229,10 @@ def excluding_hosts(q: Situation, generation: Generation, judgement: Judgement) 
     if len(staying) == len(q.staying(generation)) or len(formed.generation.members) < q.spec.np.low or hosts & suspects:
         return None
     reason = quarantine.quarantine_summary(
-        [f"{entry.host} is kept out for {duration_in_words(entry.left_s)}: {quarantine.words(entry)}" for entry in out]
+        [
+            f"{entry.host} is kept out for {duration_in_words(entry.left_s)}: {quarantine.reason_text(entry)}"
+            for entry in out
+        ]
     )
     budget = quarantine.count_down(judgement.budget_if_excluded, deadlines, q.now, hosts)
     generation = msgspec.structs.replace(formed.generation, reason=reason, budget=budget)

@@ -35,13 +35,17 @@ def reform(q: Situation, gone: str, lost: Iterable[str] = ()) -> Decision:
             )  # An empty world: it tells everybody to stop.
         return WaitDecision(Reason.MISSING, "nobody is here who could go on; waiting for nodes")
     if len(nodes) < q.spec.np.low:
-        missing = listed_hosts.awaited(q.spec.ips, q.hosts(nodes), q.spec.np.low - len(nodes)) if q.spec.ips else "more"
+        missing = (
+            listed_hosts.missing_hosts_text(q.spec.ips, q.hosts(nodes), q.spec.np.low - len(nodes))
+            if q.spec.ips
+            else "more"
+        )
         text = f"{n_of_m(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing}"
         return WaitDecision(Reason.BELOW_MIN, text)
     until = q.settled_at(nodes)
     expected = q.expected(len(q.generation.members) if q.generation is not None else 0)
     if len(nodes) < expected and q.now < until:
-        whom = listed_hosts.others(q.spec.ips, q.hosts(nodes))
+        whom = listed_hosts.possible_hosts_text(q.spec.ips, q.hosts(nodes))
         return WaitDecision(Reason.SETTLING, settling_text(len(nodes), expected, until - q.now, whom), until)
     return replace(form(q, Reason.REFORMED, ChangeReason.REFORMED, gone, []), lost=tuple(lost))
 
@@ -69,7 +73,7 @@ def form(
         if node not in inside and stored is not None:
             members.append(place_of(node, stored.value))
     if q.spec.ips:
-        members = listed_hosts.in_order(q.spec.ips, members)
+        members = listed_hosts.sort_by_host(q.spec.ips, members)
     return FormGeneration(code, reason, successor(q, members, why, reason), planned=planned)
 
 

@@ -127,7 +127,7 @@ class Situation:
         if not self.spec.ips:
             return ready
         taken = {place.host for place in self.staying(self.generation)} if self.generation is not None else set()
-        return listed_hosts.one_for_each(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
+        return listed_hosts.one_node_per_host(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
 
     def hosts(self, nodes: Iterable[str]) -> list[str]:
         """The hosts of these members."""

@@ -41,10 +41,10 @@ from elastic.core.ps.revision import (
     UNLIMITED,
     RevisionBuilder,
     candidates_outside,
-    ended_as,
-    ends_of,
-    free_at,
+    current_outcomes,
+    ended_with,
     is_present,
+    tasks_free_at,
 )
 from elastic.core.ps.task_placement import assign, has_servers, has_workers, host_of, in_order, vacant_servers
 from elastic.core.ps.text import in_words, servers_in_words
@@ -57,16 +57,16 @@ def roles_of(spec: JobSpec) -> PsLayout | None:
     return spec.roles if spec.mode is not JobMode.COLLECTIVE else None
 
 
-def first(q: Situation, roles: PsLayout) -> Decision:
+def form_first(q: Situation, roles: PsLayout) -> Decision:
     """There is no generation yet: wait, or form the first."""
     return _assemble(q, roles, q.spec.np.first, Reason.FORMED, ChangeReason.FIRST, "")
 
 
 def running(q: Situation, roles: PsLayout, generation: Generation) -> tuple[Decision, DecisionMemory]:
     """The roster's generation has its go: complete it, revise it, or replace it when nobody of it is left."""
-    ends = ends_of(q, generation)
+    ends = current_outcomes(q, generation)
     at_work = [place for place in generation.members if has_workers(place) and not place.leaving]
-    finished = {place.node for place in at_work if ended_as(ends, place, OutcomeKind.OK)}
+    finished = {place.node for place in at_work if ended_with(ends, place, OutcomeKind.OK)}
     if at_work and len(finished) == len(at_work):
         return completed(q, generation.g), q.memory
     if not any_member_present(q, generation):
@@ -75,9 +75,9 @@ def running(q: Situation, roles: PsLayout, generation: Generation) -> tuple[Deci
     change = RevisionBuilder(q, roles, generation, ends, finished)
     change.departures()
     if not change.fatal:
-        change.requests()
+        change.request_departures()
         change.arrivals()
-        change.servers_again()
+        change.restart_servers()
     return change.decision(), q.memory
 
 
@@ -86,14 +86,14 @@ def any_member_present(q: Situation, generation: Generation) -> bool:
     return any(is_present(q, place.node) for place in generation.members)
 
 
-def closed(q: Situation, before: Predecessor) -> WaitDecision | None:
+def gate_wait(q: Situation, before: Predecessor) -> WaitDecision | None:
     """Why the next generation may not start: a node of the old one may still run its processes."""
     since = dict(zip(before.nodes, before.since, strict=False))
     open_ends = [node for node in before.nodes if not _is_over(q.outcome(before.g, node), since.get(node, 0))]
     busy = [node for node in open_ends if node in q.view.members]
     if busy:
         return WaitDecision(Reason.STOPPING, f"waiting for {join_names(busy)} to stop the old processes")
-    freed_at = max((free_at(q, node) for node in open_ends), default=q.now)
+    freed_at = max((tasks_free_at(q, node) for node in open_ends), default=q.now)
     if q.now < freed_at:
         text = f"{join_names(open_ends)} vanished and may still run for {freed_at - q.now:.0f} s"
         return WaitDecision(Reason.UNPROVEN, text, freed_at)
@@ -117,7 +117,7 @@ def _is_over(end: Outcome | None, since: int) -> bool:
     return end is not None and end.over and end.since >= since
 
 
-def too_few(q: Situation, roles: PsLayout, generation: Generation) -> bool:
+def below_np(q: Situation, roles: PsLayout, generation: Generation) -> bool:
     """Tell whether more workers are wanted by now than a roster has that waits at the gate."""
     return roles.separate and sum(map(has_workers, generation.members)) < q.spec.np.low
 

@@ -51,9 +51,11 @@ def restart(
     """Judge how the processes of `place` failed. `present` tells whether a node is registered."""
     stored = q.view.outcomes[generation.g, place.node]
     lost = {
-        member.node for member in generation.members if not present(member.node) and not _done(q, generation, member)
+        member.node
+        for member in generation.members
+        if not present(member.node) and not _has_finished(q, generation, member)
     }
-    away = set(_away(roles, generation, place, present)) if has_workers(place) else set()
+    away = set(_missing_servers(roles, generation, place, present)) if has_workers(place) else set()
     renewed = has_workers(place) and any(
         has_servers(member) and member.since > place.since for member in generation.members
     )
@@ -73,13 +75,13 @@ def restart(
     return RestartPlan(judgement, ended_at + max(pause_s, judgement.pause_s))
 
 
-def _done(q: Situation, generation: Generation, place: GenerationMember) -> bool:
+def _has_finished(q: Situation, generation: Generation, place: GenerationMember) -> bool:
     """Tell whether a node's workers ended well, or all its processes ended; who goes after that is no loss."""
     end = q.outcome(generation.g, place.node)
     return end is not None and end.since == place.since and (end.over or end.ended is OutcomeKind.OK)
 
 
-def _away(
+def _missing_servers(
     roles: PsLayout, generation: Generation, place: GenerationMember, present: Callable[[str], bool]
 ) -> Iterator[str]:
     """The servers that `place` has to wait for: nobody has them, or a node that is gone or leaves."""

@@ -44,14 +44,14 @@ def is_present(q: Situation, node: str) -> bool:
     return node in q.view.members and node not in q.memory.dead
 
 
-def free_at(q: Situation, node: str) -> float:
+def tasks_free_at(q: Situation, node: str) -> float:
     """When a node that is not registered has certainly no process left."""
     if node in q.memory.dead:
         return q.now
     return q.memory.absent_since.get(node, q.now) + q.spec.lease_ttl_s * (1 + CLOCK_ERROR) + q.policy.kill_s
 
 
-def ends_of(q: Situation, generation: Generation) -> dict[str, Outcome]:
+def current_outcomes(q: Situation, generation: Generation) -> dict[str, Outcome]:
     """How the present starts of the roster's nodes ended; what older starts said does not count."""
     found = {}
     for place in generation.members:
@@ -61,7 +61,7 @@ def ends_of(q: Situation, generation: Generation) -> dict[str, Outcome]:
     return found
 
 
-def ended_as(ends: Mapping[str, Outcome], place: GenerationMember, how: OutcomeKind) -> bool:
+def ended_with(ends: Mapping[str, Outcome], place: GenerationMember, how: OutcomeKind) -> bool:
     """Tell whether the present start of a node ended so."""
     end = ends.get(place.node)
     return end is not None and end.ended is how
@@ -103,21 +103,21 @@ class RevisionBuilder:
         for place in self.generation.members:
             end, there = self.ends.get(place.node), is_present(self.q, place.node)
             over = end is not None and end.over
-            freed_at = self.q.now if there or over else free_at(self.q, place.node)
+            freed_at = self.q.now if there or over else tasks_free_at(self.q, place.node)
             if place.node in self.finished:
                 self._done(place, freed_at, there=there)
             elif not there:
                 self._absent(place, freed_at)
             elif over and (
-                place.leaving or (self.q.draining(place.node) and not ended_as(self.ends, place, OutcomeKind.OK))
+                place.leaving or (self.q.draining(place.node) and not ended_with(self.ends, place, OutcomeKind.OK))
             ):
                 self.told.left.append(place)
-            elif over and not ended_as(self.ends, place, OutcomeKind.OK):
+            elif over and not ended_with(self.ends, place, OutcomeKind.OK):
                 ended.append(place)
             else:
                 self.places.append(place)
         for place in ended:
-            self._again(place)
+            self._restart_place(place)
 
     def _done(self, place: GenerationMember, freed_at: float, *, there: bool) -> None:
         """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
@@ -141,7 +141,7 @@ class RevisionBuilder:
         self.places.append(msgspec.structs.replace(place, leaving=True))
         self.until.append(freed_at)
 
-    def _again(self, place: GenerationMember) -> None:
+    def _restart_place(self, place: GenerationMember) -> None:
         """A node whose processes failed or were stopped: its seats again, when the budget and its pause allow it."""
         q, g = self.q, self.generation.g
         stored = q.view.outcomes[g, place.node]
@@ -177,7 +177,7 @@ class RevisionBuilder:
         else:
             self.waiting = f"{place.node} ended because it lost a server; waiting whether one is gone"
 
-    def requests(self) -> None:
+    def request_departures(self) -> None:
         """Who is asked to leave: nodes that drain, and those above np."""
         if self.finished:
             return
@@ -219,7 +219,7 @@ class RevisionBuilder:
         self.places += given
         self.told.joined += given
 
-    def servers_again(self) -> None:
+    def restart_servers(self) -> None:
         """Servers that are needed and whose node has said that everything of it ended well.
 
         They end by themselves when their workers are done, and workers may start after that. Or the node was away: its

@@ -84,7 +84,7 @@ class AuthTunnel:
         remote: Ends | None = None
         local = await asyncio.open_connection(sock=connected)
         try:
-            remote = await self._let_in()
+            remote = await self._open_authenticated()
         except TimeoutError:
             self.trouble = "no answer in time"
         except OSError as error:
@@ -95,7 +95,7 @@ class AuthTunnel:
         if remote is not None:
             await carry(local, remote)
 
-    async def _let_in(self) -> Ends | None:
+    async def _open_authenticated(self) -> Ends | None:
         """A connection on which etcd speaks next; None if the proxy does not let us in."""
         async with asyncio.timeout(DIAL_LIMIT_S):
             there = await connected(self._host, self._port)

@@ -154,7 +154,7 @@ class EtcdStore:
                     yield batch
         except StoreError as error:
             if stream.broken:
-                self._servers.blame(stream.endpoint, str(error), silent=isinstance(error, StoreUnavailable))
+                self._servers.rotate_away_from(stream.endpoint, str(error), silent=isinstance(error, StoreUnavailable))
             raise
         finally:
             self._servers.streams.discard(stream)
@@ -190,7 +190,7 @@ class EtcdStore:
         self._servers.usable()
         error: StoreError | None = None
         pending: set[asyncio.Task[RefreshResult | StoreError]] = set()
-        servers = list(self._servers.rotation.two())
+        servers = list(self._servers.rotation.current_and_next())
         while servers or pending:
             limit_s = None
             if servers:

@@ -168,7 +168,7 @@ class EtcdEndpoint:
         self._silences = 0
         self.misfit = ""
 
-    def silent(self) -> bool:
+    def note_timeout(self) -> bool:
         """Note a try without a word; tell whether its connection should be made anew."""
         self._silences += 1
         return self._silences >= SILENCES_MAX
@@ -202,7 +202,7 @@ class EndpointRotation:
         """The server that is asked now."""
         return self.endpoints[self._at]
 
-    def two(self) -> tuple[EtcdEndpoint, ...]:
+    def current_and_next(self) -> tuple[EtcdEndpoint, ...]:
         """The current server and the one after it, if there is another."""
         return tuple(self.endpoints[(self._at + step) % len(self.endpoints)] for step in range(len(self.endpoints))[:2])
 

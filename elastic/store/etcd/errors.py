@@ -68,7 +68,7 @@ def details(error: Any) -> str:
     return str(error.details() or error.code().name)
 
 
-def plain(text: str) -> str:
+def readable_part(text: str) -> str:
     """The part of a grpc error's text that says something to people; the address is said beside it."""
     found = _NOT_CONNECTED.fullmatch(text) or _NOT_RESOLVED.fullmatch(text)
     return found[1] if found else text
@@ -119,7 +119,7 @@ def _hint(said: str, user: str) -> str:
 
 def unanswered(error: Any, server: object) -> StoreUnavailable:
     """The error to raise when there was no answer."""
-    return StoreUnavailable(f"etcd at {server} does not answer: {plain(details(error))}")
+    return StoreUnavailable(f"etcd at {server} does not answer: {readable_part(details(error))}")
 
 
 def watch_end(response: Any, server: object) -> StoreError:
@@ -131,12 +131,12 @@ def watch_end(response: Any, server: object) -> StoreError:
     return StoreDenied(text) if any(part in reason for part in _DENIED) else WatchLost(text)
 
 
-def cut() -> Any:
+def channel_closed_error() -> Any:
     """The error of a call whose channel was closed under it."""
     return _error(grpc.StatusCode.UNAVAILABLE, "the connection was given up")
 
 
-def late() -> Any:
+def deadline_error() -> Any:
     """The error of a call that was not answered in time."""
     return _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 

@@ -12,9 +12,17 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 from elastic.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, WatchLost
 from elastic.store.etcd.address import EtcdAddress
 from elastic.store.etcd.endpoint import EndpointRotation, EtcdEndpoint, EtcdOptions
-from elastic.store.etcd.errors import NO_USERS, ErrorMeaning, cut, details, meaning, refusal, unanswered
+from elastic.store.etcd.errors import (
+    NO_USERS,
+    ErrorMeaning,
+    channel_closed_error,
+    details,
+    meaning,
+    refusal,
+    unanswered,
+)
 from elastic.store.etcd.stubs import rpc
-from elastic.store.etcd.tls_diagnosis import may_be_tls_error, why_not
+from elastic.store.etcd.tls_diagnosis import diagnose_tls, may_be_tls_error
 from elastic.store.etcd.watch import Metadata, WatchStream
 
 ENDPOINTS_MAX = 32
@@ -113,7 +121,7 @@ class EtcdServers:
         seen, replacements = self.revision_seen, self.replacements
         answer = await self._try(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
         if answer is not None and self.replacements == replacements:
-            self.note(answer.header.revision, seen)
+            self.observe_revision(answer.header.revision, seen)
         return answer
 
     async def _try(self, method: Method, request: Any, *, repeat: bool, gone_is_fine: bool) -> Any:
@@ -157,7 +165,7 @@ class EtcdServers:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise cut() from None
+            raise channel_closed_error() from None
 
     def metadata(self) -> Metadata:
         """What goes with every request and stream."""
@@ -218,7 +226,7 @@ class EtcdServers:
             raise StoreUnavailable("this client of etcd was closed")
         return self.rotation.current
 
-    def note(self, revision: int, seen: int) -> None:
+    def observe_revision(self, revision: int, seen: int) -> None:
         """Note the revision of a linearizable answer; `seen` is what had been seen when it was asked for."""
         if revision >= seen:
             self.revision_seen = max(self.revision_seen, revision)
@@ -232,7 +240,7 @@ class EtcdServers:
     def blame_for(self, error: Any, endpoint: EtcdEndpoint) -> StoreUnavailable:
         """Leave a server for a grpc error; returns the error to raise."""
         result = unanswered(error, endpoint)
-        self.blame(endpoint, str(result), silent=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
+        self.rotate_away_from(endpoint, str(result), silent=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
         return result
 
     async def _unanswered(self, error: Any, endpoint: EtcdEndpoint) -> StoreError:
@@ -247,7 +255,7 @@ class EtcdServers:
             if trouble:
                 result = self.last_error = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}")
         elif may_be_tls_error(details(error)):
-            endpoint.misfit = await why_not(endpoint.address, self.options.certificates)
+            endpoint.misfit = await diagnose_tls(endpoint.address, self.options.certificates)
             if endpoint.tls and not self.closed:  # The next connection has the files as they are then.
                 self.keep(asyncio.create_task(endpoint.disconnect()))
         if not endpoint.misfit:
@@ -256,13 +264,13 @@ class EtcdServers:
         final = not self._met and all(server.misfit for server in self.rotation.endpoints)
         return StoreDenied(text) if final else StoreUnavailable(text)
 
-    def blame(self, endpoint: EtcdEndpoint, why: str, *, silent: bool) -> None:
+    def rotate_away_from(self, endpoint: EtcdEndpoint, why: str, *, silent: bool) -> None:
         """Leave a server that did not answer, and take the watches along.
 
         If it is the only one, its watches stay: they share its connection, and are as well as the next request. After
         some silence (not a refusal: there grpc connects again by itself) the connection is made anew.
         """
-        renew = silent and endpoint.silent()
+        renew = silent and endpoint.note_timeout()
         self.rotation.leave(endpoint)
         if renew or len(self.rotation.endpoints) > 1:
             for stream in tuple(self.streams):

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.store.etcd.errors import cut, late
+from elastic.store.etcd.errors import channel_closed_error, deadline_error
 from elastic.store.etcd.stubs import rpc
 
 
@@ -37,7 +37,7 @@ class KeepaliveStream:
                         return await self._through(stream, lease_id)
                 return await self._through(stub.LeaseKeepAlive(metadata=metadata), lease_id)
         except TimeoutError:
-            raise late() from None
+            raise deadline_error() from None
 
     def close(self) -> None:
         """Give up the stream."""
@@ -51,7 +51,7 @@ class KeepaliveStream:
                 await call.write(rpc.LeaseKeepAliveRequest(ID=lease_id))
             answer = await call.read()
             if answer is grpc.aio.EOF:
-                raise cut()
+                raise channel_closed_error()
         except BaseException:
             call.cancel()
             raise

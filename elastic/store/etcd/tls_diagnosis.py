@@ -43,7 +43,7 @@ def may_be_tls_error(text: str) -> bool:
     return _MAYBE.search(text) is not None
 
 
-async def why_not(address: EtcdAddress, certificates: Certificates) -> str:
+async def diagnose_tls(address: EtcdAddress, certificates: Certificates) -> str:
     """What is wrong with TLS between us and this server, and the mend; "" if it cannot be told, or nothing is."""
     host, _, port = address.target.rpartition(":")
     host = host.strip("[]")
@@ -74,7 +74,7 @@ class _ProbedServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         try:
-            await self._talk(context)
+            await self._exchange_preface(context)
         except ssl.SSLError as error:
             if "ALERT" not in (error.reason or ""):
                 return ""
@@ -85,9 +85,9 @@ class _ProbedServer:
     async def over_tls(self) -> str:
         """What fails in the handshake, or right after it."""
         try:
-            await self._talk(self._certificates.context())
+            await self._exchange_preface(self._certificates.context())
         except ssl.SSLCertVerificationError as error:
-            return await self._unfit(error)
+            return await self._bad_certificate(error)
         except ssl.SSLError as error:
             if "ALERT" in (error.reason or ""):
                 return self._refused(str(error.reason))
@@ -112,7 +112,7 @@ class _ProbedServer:
             "authority of etcd's --trusted-ca-file, for clients (clientAuth), and not expired?"
         )
 
-    async def _unfit(self, error: ssl.SSLCertVerificationError) -> str:
+    async def _bad_certificate(self, error: ssl.SSLCertVerificationError) -> str:
         """Its certificate does not do."""
         code, shown = error.verify_code, await self._certificate()
         if code in (_NAME, _ADDRESS):
@@ -159,7 +159,7 @@ class _ProbedServer:
         writer.transport.abort()
         return found.getpeercert() or {}, found.getpeercert(binary_form=True) or b""
 
-    async def _talk(self, context: ssl.SSLContext) -> None:
+    async def _exchange_preface(self, context: ssl.SSLContext) -> None:
         """Say the first words of HTTP/2 over TLS; a server that wants a certificate says so only then."""
         async with asyncio.timeout(LIMIT_S):
             reader, writer = await connected(self._host, self._port, context)

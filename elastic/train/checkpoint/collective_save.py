@@ -83,7 +83,7 @@ class CollectiveSave:
     """One save by all ranks."""
 
     def __init__(self, checkpoints: Checkpoints, group: Any, step: int) -> None:
-        alone = sharded_part.alone(group)
+        alone = sharded_part.is_single_process(group)
         self.rank = 0 if alone else dist.get_rank(group)
         self.world = 1 if alone else dist.get_world_size(group)
         self.group = group
@@ -159,13 +159,13 @@ class CollectiveSave:
             except Exception as problem:  # noqa: BLE001  # The others wait for a word.
                 error = f"{self.doing} failed: {type(problem).__name__}: {problem}"
             said = _SaveOffer(name, self.host, str(self.checkpoints.folder.absolute()), error, fenced)
-        offer = said if self.world == 1 else self._heard(said)
+        offer = said if self.world == 1 else self._broadcast_offer(said)
         assert offer is not None
         if offer.error:
             raise (CheckpointFenced if offer.fenced else CheckpointError)(offer.error)
         return offer
 
-    def _heard(self, said: _SaveOffer | None) -> _SaveOffer:
+    def _broadcast_offer(self, said: _SaveOffer | None) -> _SaveOffer:
         first = dist.get_global_rank(self.group, 0) if self.group is not None else 0
         data = None if said is None else msgspec.json.encode(said)
         return msgspec.json.decode(byte_collectives.broadcast(data, first, self.group), type=_SaveOffer)

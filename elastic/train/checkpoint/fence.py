@@ -56,7 +56,7 @@ class FenceClaim(msgspec.Struct, frozen=True):
     accepted: tuple[str, ...]
     incarnations: tuple[str, ...]
 
-    def counts(self, name: str, mark: str) -> bool:
+    def accepts(self, name: str, mark: str) -> bool:
         """Tell whether a checkpoint counts (rule 3), by its folder's name and the mark in its meta.json."""
         return mark == self.mark or name in self.accepted or mark.rpartition("/")[0] not in self.incarnations
 
@@ -173,7 +173,7 @@ def _accepted(folder: Path, standing: FenceClaim | None) -> tuple[str, ...]:
         if (
             standing is None
             or entry.name in standing.accepted
-            or (mark is not None and standing.counts(entry.name, mark))
+            or (mark is not None and standing.accepts(entry.name, mark))
         ):
             names.append(entry.name)
     return tuple(names[:ACCEPTED_MAX])

@@ -125,7 +125,7 @@ class Checkpoints(CheckpointReader):
     def _check_after(self, target: Path) -> None:
         """Tell whether what was just published counts, if the folder was claimed in that moment."""
         claim = fence.current(self.folder) if self.mark else None
-        if claim is not None and not claim.counts(target.name, self.mark):
+        if claim is not None and not claim.accepts(target.name, self.mark):
             fence.check(self.folder, self.mark)
 
     def _report(self, step: int) -> None:
@@ -178,6 +178,6 @@ def write(staged: Path, name: str, tree: Any) -> manifest.PartFile:
 def _is_stray(entry: manifest.CheckpointEntry, claim: fence.FenceClaim | None) -> bool:
     """Tell whether a checkpoint was written by an older world after `claim`. A damaged one is not told from others."""
     try:
-        return claim is not None and not claim.counts(entry.name, manifest.read_meta(entry).mark)
+        return claim is not None and not claim.accepts(entry.name, manifest.read_meta(entry).mark)
     except CheckpointDamaged:
         return False

@@ -82,7 +82,7 @@ class CheckpointReader:
         self.progress_file = Path(reported) if reported is not None else None
         self.damaged: dict[str, str] = {}
         """Checkpoints that could not be read, and why."""
-        self.passing: set[str] = set()
+        self.transient_failures: set[str] = set()
         """Those of them that a disk or a network withheld: another try may read them."""
         self._said: set[Path] = set()
 
@@ -105,7 +105,7 @@ class CheckpointReader:
                 if entry.folder.exists():  # Otherwise newer ones replaced it meanwhile.
                     self._skip(entry.folder, error)
                 continue
-            if claim is None or claim.counts(entry.name, meta.mark):
+            if claim is None or claim.accepts(entry.name, meta.mark):
                 candidates.append(CheckpointCandidate(entry, meta))
             else:
                 self._say_once(
@@ -117,7 +117,7 @@ class CheckpointReader:
     def forget_damage(self) -> None:
         """Look at every checkpoint as if for the first time."""
         self.damaged.clear()
-        self.passing.clear()
+        self.transient_failures.clear()
 
     def read(self, candidate: CheckpointCandidate, *, map_location: Any = "cpu") -> dict[str, Any]:
         """Read the replicated parts of a checkpoint, each verified while it is read.
@@ -212,7 +212,7 @@ class CheckpointReader:
     def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
         self.damaged[folder.name] = str(error)
         if atomic_files.is_transient(error):
-            self.passing.add(folder.name)
+            self.transient_failures.add(folder.name)
         self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
 
     def _say_once(self, folder: Path, line: str) -> None:

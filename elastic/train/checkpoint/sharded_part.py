@@ -51,7 +51,7 @@ _KNOWN = {
 """All that a `.metadata` may name, besides the types of torch's numbers."""
 
 
-def alone(group: Any) -> bool:
+def is_single_process(group: Any) -> bool:
     """Tell whether there is no process group, so that this process is the world."""
     return group is None and not (dist.is_available() and dist.is_initialized())
 
@@ -133,7 +133,7 @@ def metadata(folder: Path) -> Metadata:
 
 def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) -> None:
     """Verify all files, shared out over the ranks, and tell everybody what was found."""
-    rank, world = (0, 1) if alone(group) else (dist.get_rank(group), dist.get_world_size(group))
+    rank, world = (0, 1) if is_single_process(group) else (dist.get_rank(group), dist.get_world_size(group))
     own = b""
     try:
         for index, file in enumerate(sorted(files)):

@@ -66,7 +66,8 @@ def exchange(group: Any, offers: Mapping[str, Sequence[TensorPiece]], needs: Map
     before anything is sent.
     """
     said = [
-        _decoder.decode(reply) for reply in byte_collectives.gather(msgspec.json.encode(_said(offers, needs)), group)
+        _decoder.decode(reply)
+        for reply in byte_collectives.gather(msgspec.json.encode(_build_request(offers, needs)), group)
     ]
     trouble = disagreement(said)
     if trouble is not None:
@@ -106,7 +107,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def _said(offers: Mapping[str, Sequence[TensorPiece]], needs: Mapping[str, TensorPiece]) -> ExchangeRequest:
+def _build_request(offers: Mapping[str, Sequence[TensorPiece]], needs: Mapping[str, TensorPiece]) -> ExchangeRequest:
     all_of_them = [(key, piece) for key, pieces in offers.items() for piece in pieces] + list(needs.items())
     for key, piece in all_of_them:
         trouble = _trouble(piece)

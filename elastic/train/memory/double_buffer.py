@@ -29,7 +29,7 @@ class DoubleBuffer:
         self._held: list[tuple[str, int] | None] = [None, None]
         self._looked = False
 
-    def look(self) -> list[SlotContent]:
+    def read_slots(self) -> list[SlotContent]:
         """What the slots hold: none, one or two states."""
         self._looked = True
         self._slots = [self._open(number, 0) for number in range(2)]
@@ -48,7 +48,7 @@ class DoubleBuffer:
         It is one that holds nothing, or else the older one, but not the one that holds `protected` (mark and step).
         """
         if not self._looked:
-            self.look()
+            self.read_slots()
         held = self._held
         if None in held:
             number = held.index(None)

@@ -49,13 +49,13 @@ class PeerReplicator:
         if sent is not None:
             sizes = sent[1]
             own[:] = torch.tensor([1, sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum], device="cpu")
-        comes, table, head, rest, data, checksum = self._talk(own, to=self._to, source=self._from, tag=0)
+        comes, table, head, rest, data, checksum = self._exchange_ints(own, to=self._to, source=self._from, tag=0)
         theirs = SlotSizes(table, head, rest, data, checksum)
         slot, why = None, ""
         if comes:
-            slot, why = self._room(pair, theirs, protected)
+            slot, why = self._acquire_slot(pair, theirs, protected)
         answer = torch.tensor([int(slot is not None)], device="cpu")
-        taken = self._talk(answer, to=self._from, source=self._to, tag=1) == [1]
+        taken = self._exchange_ints(answer, to=self._from, source=self._to, tag=1) == [1]
         works: list[Any] = []
         if slot is not None:
             source = self._rank(self._from)
@@ -72,7 +72,7 @@ class PeerReplicator:
             pair.wrote(slot, mark, step)
         return taken, why
 
-    def _room(
+    def _acquire_slot(
         self, pair: DoubleBuffer | None, sizes: SlotSizes, protected: tuple[str, int] | None
     ) -> tuple[Slot | None, str]:
         if pair is None:
@@ -82,7 +82,7 @@ class PeerReplicator:
         except SlotMemoryShort as error:
             return None, str(error)
 
-    def _talk(self, word: torch.Tensor, *, to: int, source: int, tag: int) -> list[int]:
+    def _exchange_ints(self, word: torch.Tensor, *, to: int, source: int, tag: int) -> list[int]:
         """Send a few numbers one way, and receive as many from the other side."""
         heard = torch.zeros_like(word)
         works = [

@@ -141,7 +141,7 @@ def _missing(held: Sequence[tuple[int, StoredState]], holdings: Sequence[RankSta
     return ""
 
 
-def holding(
+def describe_states(
     contents: Iterable[tuple[Literal["node", "rank", "copy"], SlotContent]],
     *,
     local_world: int = 1,

@@ -27,7 +27,7 @@ from elastic.train.memory.double_buffer import DoubleBuffer
 from elastic.train.memory.overhead import CommitOverhead
 from elastic.train.memory.peer_copy import PeerReplicator
 from elastic.train.memory.slot import LeafSpec, Slot, SlotContent, SlotHead, SlotLayout, SlotMemoryShort, SlotSizes
-from elastic.train.memory.step_agreement import AgreedStep, RankStates, agree, holding
+from elastic.train.memory.step_agreement import AgreedStep, RankStates, agree, describe_states
 from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import Template
 
@@ -224,15 +224,15 @@ class MemoryTier:
 
     # The way back.
 
-    def held(self, *, sharded: bool = False) -> RankStates:
+    def readable_states(self, *, sharded: bool = False) -> RankStates:
         """What this rank can read of what its node holds. `sharded`: whether the script has sharded parts."""
-        self._found = self._look()
-        return holding(self._found, local_world=self._local_world, sharded=sharded)
+        self._found = self._scan_slots()
+        return describe_states(self._found, local_world=self._local_world, sharded=sharded)
 
     def choose(self, holdings: Sequence[RankStates], *, since: int = 0) -> AgreedStep | None:
         """The step that all ranks can go on from, None if memory cannot serve. The same on every rank.
 
-        `holdings` are what `held` says, by rank. Nothing that a generation before `since` wrote counts.
+        `holdings` are what `readable_states` says, by rank. Nothing that a generation before `since` wrote counts.
         """
         result = agree(holdings, self._mark.rpartition("/")[0], since)
         if isinstance(result, AgreedStep):
@@ -259,21 +259,21 @@ class MemoryTier:
         said = transfer.rank_holdings(holdings, agreed.mark, agreed.step)
         return transfer.fetch(self._group, contents, self._rank, said, templates)
 
-    def _look(self) -> list[tuple[Kind, SlotContent]]:
+    def _scan_slots(self) -> list[tuple[Kind, SlotContent]]:
         """What lies on this node and is this rank's to offer: the replicated parts are every rank's."""
         if self._end is None:
             return []
         entries: list[tuple[Kind, SlotContent]] = []
         if self._local_rank == 0:
-            entries += [("node", content) for content in self._pair("node").look()]
+            entries += [("node", content) for content in self._pair("node").read_slots()]
         else:
-            entries += [("node", content) for content in DoubleBuffer(self._end, f"{self._owner}node").look()]
+            entries += [("node", content) for content in DoubleBuffer(self._end, f"{self._owner}node").read_slots()]
         for local in range(self._local_rank, LOCAL_RANKS_MAX, max(1, self._local_world)):
             names = [(f"rank{local}", "rank"), *((f"copy{d}.{local}", "copy") for d in range(1, DISTANCES_MAX + 1))]
             there = False
             for name, kind in names:
                 pair = self._pair(name)
-                entries += [(cast("Kind", kind), content) for content in pair.look()]
+                entries += [(cast("Kind", kind), content) for content in pair.read_slots()]
                 there = there or pair.there
                 if kind == "copy" and not pair.there:
                     break

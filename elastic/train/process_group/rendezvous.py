@@ -144,7 +144,7 @@ class Rendezvous:
                 raise WorkersMissing(
                     f"{who} was not there at {self.host}:{self.port} for {limit_s:.0f} s; look at its log"
                 )
-            teller.tell("the launcher's store" if self.agent_hosts else "rank 0")
+            teller.report("the launcher's store" if self.agent_hosts else "rank 0")
             time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
         self._open(CONNECT_LIMIT_S)
 
@@ -165,7 +165,7 @@ class Rendezvous:
                         f"waited {limit_s:.0f} s for {missing}; look at the logs of those that did not come, and call "
                         "elastic.preparing() where something takes long"
                     )
-                teller.tell(missing, prepares=preparing)
+                teller.report(missing, prepares=preparing)
             time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
         self.tell(JoiningGroup(FORMING, met=True))
         return self.store
@@ -224,7 +224,7 @@ class _MissingReporter:
     def due(self) -> bool:
         return self._clock() >= self._next
 
-    def tell(self, missing: str, *, prepares: bool = False) -> None:
+    def report(self, missing: str, *, prepares: bool = False) -> None:
         if self.due:
             self._next = self._clock() + TELL_EVERY_S
             self._tell(JoiningGroup(missing, prepares))

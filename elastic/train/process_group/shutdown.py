@@ -32,7 +32,7 @@ def arm() -> None:
         atexit.register(_end)
 
 
-def waited() -> None:
+def mark_gil_released_wait() -> None:
     """Say that this process has waited for others, without python's lock, since its last collective."""
     _let_go.add(os.getpid())
 

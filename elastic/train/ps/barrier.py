@@ -31,22 +31,22 @@ class GradientBarrier(Generic[G]):
         self._given: dict[int, dict[int, G]] = {}
         self._entered: set[int] = set()
 
-    def expect(self, trainers: int) -> None:
+    def expect_workers(self, trainers: int) -> None:
         """Before the first step wait for this many workers from now on."""
         self._trainers = trainers
 
-    def enter(self, worker: int) -> int:
+    def add_worker(self, worker: int) -> int:
         """A worker is here: from now on it is waited for. The step that it is due at."""
         self._entered.add(worker)
         due = self.step + 1 if worker in self._given.get(self.step, ()) else self.step
         self._due[worker] = max(due, self._due.get(worker, 0))
         return self._due[worker]
 
-    def leave(self, worker: int) -> None:
+    def remove_worker(self, worker: int) -> None:
         """Wait no longer for a worker. What it gave stays."""
         self._due.pop(worker, None)
 
-    def give(self, worker: int, step: int, gradients: G) -> bool:
+    def add_gradients(self, worker: int, step: int, gradients: G) -> bool:
         """Take a worker's gradients. False, and nothing changed, if they are there already or came too late.
 
         `MessageError` for a worker that runs ahead without waiting for its steps.

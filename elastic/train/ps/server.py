@@ -120,7 +120,7 @@ class Server:
         signalled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(signum, _tell, signalled, signum)
+                asyncio.get_running_loop().add_signal_handler(signum, _on_signal, signalled, signum)
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((service.handlers(),))
         try:
@@ -139,7 +139,7 @@ class Server:
             self._listen,
             workers(self.env),
         )
-        tasks = [asyncio.create_task(service.tell()), asyncio.create_task(self._keep(service))]
+        tasks = [asyncio.create_task(service.report_missing_workers()), asyncio.create_task(self._keep(service))]
         finished = asyncio.create_task(service.finished.wait())
         ends: list[asyncio.Future[Any]] = [*tasks, finished, signalled]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +209,7 @@ def _say(word: RestoreDone | Serving) -> None:
         end.send(word)
 
 
-def _tell(told: asyncio.Future[int], signum: int) -> None:
+def _on_signal(told: asyncio.Future[int], signum: int) -> None:
     """Take the first signal as a wish to end. A second one is not waited with."""
     told.set_result(signum)
     for one in (signal.SIGTERM, signal.SIGINT):

@@ -93,7 +93,7 @@ class ParameterService:
             return f"step {self.barrier.step} of " + ", ".join(f"worker {w} ({self._known(w)})" for w in missing[:8])
         return ""
 
-    async def tell(self) -> None:
+    async def report_missing_workers(self) -> None:
         """Say every `NOTICE_EVERY_S` whom everybody waits for, here and to the workers, if it is the same as before."""
         before = ""
         while True:
@@ -101,7 +101,7 @@ class ParameterService:
             if self.waits_for():
                 # Under the launcher there may be fewer workers by now than at the start.
                 self._trainers = self._ask_trainers()
-                self.barrier.expect(self._trainers)
+                self.barrier.expect_workers(self._trainers)
                 self._change()
             text = self.waits_for()
             if text and text == before:
@@ -119,7 +119,7 @@ class ParameterService:
         self.barrier = GradientBarrier(self._trainers, step=step, opened=goes_on)
         for worker, session, applied, state in sessions if goes_on else ():
             if self.sessions.restore(worker, session, applied, SessionState(state), self._now()):
-                self.barrier.enter(worker)
+                self.barrier.add_worker(worker)
         self._arm()
 
     def kept(self) -> tuple[list[tuple[int, str, int, str]], int]:
@@ -135,12 +135,12 @@ class ParameterService:
             worker = hello.worker
             back = worker in self.sessions.seen
             known = back and self.sessions.seen[worker].session == hello.session
-            line = self.sessions.hello(worker, hello.session, self._now())
+            line = self.sessions.open(worker, hello.session, self._now())
         except (MessageError, ModelMismatch, SessionReplaced) as error:
             await context.abort(STATUS[type(error)], str(error))
             return
         if not known:
-            self.barrier.leave(worker)
+            self.barrier.remove_worker(worker)
             self._registered.discard(worker)
             log.info("worker %d is here%s", worker, " again, as another process" if back else "")
         if older := self._notices.get(worker):
@@ -158,7 +158,7 @@ class ParameterService:
         finally:
             if self._notices.get(worker) is queue:
                 del self._notices[worker]
-            if self.sessions.broke(worker, line, self._now()):
+            if self.sessions.disconnected(worker, line, self._now()):
                 log.info("the connection of worker %d broke", worker)
                 self._change()
 
@@ -186,7 +186,7 @@ class ParameterService:
 
     async def _close(self, asked: protocol.CloseRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.close(asked.session, self._now())
-        self.barrier.leave(worker)
+        self.barrier.remove_worker(worker)
         self._registered.discard(worker)
         if queue := self._notices.get(worker):
             queue.put_nowait(None)
@@ -203,11 +203,11 @@ class ParameterService:
         self._registered.add(worker)
         self._change()
         while wanted := self.holdings.missing():
-            if self.sessions.giver(self._registered, self._trainers) == worker:
+            if self.sessions.initializer(self._registered, self._trainers) == worker:
                 return protocol.RegisterReply(wanted=wanted), ()
             await self._moved.wait()
             self.sessions.check(asked.session)
-        step = self.barrier.enter(worker)
+        step = self.barrier.add_worker(worker)
         self._change()
         return protocol.RegisterReply(step=step), ()
 
@@ -228,7 +228,7 @@ class ParameterService:
                 seen.applied = pushed.number
                 self.changed.set()
         else:
-            self.barrier.give(worker, pushed.step, gradients)
+            self.barrier.add_gradients(worker, pushed.step, gradients)
             self._change()
             while self.barrier.step <= pushed.step:
                 await self._moved.wait()
@@ -284,7 +284,7 @@ class ParameterService:
             self._timer.cancel()
             self._timer = None
         at = self.sessions.next_lapse()
-        if self.sessions.over(self._trainers, replaced=self._replaced):
+        if self.sessions.all_done(self._trainers, replaced=self._replaced):
             self.finished.set()
         elif at is None and not self._replaced and self.sessions.seen and not self.sessions.live():
             # Some were never seen. Who died before the first hello will not come.
@@ -296,7 +296,7 @@ class ParameterService:
         lost = self.sessions.lapse(self._now())
         for worker in lost:
             log.warning("worker %d is lost; nobody waits for it any more", worker)
-            self.barrier.leave(worker)
+            self.barrier.remove_worker(worker)
             self._registered.discard(worker)
             self.changed.set()
         if not lost and not self.sessions.live() and self.sessions.next_lapse() is None:

@@ -59,7 +59,7 @@ class WorkerSessions:
         self.seen: dict[int, WorkerSession] = {}
         self._lost_after_s = lost_after_s
 
-    def hello(self, worker: int, session: str, now: float) -> int:
+    def open(self, worker: int, session: str, now: float) -> int:
         """Open or resume a session; the number of this connection. `SessionReplaced` for one that was replaced."""
         before = self.seen.get(worker)
         if before is None:
@@ -82,7 +82,7 @@ class WorkerSessions:
         self.seen[worker] = WorkerSession(session, SessionState.BROKEN if live else state, now, 0, applied)
         return live
 
-    def broke(self, worker: int, line: int, now: float) -> bool:
+    def disconnected(self, worker: int, line: int, now: float) -> bool:
         """A connection ended without a close. False if a newer one is there, or the worker had closed."""
         one = self.seen.get(worker)
         if one is None or one.line != line or one.state is not SessionState.HERE:
@@ -131,7 +131,7 @@ class WorkerSessions:
             worker for worker, one in self.seen.items() if one.state in (SessionState.HERE, SessionState.BROKEN)
         )
 
-    def giver(self, candidates: Iterable[int], trainers: int) -> int | None:
+    def initializer(self, candidates: Iterable[int], trainers: int) -> int | None:
         """Who of the candidates gives first values: worker 0; without it, once it cannot come first, the lowest one."""
         ready = sorted(candidates)
         if not ready:
@@ -141,7 +141,7 @@ class WorkerSessions:
             return ready[0]
         return ready[0] if zero is None and len(self.seen) >= trainers else None
 
-    def over(self, trainers: int, *, replaced: bool) -> bool:
+    def all_done(self, trainers: int, *, replaced: bool) -> bool:
         """Whether no worker will come any more: `trainers` were seen and none is live.
 
         Where lost workers are replaced by others (`replaced`, under the launcher), every one must have closed.

@@ -94,7 +94,7 @@ def known(reports: Sequence[RestoreReport]) -> KnownCheckpoint | None:
     return max(found, key=lambda one: one.step, default=None)
 
 
-def without(reports: Sequence[RestoreReport], aside: Collection[str]) -> list[RestoreReport]:
+def excluding_set_aside(reports: Sequence[RestoreReport], aside: Collection[str]) -> list[RestoreReport]:
     """The reports without what is known of checkpoints that were set aside, by the names of their folders."""
     return [
         msgspec.structs.replace(report, known=None)
@@ -130,7 +130,7 @@ def check_newest(
     if committed is None or newest >= committed.step:
         if newest >= 0 or not bad:
             return ""
-        nothing = f"no checkpoint in {reports[0].folder} can be read ({_told(bad)})"
+        nothing = f"no checkpoint in {reports[0].folder} can be read ({_join_damaged(bad)})"
         if allow_rollback:
             return f"{nothing} (--allow_rollback)"
         raise (RestoreUnrecoverable if unrecoverable else CheckpointDamaged)(
@@ -142,19 +142,21 @@ def check_newest(
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
     wanted = [checkpoint for checkpoint in bad if checkpoint.step >= committed.step]
-    hint = f"{_told(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
+    hint = f"{_join_damaged(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
     away = committed.host not in {report.host for report in reports}
     raise (RestoreUnrecoverable if unrecoverable and not away else CheckpointError)(
         f"{where} ({folders}); {hint}, or accept the loss with --allow_rollback"
     )
 
 
-def skipped(taken: VisibleCheckpoint, reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]) -> str:
+def skipped_text(
+    taken: VisibleCheckpoint, reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]
+) -> str:
     """What to say of those newer than the checkpoint that is taken instead; "" if there are none."""
     newer = [
         one for one in _unreadable(reports, damaged) if (one.step, one.generation) > (taken.step, taken.generation)
     ]
-    return f"; skipped {_told(newer)}" if newer else ""
+    return f"; skipped {_join_damaged(newer)}" if newer else ""
 
 
 def _unreadable(reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]) -> list[DamagedCheckpoint]:
@@ -162,7 +164,7 @@ def _unreadable(reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheck
     return sorted({*damaged, *(one for report in reports for one in report.damaged)}, reverse=True)
 
 
-def _told(damaged: Iterable[DamagedCheckpoint]) -> str:
+def _join_damaged(damaged: Iterable[DamagedCheckpoint]) -> str:
     return "; ".join(map(str, damaged))
 
 

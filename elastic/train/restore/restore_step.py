@@ -121,7 +121,7 @@ def _check(checkpoints: Checkpoints, step: int) -> None:
     """Return if a step has a whole checkpoint."""
     candidates = checkpoints.candidates()
     damaged = [DamagedCheckpoint.of(name, why) for name, why in checkpoints.damaged.items()]
-    hopeful = bool(checkpoints.passing)
+    hopeful = bool(checkpoints.transient_failures)
     for candidate in candidates:
         if candidate.step == step:
             try:

@@ -118,20 +118,25 @@ class Restorer:
         """
         start = self._start(wishes) if self._here.rank == 0 else None
         candidates, report = self._look_early(wishes)
-        holding = self._memory.held(sharded=bool(self._sharded))
-        said = self._exchange(RestoreMessage(report or _blind(), holding, early=report is None, start=start))
+        holding = self._memory.readable_states(sharded=bool(self._sharded))
+        said = self._exchange(RestoreMessage(report or _empty_report(), holding, early=report is None, start=start))
         start = said[0].start
         assert start is not None
         rank_errors.raise_first([start.word.encode()])
         reports = [message.report for message in said]
         if start.wishes.step is not None or any(message.early for message in said):
-            candidates, again = self._look()
+            candidates, again = self._scan_checkpoints()
             reports = [message.report for message in self._exchange(RestoreMessage(again, RankStates()))]
         mark = self._checkpoints.mark
         self.shared = bool(mark) and all(report.token == mark for report in reports)
         if wrong := choose_checkpoint.trouble(reports):
             raise CheckpointError(wrong)
-        return start, candidates, choose_checkpoint.without(reports, start.aside), [message.holding for message in said]
+        return (
+            start,
+            candidates,
+            choose_checkpoint.excluding_set_aside(reports, start.aside),
+            [message.holding for message in said],
+        )
 
     def _exchange(self, own: RestoreMessage) -> list[RestoreMessage]:
         return [
@@ -168,9 +173,9 @@ class Restorer:
                 claim = None
             if claim is None or claim.mark != self._checkpoints.mark:
                 return {}, None
-        return self._look()
+        return self._scan_checkpoints()
 
-    def _look(self) -> tuple[dict[VisibleCheckpoint, CheckpointCandidate], RestoreReport]:
+    def _scan_checkpoints(self) -> tuple[dict[VisibleCheckpoint, CheckpointCandidate], RestoreReport]:
         """This rank's checkpoints, and what it says of them."""
         candidates: dict[VisibleCheckpoint, CheckpointCandidate] = {}
         error = ""
@@ -190,7 +195,7 @@ class Restorer:
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
             damaged=tuple(DamagedCheckpoint.of(name, why) for name, why in self._checkpoints.damaged.items()),
-            unrecoverable=not self._checkpoints.passing,
+            unrecoverable=not self._checkpoints.transient_failures,
             known=known,
             error=error,
         )
@@ -234,7 +239,7 @@ class Restorer:
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
-            skipped = choose_checkpoint.skipped(choice.seen, reports, bad)
+            skipped = choose_checkpoint.skipped_text(choice.seen, reports, bad)
             self._say(f"resumed at step {step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
             random = given.pop("rng", None)
             restored = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
@@ -243,7 +248,7 @@ class Restorer:
         lost = choose_checkpoint.check_newest(
             -1, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable
         )
-        return self._afresh(wishes.resume_from, lost)
+        return self._initial_state(wishes.resume_from, lost)
 
     def _read(self, candidate: CheckpointCandidate | None) -> tuple[dict[str, Any] | None, bytes]:
         """The whole parts of a checkpoint; or None, and what the others are to know of it."""
@@ -294,7 +299,7 @@ class Restorer:
         found = random["ranks"].get(str(self._here.rank))
         return found if isinstance(found, dict) else None
 
-    def _afresh(self, warm: str | None, lost: str) -> RestoreResult:
+    def _initial_state(self, warm: str | None, lost: str) -> RestoreResult:
         """Nothing was saved yet: from --resume_from, or from the start. Rank 0's parts count for all."""
         if warm is not None:
             given = initial_state.load_resume_source(self._here, self._checkpoints, self._parts, warm)
@@ -304,7 +309,7 @@ class Restorer:
                     f"{', '.join(self._parts)}: nothing to start from; name a part as it is there"
                 )
             self._say(f"starting from {warm} (--resume_from)")
-            return _warm(self._completed(given))
+            return _warm_result(self._completed(given))
         if lost:
             self._say(f"starting anew; {lost}")
         elif os.environ.get("ELASTIC_GENERATION", "1") != "1":
@@ -326,7 +331,7 @@ class Restorer:
             log_to_agent(text, warn=warn)
 
 
-def _blind() -> RestoreReport:
+def _empty_report() -> RestoreReport:
     """The report of a rank that has not looked; it does not count."""
     return RestoreReport(host="", folder="")
 
@@ -338,7 +343,7 @@ def _restored(
     return RestoreResult(step, given, values, random, on_disk)
 
 
-def _warm(given: dict[str, Any]) -> RestoreResult:
+def _warm_result(given: dict[str, Any]) -> RestoreResult:
     """Parts and values of another run; its step and epoch are not ours."""
     values = given.pop("values", None) or {}
     return RestoreResult(0, given, {"values": values.get("values", {})}, warm=True)

@@ -23,10 +23,10 @@ LINES_MAX = 2000
 
 def traceback_lines(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """The traceback, fit for any screen, its message at the end; () if there is none or it is not understood."""
-    return said(_bytes(Path(path)))
+    return parse_traceback_lines(_bytes(Path(path)))
 
 
-def said(data: bytes) -> tuple[str, ...]:
+def parse_traceback_lines(data: bytes) -> tuple[str, ...]:
     """The same of the file's content."""
     try:
         document = msgspec.json.decode(data)

@@ -42,17 +42,17 @@ class ProgressReporter:
         self._shared = shared
         self._clock = clock
         self._terminal = shared[-1].is_terminal
-        self._telling = ProgressFormatter(self._terminal)
+        self._formatter = ProgressFormatter(self._terminal)
         self._timer: asyncio.TimerHandle | None = None
         self.pace = StepRate(RATE_WINDOW_S)
         """How this node's first worker gets on."""
         self.shown_elsewhere = False
         """Whether progress is shown live on the console, so that its lines need only be kept."""
-        talk.followers.append(self._heard)
+        talk.listeners.append(self._on_message)
 
     def begin(self) -> None:
         """Other workers start: what was known of the old ones does not count."""
-        self._telling = ProgressFormatter(self._terminal)
+        self._formatter = ProgressFormatter(self._terminal)
         self.pace = StepRate(RATE_WINDOW_S)
 
     def end(self) -> None:
@@ -60,11 +60,11 @@ class ProgressReporter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._say_progress(self._telling.progress(self._clock(), last=True))
+        self._say_progress(self._formatter.progress(self._clock(), last=True))
         self.begin()
 
-    def _heard(self, heard: WorkerReport, message: WorkerMessage) -> None:
-        now, telling = self._clock(), self._telling
+    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        now, telling = self._clock(), self._formatter
         if isinstance(message, Progress) and heard.local_rank == min(self._talk.workers):
             self.pace.reported(message.step, message.metrics, now, message.total)
         match message:
@@ -90,12 +90,12 @@ class ProgressReporter:
         now = self._clock()
         for heard in self._talk.workers.values():
             if heard.connection is None:
-                self._telling.gone(heard.rank)
-        for line in self._telling.waits(now):
+                self._formatter.gone(heard.rank)
+        for line in self._formatter.waits(now):
             self._say(line)
-        if not self._inside_a_line or self._telling.overdue_s(now) >= PATIENCE_S:
-            self._say_progress(self._telling.progress(now))
-        if self._telling.pending:
+        if not self._inside_a_line or self._formatter.overdue_s(now) >= PATIENCE_S:
+            self._say_progress(self._formatter.progress(now))
+        if self._formatter.pending:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     @property

@@ -49,7 +49,7 @@ async def stacks(
         return InspectRefusal(
             f"{name} (pid {process.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks"
         )
-    before = log.said
+    before = log.bytes_written
     if (heard is not None and heard.connection is not None and heard.connection.show_stacks()) or _ask_warm(process):
         if text := await _written(log, before):
             return StackText(text, f"written by {name} itself (pid {process.pid}); its log has them, too")
@@ -95,15 +95,15 @@ async def _written(log: WorkerStartLog, before: int) -> str:
     until = loop.time() + LIMIT_S
     while loop.time() < until:
         await asyncio.sleep(LOOK_S)
-        if log.said == size > before and (text := stacks_in(_since(log, before))):
+        if log.bytes_written == size > before and (text := stacks_in(_since(log, before))):
             return text
-        size = log.said
+        size = log.bytes_written
     return stacks_in(_since(log, before))
 
 
 def _since(log: WorkerStartLog, before: int) -> bytes:
     data = log.ending.data
-    return data[max(len(data) - (log.said - before), 0) :]
+    return data[max(len(data) - (log.bytes_written - before), 0) :]
 
 
 async def _from_outside(name: str, pid: int) -> StackText | InspectRefusal:

@@ -78,14 +78,14 @@ ReportListener = Callable[[WorkerReport, WorkerMessage], None]
 class WorkerChannel:
     """The node's side of the talk with its workers.
 
-    `workers` are those of the running generation, by local rank. `followers` are told of every message but
+    `workers` are those of the running generation, by local rank. `listeners` are told of every message but
     `AgentLogLine`.
     """
 
     def __init__(self, path: Path, narrator: AgentLog, memory_limit_bytes: int | None = None) -> None:
         """Nothing is opened before `start`. `path` is in a folder that only this user can enter."""
         self.workers: dict[int, WorkerReport] = {}
-        self.followers: list[ReportListener] = []
+        self.listeners: list[ReportListener] = []
         self.on_saved: Callable[[WorkerReport, CheckpointSaved], None] = lambda heard, saved: None
         self.segments = Segments(memory_limit_bytes)
         self.g = 0
@@ -157,7 +157,7 @@ class WorkerChannel:
         asked = []
         for local in sorted(local_ranks):
             heard = self.workers.get(local)
-            if heard is not None and heard.listening and self._tell(heard, PlannedStopRequest(reason)):
+            if heard is not None and heard.listening and self._send(heard, PlannedStopRequest(reason)):
                 asked.append(heard)
         return asked
 
@@ -169,7 +169,7 @@ class WorkerChannel:
             self._server = None
         self.segments.drop_all()
 
-    def _tell(self, heard: WorkerReport, word: PlannedStopRequest) -> bool:
+    def _send(self, heard: WorkerReport, word: PlannedStopRequest) -> bool:
         if self._server is None or heard.connection is None:
             return False
         return self._server.send(heard.connection, word)
@@ -215,7 +215,7 @@ class WorkerChannel:
             case CheckpointSaved():
                 heard.saved = max(heard.saved, message.step)
                 self.on_saved(heard, message)
-        for follower in self.followers:
+        for follower in self.listeners:
             follower(heard, message)
 
     def _hung_up(self, connection: WorkerConnection) -> None:

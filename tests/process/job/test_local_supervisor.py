@@ -30,7 +30,7 @@ from launcher.config.machine_checks import check
 from launcher.config.parse import parse
 from launcher.ctl import cli
 from launcher.job.named_job import named_job
-from launcher.local.commands import joiner_line, node_argv, node_environments, status_line, withheld
+from launcher.local.commands import extra_variable, joiner_line, node_argv, node_environments, status_line
 from launcher.local.etcd_supervisor import STARTS_MAX, keep_running
 from launcher.local.node_supervisor import exit_code
 from launcher.system.private_env import inheritable_env
@@ -438,7 +438,7 @@ def test_what_a_pipe_said_once_is_known_to_every_node_and_on_no_command_line(
     line = joiner_line(config, "127.0.0.1:1234", environ, secret=True)
     status = status_line(config, "127.0.0.1:1234", secret=True)
     assert not [word for word in (*argv, line, status) if flag in word or SECRET_TEXT in word]
-    assert withheld(config) == variable
+    assert extra_variable(config) == variable
 
 
 def test_a_file_is_named_to_nodes_and_read_by_each_of_them(tmp_path: Path) -> None:
@@ -449,11 +449,11 @@ def test_a_file_is_named_to_nodes_and_read_by_each_of_them(tmp_path: Path) -> No
     config = check(parse((f"--job_secret_file={file}", "-m", "json.tool"), environ), environ)
     assert f"--job_secret_file={file}" in node_argv(config, "127.0.0.1:1")
     assert node_environments(config, environ) == (environ,)
-    assert withheld(config) == ""
+    assert extra_variable(config) == ""
     named = {**environ, "ELASTIC_JOB_SECRET_FILE": str(file)}
     config = check(parse(("-m", "json.tool"), named), named)
     assert node_environments(config, named) == (named,)
-    assert withheld(config) == "ELASTIC_JOB_SECRET", "another terminal has no such variable"
+    assert extra_variable(config) == "ELASTIC_JOB_SECRET", "another terminal has no such variable"
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))

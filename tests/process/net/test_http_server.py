@@ -36,7 +36,7 @@ class Served:
             if request.path == "/waits":
                 await self.answers.wait()
             if request.path == "/lasts":
-                self.server.lasting(request)
+                self.server.keep_open(request)
                 response = web.StreamResponse()
                 await response.prepare(request)
                 await response.write(b"begins")

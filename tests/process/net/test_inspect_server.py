@@ -72,10 +72,10 @@ def test_who_proves_the_secret_is_answered_one_question_after_the_other() -> Non
     async def story() -> None:
         async with looked() as agent, agent.asking() as one:
             agent.log.write(b"one\ntwo\n")
-            assert await one.now() == snapshot(1)
+            assert await one.snapshot() == snapshot(1)
             assert await told(LogQuestion(Role.WORKER, 3, 1), one) == (b"two\n", LogEnd(1, 0, over=False))
             assert await one.stacks(StacksQuestion(Role.WORKER, 3)) == StackText("x" * 3000, "somehow")
-            assert await one.now() == snapshot(1)
+            assert await one.snapshot() == snapshot(1)
 
     played(story)
 
@@ -184,11 +184,11 @@ def test_the_ninth_asker_is_told_that_there_are_eight_and_gets_in_when_one_has_g
             crowd = [await stack.enter_async_context(agent.asking()) for _ in range(ASKERS_MAX)]
             with pytest.raises(InspectError, match="8 others look at this node now"):
                 async with agent.asking() as late:
-                    await late.now()
+                    await late.snapshot()
             crowd[0]._hang_up()
             await until(lambda: len(agent.window._askers) < ASKERS_MAX)
             async with agent.asking() as late:
-                assert isinstance(await late.now(), NodeSnapshot)
+                assert isinstance(await late.snapshot(), NodeSnapshot)
 
     played(story)
 
@@ -202,10 +202,10 @@ def test_who_follows_logs_takes_no_place_of_those_that_ask_and_one_too_many_can_
                 crowd.append(await stack.enter_async_context(agent.asking()))
                 assert isinstance(await anext(crowd[-1].log(FOLLOWED)), LogStart)
             async with agent.asking() as late:
-                assert isinstance(await late.now(), NodeSnapshot)
+                assert isinstance(await late.snapshot(), NodeSnapshot)
                 with pytest.raises(InspectBusy, match="32 others follow logs of this node now"):
                     await anext(late.log(FOLLOWED))
-                assert isinstance(await late.now(), NodeSnapshot)
+                assert isinstance(await late.snapshot(), NodeSnapshot)
             crowd[0]._hang_up()
             await until(lambda: len(agent.window._followers) < FOLLOWERS_MAX)
             async with agent.asking() as late:
@@ -228,7 +228,7 @@ def test_what_is_no_question_is_answered_by_a_sentence_and_the_end(data: bytes) 
             await stranger.is_closed()
             assert agent.complaints == []
             async with agent.asking() as one:
-                assert await one.now() == snapshot(1)
+                assert await one.snapshot() == snapshot(1)
 
     played(story)
 
@@ -270,7 +270,7 @@ def test_a_mistake_of_ours_in_an_answer_ends_the_asker_and_is_heard() -> None:
                     await one.stacks(StacksQuestion(Role.WORKER, 99))
             assert "a mistake of ours" in agent.complaints[0]
             async with agent.asking() as one:
-                assert await one.now() == snapshot(1)
+                assert await one.snapshot() == snapshot(1)
 
     played(story)
 
@@ -407,7 +407,7 @@ def test_what_a_follower_is_too_slow_for_is_counted() -> None:
                         for _ in range(64):
                             log.write(b"x" * (1 << 16))
                         log.close()
-            assert missing + size == log.said + len("==== gen 1 ====\n")
+            assert missing + size == log.bytes_written + len("==== gen 1 ====\n")
             assert missing > 0
 
     played(story)

@@ -52,7 +52,7 @@ def test_a_process_that_came_back_as_another_node_at_the_same_port_proves_the_de
             await watcher.until("up", "n-1")
             async with listening("n-2") as (second, _):
                 agent.hand_to(second.links.accept)  # The address leads to another node now.
-                first.links._door.close()
+                first.links._inbound.close()
                 await watcher.until("up")
                 await watcher.until("proof", "n-1", 5, "127.0.0.1")
 
@@ -81,7 +81,7 @@ def test_a_reconnect_that_is_cut_is_tried_again_until_it_is_refused() -> None:
 
             closing: list[asyncio.Future[None]] = []
             agent.hand_to(cut)
-            first.links._door.close()
+            first.links._inbound.close()
             await watcher.until("proof", "n-1")
             await asyncio.gather(*closing)
             assert cuts == 3
@@ -100,7 +100,7 @@ def test_a_reconnect_that_is_always_cut_proves_nothing(monkeypatch: pytest.Monke
             decided = asyncio.Event()
             monkeypatch.setattr(watcher.links, "is_decided", lambda one: decided.set())
             agent.hand_to(cut_after)
-            first.links._door.close()
+            first.links._inbound.close()
             await decided.wait()
             agent.hand_to(first.links.accept)
             await watcher.until("up")
@@ -116,7 +116,7 @@ def test_a_link_that_is_closed_by_a_process_that_lives_comes_back_without_a_proo
             watcher.links.watch({"n-1": at(agent)})
             await watcher.until("up", "n-1")
             for _ in range(5):
-                first.links._door.close()
+                first.links._inbound.close()
                 await watcher.until("up")
                 await watcher.until("up", "n-1")
             assert not watcher.proofs()
@@ -132,10 +132,10 @@ def test_a_link_that_is_closed_again_and_again_is_dialled_with_pauses(monkeypatc
             watcher.links.watch({"n-1": at(agent)})
             await watcher.until("up", "n-1")
             for _ in range(peer_link.SHORT_MAX):
-                first.links._door.close()
+                first.links._inbound.close()
                 await watcher.until("up")
                 await watcher.until("up", "n-1")
-            first.links._door.close()
+            first.links._inbound.close()
             await watcher.until("up")
             one = watcher.links._watched["n-1"]
             assert not one.redialling
@@ -259,7 +259,7 @@ def test_who_is_not_watched_any_more_is_let_go_and_is_not_proven_dead() -> None:
             watcher.links.ask(1)
             await watcher.until("answered", 1, "n-2")
             assert not watcher.proofs()
-            assert set(other.links._door.links) == {"w-1"}
+            assert set(other.links._inbound.links) == {"w-1"}
 
     played(story)
 

@@ -79,8 +79,8 @@ def test_who_says_something_else_than_a_proof_is_sent_away(data: bytes) -> None:
         async with linked() as (watcher, other, agent), connected(agent) as stranger:
             stranger.say(data)
             await stranger.is_closed()
-            assert not other.links._door._unproven
-            assert set(other.links._door.links) == {"w-1"}
+            assert not other.links._inbound._unproven
+            assert set(other.links._inbound.links) == {"w-1"}
             await is_alive(watcher)
 
     played(story)
@@ -120,7 +120,7 @@ def test_of_two_links_of_one_node_the_newer_counts() -> None:
             new.say(link_messages.encode(VouchGranted(vouch.n, 4, 8.0)))
             await watched.until("vouched")
             assert watched.last[1] == 4
-            assert list(watched.links._door.links) == ["w-2"]
+            assert list(watched.links._inbound.links) == ["w-2"]
 
     played(story)
 
@@ -133,7 +133,7 @@ def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.Mo
             crowd = [await stack.enter_async_context(connected(agent)) for _ in range(3 * inbound_links.UNPROVEN_MAX)]
             for one in crowd:
                 await one.greeted()
-            assert len(other.links._door._unproven) == inbound_links.UNPROVEN_MAX
+            assert len(other.links._inbound._unproven) == inbound_links.UNPROVEN_MAX
             assert await crowd[0].line() == b""
             assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
             async with connected(agent) as late:
@@ -168,7 +168,7 @@ def test_who_is_slow_to_prove_itself_is_sent_away(monkeypatch: pytest.MonkeyPatc
             slow.say(b'{"type":')
             await slow.is_closed()
             await silent.is_closed()
-            assert not other.links._door._unproven
+            assert not other.links._inbound._unproven
             await is_alive(watcher)
 
     played(story)
@@ -213,8 +213,8 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
             await deaf.prove("w-2")
             await deaf.line()
             gone = asyncio.Event()
-            inbound = other.links._door.links["w-2"]
-            forget = other.links._door.forget
+            inbound = other.links._inbound.links["w-2"]
+            forget = other.links._inbound.remove
 
             def forgotten(one: inbound_links.InboundConnection) -> None:
                 forget(one)
@@ -222,13 +222,13 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
                     gone.set()
 
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(other.links._door, "forget", forgotten)
+                patched.setattr(other.links._inbound, "remove", forgotten)
                 deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
                 while not gone.is_set():
                     if not deaf.writer.transport.get_write_buffer_size():  # Faster, the loop only copies what waits.
                         deaf.say(link_messages.encode(Ping(1)) * 1000)
                     await asyncio.sleep(0)
-            assert set(other.links._door.links) == {"w-1"}
+            assert set(other.links._inbound.links) == {"w-1"}
             await is_alive(watcher)
 
     played(story)
@@ -404,7 +404,7 @@ def test_the_names_of_links_that_were_cut_are_few_however_many_a_peer_invents(mo
                     await cut.prove(f"x-{number}")
                     await node.until("dialled", f"x-{number}")
                 await node.until("dialled")
-            assert list(node.links._door.cut) == [f"x-{number}" for number in range(2, 6)]
+            assert list(node.links._inbound.cut) == [f"x-{number}" for number in range(2, 6)]
 
     played(story)
 

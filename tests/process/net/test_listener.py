@@ -143,7 +143,7 @@ def why(node: str, found: Member) -> str:
     said: list[str] = []
 
     async def story() -> None:
-        said.append(await reachability.why_not("j1", node, found))
+        said.append(await reachability.unreachable_reason("j1", node, found))
 
     played(story)
     return said[0]
@@ -152,9 +152,11 @@ def why(node: str, found: Member) -> str:
 def test_a_member_that_answers_with_its_own_name_is_reached() -> None:
     async def story() -> None:
         async with listening(node="n-1") as agent:
-            assert await reachability.why_not("j1", "n-1", member(agent.port)) == ""
-            assert "n-1 of job j1" in await reachability.why_not("j1", "n-2", member(agent.port))
-            assert "another node answers there" in await reachability.why_not("j2", "n-1", member(agent.port))
+            assert await reachability.unreachable_reason("j1", "n-1", member(agent.port)) == ""
+            assert "n-1 of job j1" in await reachability.unreachable_reason("j1", "n-2", member(agent.port))
+            assert "another node answers there" in await reachability.unreachable_reason(
+                "j2", "n-1", member(agent.port)
+            )
 
     played(story)
 
@@ -166,7 +168,9 @@ def test_a_member_that_answers_with_its_own_name_is_reached() -> None:
 def test_something_else_that_answers_is_not_taken_for_the_member(said: bytes) -> None:
     async def story() -> None:
         async with stranger(said) as port:
-            assert "something that is not elastic-launch" in await reachability.why_not("j1", "n-1", member(port))
+            assert "something that is not elastic-launch" in await reachability.unreachable_reason(
+                "j1", "n-1", member(port)
+            )
 
     played(story)
 
@@ -178,7 +182,7 @@ def test_who_refuses_says_nothing_or_has_an_unknown_name_is_not_reached_and_the_
 
     async def story() -> None:
         async with stranger(None) as port:
-            assert "no answer within" in await reachability.why_not("j1", "n-1", member(port))
+            assert "no answer within" in await reachability.unreachable_reason("j1", "n-1", member(port))
 
     played(story)
     with socket.socket() as bound:
@@ -233,7 +237,7 @@ def test_no_more_than_64_are_tried_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
         at_once -= 1
         return "x" * 1000
 
-    monkeypatch.setattr(reachability, "why_not", slow)
+    monkeypatch.setattr(reachability, "unreachable_reason", slow)
 
     async def story() -> None:
         found = await reachability.check_reachable("j1", {f"n-{number}": member(1) for number in range(1500)})

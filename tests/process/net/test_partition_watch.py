@@ -86,7 +86,7 @@ class Watched:
     def says(self, message: WorkerMessage) -> None:
         """The worker says something. Its connection is not looked at."""
         heard = WorkerReport(0, 0)
-        for follower in self.talk.followers:
+        for follower in self.talk.listeners:
             follower(heard, message)
 
 

@@ -230,7 +230,7 @@ class TestWhoIsWaitedFor:
     @told(trainers=2, mode=SYNC)
     async def test_is_told_to_the_workers_again_and_again(self, made: Bench) -> None:
         with logged() as said, noticed():
-            telling = asyncio.create_task(made.service.tell())
+            telling = asyncio.create_task(made.service.report_missing_workers())
             zero = await made.opened(0)
             pushing = asyncio.create_task(made.pushed(zero))
             await made.until(lambda: made.service.barrier._given)
@@ -241,7 +241,7 @@ class TestWhoIsWaitedFor:
     @told(trainers=2, mode=SYNC)
     async def test_is_fewer_when_the_launcher_says_that_there_are_fewer(self, made: Bench) -> None:
         with noticed():
-            telling = asyncio.create_task(made.service.tell())
+            telling = asyncio.create_task(made.service.report_missing_workers())
             zero = await made.opened(0)
             pushing = asyncio.create_task(made.pushed(zero))
             await made.until(lambda: made.service.barrier._given)

@@ -260,7 +260,7 @@ def answering(now: dict[str, Any]) -> Callable[[NamedJob, StoreView], Awaitable[
         one = replace(worker(0, WorkerState.STEPPING, step=now["step"]), step_age_s=0.1, since_s=age_s)
         said = replace(window(one), since_s=age_s, up_s=age_s)
         windows = {node: said for node in view.members if now.get("reached", True)}
-        return JobOverview(status=describe(view, job.job_id), windows=windows, unasked={}, asked_at=time.time())
+        return JobOverview(status=describe(view, job.job_id), snapshots=windows, unreachable={}, asked_at=time.time())
 
     return picture
 

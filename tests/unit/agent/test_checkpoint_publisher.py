@@ -163,14 +163,14 @@ def test_a_store_that_does_not_answer_costs_a_line_of_detail(job: Job, monkeypat
 
 
 def test_workers_learn_the_newer_of_what_the_store_and_this_node_know(job: Job) -> None:
-    assert job.steps.told(None) == ""
-    assert json.loads(job.steps.told(OLD)) == {"step": 500, "host": "a", "folder": "/data"}
+    assert job.steps.for_workers(None) == ""
+    assert json.loads(job.steps.for_workers(OLD)) == {"step": 500, "host": "a", "folder": "/data"}
     job.commit(510)
-    assert json.loads(job.steps.told(OLD))["step"] == 510
+    assert json.loads(job.steps.for_workers(OLD))["step"] == 510
     job.commit(20, g=4)
-    assert json.loads(job.steps.told(OLD))["step"] == 20
+    assert json.loads(job.steps.for_workers(OLD))["step"] == 20
     later = msgspec.structs.replace(OLD, run=OLD.run + 1, step=3)
-    assert json.loads(job.steps.told(later))["step"] == 3
+    assert json.loads(job.steps.for_workers(later))["step"] == 3
 
 
 def test_after_the_store_came_back_as_another_one_its_first_generation_is_written(job: Job) -> None:

@@ -64,7 +64,7 @@ class Node:
 
     def report(self, *steps: int, rank: int = 0, every_s: float = 1.0, **metrics: float | None) -> None:
         for step in steps:
-            for follower in self.talk.followers:
+            for follower in self.talk.listeners:
                 follower(WorkerReport(rank, rank), Progress(step, 2, metrics))
             self.job.now += every_s
 

@@ -18,7 +18,7 @@ from launcher.config.parse import parse
 from launcher.config.readers import StoreEndpoints
 from launcher.config.store_access import PASSWORD, SECRET
 from launcher.local.commands import joiner_line, node_argv, node_environments, status_line
-from launcher.local.etcd_addresses import served
+from launcher.local.etcd_addresses import served_endpoint
 from tests.support.tls_authority import Authority, authority
 
 SECRET_TEXT = "a secret of many characters"
@@ -242,7 +242,7 @@ def test_where_all_addresses_are_served_others_are_sent_to_that_of_host(
     tmp_path: Path, address: str, host: str, reached: str
 ) -> None:
     config = checked(tmp_path, "--serve", address, "--host", host)
-    assert served(config) == reached
+    assert served_endpoint(config) == reached
     child = parse(node_argv(config, "127.0.0.1:9"), {})
     assert (child.host, child.serve) == (host, "")
     named = {"ELASTIC_HOST": host}

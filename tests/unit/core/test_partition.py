@@ -10,7 +10,7 @@ from elastic.core.agent.events import PeersUnreachable
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, Predecessor, Quarantine, WorkerExit
 from elastic.core.partition import SPLIT, nodes_to_exclude, nodes_to_probe, not_reached_by
-from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, taken_for_linked, with_unreachable
+from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, presumed_linked, with_unreachable
 from elastic.core.restart_budget import budget_of
 from elastic.core.restart_policy import PROGRESS_RUN_S
 from tests.support.agent_harness import Bench
@@ -253,11 +253,11 @@ def test_a_machine_that_has_left_is_not_waited_for() -> None:
 
 def test_who_has_no_links_takes_all_for_linked_but_those_that_are_left_out() -> None:
     job = running()
-    assert taken_for_linked(job.view) == {*"abcd"}
+    assert presumed_linked(job.view) == {*"abcd"}
     split(job, "a", a="d", b="d")
-    assert taken_for_linked(job.view) == {*"abcd"}
+    assert presumed_linked(job.view) == {*"abcd"}
     job.form(2.0, Reason.QUARANTINED)
-    assert taken_for_linked(job.view) == {*"abc"}
+    assert presumed_linked(job.view) == {*"abc"}
 
 
 def test_who_took_part_in_progress_is_like_any_other_again() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.ctl.report import _free, _keep
+from launcher.ctl.report import _check_absent, _keep
 
 HTML = b"<!doctype html>"
 
@@ -25,7 +25,7 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "write"),
     [
-        ("x" * 300, _free),
+        ("x" * 300, _check_absent),
         ("x" * 300, lambda path: _keep(path, HTML)),
         ("file/below", lambda path: _keep(path, HTML)),
         ("nowhere/below", lambda path: _keep(path, HTML)),

@@ -93,7 +93,7 @@ def trains() -> Noted:
     noted.agent.go(1)
     assert noted.agent.phase is Phase.RUNNING
     noted.timeline.spawned(1, 0.1)
-    noted.timeline.stood(1, 0, 0.3, 0.3)
+    noted.timeline.working(1, 0, 0.3, 0.3)
     assert noted.timeline.take(0.3) is None, "a tells of the first start"
     assert [found.start for found in noted.timeline.own] == [True], "which was this node's, too"
     return noted
@@ -112,8 +112,8 @@ def test_processes_that_failed_and_start_again_are_counted_from_the_first_ones_e
     noted = Noted("1", ONE_MACHINE)
     assert noted.agent.starts == [1]
     noted.timeline.spawned(1, 0.1)
-    noted.timeline.stood(1, 0, 0.2, 0.2)
-    noted.timeline.stood(1, 1, 0.4, 0.4)
+    noted.timeline.working(1, 0, 0.2, 0.2)
+    noted.timeline.working(1, 1, 0.4, 0.4)
     first = noted.told(0.4)
     assert (first.start, first.end) == (True, PhaseEnd.STEPPED)
     noted.timeline.failed(1, 2.0, 2.004)
@@ -124,9 +124,9 @@ def test_processes_that_failed_and_start_again_are_counted_from_the_first_ones_e
     assert noted.agent.starts == [1, 1]
     noted.timeline.spawned(1, 2.1)
     noted.timeline.restored(1, 7, 2.15, 2.15)
-    noted.timeline.stood(1, 0, 2.2, 2.2)
+    noted.timeline.working(1, 0, 2.2, 2.2)
     assert noted.timeline.due_at is None, "its worker will make a step"
-    noted.timeline.stood(1, 1, 2.3, 2.3)
+    noted.timeline.working(1, 1, 2.3, 2.3)
     found = noted.told(2.3)
     assert (found.began, found.end, found.rev, found.foreign, found.start) == (2.0, PhaseEnd.STEPPED, 1, False, False)
     assert found.total_s == pytest.approx(0.3)
@@ -141,8 +141,8 @@ def test_processes_that_failed_and_start_again_are_counted_from_the_first_ones_e
 def test_seats_that_had_to_stop_are_counted_from_their_stop() -> None:
     noted = Noted("1", ONE_MACHINE)
     noted.timeline.spawned(1, 0.1)
-    noted.timeline.stood(1, 0, 0.2, 0.2)
-    noted.timeline.stood(1, 1, 0.4, 0.4)
+    noted.timeline.working(1, 0, 0.2, 0.2)
+    noted.timeline.working(1, 1, 0.4, 0.4)
     assert noted.told(0.4).start
     noted.agent.at(50.0)
     assert noted.agent.stops, "the right to run has ended"
@@ -199,7 +199,7 @@ def test_who_starts_the_seats_tells_and_the_proposer_knows_how_it_began() -> Non
     assert noted.agent.phase is Phase.RUNNING
     noted.timeline.spawned(1, 5.02)
     noted.timeline.restored(1, 40, 5.1, 5.1)
-    noted.timeline.stood(1, 0, 5.12, 5.12)
+    noted.timeline.working(1, 0, 5.12, 5.12)
     found = noted.told(5.12)
     assert (found.foreign, found.rev, found.end, found.began) == (True, 2, PhaseEnd.SERVED, 2.0)
     assert found.line.startswith("a was lost; b joins: back in 3.12 s: ")
@@ -224,7 +224,7 @@ def test_a_newcomer_whose_seat_nobody_had_is_a_start_and_counted_from_its_comman
     noted.agent.now = 2.0
     noted.publishes(1, {"a": has(SERVER), "b": has(SECOND, since=1), "c": has(WORKER)}, by="a", reason="b joins")
     noted.timeline.spawned(1, 2.1)
-    noted.timeline.stood(1, 0, 2.5, 2.5)
+    noted.timeline.working(1, 0, 2.5, 2.5)
     found = noted.told(2.5)
     assert found.start
     assert found.total_s == pytest.approx(3.5)
@@ -241,7 +241,7 @@ def test_a_start_that_fails_before_it_is_done_is_one_recovery_with_the_next() ->
     noted.agent.exits(1)
     assert noted.agent.starts == [1, 1]
     noted.timeline.spawned(1, 2.5)
-    noted.timeline.stood(1, 0, 2.6, 2.6)
+    noted.timeline.working(1, 0, 2.6, 2.6)
     found = noted.told(2.6)
     assert found.text.startswith("a was lost, b joins; b (server 0) failed and starts again")
     assert (found.began, found.foreign, found.rev, found.asked_at) == (2.0, True, 1, 2.0)
@@ -263,7 +263,7 @@ def test_a_newcomer_whose_first_try_fails_is_counted_from_the_loss_that_the_prop
     noted.agent.now = 2.4
     noted.publishes(2, {"c": has(WORKER), "b": has(SERVER, since=2)}, by="c", reason="b failed and starts again")
     noted.timeline.spawned(1, 2.5)
-    noted.timeline.stood(1, 0, 2.6, 2.6)
+    noted.timeline.working(1, 0, 2.6, 2.6)
     found = noted.told(2.6)
     assert (found.foreign, found.rev, found.asked_at) == (True, 1, 2.0)
     whole = begun(found, "a was lost; b joins", {"notice": 0.004, "seat": 2.0, "decide": 0.001, "publish": 0.002})
@@ -278,7 +278,7 @@ def test_a_first_start_that_fails_stays_a_start_until_it_is_done() -> None:
     noted.agent.exits(1)
     noted.timeline.spawned(1, 0.7)
     for local_rank in (0, 1):
-        noted.timeline.stood(1, local_rank, 1.0, 1.0)
+        noted.timeline.working(1, local_rank, 1.0, 1.0)
     found = noted.told(1.0)
     assert found.start
     assert found.total_s == pytest.approx(2.0), "from the command"
@@ -299,7 +299,7 @@ def test_a_node_that_failed_and_did_not_propose_its_start_has_the_wait_under_sea
     noted.publishes(1, places, by="a", reason="b failed and starts again")
     assert noted.agent.starts == [1, 1]
     noted.timeline.spawned(1, 6.1)
-    noted.timeline.stood(1, 0, 6.3, 6.3)
+    noted.timeline.working(1, 0, 6.3, 6.3)
     found = noted.told(6.3)
     assert milliseconds(found.phases)["seat"] == 3950
     whole = begun(found, "", {"notice": 0.0, "seat": 3.5, "decide": 0.002, "publish": 0.008})
@@ -331,7 +331,7 @@ def test_a_recovery_that_is_over_is_told_although_the_next_revision_is_there_bef
     noted.agent.now = 2.0
     noted.publishes(1, {"c": has(WORKER), "b": has(SERVER, since=1)}, by="c", reason="first")
     noted.timeline.spawned(1, 2.1)
-    noted.timeline.stood(1, 0, 2.2, 2.2)
+    noted.timeline.working(1, 0, 2.2, 2.2)
     noted.agent.now = 2.2
     noted.agent.exits(1)
     noted.publishes(2, {"c": has(WORKER), "b": has(SERVER, since=2)}, by="c", reason="second")
@@ -388,7 +388,7 @@ def test_two_proposals_after_each_other_have_each_its_own_moments() -> None:
 def test_a_start_of_which_one_process_says_nothing_is_told_after_some_patience() -> None:
     noted = Noted("1", ONE_MACHINE)
     noted.timeline.spawned(1, 0.1)
-    noted.timeline.stood(1, 1, 0.4, 0.4)
+    noted.timeline.working(1, 1, 0.4, 0.4)
     assert noted.timeline.due_at == pytest.approx(0.4 + START_PATIENCE_S), "the server says nothing of itself"
     assert noted.told(99.0).end is PhaseEnd.SPAWNED
 
@@ -396,7 +396,7 @@ def test_a_start_of_which_one_process_says_nothing_is_told_after_some_patience()
 def test_a_process_that_ended_well_has_done_its_work() -> None:
     noted = Noted("1", ONE_MACHINE)
     noted.timeline.spawned(1, 0.1)
-    noted.timeline.stood(1, 0, 0.2, 0.2)
+    noted.timeline.working(1, 0, 0.2, 0.2)
     noted.agent.now = 0.4
     noted.agent.exit(0)
     assert noted.told(0.4).end is PhaseEnd.STEPPED
@@ -419,7 +419,7 @@ def test_a_generation_that_follows_one_of_which_nobody_was_left_is_a_recovery() 
     noted.publishes(0, {"b": has(SERVER), "c": has(WORKER)}, by="b", g=2, reason="a, c left")
     noted.agent.go(2)
     noted.timeline.spawned(2, 2.1)
-    noted.timeline.stood(2, 0, 2.2, 2.2)
+    noted.timeline.working(2, 0, 2.2, 2.2)
     found = noted.told(2.2)
     assert (found.start, found.before, found.g, found.began) == (False, 1, 2, 2.0)
 
@@ -447,9 +447,9 @@ def test_no_order_of_words_raises() -> None:
     timeline.failed(1, 1.0, 1.0)
     timeline.grouped(1, 0, 0.0, 1.0)
     timeline.restored(1, -1, 0.0, 1.0)
-    timeline.stood(1, 0, 0.0, 1.0)
+    timeline.working(1, 0, 0.0, 1.0)
     assert timeline.take(9.0) is None
     assert timeline.end() is None
     noted = trains()
-    noted.timeline.stood(1, 7, 0.0, 1.0)
+    noted.timeline.working(1, 7, 0.0, 1.0)
     noted.agent.tell(WorkersGone(1), WorkersGone(1), WorkersGone(9))

@@ -38,7 +38,7 @@ class Seated(NotedAgent[PsRecoveryRecorder]):
 
     def stands(self, g: int) -> None:
         for local_rank in (1, 0):
-            self.timeline.stood(g, local_rank, self.agent.now, self.agent.now)
+            self.timeline.working(g, local_rank, self.agent.now, self.agent.now)
 
 
 Noted = Collective | Seated

@@ -29,15 +29,15 @@ def shown(lines: list[MergedLine[int]]) -> list[tuple[list[int], bytes]]:
 
 def test_a_line_that_all_have_said_is_shown_at_once_with_all_of_them() -> None:
     lines = collapse(0, 1, 2)
-    assert lines.say(1, [b"a"], 0.0) == []
-    assert lines.say(0, [b"a"], 0.1) == []
-    assert shown(lines.say(2, [b"a"], 0.2)) == [([0, 1, 2], b"a")]
+    assert lines.add_lines(1, [b"a"], 0.0) == []
+    assert lines.add_lines(0, [b"a"], 0.1) == []
+    assert shown(lines.add_lines(2, [b"a"], 0.2)) == [([0, 1, 2], b"a")]
 
 
 def test_a_line_that_some_have_said_waits_for_the_window_and_no_longer() -> None:
     lines = collapse(0, 1, 2)
-    assert not lines.say(0, [b"a"], 1.0)
-    assert not lines.say(1, [b"a"], 1.2)
+    assert not lines.add_lines(0, [b"a"], 1.0)
+    assert not lines.add_lines(1, [b"a"], 1.2)
     assert lines.due_at == 1.0 + WINDOW_S
     assert not lines.due(1.2)
     assert shown(lines.due(1.0 + WINDOW_S)) == [([0, 1], b"a")]
@@ -45,29 +45,29 @@ def test_a_line_that_some_have_said_waits_for_the_window_and_no_longer() -> None
 
 
 def test_who_speaks_alone_is_never_delayed() -> None:
-    assert shown(collapse(5).say(5, [b"a", b"a", b"b"], 0.0)) == [([5], b"a"), ([5], b"a"), ([5], b"b")]
+    assert shown(collapse(5).add_lines(5, [b"a", b"a", b"b"], 0.0)) == [([5], b"a"), ([5], b"a"), ([5], b"b")]
 
 
 def test_a_line_that_one_says_twice_is_shown_twice() -> None:
     lines = collapse(0, 1)
-    lines.say(0, [b"a", b"a"], 0.0)
-    assert shown(lines.say(1, [b"a", b"a"], 0.1)) == [([0, 1], b"a"), ([0, 1], b"a")]
+    lines.add_lines(0, [b"a", b"a"], 0.0)
+    assert shown(lines.add_lines(1, [b"a", b"a"], 0.1)) == [([0, 1], b"a"), ([0, 1], b"a")]
 
 
 def test_an_equal_line_before_what_one_has_said_since_is_not_joined() -> None:
     lines = collapse(0, 1)
-    lines.say(0, [b"a", b"b"], 0.0)
-    out = lines.say(1, [b"b", b"a"], 0.1)
+    lines.add_lines(0, [b"a", b"b"], 0.0)
+    out = lines.add_lines(1, [b"b", b"a"], 0.1)
     assert shown(out + lines.flush()) == [([0], b"a"), ([0, 1], b"b"), ([1], b"a")]
 
 
 def test_nobody_waits_for_who_has_left_and_the_last_one_takes_all_along() -> None:
     lines = collapse(0, 1, 2)
-    lines.say(0, [b"a"], 0.0)
-    lines.say(1, [b"a", b"b"], 0.0)
+    lines.add_lines(0, [b"a"], 0.0)
+    lines.add_lines(1, [b"a", b"b"], 0.0)
     assert shown(lines.leave(2)) == [([0, 1], b"a")]
     assert shown(lines.leave(0)) == [([1], b"b")]
-    lines.say(1, [b"c"], 0.0)
+    lines.add_lines(1, [b"c"], 0.0)
     assert lines.leave(1) == []
     assert lines.due_at is None
 
@@ -75,9 +75,9 @@ def test_nobody_waits_for_who_has_left_and_the_last_one_takes_all_along() -> Non
 def test_what_waits_has_a_bound() -> None:
     lines = collapse(0, 1)
     many = [b"%d" % number for number in range(WAITING_LINES_MAX + 5)]
-    assert [line.text for line in lines.say(0, many, 0.0)] == many[:5]
+    assert [line.text for line in lines.add_lines(0, many, 0.0)] == many[:5]
     long = collapse(0, 1)
-    assert len(long.say(0, [b"x" * WAITING_BYTES_MAX, b"y"], 0.0)) == 1
+    assert len(long.add_lines(0, [b"x" * WAITING_BYTES_MAX, b"y"], 0.0)) == 1
 
 
 def work(count: int) -> int:
@@ -94,7 +94,7 @@ def work(count: int) -> int:
     try:
         for who in (0, 1):
             for _ in range(2):
-                lines.say(who, [b"a"] * (count // 2), 0.0)
+                lines.add_lines(who, [b"a"] * (count // 2), 0.0)
     finally:
         sys.settrace(before)
     assert len(lines.flush()) == count
@@ -134,7 +134,7 @@ def test_each_line_of_each_one_comes_out_once_in_its_order_and_within_the_window
         while (at := lines.due_at) is not None and at <= now:
             hear(lines.due(at), at)
         said[who] += [(text, now) for text in texts]
-        hear(lines.say(who, texts, now), now)
+        hear(lines.add_lines(who, texts, now), now)
     while (at := lines.due_at) is not None:
         hear(lines.due(at), at)
     assert {who for who in said if said[who]} == set(heard)

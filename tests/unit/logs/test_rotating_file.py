@@ -225,10 +225,10 @@ def test_what_never_came_is_counted_in_front_of_the_next_line_and_at_the_end(tmp
     path = tmp_path / "workerlog.0"
     log = log_of(path)
     log.write(b"one\ntw")
-    log.miss(7, "the disk stood still")
+    log.note_lost_bytes(7, "the disk stood still")
     log.write(b"four\n")
-    log.miss(0, "")
-    log.miss(3, "the disk stood still")
+    log.note_lost_bytes(0, "")
+    log.note_lost_bytes(3, "the disk stood still")
     log.close()
     assert path.read_text().splitlines() == [
         *(HEADER, "one", "tw", "==== 7 bytes are missing here: the disk stood still ====", "four"),

@@ -21,7 +21,7 @@ def test_the_end_is_whole_and_says_whether_there_was_more(sizes: list[int]) -> N
     ending = recent.ending()
     assert ending.data == whole[-KEPT_BYTES:]
     assert ending.cut is (len(whole) > KEPT_BYTES)
-    assert recent.said == len(whole)
+    assert recent.bytes_written == len(whole)
 
 
 def test_many_short_pieces_take_no_more_memory_than_few_long_ones() -> None:

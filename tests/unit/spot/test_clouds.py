@@ -41,7 +41,7 @@ def heard(
     watch: MetadataPoller, *answers: MetadataResponse | None, now: float = NOW
 ) -> list[tuple[MetadataRequest, PollResult]]:
     """Each request and what came of it."""
-    return [(watch.ask(), watch.hear(answer, now)) for answer in answers]
+    return [(watch.ask(), watch.on_response(answer, now)) for answer in answers]
 
 
 def last(watch: MetadataPoller, *answers: MetadataResponse | None, now: float = NOW) -> PollResult:

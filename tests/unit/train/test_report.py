@@ -95,14 +95,14 @@ def test_the_last_step_arrives_although_it_came_too_early_for_its_turn(script: S
     for step in range(1, 8):
         script.reporter.report(step, torch.tensor(1.0), {})
     script.reporter.report(7, None, {"accuracy": 0.9})
-    script.reporter.last_word()
-    script.reporter.last_word()
+    script.reporter.flush_pending()
+    script.reporter.flush_pending()
     assert [(one.step, one.metrics) for one in script.progress] == [(1, {"loss": 1.0}), (7, {"accuracy": 0.9})]
 
 
 def test_a_script_that_never_reported_says_no_last_word(script: Script) -> None:
     script.reporter.preparing("downloading")
-    script.reporter.last_word()
+    script.reporter.flush_pending()
     assert script.progress == []
 
 
@@ -178,7 +178,7 @@ def test_without_an_agent_nobody_is_asked_a_second_time() -> None:
         reporter.report(step, Watched(), {})
     reporter.preparing("downloading")
     reporter.ready()
-    reporter.last_word()
+    reporter.flush_pending()
     assert (asked, Watched.looked) == ([1], 0)
 
 
@@ -203,7 +203,7 @@ def test_a_report_has_the_moment_of_its_step_also_when_it_is_sent_later() -> Non
     script.now = 5.01
     script.report(2)
     script.now = 9.0
-    script.reporter.last_word()
+    script.reporter.flush_pending()
     assert [(message.step, message.at) for message in script.progress] == [(1, 5.0), (2, 5.01)]
 
 

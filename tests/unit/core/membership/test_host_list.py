@@ -45,9 +45,9 @@ def test_the_settling_window_is_for_the_hosts_that_are_missing() -> None:
 
 def test_of_many_missing_hosts_a_few_are_named_and_the_rest_is_counted() -> None:
     many = tuple(f"h{number}" for number in range(12))
-    assert listed_hosts.awaited(many, ["h0"], 11) == "h1, h2, h3, h4, h5, h6, h7, h8 and 3 others"
-    assert listed_hosts.awaited(many[:10], ["h0"], 9) == "h1, h2, h3, h4, h5, h6, h7, h8, h9"
-    assert listed_hosts.awaited(LIST, LIST, 2) == "2 more"
+    assert listed_hosts.missing_hosts_text(many, ["h0"], 11) == "h1, h2, h3, h4, h5, h6, h7, h8 and 3 others"
+    assert listed_hosts.missing_hosts_text(many[:10], ["h0"], 9) == "h1, h2, h3, h4, h5, h6, h7, h8, h9"
+    assert listed_hosts.missing_hosts_text(LIST, LIST, 2) == "2 more"
 
 
 def test_a_second_node_of_a_host_is_not_counted() -> None:
@@ -150,4 +150,4 @@ def test_a_member_whose_host_the_list_does_not_name_stands_last() -> None:
     job = Job("3")
     job.run("c a b")
     places = job.generation.members
-    assert [place.node for place in listed_hosts.in_order(("host-b", "host-a"), places)] == ["b", "a", "c"]
+    assert [place.node for place in listed_hosts.sort_by_host(("host-b", "host-a"), places)] == ["b", "a", "c"]

@@ -68,7 +68,7 @@ def test_claiming_twice_changes_nothing(tmp_path: Path) -> None:
     name = land(tmp_path, 10, 7, "abc/7")
     fence.claim(tmp_path, "abc/7")
     assert [path.name for path in (tmp_path / "fence").iterdir()] == ["0000000001"]
-    assert standing(tmp_path).counts(name, "abc/7")
+    assert standing(tmp_path).accepts(name, "abc/7")
 
 
 def test_an_agent_that_wakes_up_after_a_newer_claim_cannot_take_the_folder_back(tmp_path: Path) -> None:
@@ -103,17 +103,17 @@ def test_what_was_there_at_the_claim_counts_and_so_does_what_its_owner_writes(tm
     fence.claim(tmp_path, "abc/8")
     claim = standing(tmp_path)
     assert claim.accepted == (mine, unfenced)
-    assert claim.counts(manifest.name(30, 8), "abc/8")
+    assert claim.accepts(manifest.name(30, 8), "abc/8")
 
 
 def test_a_stray_of_an_older_world_never_counts_also_after_later_claims(tmp_path: Path) -> None:
     fence.claim(tmp_path, "abc/6")
     fence.claim(tmp_path, "abc/7")
     stray = land(tmp_path, 30, 6, "abc/6")
-    assert not standing(tmp_path).counts(stray, "abc/6")
+    assert not standing(tmp_path).accepts(stray, "abc/6")
     for mark in ("abc/8", "xyz/1"):
         fence.claim(tmp_path, mark)
-        assert not standing(tmp_path).counts(stray, "abc/6")
+        assert not standing(tmp_path).accepts(stray, "abc/6")
 
 
 def test_what_was_written_without_the_launcher_in_between_counts(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_what_was_written_without_the_launcher_in_between_counts(tmp_path: Path)
 def test_what_was_copied_here_from_another_job_counts(tmp_path: Path) -> None:
     fence.claim(tmp_path, "abc/7")
     copied = land(tmp_path, 40, 3, "other/3")
-    assert standing(tmp_path).counts(copied, "other/3")
+    assert standing(tmp_path).accepts(copied, "other/3")
     fence.claim(tmp_path, "abc/8")
     assert standing(tmp_path).accepted == (copied,)
 

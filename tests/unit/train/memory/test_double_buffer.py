@@ -34,7 +34,7 @@ def write(
 
 def steps(kept: Kept) -> list[int]:
     """What a new process finds; each state is checked against its step."""
-    found = DoubleBuffer(kept, "node").look()
+    found = DoubleBuffer(kept, "node").read_slots()
     assert all(bool((one.tensors[0] == one.head.step).all()) for one in found)
     return sorted(one.head.step for one in found)
 
@@ -129,7 +129,7 @@ def test_what_is_dropped_keeps_a_page_for_each_slot(kept: Kept) -> None:
 def test_there_is_memory_under_a_name_once_something_was_written_also_when_that_was_dropped(kept: Kept) -> None:
     def there() -> bool:
         pair = DoubleBuffer(kept, "node")
-        pair.look()
+        pair.read_slots()
         return pair.there
 
     assert not there()
@@ -149,7 +149,7 @@ class Odd:
 
 def test_memory_that_cannot_be_mapped_holds_nothing_and_is_no_room() -> None:
     pair = DoubleBuffer(Odd(), "node")
-    assert pair.look() == []
+    assert pair.read_slots() == []
     assert not pair.there
     with pytest.raises(SlotMemoryShort):
         pair.make_room(80, 1000)
@@ -188,7 +188,7 @@ def test_no_descriptor_is_left_open(kept: Kept) -> None:
     for step in (1, 2):
         write(pair, step)
     before = count()
-    pair.look()
-    DoubleBuffer(Odd(), "node").look()
+    pair.read_slots()
+    DoubleBuffer(Odd(), "node").read_slots()
     pair.drop()
     assert count() == before

@@ -16,7 +16,7 @@ from elastic.train.memory.step_agreement import (
     ShardRegion,
     StoredState,
     agree,
-    holding,
+    describe_states,
 )
 
 WORLD = 3
@@ -167,7 +167,7 @@ class TestWhatARankSays:
     def test_only_sharded_tensors_are_named_and_states_with_the_same_ones_share_them(self) -> None:
         own, other = self.content(self.PLAIN, self.LEAF), self.content(self.LEAF)
         third = self.content(msgspec.structs.replace(self.LEAF, box=Box((4, 0), (2, 2))))
-        said = holding([("node", self.content(self.PLAIN)), ("rank", own), ("rank", other), ("copy", third)])
+        said = describe_states([("node", self.content(self.PLAIN)), ("rank", own), ("rank", other), ("copy", third)])
         assert said.cuts == (
             {"model/w": ShardRegion((6, 2), Box((2, 0), (2, 2)))},
             {"model/w": ShardRegion((6, 2), Box((4, 0), (2, 2)))},
@@ -176,12 +176,12 @@ class TestWhatARankSays:
         assert {one.head for one in said.held} == {own.head}
 
     def test_a_state_without_sharded_parts_names_no_tensors(self) -> None:
-        said = holding([("rank", self.content(self.PLAIN, sharded=False))])
+        said = describe_states([("rank", self.content(self.PLAIN, sharded=False))])
         assert said.cuts == ()
         assert [(one.kind, one.head, one.cuts) for one in said.held] == [("rank", head(5, 1), -1)]
 
     def test_trees_with_the_same_leaves_have_the_same_sum_however_long_the_rest_is(self) -> None:
         short, long = self.content(self.PLAIN), SlotContent(head(5, 1, sharded=True), (self.PLAIN,), (), b"rest")
-        one, same, other = holding([("node", short), ("node", long), ("node", self.content())]).held
+        one, same, other = describe_states([("node", short), ("node", long), ("node", self.content())]).held
         assert one.sum == same.sum != other.sum
         assert same.size == one.size + 4

@@ -48,15 +48,15 @@ def commit(mine: MemoryTier, step: int, size: int = 10) -> None:
 
 def held(mine: MemoryTier) -> list[tuple[str, int, str, int]]:
     """Kind, rank, mark and step of all that a rank offers."""
-    return sorted((one.kind, one.head.rank, one.head.mark, one.head.step) for one in mine.held().held)
+    return sorted((one.kind, one.head.rank, one.head.mark, one.head.step) for one in mine.readable_states().held)
 
 
 def agree(mine: MemoryTier, since: int = 0) -> AgreedStep | None:
-    return mine.choose([mine.held()], since=since)
+    return mine.choose([mine.readable_states()], since=since)
 
 
 def fetch(mine: MemoryTier, agreed: AgreedStep, templates: Mapping[str, Template]) -> Any:
-    return mine.fetch(agreed, [mine.held(sharded=bool(templates))], templates)
+    return mine.fetch(agreed, [mine.readable_states(sharded=bool(templates))], templates)
 
 
 def steps(kept: Kept, ranks: int = 1) -> set[int]:

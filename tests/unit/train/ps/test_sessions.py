@@ -17,13 +17,13 @@ def sessions() -> WorkerSessions:
 
 class TestLife:
     def test_a_worker_that_said_hello_is_live_and_its_session_is_known(self, sessions: WorkerSessions) -> None:
-        sessions.hello(3, "3-a", 0.0)
+        sessions.open(3, "3-a", 0.0)
         assert sessions.live() == [3]
         assert sessions.check("3-a") == 3
 
     def test_a_broken_connection_is_a_loss_after_ten_seconds_and_not_before(self, sessions: WorkerSessions) -> None:
-        line = sessions.hello(0, "0-a", 0.0)
-        assert sessions.broke(0, line, 5.0)
+        line = sessions.open(0, "0-a", 0.0)
+        assert sessions.disconnected(0, line, 5.0)
         assert sessions.next_lapse() == 15.0
         assert sessions.lapse(14.9) == []
         assert sessions.live() == [0]
@@ -33,21 +33,21 @@ class TestLife:
         assert sessions.lapse(99.0) == []
 
     def test_a_worker_that_comes_back_in_time_is_no_loss(self, sessions: WorkerSessions) -> None:
-        line = sessions.hello(0, "0-a", 0.0)
-        sessions.broke(0, line, 5.0)
-        sessions.hello(0, "0-a", 14.0)
+        line = sessions.open(0, "0-a", 0.0)
+        sessions.disconnected(0, line, 5.0)
+        sessions.open(0, "0-a", 14.0)
         assert sessions.lapse(99.0) == []
 
     def test_the_end_of_an_old_connection_is_not_that_of_the_new_one(self, sessions: WorkerSessions) -> None:
-        old = sessions.hello(0, "0-a", 0.0)
-        sessions.hello(0, "0-a", 1.0)
-        assert not sessions.broke(0, old, 2.0)
+        old = sessions.open(0, "0-a", 0.0)
+        sessions.open(0, "0-a", 1.0)
+        assert not sessions.disconnected(0, old, 2.0)
         assert sessions.seen[0].state is SessionState.HERE
 
     def test_a_worker_that_closed_is_no_loss_when_its_connection_ends(self, sessions: WorkerSessions) -> None:
-        line = sessions.hello(0, "0-a", 0.0)
+        line = sessions.open(0, "0-a", 0.0)
         assert sessions.close("0-a", 1.0) == 0
-        assert not sessions.broke(0, line, 2.0)
+        assert not sessions.disconnected(0, line, 2.0)
         assert sessions.lapse(99.0) == []
         with pytest.raises(UnknownSession):
             sessions.check("0-a")
@@ -55,89 +55,89 @@ class TestLife:
     def test_a_lost_worker_may_come_back_with_its_session_and_its_pushes_stay_counted(
         self, sessions: WorkerSessions
     ) -> None:
-        line = sessions.hello(0, "0-a", 0.0)
+        line = sessions.open(0, "0-a", 0.0)
         sessions.seen[0].applied = 7
-        sessions.broke(0, line, 0.0)
+        sessions.disconnected(0, line, 0.0)
         sessions.lapse(10.0)
         with pytest.raises(UnknownSession):
             sessions.check("0-a")
-        sessions.hello(0, "0-a", 20.0)
+        sessions.open(0, "0-a", 20.0)
         assert sessions.check("0-a") == 0
         assert sessions.seen[0].applied == 7
 
 
 class TestReplaced:
     def test_another_process_with_the_number_replaces_the_session_at_once(self, sessions: WorkerSessions) -> None:
-        sessions.hello(0, "0-a", 0.0)
+        sessions.open(0, "0-a", 0.0)
         sessions.seen[0].applied = 7
-        sessions.hello(0, "0-b", 1.0)
+        sessions.open(0, "0-b", 1.0)
         assert sessions.check("0-b") == 0
         assert sessions.seen[0].applied == 0
         with pytest.raises(SessionReplaced, match="another process has come as worker 0"):
             sessions.check("0-a")
 
     def test_the_replaced_one_cannot_come_back(self, sessions: WorkerSessions) -> None:
-        sessions.hello(0, "0-a", 0.0)
-        sessions.hello(0, "0-b", 1.0)
+        sessions.open(0, "0-a", 0.0)
+        sessions.open(0, "0-b", 1.0)
         with pytest.raises(SessionReplaced):
-            sessions.hello(0, "0-a", 2.0)
+            sessions.open(0, "0-a", 2.0)
         assert sessions.check("0-b") == 0
 
     @pytest.mark.parametrize("session", ["", "0", "x-a", "-1-a", "99999999999999999999-a", "٣-a", "1-a"])
     def test_a_session_that_nobody_opened_is_unknown(self, sessions: WorkerSessions, session: str) -> None:
-        sessions.hello(3, "3-a", 0.0)
+        sessions.open(3, "3-a", 0.0)
         with pytest.raises(UnknownSession):
             sessions.check(session)
 
 
 class TestTheEnd:
     def test_by_hand_it_is_over_when_all_have_come_and_closed_or_are_lost(self, sessions: WorkerSessions) -> None:
-        sessions.hello(0, "0-a", 0.0)
+        sessions.open(0, "0-a", 0.0)
         sessions.close("0-a", 1.0)
-        assert not sessions.over(2, replaced=False), "worker 1 has yet to come"
-        line = sessions.hello(1, "1-a", 2.0)
-        assert not sessions.over(2, replaced=False)
-        sessions.broke(1, line, 3.0)
-        assert not sessions.over(2, replaced=False)
+        assert not sessions.all_done(2, replaced=False), "worker 1 has yet to come"
+        line = sessions.open(1, "1-a", 2.0)
+        assert not sessions.all_done(2, replaced=False)
+        sessions.disconnected(1, line, 3.0)
+        assert not sessions.all_done(2, replaced=False)
         sessions.lapse(13.0)
-        assert sessions.over(2, replaced=False)
+        assert sessions.all_done(2, replaced=False)
 
     def test_under_the_launcher_a_loss_is_no_end(self, sessions: WorkerSessions) -> None:
-        line = sessions.hello(0, "0-a", 0.0)
-        sessions.broke(0, line, 0.0)
+        line = sessions.open(0, "0-a", 0.0)
+        sessions.disconnected(0, line, 0.0)
         sessions.lapse(10.0)
-        sessions.hello(2, "2-a", 11.0)
+        sessions.open(2, "2-a", 11.0)
         sessions.close("2-a", 12.0)
-        assert not sessions.over(1, replaced=True)
-        sessions.hello(0, "0-b", 13.0)
+        assert not sessions.all_done(1, replaced=True)
+        sessions.open(0, "0-b", 13.0)
         sessions.close("0-b", 14.0)
-        assert sessions.over(1, replaced=True)
+        assert sessions.all_done(1, replaced=True)
 
     def test_nobody_ever_seen_is_no_end(self, sessions: WorkerSessions) -> None:
-        assert not sessions.over(1, replaced=False)
+        assert not sessions.all_done(1, replaced=False)
 
 
 class TestFirstValues:
     def test_those_of_worker_0_win_and_the_others_wait_for_it(self, sessions: WorkerSessions) -> None:
-        sessions.hello(1, "1-a", 0.0)
-        assert sessions.giver({1}, 2) is None
-        sessions.hello(0, "0-a", 1.0)
-        assert sessions.giver({1}, 2) is None, "worker 0 is here, and has not yet registered"
-        assert sessions.giver({0, 1}, 2) == 0
+        sessions.open(1, "1-a", 0.0)
+        assert sessions.initializer({1}, 2) is None
+        sessions.open(0, "0-a", 1.0)
+        assert sessions.initializer({1}, 2) is None, "worker 0 is here, and has not yet registered"
+        assert sessions.initializer({0, 1}, 2) == 0
 
     def test_without_worker_0_the_lowest_gives_them_once_it_cannot_come_first(self, sessions: WorkerSessions) -> None:
-        sessions.hello(2, "2-a", 0.0)
-        sessions.hello(3, "3-a", 0.0)
-        assert sessions.giver({2, 3}, 3) is None
-        assert sessions.giver({2, 3}, 2) == 2
-        line = sessions.hello(0, "0-a", 0.0)
-        assert sessions.giver({2, 3}, 2) is None
-        sessions.broke(0, line, 0.0)
+        sessions.open(2, "2-a", 0.0)
+        sessions.open(3, "3-a", 0.0)
+        assert sessions.initializer({2, 3}, 3) is None
+        assert sessions.initializer({2, 3}, 2) == 2
+        line = sessions.open(0, "0-a", 0.0)
+        assert sessions.initializer({2, 3}, 2) is None
+        sessions.disconnected(0, line, 0.0)
         sessions.lapse(10.0)
-        assert sessions.giver({2, 3}, 9) == 2
+        assert sessions.initializer({2, 3}, 9) == 2
 
     def test_nobody_who_registered_is_nobody(self, sessions: WorkerSessions) -> None:
-        assert sessions.giver((), 0) is None
+        assert sessions.initializer((), 0) is None
 
 
 def test_a_server_that_came_back_waits_for_the_workers_it_knew(sessions: WorkerSessions) -> None:
@@ -145,6 +145,6 @@ def test_a_server_that_came_back_waits_for_the_workers_it_knew(sessions: WorkerS
     assert not sessions.restore(0, "0-a", 9, SessionState.CLOSED, 100.0)
     assert sessions.live() == [1]
     assert sessions.seen[1].applied == 5
-    assert not sessions.over(2, replaced=False)
+    assert not sessions.all_done(2, replaced=False)
     assert sessions.lapse(110.0) == [1]
-    assert sessions.over(2, replaced=False)
+    assert sessions.all_done(2, replaced=False)

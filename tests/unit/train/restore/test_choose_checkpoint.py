@@ -16,7 +16,7 @@ from elastic.train.restore.choose_checkpoint import (
     choices,
     known,
     other_parts,
-    skipped,
+    skipped_text,
     trouble,
 )
 
@@ -125,17 +125,17 @@ def test_newer_checkpoints_that_were_skipped_are_named_with_the_reason() -> None
     older = DamagedCheckpoint.of("step-0000000050.g1", "of no account")
     between = DamagedCheckpoint.of("step-0000000120.g2", "opt was saved whole and is sharded now")
     seen = report(OLD, damaged=(NEW_BAD, older))
-    assert skipped(OLD, [seen, seen], [between]) == f"; skipped {NEW_BAD}; {between}"
-    assert skipped(NEW, [report(NEW)], []) == ""
+    assert skipped_text(OLD, [seen, seen], [between]) == f"; skipped {NEW_BAD}; {between}"
+    assert skipped_text(NEW, [report(NEW)], []) == ""
 
 
 def test_a_checkpoint_that_another_rank_could_read_was_not_skipped() -> None:
-    assert skipped(NEW, [report(damaged=(NEW_BAD,)), report(NEW)], []) == ""
+    assert skipped_text(NEW, [report(damaged=(NEW_BAD,)), report(NEW)], []) == ""
 
 
 def test_of_one_step_the_later_generation_is_the_newer_one() -> None:
     tenth, ninth = (DamagedCheckpoint.of(f"step-0000000100.g{g}", "gone") for g in (10, 9))
-    assert skipped(VisibleCheckpoint(100, 9, ninth.name), [report()], [tenth, ninth]) == f"; skipped {tenth}"
+    assert skipped_text(VisibleCheckpoint(100, 9, ninth.name), [report()], [tenth, ninth]) == f"; skipped {tenth}"
 
 
 def test_a_rollback_that_is_allowed_is_said() -> None:

@@ -44,12 +44,12 @@ def test_what_torch_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_any_document_gives_lines_or_nothing(document: Any, found: tuple[str, ...]) -> None:
-    assert error_file.said(json.dumps(document).encode()) == found
+    assert error_file.parse_traceback_lines(json.dumps(document).encode()) == found
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"message": "\\ud800"}'])
 def test_a_damaged_file_is_nothing(data: bytes) -> None:
-    assert error_file.said(data) in ((), ("\ufffd",))
+    assert error_file.parse_traceback_lines(data) in ((), ("\ufffd",))
 
 
 def test_a_file_that_is_not_there_or_huge_or_no_file_is_nothing(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there_or_huge_or_no_file_is_nothing(tmp_path: Path) 
 def test_a_long_traceback_keeps_its_end() -> None:
     stack = "\n".join(f"line {number}" for number in range(10 * error_file.LINES_MAX))
     document = {"message": {"message": "Error: x", "extraInfo": {"py_callstack": stack}}}
-    found = error_file.said(json.dumps(document).encode())
+    found = error_file.parse_traceback_lines(json.dumps(document).encode())
     assert len(found) <= error_file.LINES_MAX + 1
     assert found[-1] == "Error: x"
 
