@@ -12,7 +12,7 @@ POLL_PART: Final = 0.05
 POLL_EACH_S: Final = 20e-6
 """Each knocks again after `POLL_PART` of the time it has waited, within these bounds, and so much more for each rank:
 a quick meeting costs nothing, and a large world is no flood."""
-KNOCK_LIMIT_S: Final = 1.0
+PORT_WAIT_LIMIT_S: Final = 1.0
 AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable that is "True" where an agent, and not rank 0, hosts the store."""
 
@@ -20,7 +20,7 @@ AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 def is_listening(host: str, port: int) -> bool:
     """Tell whether somebody listens there."""
     try:
-        with socket.create_connection((host, port), KNOCK_LIMIT_S) as end:
+        with socket.create_connection((host, port), PORT_WAIT_LIMIT_S) as end:
             return bool(end.getsockname() != end.getpeername())  # Linux may connect a socket to itself.
     except (OSError, UnicodeError):  # A name that no host can have is torch's to refuse.
         return False

@@ -48,7 +48,7 @@ CANNOT_START = "cannot start "
 """How a failure of the machine begins that keeps the worker's program from being started at all."""
 RETRY = "no restart would fix that; --retry_startup_errors restarts it anyway"
 """What people read of an error that ends a script at its start."""
-INFRA_MAX = 3
+MACHINE_FAULTS_MAX = 3
 """So many failures of the machine in a row without progress are free."""
 BACKOFF_MAX_S = 60.0
 OTHERS_MAX = 64
@@ -171,7 +171,7 @@ def _charged(
     progress: bool,
 ) -> Judgement:
     """What a failure costs that nothing excuses, and which hosts had better be left out."""
-    free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < INFRA_MAX
+    free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < MACHINE_FAULTS_MAX
     per_host = spec.mode is JobMode.COLLECTIVE and spec.host_cooldown_s > 0
     blamed = blame(uncharged.hosts, ends, pays=not free) if per_host else Blame(())
     fruitless = uncharged.fruitless if free else 0 if progress else uncharged.fruitless + 1
@@ -185,7 +185,7 @@ def _charged(
     if charged > spec.restarts_max:  # Also if this one is free: those that are owed after all are not.
         return replace(judgement, budget=uncharged, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
     if free:
-        return replace(judgement, note=f"not charged: {own[0].machine_fault}, {machine_faults} of {INFRA_MAX}")
+        return replace(judgement, note=f"not charged: {own[0].machine_fault}, {machine_faults} of {MACHINE_FAULTS_MAX}")
     if fruitless >= CRASH_LOOP_MAX:
         return replace(judgement, fatal=f"crash loop: {fruitless} failures in a row without progress")
     pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0
@@ -226,7 +226,7 @@ def root_cause_of(before: Predecessor, outcomes: Mapping[str, StoredDocument[Out
     if not any(stored.value.ended is OutcomeKind.FAILED for stored in outcomes.values()) or not failures:
         return None
     first = failures[0]
-    named = [failure for failure in failures if failure.weight < ECHO] or [
+    named = [failure for failure in failures if failure.weight < SECONDARY] or [
         failure for failure in failures if failure.node == first.node
     ]
     others = sorted((failure for failure in named if failure.node != first.node), key=lambda other: other.worker.rank)
@@ -258,14 +258,16 @@ class _WorkerFailure:
     worker: WorkerExit
 
 
-OWN, RAISED, ECHO = range(3)
+OWN, RAISED, SECONDARY = range(3)
 """How much a failure tells: it ended by itself, it was about to, it only lost a peer."""
 
 
 def _weighed(outcome: Outcome, why: ChangeReason) -> list[tuple[int, WorkerExit]]:
     exits = outcome.exits if outcome.ended is OutcomeKind.FAILED else ()
     also = outcome.also if why is ChangeReason.FAILURE else ()
-    return [(ECHO if worker.secondary else OWN, worker) for worker in exits] + [(RAISED, worker) for worker in also]
+    return [(SECONDARY if worker.secondary else OWN, worker) for worker in exits] + [
+        (RAISED, worker) for worker in also
+    ]
 
 
 def _names(nodes: frozenset[str]) -> str:

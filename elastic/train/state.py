@@ -76,7 +76,7 @@ class State:
         self._data = StateData(values)
         self._first = True
         self._end: ChannelClient | None = None
-        self._keeper: Committer | None = None
+        self._committer: Committer | None = None
         self._parts = made
         self._where = ""
         self._looped = False
@@ -116,7 +116,7 @@ class State:
         when every checkpoint is damaged.
         """
         with reporting_config_errors():
-            if self._keeper is not None:
+            if self._committer is not None:
                 raise ConfigError("state.restore() was called twice; call it once, before the first step")
             for name, part in self._parts.items():
                 parts.require_values(name, part)
@@ -144,7 +144,7 @@ class State:
                 raise RestoreRefused(
                     report_error(error, code=RestoreRefused.exit_code, unrecoverable=unrecoverable)
                 ) from error
-        self._keeper = keeper
+        self._committer = keeper
         if self._end is not None:
             self._end.send(RestoreDone(self._data.step if restored else -1, clock()))
         return restored
@@ -168,7 +168,7 @@ class State:
         Raises `CheckpointError` when this or the save before could not be written (the checkpoint before stays), and
         `NotFinite` with --check_nan. Costs microseconds when nothing is due.
         """
-        keeper = self._keeper
+        keeper = self._committer
         if keeper is None:
             with reporting_config_errors():
                 raise ConfigError(
@@ -206,13 +206,13 @@ class State:
         With several ranks nothing is saved while an exception is on its way (`finally: state.save()`), since the other
         ranks are elsewhere and would be waited for; a line says so.
         """
-        if self._keeper is not None:
-            self._keeper.save_now(self._data.step)
+        if self._committer is not None:
+            self._committer.save_now(self._data.step)
 
     def finish(self) -> None:
         """Save the last step if it is not saved yet, and wait for it. `elastic.epochs` calls it at its end."""
-        if self._keeper is not None:
-            self._keeper.finish(self._data.step)
+        if self._committer is not None:
+            self._committer.finish(self._data.step)
 
     def _total(self) -> int:
         """How many steps there will be in all, 0 if that is not known: in this world, with what is left of epochs."""
@@ -310,7 +310,7 @@ def epochs(state: State, total: int) -> Iterator[int]:
     """
     if total < 0:
         raise ValueError(f"epochs are 0 or more, not {total}")
-    if state._keeper is None:
+    if state._committer is None:
         with reporting_config_errors():
             raise ConfigError("elastic.epochs() was called before state.restore()")
         return
@@ -324,7 +324,7 @@ def epochs(state: State, total: int) -> Iterator[int]:
     state._looped, state._epochs = True, total
     try:
         while state._data.epoch < total:
-            state._keeper.set_epoch(state._data.epoch)
+            state._committer.set_epoch(state._data.epoch)
             yield state._data.epoch
             state._data.epoch += 1
     finally:

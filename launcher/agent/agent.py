@@ -43,7 +43,7 @@ class Agent:
         config: Config,
         node: str,
         host: str,
-        narrator: AgentLog,
+        agent_log: AgentLog,
         consoles: tuple[Console, Console],
         signals: SignalQueue,
         disk: LogWriterClient,
@@ -53,19 +53,19 @@ class Agent:
         self._lines = lines
         self._node = node
         self._host = host
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._signals = signals
         # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
         self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._keys = JobKeys(config.job_id, config.key_prefix)
         self._events = EventQueue(boottime)
-        self._workers = WorkerGroup(config, node, host, narrator, consoles, self._events.put_nowait, disk, lines)
+        self._workers = WorkerGroup(config, node, host, agent_log, consoles, self._events.put_nowait, disk, lines)
         self._monitor = (
-            MetricsExporter(config, narrator, self._workers, disk) if config.metrics_at is not None else None
+            MetricsExporter(config, agent_log, self._workers, disk) if config.metrics_at is not None else None
         )
         self._event_log = JsonEventLog(disk.appending(event_log.FILE), config.job_id, node)
         self._store: Store | None = None
-        self._hello: PeerListener | None = None
+        self._listener: PeerListener | None = None
         self._loop: CoreLoop | None = None
         self._began_at = boottime()
         self._spot: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class Agent:
     async def run(self, connecting: StoreConnector) -> int:
         """Join, take part, leave; the exit code."""
         self._log_gpus()
-        watch = SpotWatch(self._config.spot, os.environ, self._narrator, self._events.put_nowait, self._is_joining)
+        watch = SpotWatch(self._config.spot, os.environ, self._agent_log, self._events.put_nowait, self._is_joining)
         self._spot = asyncio.create_task(watch.run(), name="spot")  # From the start on, beside everything.
         await self._workers.start()
         raise_nofile_limit()
@@ -88,12 +88,12 @@ class Agent:
         await connecting.until(self._ask, store)
         await connecting.unless_ended(watch.wait_clear())
         with registration.hold_ports(self._config, self._host, self._listening) as held:
-            self._hello = await PeerListener.listen(self._listening, self._config.job_id, self._node, held.link)
+            self._listener = await PeerListener.listen(self._listening, self._config.job_id, self._node, held.link)
             core = AgentCore(registration.initial_state(self._config, self._node, self._host, held, boottime()))
             self._loop = CoreLoop(
                 core,
                 self._config,
-                self._narrator,
+                self._agent_log,
                 self._signals,
                 self._lines,
                 self._events,
@@ -101,7 +101,7 @@ class Agent:
                 self._monitor,
                 self._event_log,
                 store=store,
-                hello=self._hello,
+                hello=self._listener,
                 spot=self._spot,
                 began_at=self._began_at,
             )
@@ -122,8 +122,8 @@ class Agent:
         if self._spot is not None:
             self._spot.cancel()
         await self._workers.close()
-        if self._hello is not None:
-            await self._hello.close()
+        if self._listener is not None:
+            await self._listener.close()
         if self._store is not None:
             await self._store.close()
 
@@ -137,7 +137,7 @@ class Agent:
     def _log_gpus(self) -> None:
         gpus = self._config.gpu_ids[: self._config.slots]
         if gpus and (self._config.shown_gpus or "CUDA_VISIBLE_DEVICES" in os.environ):
-            self._narrator.info(f"cards of this node, in the order of the local ranks: {', '.join(gpus)}")
+            self._agent_log.info(f"cards of this node, in the order of the local ranks: {', '.join(gpus)}")
 
     def _is_joining(self) -> bool:
         """Whether this node has not joined yet."""

@@ -35,12 +35,12 @@ class CheckpointPublisher:
     A store that does not answer costs a line of detail: the word is said again with the next checkpoint.
     """
 
-    def __init__(self, store: Store, keys: JobKeys, host: str, narrator: AgentLog) -> None:
+    def __init__(self, store: Store, keys: JobKeys, host: str, agent_log: AgentLog) -> None:
         """Nothing is written before `run`."""
         self._store = store
         self._keys = keys
         self._host = host
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._newest: SavedCheckpoint | None = None
         self._incarnation = ""
         self._word: _PendingCheckpoint | None = None
@@ -81,7 +81,7 @@ class CheckpointPublisher:
                 try:
                     await self._write(word)
                 except StoreError as error:
-                    self._narrator.debug(f"the checkpoint of step {word.saved.step} is not in the store: {error}")
+                    self._agent_log.debug(f"the checkpoint of step {word.saved.step} is not in the store: {error}")
             if self._word is None:
                 self._idle.set()
             with suppress(TimeoutError):
@@ -108,7 +108,7 @@ class CheckpointPublisher:
                 return
             same = Compare.modified(key, entries[0].mod_revision if entries else 0)
             if (await self._store.txn((same_job, same), (Put(key, encode(word.saved)),))).succeeded:
-                self._narrator.debug(f"the checkpoint of step {word.saved.step} is the job's newest")
+                self._agent_log.debug(f"the checkpoint of step {word.saved.step} is the job's newest")
                 return
 
     def _read(self, value: bytes) -> SavedCheckpoint | None:

@@ -66,7 +66,7 @@ class CoreLoop:
         self,
         core: AgentCore,
         config: Config,
-        narrator: AgentLog,
+        agent_log: AgentLog,
         signals: SignalQueue,
         lines: JsonFormatter | None,
         events: EventQueue,
@@ -83,7 +83,7 @@ class CoreLoop:
         node, host, keys = core.facts.me.node, core.facts.me.member.host, core.facts.keys
         self._core = core
         self._config = config
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._signals = signals
         self._lines = lines
         self._events = events
@@ -92,22 +92,22 @@ class CoreLoop:
         self._event_log = log
         self._spot = spot
         self._began_at = began_at
-        self._death_proofs = DeathProver(config.job_id, narrator, events.put_nowait)
+        self._death_proofs = DeathProver(config.job_id, agent_log, events.put_nowait)
         self._wake: asyncio.TimerHandle | None = None
         self._exit_code: int | None = None
         self._started: actions.StartWorkers | None = None
-        self._reachability = StartupReachability(store, keys, node, narrator)
-        self._links = LinkAdapter(hello, config.job_id, core.facts, events.put_nowait, narrator)
+        self._reachability = StartupReachability(store, keys, node, agent_log)
+        self._links = LinkAdapter(hello, config.job_id, core.facts, events.put_nowait, agent_log)
         self._say_versions()
-        self._wait_reporter = WaitReporter(core, store, keys, narrator, boottime)
-        self._inspect_server = InspectServer(self._snapshot, workers.last_logs, workers.stacks, narrator.warning)
+        self._wait_reporter = WaitReporter(core, store, keys, agent_log, boottime)
+        self._inspect_server = InspectServer(self._snapshot, workers.last_logs, workers.stacks, agent_log.warning)
         self._links.show(self._inspect_server.take)
-        self._failures = FailureReporter(core, store, keys, narrator, self._tell_early, self._told_cause)
-        self._history = HistoryWriter(store, keys, node, narrator)
+        self._failures = FailureReporter(core, store, keys, agent_log, self._tell_early, self._told_cause)
+        self._history = HistoryWriter(store, keys, node, agent_log)
         self._store_actions = StoreActions(
             store,
             core.facts,
-            narrator,
+            agent_log,
             self._history,
             put=events.put_nowait,
             learn=self._links.learn,
@@ -119,7 +119,7 @@ class CoreLoop:
         self._recovery_reporter = RecoveryReporter(
             node,
             workers.talk,
-            narrator,
+            agent_log,
             log,
             self._history,
             boottime,
@@ -131,9 +131,9 @@ class CoreLoop:
             history, waiting = self._history, self._wait_reporter
             monitor.follow(core.facts, lambda: history.dropped, lambda: waiting.sentence)
             self._recovery_reporter.on_own = monitor.recovered
-        self._saved = CheckpointPublisher(store, keys, host, narrator)
+        self._saved = CheckpointPublisher(store, keys, host, agent_log)
         workers.talk.on_saved = self._committed
-        self._course = CurvePublisher(store, keys, workers.talk, narrator)
+        self._curve = CurvePublisher(store, keys, workers.talk, agent_log)
         self._partition_watch = PartitionWatch(
             workers.talk,
             store,
@@ -189,7 +189,7 @@ class CoreLoop:
 
     def _say_versions(self) -> None:
         versions = self._core.facts.me.member.versions
-        self._narrator.debug(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
+        self._agent_log.debug(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
 
     async def _live(self) -> None:
         """Read events until the core ends the agent."""
@@ -202,7 +202,7 @@ class CoreLoop:
             self._hear_spot(),
             self._history.run(),
             self._saved.run(),
-            self._course.run(),
+            self._curve.run(),
         ):
             self._group.create_task(coroutine)
         self._plan_wake()
@@ -211,7 +211,7 @@ class CoreLoop:
             if isinstance(event, agent_events.WorkersGone):
                 self._partition_watch.end()
                 self._saved.hurry()
-                self._course.ended()
+                self._curve.ended()
             next_actions = self._core.handle(event, boottime())
             if self._lines is not None and (generation := self._core.facts.generation) is not None:
                 self._lines.generation = generation.g
@@ -219,7 +219,7 @@ class CoreLoop:
             if self._monitor is not None:
                 self._monitor.observe(self._core.facts, event, next_actions, self._events.arrived_at)
             for row in self._core.taken:
-                self._narrator.debug(row)
+                self._agent_log.debug(row)
             for action in next_actions:
                 self._perform(action)
             self._wait_reporter.after_event()
@@ -228,7 +228,7 @@ class CoreLoop:
             if self._exit_code is not None:
                 await self._recovery_reporter.close(CLOSING_LIMIT_S)
                 await asyncio.gather(
-                    *(publisher.settle(CLOSING_LIMIT_S) for publisher in (self._history, self._saved, self._course))
+                    *(publisher.settle(CLOSING_LIMIT_S) for publisher in (self._history, self._saved, self._curve))
                 )
                 raise _AgentFinished
             self._plan_wake()
@@ -236,7 +236,7 @@ class CoreLoop:
 
     async def _hear_signal(self) -> None:
         number = await asyncio.shield(self._signals.first)
-        self._narrator.info(f"{number.name}: leaving in order; once more ends at once")
+        self._agent_log.info(f"{number.name}: leaving in order; once more ends at once")
         self._events.put_nowait(agent_events.DrainRequested(128 + number, number.name))
 
     async def _hear_spot(self) -> None:
@@ -270,7 +270,7 @@ class CoreLoop:
                 self._links.perform(action)
             case actions.StartWorkers():
                 self._started = action
-                self._course.begin(action.incarnation)
+                self._curve.begin(action.incarnation)
                 self._workers.begin(action, self._core.facts.run_until, self._told_saved())
                 self._partition_watch.begin(action.generation)
                 self._group.create_task(self._reachability.check_neighbours(action.generation))
@@ -283,8 +283,10 @@ class CoreLoop:
             case actions.ExtendRunDeadline():
                 self._workers.run_until(action.t)
             case actions.LogLine():
-                narrator = self._narrator
-                (narrator.warning if action.warn else narrator.debug if action.detail else narrator.info)(action.text)
+                agent_log = self._agent_log
+                (agent_log.warning if action.warn else agent_log.debug if action.detail else agent_log.info)(
+                    action.text
+                )
             case actions.ReportFailure():
                 self._report_failure(action.cause, action.note)
             case actions.ReportVerdict():
@@ -313,7 +315,7 @@ class CoreLoop:
 
     def _report_failure(self, cause: Cause, note: str) -> None:
         self._failures.judged(cause)
-        self._narrator.info(f"{note}; the job goes on" if note else "the job goes on")
+        self._agent_log.info(f"{note}; the job goes on" if note else "the job goes on")
 
     def _tell_early(self, g: int) -> None:
         self._group.create_task(self._failures.tell_early(g))
@@ -324,14 +326,14 @@ class CoreLoop:
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
         if late:
-            self._narrator.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
+            self._agent_log.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
             return
         if verdict.status is FinalStatus.COMPLETED:
-            self._narrator.info(f"the job has completed: {verdict.reason}")
+            self._agent_log.info(f"the job has completed: {verdict.reason}")
             return
         if verdict.status is FinalStatus.STOPPED:
-            self._narrator.warning(f"the job was stopped: {verdict.reason}")
+            self._agent_log.warning(f"the job was stopped: {verdict.reason}")
             return
         if verdict.cause is not None:
             self._failures.judged(verdict.cause)
-        self._narrator.warning(f"the job has failed: {verdict.reason}")
+        self._agent_log.warning(f"the job has failed: {verdict.reason}")

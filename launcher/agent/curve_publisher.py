@@ -42,19 +42,19 @@ class CurvePublisher:
         store: Store,
         keys: JobKeys,
         talk: WorkerChannel,
-        narrator: AgentLog,
+        agent_log: AgentLog,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is written before `run`. `clock` is a wall clock, which may be set; `steady` is monotonic."""
         self._store = store
         self._keys = keys
-        self._talk = talk
-        self._narrator = narrator
+        self._worker_channel = talk
+        self._agent_log = agent_log
         self._clock = clock
         self._steady = steady
         self._incarnation = ""
-        self._course = TrainingCurve()
+        self._curve = TrainingCurve()
         self._revision: int | None = None
         """Of the document as it was last read or written here; None: it must be read first."""
         self._g = 0
@@ -72,7 +72,7 @@ class CurvePublisher:
     def begin(self, incarnation: str) -> None:
         """Workers of a generation start. In another store the course begins anew."""
         if incarnation != self._incarnation:
-            self._incarnation, self._course, self._revision = incarnation, TrainingCurve(), None
+            self._incarnation, self._curve, self._revision = incarnation, TrainingCurve(), None
         self._newest, self._metrics = None, {}
 
     def ended(self) -> None:
@@ -94,7 +94,7 @@ class CurvePublisher:
                 await self._write()
             except StoreError as error:
                 self._revision = None
-                self._narrator.debug(f"the course of training is not in the store: {error}")
+                self._agent_log.debug(f"the course of training is not in the store: {error}")
             if not self._reported.is_set():
                 self._idle.set()
             await self._pause(self._hurry, WRITE_EVERY_S)
@@ -115,10 +115,10 @@ class CurvePublisher:
         for name, number in message.metrics.items():
             if name in self._metrics or len(self._metrics) < METRICS_HELD_MAX:
                 self._metrics[name] = number
-        self._newest = (self._talk.g, message.step)
+        self._newest = (self._worker_channel.g, message.step)
         self._idle.clear()
         self._reported.set()
-        if self._steady() >= self._due_at or self._talk.g != self._g:
+        if self._steady() >= self._due_at or self._worker_channel.g != self._g:
             self._take()
 
     def _take(self) -> None:
@@ -129,8 +129,8 @@ class CurvePublisher:
         self._g, step = newest
         metrics = {name: _rounded(number) for name, number in self._metrics.items()}
         point = CurvePoint(step, round(self._clock(), 3), self._g, metrics.get("loss"))
-        self._course = training_curve.add(self._course, point, metrics)
-        self._due_at = self._steady() + self._course.spacing_s
+        self._curve = training_curve.add(self._curve, point, metrics)
+        self._due_at = self._steady() + self._curve.spacing_s
 
     # --- the store ------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class CurvePublisher:
             if self._revision is None:
                 self._know((await self._store.list(KeyRange.key(key))).entries)
             assert self._revision is not None
-            written = self._course
+            written = self._curve
             try:
                 result = await self._store.txn(
                     (Compare.equals(self._keys.incarnation, incarnation), Compare.modified(key, self._revision)),
@@ -165,7 +165,7 @@ class CurvePublisher:
         self._revision = entries[0].mod_revision if entries else 0
         known = training_curve.read(entries[0].value) if entries else None
         if known is not None:
-            self._course = training_curve.merge(known, self._course)
+            self._curve = training_curve.merge(known, self._curve)
 
     @staticmethod
     async def _pause(event: asyncio.Event, limit_s: float) -> None:

@@ -37,7 +37,7 @@ class FailureReporter:
         core: AgentCore,
         store: Store,
         keys: JobKeys,
-        narrator: AgentLog,
+        agent_log: AgentLog,
         spawn: Callable[[int], None],
         first: Callable[[Cause], None],
     ) -> None:
@@ -45,7 +45,7 @@ class FailureReporter:
         self._core = core
         self._store = store
         self._keys = keys
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._spawn = spawn
         self._first = first
         self._awaited = 0
@@ -94,7 +94,7 @@ class FailureReporter:
             return  # A loss or a planned change: what stopped the workers is known.
         over = {node for node, stored in outcomes.items() if stored.value.over}
         missing = [node for node in before.nodes if node not in over]
-        self._narrator.info(
+        self._agent_log.info(
             f"{failed_processes_text([cause.first], cause.host)}; the first cause is not known yet"
             + (f", waiting for {', '.join(missing)}" if missing else "")
         )
@@ -126,7 +126,7 @@ class FailureReporter:
                 listing = await self._store.list(KeyRange.prefix(self._keys.outcome(g, "")))
         except (StoreError, TimeoutError) as error:
             why = str(error) or f"etcd did not answer within {LISTING_S:g} s"
-            self._narrator.debug(f"the outcomes of generation {g} cannot be read now: {why}")
+            self._agent_log.debug(f"the outcomes of generation {g} cannot be read now: {why}")
         else:
             revision = listing.revision
             entries = {entry.key: entry for entry in listing.entries}
@@ -147,7 +147,7 @@ class FailureReporter:
 
     def _report(self, cause: Cause) -> None:
         self._told_g = cause.g
-        self._narrator.report(failure_report.failure_lines(cause))
+        self._agent_log.report(failure_report.failure_lines(cause))
         self._first(cause)
 
 

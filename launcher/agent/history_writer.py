@@ -26,12 +26,12 @@ LOOK_AFTER_S = (0.0, 0.1, 0.3, 0.6)
 class HistoryWriter:
     """Takes what happened, one after the other. It never hinders anything and can lose some."""
 
-    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: AgentLog) -> None:
+    def __init__(self, store: Store, keys: JobKeys, node: str, agent_log: AgentLog) -> None:
         """Nothing is written before `run`."""
         self._store = store
         self._keys = keys
         self._node = node
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._events: asyncio.Queue[history_events.HistoryEvent] = asyncio.Queue(WAITING_MAX)
         self.dropped = 0
         """How many events were left out."""
@@ -57,7 +57,7 @@ class HistoryWriter:
                 present = sorted(entry.key for entry in listing.entries)
                 await self._store.txn((), history_events.remember(self._keys, event, present))
             except StoreError as error:
-                self._narrator.debug(f"the event of generation {event.g} ({event.what}) is not kept: {error}")
+                self._agent_log.debug(f"the event of generation {event.g} ({event.what}) is not kept: {error}")
             finally:
                 self._events.task_done()
 
@@ -68,7 +68,7 @@ class HistoryWriter:
             try:
                 events = await read_history(self._store, self._keys)
             except StoreError as error:
-                self._narrator.debug(f"the history cannot be read: {error}")
+                self._agent_log.debug(f"the history cannot be read: {error}")
                 continue
             if (noted := history_events.beginning(events, recovery, self._node)) is not None:
                 return noted

@@ -23,9 +23,9 @@ FIRST_S = 0.02
 class DeathProver:
     """Looks for the locks of nodes that vanished; `put` takes the events."""
 
-    def __init__(self, job_id: str, narrator: AgentLog, put: Callable[[Event], None]) -> None:
+    def __init__(self, job_id: str, agent_log: AgentLog, put: Callable[[Event], None]) -> None:
         self._job_id = job_id
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._put = put
         self._at = 0.0
         self._pause_s = FIRST_S
@@ -47,7 +47,7 @@ class DeathProver:
         for node in nodes:
             vanished = node not in facts.view.members and node not in facts.memory.dead
             if vanished and self._is_proven_dead(node):
-                self._narrator.info(f"{node} was on this machine, and nothing is left of it")
+                self._agent_log.info(f"{node} was on this machine, and nothing is left of it")
                 self._put(NodeProvenDead(node))
 
     def _is_proven_dead(self, node: str) -> bool:

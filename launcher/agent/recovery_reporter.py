@@ -30,7 +30,7 @@ class RecoveryReporter:
         self,
         node: str,
         talk: WorkerChannel,
-        narrator: AgentLog,
+        agent_log: AgentLog,
         log: JsonEventLog,
         store: HistoryWriter,
         clock: Callable[[], float],
@@ -45,8 +45,8 @@ class RecoveryReporter:
         self._begin = begin
         self._timeline = (PsRecoveryRecorder if tasks else RecoveryRecorder)(node, started_at() or clock())
         self._node = node
-        self._talk = talk
-        self._narrator = narrator
+        self._worker_channel = talk
+        self._agent_log = agent_log
         self._log = log
         self._store = store
         self._clock = clock
@@ -90,7 +90,7 @@ class RecoveryReporter:
             await asyncio.gather(*late, return_exceptions=True)
 
     def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
-        timeline, g, now = self._timeline, self._talk.g, self._clock()
+        timeline, g, now = self._timeline, self._worker_channel.g, self._clock()
         match message:
             case GroupFormed():
                 timeline.grouped(g, heard.local_rank, message.at, now)
@@ -120,7 +120,7 @@ class RecoveryReporter:
 
     def _due(self) -> None:
         self._timer = None
-        self._talk.catch_up()
+        self._worker_channel.catch_up()
         found = self._timeline.take(self._clock())
         self._own()
         if found is not None:
@@ -151,4 +151,4 @@ class RecoveryReporter:
     def _say(self, found: Recovery) -> None:
         self._log.write("start" if found.start else "recovery", found.g, found.fields)
         self._store.note(events.of_recovery(found, self._node, time.time(), self._clock()))
-        (self._narrator.debug if found.start else self._narrator.info)(found.line)
+        (self._agent_log.debug if found.start else self._agent_log.info)(found.line)

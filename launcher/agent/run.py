@@ -59,12 +59,12 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
         node = node_id.new_node_id(host)
         if lines is not None:
             lines.node = node
-        narrator = connecting.narrator = AgentLog(node, console, level=level, lines=lines)
-        narrator.keep(disk.appending(file_names.LAUNCHER_LOG))
-        disk.open(lambda text, quietly: (narrator.debug if quietly else narrator.warning)(text))
+        agent_log = connecting.agent_log = AgentLog(node, console, level=level, lines=lines)
+        agent_log.keep(disk.appending(file_names.LAUNCHER_LOG))
+        disk.open(lambda text, quietly: (agent_log.debug if quietly else agent_log.warning)(text))
         try:
-            log_startup_notes(narrator, config, host, os.environ, (disk.warning,))
-            agent = Agent(config, node, host, narrator, consoles, signals, disk, lines)
+            log_startup_notes(agent_log, config, host, os.environ, (disk.warning,))
+            agent = Agent(config, node, host, agent_log, consoles, signals, disk, lines)
             live = _live(config, consoles, agent)
             try:
                 return await agent.run(connecting)
@@ -73,15 +73,15 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
                 if live is not None:
                     live.close()
         except (ElasticError, JoinInterrupted) as error:
-            narrator.file_only(str(error))  # Why it ends is in its log, too.
+            agent_log.file_only(str(error))  # Why it ends is in its log, too.
             raise
         finally:
-            narrator.close()
+            agent_log.close()
             limit_s = HURRY_LIMIT_S if signals.second.is_set() else CLOSE_LIMIT_S
             if lost := await disk.close(limit_s):
-                narrator.warning(lost)
+                agent_log.warning(lost)
     except JoinInterrupted as interrupted:
-        connecting.narrator.info(str(interrupted))
+        connecting.agent_log.info(str(interrupted))
         return interrupted.exit_code
     finally:
         for console in consoles:

@@ -20,7 +20,7 @@ from launcher.system.folder_checks import CHECKPOINTS, folder_warning
 
 
 def log_startup_notes(
-    narrator: AgentLog, config: Config, host: str, environ: Mapping[str, str], known: Sequence[str] = ()
+    agent_log: AgentLog, config: Config, host: str, environ: Mapping[str, str], known: Sequence[str] = ()
 ) -> None:
     """Say once where this node is, and warn of what the doctor would warn of and is quick to see.
 
@@ -29,19 +29,21 @@ def log_startup_notes(
     also = [node for node in node_lock.held(config.job_id) if node_id.is_of(node, host)]
     if also and not is_loopback(host):
         others = f"nodes {', '.join(also)} run" if len(also) > 1 else f"node {also[0]} runs"
-        narrator.info(
+        agent_log.info(
             f"{others} on this machine in the same job: this command makes one node more, with the same cards"
         )
     hosts = static_hosts(config)
     local = addresses.only_here(host, hosts)
     line = network_line(host, addresses.interface_among(host, hosts), config.nic, environ)
-    (narrator.debug if local else narrator.info)(line)
+    (agent_log.debug if local else agent_log.info)(line)
     if warning := proxies.warning(environ):
-        narrator.warning(warning)
+        agent_log.warning(warning)
     for variable, wanted in misnamed(environ, psutil.net_if_addrs()).items():
-        narrator.warning(f"{variable} is {wanted}, and no interface here fits; use one that ip link lists, or unset it")
+        agent_log.warning(
+            f"{variable} is {wanted}, and no interface here fits; use one that ip link lists, or unset it"
+        )
     if hint := bridge_hint(host, config.servers, inside=in_container()):
-        narrator.warning(hint)
+        agent_log.warning(hint)
     checkpoints = folder_warning(CHECKPOINTS, Path(config.checkpoint_dir))
     for warning in filter(None, (*known, node_lock.choose_lock_folder().note, checkpoints)):
-        narrator.warning(warning)
+        agent_log.warning(warning)

@@ -56,7 +56,7 @@ class StoreActions:
         self,
         store: Store,
         facts: AgentState,
-        narrator: AgentLog,
+        agent_log: AgentLog,
         history: HistoryWriter,
         *,
         put: Callable[[agent_events.Event], None],
@@ -73,7 +73,7 @@ class StoreActions:
         self._facts = facts
         self._keys: JobKeys = facts.keys
         self._node = facts.me.node
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._history = history
         self._put = put
         self._learn = learn
@@ -81,7 +81,7 @@ class StoreActions:
         self._read_every = read_every
         self._on_session = on_session
         self._reader = ViewReader(self._keys)
-        self._prober = ProbeResponder(store, self._keys, self._node, narrator)
+        self._prober = ProbeResponder(store, self._keys, self._node, agent_log)
         self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error))
         self._scope = (False, "")
         self._session: asyncio.Task[None] | None = None
@@ -143,9 +143,9 @@ class StoreActions:
                 continue
             self._damaged.add(key)
             if len(self._damaged) > DAMAGED_MAX and key not in view.unreadable:
-                self._narrator.warning("more documents in etcd cannot be read; elastic-ctl status names all of them")
+                self._agent_log.warning("more documents in etcd cannot be read; elastic-ctl status names all of them")
             else:
-                self._narrator.warning(f"{key} in etcd cannot be read and is not used; fix or delete it")
+                self._agent_log.warning(f"{key} in etcd cannot be read and is not used; fix or delete it")
 
     def _trouble(self, whose: str, error: StoreError | None) -> None:
         """Say once that etcd is away, and once that it is back: the lease or the view notices it first."""
@@ -159,9 +159,9 @@ class StoreActions:
                     what = "holds more than this node reads"
                 case _:
                     what = "does not answer"
-            self._narrator.info(f"etcd {what} ({error}); what runs goes on as long as it may")
+            self._agent_log.info(f"etcd {what} ({error}); what runs goes on as long as it may")
         elif before and not self._troubled:
-            self._narrator.info("etcd answers again")
+            self._agent_log.info("etcd answers again")
 
     def _tolerate_denied(self, error: StoreDenied) -> None:
         """Take a no for an outage: a right, a password or room comes back. At the start it is the end."""
@@ -176,7 +176,7 @@ class StoreActions:
                 self._put(agent_events.LeaseRefreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
             case session.LeaseLost():
                 self._trouble("lease", None)
-                self._narrator.info(f"this node's lease is lost: {event.reason}")
+                self._agent_log.info(f"this node's lease is lost: {event.reason}")
                 self._put(agent_events.SessionLost(lease, event.reason))
             case session.KeepaliveFailing():
                 self._trouble("lease", event.error)
@@ -186,19 +186,19 @@ class StoreActions:
             result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
         except StoreDenied as error:
             self._tolerate_denied(error)
-            self._narrator.debug(f"{transaction.kind}: {error}")
+            self._agent_log.debug(f"{transaction.kind}: {error}")
             await asyncio.sleep(REFUSED_PAUSE_S)
             self._put(agent_events.TransactionAnswered(transaction, None))
         except (OutcomeUnknown, StoreUnavailable) as error:
-            self._narrator.debug(f"{transaction.kind}: {error}")
+            self._agent_log.debug(f"{transaction.kind}: {error}")
             self._put(agent_events.TransactionAnswered(transaction, None))
         except StoreError as error:  # The lease that it names is gone; the session will say so, too.
-            self._narrator.debug(f"{transaction.kind}: {error}")
+            self._agent_log.debug(f"{transaction.kind}: {error}")
             self._put(agent_events.TransactionAnswered(transaction, False, self._store.revision_seen))
         else:
             self._let_in = True
             self._trouble("right", None)
-            self._narrator.debug(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
+            self._agent_log.debug(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
             older = registered_before(self._keys, transaction, result)
             self._put(agent_events.TransactionAnswered(transaction, result.done, result.revision, older))
             if result.done:
@@ -236,10 +236,10 @@ class StoreActions:
         except StoreError as error:
             if isinstance(error, StoreDenied):
                 self._tolerate_denied(error)
-            self._narrator.debug(f"no lease: {error}")
+            self._agent_log.debug(f"no lease: {error}")
             self._put(agent_events.LeaseGrantFailed())
             return
-        self._narrator.debug(f"lease {lease.id:x} of {lease.ttl_s:g} s")
+        self._agent_log.debug(f"lease {lease.id:x} of {lease.ttl_s:g} s")
         self._lease = lease.id
         self._put(agent_events.LeaseGranted(lease.id, lease.ttl_s, sent_at))
         new_session = session.Session(
@@ -259,8 +259,8 @@ class StoreActions:
             try:
                 return await self._store.revoke(lease)
             except (OutcomeUnknown, StoreUnavailable, StoreDenied) as error:
-                self._narrator.debug(f"a lease could not be ended yet ({error})")
+                self._agent_log.debug(f"a lease could not be ended yet ({error})")
             except StoreError as error:
-                self._narrator.debug(f"a lease could not be ended ({error}); it ends by itself")
+                self._agent_log.debug(f"a lease could not be ended ({error}); it ends by itself")
                 return None
             await asyncio.sleep(REVOKE_AGAIN_S)

@@ -42,10 +42,10 @@ class JoinInterrupted(Exception):
 class StoreConnector:
     """Tries until the store is there, within --connect_timeout, and says what it waits for."""
 
-    def __init__(self, config: Config, signals: SignalQueue, narrator: AgentLog) -> None:
+    def __init__(self, config: Config, signals: SignalQueue, agent_log: AgentLog) -> None:
         self._config = config
         self._signals = signals
-        self.narrator = narrator
+        self.agent_log = agent_log
         self._ends_at = boottime() + config.connect_timeout_s
         self._said_at = float("-inf")
         self.last_error: Callable[[], StoreError | None] = lambda: None
@@ -99,6 +99,6 @@ class StoreConnector:
             ) from error
         if now >= self._said_at + CONNECT_LINE_EVERY_S:
             self._said_at = now
-            self.narrator.info(
+            self.agent_log.info(
                 f"waiting for etcd at {servers} ({error}); giving up in {max(self._ends_at - now, 0):.0f} s"
             )

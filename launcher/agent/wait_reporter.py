@@ -36,13 +36,13 @@ class WaitReporter:
     """Looks at the core, and at the store when another node is the one that decides."""
 
     def __init__(
-        self, core: AgentCore, store: Store, keys: JobKeys, narrator: AgentLog, clock: Callable[[], float]
+        self, core: AgentCore, store: Store, keys: JobKeys, agent_log: AgentLog, clock: Callable[[], float]
     ) -> None:
         self._core = core
         self._store = store
         self._reader = ViewReader(keys)
         self._keys = keys
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._clock = clock
         self._memory = DecisionMemory()
         self._code: Reason | None = None
@@ -77,9 +77,9 @@ class WaitReporter:
                 if code in SAID_AT_ONCE and not self._leaves(code):
                     who = words(absent_nodes(self._core.facts.view)) if code in ASKED else ""
                     self._said = self._last = decision.reason + who
-                    self._narrator.info(self._said)
+                    self._agent_log.info(self._said)
                 else:
-                    self._narrator.debug(f"proposer: {decision.reason}")
+                    self._agent_log.debug(f"proposer: {decision.reason}")
 
     async def run(self) -> None:
         """Every 10 s, while this node has no work, say why, and for how long that has been so."""
@@ -100,7 +100,7 @@ class WaitReporter:
                     text = f"{'spare: ' if spare else ''}{reason}{so_far}"
                     self._last = f"{'spare: ' if spare else ''}{reason}"
                     if text != self._said:  # It was said in this moment, when it became so.
-                        self._narrator.info(text)
+                        self._agent_log.info(text)
                     self._said = ""
 
     def _note_time(self) -> float | None:

@@ -268,15 +268,15 @@ class PsRecoveryRecorder:
         places = {place.node: place for place in new.members} if old.g == new.g else {}
         for place in old.members:
             now = places.get(place.node)
-            kept_seats = now.tasks if now is not None and not now.leaving and now.since == place.since else ()
-            if place.leaving or kept_seats == place.tasks:
+            kept_tasks = now.tasks if now is not None and not now.leaving and now.since == place.since else ()
+            if place.leaving or kept_tasks == place.tasks:
                 continue
             stored = facts.view.members.get(place.node)
             draining = stored is not None and stored.value.state is MemberState.DRAINING
             planned = old.g == new.g and (draining or new.why in PLANNED) and (now is None or now.since == place.since)
             since = self._signs.of(place.node) or NoticedFailure(evidence_at, evidence_at)
             for task in place.tasks:
-                if task not in kept_seats and (task.role is Role.SERVER or not planned):
+                if task not in kept_tasks and (task.role is Role.SERVER or not planned):
                     self._vacant.setdefault(task, _TaskVacancy(since, new.reason))
 
     def _note_beginning(

@@ -60,8 +60,8 @@ class ConsoleStreams:
         self.consoles = consoles
         self._node = node
         self._lines = lines
-        chorus = {console: SharedConsole(console, node) for console in consoles}
-        self._choruses = tuple(chorus[console] for console in consoles)
+        shared_console = {console: SharedConsole(console, node) for console in consoles}
+        self._shared_consoles = tuple(shared_console[console] for console in consoles)
 
     def of(self, process: ProcessId, g: int) -> tuple[ConsoleStream, ConsoleStream]:
         """Where stdout and stderr of a process of generation `g` are shown."""
@@ -70,7 +70,7 @@ class ConsoleStreams:
             return _JsonStream(self.consoles[0], said("stdout")), _JsonStream(self.consoles[1], said("stderr"))
         if process.shared:
             who = (process.role, process.rank)
-            return _PrefixedStream(self._choruses[0], who), _PrefixedStream(self._choruses[1], who)
+            return _PrefixedStream(self._shared_consoles[0], who), _PrefixedStream(self._shared_consoles[1], who)
         return _RawStream(self.consoles[0]), _RawStream(self.consoles[1])
 
 
@@ -128,18 +128,18 @@ class _LineStream(_StreamBase):
 class _PrefixedStream(_LineStream):
     """One of several workers that share a console."""
 
-    def __init__(self, chorus: SharedConsole, who: ProcessRef) -> None:
-        super().__init__(chorus.console)
-        self._chorus = chorus
+    def __init__(self, shared_console: SharedConsole, who: ProcessRef) -> None:
+        super().__init__(shared_console.console)
+        self._shared_console = shared_console
         self._who = who
-        chorus.join(who)
+        shared_console.join(who)
 
     def end(self) -> None:
         super().end()
-        self._chorus.leave(self._who)
+        self._shared_console.leave(self._who)
 
     def _say(self, lines: Sequence[bytes]) -> None:
-        self._chorus.write_lines(self._who, [after_carriage_returns(line) for line in lines])
+        self._shared_console.write_lines(self._who, [after_carriage_returns(line) for line in lines])
 
 
 class _JsonStream(_LineStream):

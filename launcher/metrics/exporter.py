@@ -41,10 +41,10 @@ UNAVAILABLE: Final = 503
 class MetricsExporter:
     """One agent's. Nobody listens before `open`."""
 
-    def __init__(self, config: Config, narrator: AgentLog, workers: WorkerGroup, disk: LogWriterClient) -> None:
+    def __init__(self, config: Config, agent_log: AgentLog, workers: WorkerGroup, disk: LogWriterClient) -> None:
         """`workers` are this node's, `disk` has its logs written."""
         self._config = config
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._workers = workers
         self._disk = disk
         self._collector = MetricsCollector(started_at() or boottime())
@@ -72,12 +72,12 @@ class MetricsExporter:
         except OSError as error:
             number = error.errno or 0  # Less than 0 of a name that is not known.
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
-            self._narrator.warning(_unusable(host, port, why))
+            self._agent_log.warning(_unusable(host, port, why))
         except UnicodeError as error:  # It looks like a name and cannot be one.
-            self._narrator.warning(_unusable(host, port, str(error)))
+            self._agent_log.warning(_unusable(host, port, str(error)))
         else:
             self._server = door
-            self._narrator.info(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
+            self._agent_log.info(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
 
     async def close(self) -> None:
         """Listen no more."""
@@ -88,7 +88,7 @@ class MetricsExporter:
         """Say once that a page cannot be made; a monitor asks again and again."""
         if not self._complained:
             self._complained = True
-            self._narrator.warning(text)
+            self._agent_log.warning(text)
 
     # --- what the agent tells -------------------------------------------------------------------------------------
 

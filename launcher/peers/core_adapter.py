@@ -29,7 +29,7 @@ class LinkAdapter:
         job_id: str,
         facts: AgentState,
         put: Callable[[agent_events.Event], None],
-        narrator: AgentLog,
+        agent_log: AgentLog,
     ) -> None:
         """Accept links from now on; `put` takes the events for the core."""
         self._facts = facts
@@ -43,7 +43,7 @@ class LinkAdapter:
             grants=self._grants,
             on_vouched=lambda node, g, asked_at, seconds: put(agent_events.Vouched(node, g, asked_at, seconds)),
             on_dialled=lambda nodes: put(agent_events.InboundLinksChanged(nodes)),
-            complain=narrator.warning,
+            complain=agent_log.warning,
         )
         hello.hand_to(self._links.accept)
 

@@ -136,8 +136,8 @@ class InboundLinks:
 class InboundConnection:
     """One connection that was taken. `node` is "" until it has proven itself."""
 
-    def __init__(self, door: InboundLinks, connected: socket.socket, me: Greeting, source: str) -> None:
-        self._inbound = door
+    def __init__(self, inbound: InboundLinks, connected: socket.socket, me: Greeting, source: str) -> None:
+        self._inbound = inbound
         self._me = me
         self.node = ""
         self.source = source

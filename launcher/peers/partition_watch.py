@@ -67,7 +67,7 @@ class PartitionWatch:
         self._linked = linked
         self._tell = tell
         self._unformed = unformed
-        self._talk = talk
+        self._worker_channel = talk
         self._clock = PartitionDetector(0.0)
         self._known: set[str] = set()
         self._met: set[str] = set()
@@ -135,9 +135,9 @@ class PartitionWatch:
         self._known.update(name for name in self._linked() if name in self._names)
 
     async def _check_partition(self) -> None:
-        self._talk.catch_up()  # What came while this process stood still.
+        self._worker_channel.catch_up()  # What came while this process stood still.
         clock = self._clock
-        for local, heard in self._talk.workers.items():
+        for local, heard in self._worker_channel.workers.items():
             if heard.connection is None:  # It speaks no more, so that it cannot be awaited either.
                 clock.gone(local, time.monotonic())
         if clock.look_at is None or time.monotonic() < clock.look_at:
@@ -152,7 +152,7 @@ class PartitionWatch:
             return  # The workers are being stopped, or others run by now.
         tried = {name: member for name, member in self._members.items() if member.link}
         reached = dict(zip(tried, await asyncio.gather(*map(self._reached, tried.values())), strict=True))
-        self._talk.catch_up()
+        self._worker_channel.catch_up()
         if clock is not self._clock:
             return
         now = time.monotonic()

@@ -22,11 +22,11 @@ MEMBERS_MAX = 1000
 class ProbeResponder:
     """Answers each probe once, and one at a time: of those that come meanwhile only the newest counts."""
 
-    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: AgentLog) -> None:
+    def __init__(self, store: Store, keys: JobKeys, node: str, agent_log: AgentLog) -> None:
         self._store = store
         self._keys = keys
         self._node = node
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._seen: KeyValue | None = None
         self._wanted: tuple[KeyValue, int] | None = None
         self._busy = False
@@ -68,13 +68,13 @@ class ProbeResponder:
                 then.append(Delete(KeyRange.key(self._answered)))
             done = await self._store.txn([Compare.modified(self._keys.probe, entry.mod_revision)], then)
         except DocumentError as error:
-            self._narrator.debug(f"a probe that cannot be read: {error}")
+            self._agent_log.debug(f"a probe that cannot be read: {error}")
         except StoreError as error:
-            self._narrator.debug(f"a probe could not be answered: {error}")
+            self._agent_log.debug(f"a probe could not be answered: {error}")
         else:
             self._answered = key if done.succeeded else self._answered
             bad = f", not {len(answer.unreached)}" if answer.unreached else ""
-            self._narrator.debug(f"elastic-ctl doctor asked: this node reaches {answer.reached} others{bad}")
+            self._agent_log.debug(f"elastic-ctl doctor asked: this node reaches {answer.reached} others{bad}")
 
     async def _others(self) -> dict[str, Member]:
         """Every other member; of a huge job those that come next by name, and round."""

@@ -100,11 +100,11 @@ def neighbours_of(generation: Generation, node: str) -> tuple[str, ...]:
 class StartupReachability:
     """Looks once at each member that comes to stand beside this node."""
 
-    def __init__(self, store: Store, keys: JobKeys, node: str, narrator: AgentLog) -> None:
+    def __init__(self, store: Store, keys: JobKeys, node: str, agent_log: AgentLog) -> None:
         self._store = store
         self._keys = keys
         self._node = node
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._seen: set[str] = set()
 
     async def check_neighbours(self, generation: Generation) -> None:
@@ -117,7 +117,7 @@ class StartupReachability:
                 member = await self._member(name)
                 why = await unreachable_reason(self._keys.job_id, name, member) if member is not None else ""
                 if why:
-                    self._narrator.warning(
+                    self._agent_log.warning(
                         f"this node does not reach {name}: {why}; if workers wait for each other, elastic-ctl doctor "
                         "shows every way that is closed"
                     )

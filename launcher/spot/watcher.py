@@ -56,7 +56,7 @@ class SpotWatch:
         self,
         spot: str,
         environ: Mapping[str, str],
-        narrator: AgentLog,
+        agent_log: AgentLog,
         put: Callable[[Event], None],
         joins: Callable[[], bool],
     ) -> None:
@@ -66,7 +66,7 @@ class SpotWatch:
         """
         self._spot = spot
         self._environ = environ
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._put = put
         self._joins = joins
         self._told: float | None = None
@@ -89,7 +89,7 @@ class SpotWatch:
         if provider == "none":
             return
         where = endpoint(provider, self._environ)
-        self._narrator.debug(f"watching {where} for the notice that this machine is taken back (--spot {provider})")
+        self._agent_log.debug(f"watching {where} for the notice that this machine is taken back (--spot {provider})")
         watches = [make() for make in WATCHES[provider]]
         self._unheard.update(watches)
         async with asyncio.TaskGroup() as group:
@@ -119,7 +119,7 @@ class SpotWatch:
                     raise MachineTaken(f"{notice.reason}: this node does not join, the job stays open")
                 if said_at is None or now >= said_at + HELD_EVERY_S:
                     said_at = now
-                    self._narrator.warning(f"{notice.reason}: this node does not join and waits; the job stays open")
+                    self._agent_log.warning(f"{notice.reason}: this node does not join and waits; the job stays open")
                 # While the server answers, what it says counts: the time may be a guess (Google names none).
                 line_at = said_at + HELD_EVERY_S
                 until = min(until, line_at) if watch in self._troubled else line_at
@@ -129,7 +129,7 @@ class SpotWatch:
                     await self._changed.wait()
         self._enters = False
         if said_at is not None:
-            self._narrator.info("the notice was withdrawn: this node joins")
+            self._agent_log.info("the notice was withdrawn: this node joins")
 
     async def _follow(self, watch: MetadataPoller, where: MetadataEndpoint) -> None:
         while True:
@@ -171,7 +171,7 @@ class SpotWatch:
         self._told = deadline
         if not self._joins():  # Who has not joined says in one line that it does not.
             left_s = notice.left_s - DEADLINE_SPARE_S
-            self._narrator.warning(
+            self._agent_log.warning(
                 f"{notice.reason}, in {notice.left_s:.0f} s: this node drains; its workers have {left_s:.0f} s"
             )
         self._put(DrainRequested(TRY_AGAIN, notice.reason, deadline))
@@ -181,14 +181,14 @@ class SpotWatch:
         for text in sorted(texts - self._remarked.get(asked, set())):
             self._remarks += 1
             if self._remarks <= REMARKS_MAX:
-                self._narrator.info(text)
+                self._agent_log.info(text)
         self._remarked[asked] = texts
 
     def _trouble(self, watch: MetadataPoller, where: MetadataEndpoint, trouble: str) -> None:
         """Say once that notices may not be seen, and once that they are again; `auto` may well find nothing."""
         before = bool(self._troubled)
         (self._troubled.add if trouble else self._troubled.discard)(watch)
-        tell = self._narrator.debug if self._spot == "auto" else self._narrator.warning
+        tell = self._agent_log.debug if self._spot == "auto" else self._agent_log.warning
         if trouble and not before:
             tell(f"no notice of {where} can be seen ({trouble}); it is asked again; training goes on")
         elif before and not self._troubled:

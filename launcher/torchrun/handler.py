@@ -199,7 +199,7 @@ class EtcdRendezvous(RendezvousHandler):
             try:
                 end.result(agree_s)
             except NotYet:
-                stay.narrator.warning(
+                stay.agent_log.warning(
                     f"the end of the job was not agreed within {limit_s:g} s (close_timeout in --rdzv-conf); leaving"
                 )
                 self._node.leave(leave_s)

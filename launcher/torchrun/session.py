@@ -98,7 +98,7 @@ class TorchrunSession:
         self._over = False
         self._held: list[agent_events.Event] = []
         self.host = ""
-        self.narrator = _TorchrunLog("-", Console(STDERR))
+        self.agent_log = _TorchrunLog("-", Console(STDERR))
 
     def put(self, *events: agent_events.Event, over: bool = False) -> None:
         """Tell the core something, from any thread. `over`: torch's agent has ended, and leaves if a round begins."""
@@ -149,9 +149,9 @@ class TorchrunSession:
         host = self.host = await resolve(config)
         node = node_id.new_node_id(host)
         level = Verbosity.VERBOSE if config.verbose else Verbosity.QUIET if config.quiet else Verbosity.NORMAL
-        self.narrator = _TorchrunLog(node, Console(STDERR), level=level)
+        self.agent_log = _TorchrunLog(node, Console(STDERR), level=level)
         for warning in config.warnings:
-            self.narrator.warning(warning)
+            self.agent_log.warning(warning)
         store = config.store_access.open()
         try:
             await self._reach(store)
@@ -165,7 +165,7 @@ class TorchrunSession:
                 finally:
                     await hello.close()
         finally:
-            self.narrator.close()
+            self.agent_log.close()
             await store.close()
 
     async def _reach(self, store: EtcdStore) -> None:
@@ -191,18 +191,18 @@ class TorchrunSession:
     async def _live(self, store: Store, hello: PeerListener, core: AgentCore) -> SessionResult:
         """Read events until the core ends it."""
         facts = core.facts
-        history = HistoryWriter(store, facts.keys, facts.me.node, self.narrator)
-        linking = LinkAdapter(hello, self._config.job_id, facts, self._events.put_nowait, self.narrator)
+        history = HistoryWriter(store, facts.keys, facts.me.node, self.agent_log)
+        linking = LinkAdapter(hello, self._config.job_id, facts, self._events.put_nowait, self.agent_log)
         errands = StoreActions(
             store,
             facts,
-            self.narrator,
+            self.agent_log,
             history,
             put=self._events.put_nowait,
             learn=linking.learn,
             begin=lambda coroutine: self._group.create_task(coroutine),
         )
-        lines = WaitReporter(core, store, facts.keys, self.narrator, boottime)
+        lines = WaitReporter(core, store, facts.keys, self.agent_log, boottime)
         self._core, self._store_actions, self._linking = core, errands, linking
         try:
             async with asyncio.TaskGroup() as self._group:
@@ -262,12 +262,14 @@ class TorchrunSession:
                 assert self._core is not None
                 self._tell(action, self._core.facts)
             case actions.LogLine():
-                narrator = self.narrator
-                (narrator.warning if action.warn else narrator.debug if action.detail else narrator.info)(action.text)
+                agent_log = self.agent_log
+                (agent_log.warning if action.warn else agent_log.debug if action.detail else agent_log.info)(
+                    action.text
+                )
             case actions.ReportFailure():
                 cause = action.cause
                 failed = failed_processes_text(cause.exits, cause.host)
-                self.narrator.info(f"generation {cause.g} failed: {failed}; the job goes on")
+                self.agent_log.info(f"generation {cause.g} failed: {failed}; the job goes on")
             case actions.ReportVerdict():
                 self._report_verdict(action.verdict, late=action.late)
             case actions.ExitAgent():
@@ -277,11 +279,11 @@ class TorchrunSession:
 
     def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
         if late:
-            self.narrator.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
+            self.agent_log.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
         elif verdict.status is FinalStatus.COMPLETED:
-            self.narrator.info(f"the job has completed: {verdict.reason}")
+            self.agent_log.info(f"the job has completed: {verdict.reason}")
         else:
-            self.narrator.warning(f"the job has ended ({verdict.status}): {verdict.reason}")
+            self.agent_log.warning(f"the job has ended ({verdict.status}): {verdict.reason}")
 
     def ask_to_conclude(self) -> None:
         """Have `_conclude` called, from any thread."""

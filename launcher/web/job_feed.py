@@ -65,7 +65,7 @@ class JobFeed:
         self._reader = ViewReader(job.keys)
         self._history = _MirroredHistory(job.keys)
         self._seen = TrainingCurve()
-        self._picture: JobOverview | None = None
+        self._overview: JobOverview | None = None
         self._trouble: dict[str, object] | None = None
         self._there: bool | None = None
         self._woken = asyncio.Event()
@@ -106,7 +106,7 @@ class JobFeed:
                     of = self.view.incarnation
                     overview = await overview_of(self.job, self.view)
                     if self.view.incarnation == of:  # It may be another job by now.
-                        self._picture = overview
+                        self._overview = overview
                         self._note(overview)
                     self._show(status.describe(self.view, self.job.job_id))
                     asked_at = clock()
@@ -136,7 +136,7 @@ class JobFeed:
         """Tell what the store says, and the nodes' newest words."""
         now = time.time()
         ended = described.verdict is not None
-        asked = self._picture if self._picture is not None and not ended else None
+        asked = self._overview if self._overview is not None and not ended else None
         live_nodes = {node for node in self.view.members if not ended}
         overview = JobOverview(
             status=described,
@@ -172,7 +172,7 @@ class JobFeed:
         before = self.view.incarnation
         self.view = self._reader.read(documents, mirror.revision, complete=True, follows=None)
         if self.view.incarnation != before:
-            self._seen, self._picture = TrainingCurve(), None  # They are those of another job.
+            self._seen, self._overview = TrainingCurve(), None  # They are those of another job.
         self._history.read(mirror.entries)
         self._woken.set()
 
@@ -219,7 +219,7 @@ class JobFeeds:
         self._key_prefix = key_prefix
         self._servers = servers
         self._viewers: dict[str, int] = {}
-        self._lives: dict[str, tuple[JobFeed, asyncio.Task[None]]] = {}
+        self._feeds: dict[str, tuple[JobFeed, asyncio.Task[None]]] = {}
         self._listings = asyncio.Semaphore(LISTINGS_MAX)
         self._trouble: dict[str, object] | None = None
         """Since when and why the store does not say which jobs there are."""
@@ -233,7 +233,7 @@ class JobFeeds:
 
         So requests for jobs that do not exist use up no places.
         """
-        if job_id in self._lives:
+        if job_id in self._feeds:
             return None
         span = KeyRange.prefix(self.job(job_id).keys.root)
         try:
@@ -248,12 +248,12 @@ class JobFeeds:
     @asynccontextmanager
     async def of(self, job_id: str) -> AsyncIterator[JobFeed]:
         """A job that is followed while the block runs, and a little longer."""
-        if job_id not in self._lives or self._lives[job_id][1].done():
-            if len(self._lives) >= FOLLOWED_MAX:
+        if job_id not in self._feeds or self._feeds[job_id][1].done():
+            if len(self._feeds) >= FOLLOWED_MAX:
                 raise TooManyJobs(f"{FOLLOWED_MAX} jobs are followed already; try again in {LINGER_S:g} s")
             live = JobFeed(self.job(job_id))
-            self._lives[job_id] = live, asyncio.create_task(live.run(), name=f"follow {job_id}")
-        live, task = self._lives[job_id]
+            self._feeds[job_id] = live, asyncio.create_task(live.run(), name=f"follow {job_id}")
+        live, task = self._feeds[job_id]
         self._viewers[job_id] = self._viewers.get(job_id, 0) + 1
         try:
             yield live
@@ -265,14 +265,14 @@ class JobFeeds:
                 asyncio.get_running_loop().call_later(LINGER_S, self._forget, job_id)
 
     def _forget(self, job_id: str) -> None:
-        if not self._viewers.get(job_id) and job_id in self._lives:
+        if not self._viewers.get(job_id) and job_id in self._feeds:
             self._viewers.pop(job_id, None)
-            self._lives.pop(job_id)[1].cancel()
+            self._feeds.pop(job_id)[1].cancel()
 
     async def close(self) -> None:
         """Follow nothing any more."""
-        tasks = [task for _, task in self._lives.values()]
-        self._lives.clear()
+        tasks = [task for _, task in self._feeds.values()]
+        self._feeds.clear()
         for task in tasks:
             task.cancel()
         if tasks:

@@ -42,7 +42,7 @@ def sections(
         "names": names.found,
         "generations": generations,
         "pauses": msgspec.to_builtins(story.pauses),
-        "course": _course(course),
+        "course": _curve(course),
         "events": [_event(event) for event in events],
         "failure": msgspec.to_builtins(story.first_failure),
     }
@@ -224,7 +224,7 @@ def _generation(one: GenerationReport, names: _NameTable) -> dict[str, Any]:
     return {**found, "nodes": names.of(one.nodes)}
 
 
-def _course(course: TrainingCurve | None) -> dict[str, Any]:
+def _curve(course: TrainingCurve | None) -> dict[str, Any]:
     if course is None:
         return {"names": [], "points": []}
     return {"names": list(course.names), "points": [msgspec.to_builtins(point) for point in course.points]}

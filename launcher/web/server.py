@@ -64,7 +64,7 @@ class PageServer:
 
     def __init__(self, lives: JobFeeds, list_of: tuple[Any, str], only: str, token: str) -> None:
         """`list_of` are the store and the key prefix of all jobs; `only`: this job alone; `token` "": only look."""
-        self._lives = lives
+        self._feeds = lives
         self._list_of = list_of
         self._only = only
         self._token = token
@@ -172,9 +172,9 @@ class PageServer:
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         job_id = request.match_info["job"]
-        if (nothing := await self._lives.absence_document(job_id)) is not None:
+        if (nothing := await self._feeds.absence_document(job_id)) is not None:
             return _json(200, nothing)
-        async with self._lives.of(job_id) as live:
+        async with self._feeds.of(job_id) as live:
             while not live.sections and not live.over:
                 await live.changed(live.version, QUIET_S)
             return _headers(web.Response(body=message(live.sections, {}), content_type="application/json"))
@@ -182,13 +182,13 @@ class PageServer:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """All sections, then those that change, as server-sent events, until the browser goes or is too slow."""
         job_id = request.match_info["job"]
-        if (nothing := await self._lives.absence_document(job_id)) is not None:
+        if (nothing := await self._feeds.absence_document(job_id)) is not None:
             return _once(nothing)
         if self._open >= BROWSERS_MAX:
             return _once({"full": f"{BROWSERS_MAX} pages are open already: close one, and this one goes on"})
         self._open += 1
         try:
-            async with self._lives.of(job_id) as live:
+            async with self._feeds.of(job_id) as live:
                 assert self._server is not None
                 self._server.keep_open(request)
                 response = web.StreamResponse()
@@ -228,7 +228,7 @@ class PageServer:
         self, request: web.Request, question: Callable[[NamedJob, str], Awaitable[dict[str, Any]]]
     ) -> web.StreamResponse:
         async with self._questions:
-            job = self._lives.job(request.match_info["job"])
+            job = self._feeds.job(request.match_info["job"])
             return _json(200, await question(job, request.match_info["process"]))
 
     async def _order(self, request: web.Request) -> web.StreamResponse:
@@ -239,7 +239,7 @@ class PageServer:
                 order = await request.read()
         except TimeoutError:
             return refused(408, f"an order must be complete within {ORDER_S:g} s")
-        job = self._lives.job(request.match_info["job"])
+        job = self._feeds.job(request.match_info["job"])
         task = asyncio.create_task(carry_out(job, order), name="order")
         self._orders.add(task)  # A browser that goes meanwhile does not leave half of it done.
         task.add_done_callback(self._ordered)

@@ -25,10 +25,10 @@ SLOW_S = 5.0
 class CheckpointClaim:
     """At most one at a time counts: that of the generation which runs."""
 
-    def __init__(self, folder: Path, narrator: AgentLog) -> None:
+    def __init__(self, folder: Path, agent_log: AgentLog) -> None:
         """Nothing is claimed yet."""
         self._folder = folder
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._mark = ""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -65,7 +65,7 @@ class CheckpointClaim:
 
     def _slow(self) -> None:
         self._timer = None
-        self._narrator.warning(
+        self._agent_log.warning(
             f"the checkpoint folder {self._folder} has not answered for {SLOW_S:g} s; workers that restore wait for it"
         )
 
@@ -77,17 +77,17 @@ class CheckpointClaim:
             self._timer.cancel()
             self._timer = None
         if isinstance(result, CheckpointFenced):
-            self._narrator.warning(f"the checkpoint folder is not guarded: {result}")
+            self._agent_log.warning(f"the checkpoint folder is not guarded: {result}")
         elif isinstance(result, CheckpointError):
             if tries == TRIES_MAX:
-                self._narrator.warning(f"the checkpoint folder is not guarded: {result}")
+                self._agent_log.warning(f"the checkpoint folder is not guarded: {result}")
             if tries > 1:
                 self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._claim, mark, tries - 1)
         else:
             if tries < TRIES_MAX:
-                self._narrator.warning("the checkpoint folder is guarded now")
+                self._agent_log.warning("the checkpoint folder is guarded now")
             if result:
-                self._narrator.warning(
+                self._agent_log.warning(
                     f"another job ({result}) had claimed the checkpoint folder, and this one takes it back: they mix "
                     "their checkpoints; give each job a --checkpoint_dir of its own"
                 )

@@ -19,12 +19,12 @@ class EndpointFiles:
     Workers have a list of their own, in the private folder: their start waits for no disk of logs.
     """
 
-    def __init__(self, log_dir: Path, private: Path, sink: LogSink, narrator: AgentLog) -> None:
+    def __init__(self, log_dir: Path, private: Path, sink: LogSink, agent_log: AgentLog) -> None:
         self.logs = path_bytes(log_dir)
         self.roster_file = private / "roster.json"
         self._private = private
         self._sink = sink
-        self._narrator = narrator
+        self._agent_log = agent_log
 
     def write(self, generation: Generation) -> None:
         """Write down where everybody is now. What cannot be written is said."""
@@ -33,7 +33,7 @@ class EndpointFiles:
         try:
             endpoint_list_writer.write_lists(self._private, generation.g, endpoints, servers)
         except OSError as error:
-            self._narrator.warning(
+            self._agent_log.warning(
                 f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"
             )
         if any(place.tasks for place in generation.members):
@@ -42,7 +42,7 @@ class EndpointFiles:
                 new.write_bytes(cluster_spec_document(generation))
                 new.replace(self.roster_file)
             except OSError as error:
-                self._narrator.warning(
+                self._agent_log.warning(
                     f"{self.roster_file} cannot be written ({error.strerror}); it may be out of date"
                 )
 

@@ -44,7 +44,7 @@ class ExitRecorder:
     def __init__(self, config: Config, talk: WorkerChannel, log: Callable[[int], WorkerStartLog | None]) -> None:
         """`log` is the log of a worker that runs, by its local rank."""
         self._config = config
-        self._talk = talk
+        self._worker_channel = talk
         self._log = log
 
     def exited(
@@ -63,7 +63,7 @@ class ExitRecorder:
             asked=event.asked,
             role=spec.role,
             recorded=error_file.traceback_lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
-            unrecoverable=self._talk.unrecoverable(event.local_rank, event.code),
+            unrecoverable=self._worker_channel.unrecoverable(event.local_rank, event.code),
             starting=self._may_not_start(running, event.local_rank),
         )
         also = None
@@ -74,7 +74,7 @@ class ExitRecorder:
 
     def _may_not_start(self, running: RunningWorkers, local_rank: int) -> bool:
         """Tell whether an error at the start of this worker's script ends the job."""
-        return running.first and not self._config.retry_startup_errors and not self._talk.started(local_rank)
+        return running.first and not self._config.retry_startup_errors and not self._worker_channel.started(local_rank)
 
     def hung(self, running: RunningWorkers, late: Sequence[HungWorker]) -> tuple[WorkerExit, ...]:
         """How these workers failed: they make no steps any more."""

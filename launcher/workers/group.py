@@ -55,7 +55,7 @@ class WorkerGroup:
         config: Config,
         node: str,
         host: str,
-        narrator: AgentLog,
+        agent_log: AgentLog,
         consoles: tuple[Console, Console],
         put: Callable[[Event], None],
         sink: LogSink,
@@ -68,20 +68,20 @@ class WorkerGroup:
         self._config = config
         self._node = node
         self._host = host
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._showing = ConsoleStreams(consoles, node, lines)
         self._put = put
         self._sink = sink
         remove_left_behind(NODE)
         self._scratch = TempFolder(NODE)
         private = self._scratch.path
-        self.lists = EndpointFiles(Path(config.log_dir), private, sink, narrator)
+        self.lists = EndpointFiles(Path(config.log_dir), private, sink, agent_log)
         self._specs = SpecBuilder(config, node, host, private, self.lists.roster_file)
-        self._claim = CheckpointClaim(Path(config.checkpoint_dir), narrator)
+        self._claim = CheckpointClaim(Path(config.checkpoint_dir), agent_log)
         self._restore_step = config.restore_step
-        self.talk = WorkerChannel(private / "talk", narrator, config.memory_limit_bytes)
-        self._progress = ProgressReporter(self.talk, narrator, consoles)
-        self._plan = PlannedStop(self.talk, narrator, config.save_limit_s)
+        self.talk = WorkerChannel(private / "talk", agent_log, config.memory_limit_bytes)
+        self._progress = ProgressReporter(self.talk, agent_log, consoles)
+        self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
         self._exits = ExitRecorder(config, self.talk, lambda local_rank: self._nursery.log(local_rank))
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
         self.talk.listeners.append(self._on_message)
@@ -91,7 +91,9 @@ class WorkerGroup:
         self._incarnation = ""
         self._running: RunningWorkers | None = None
         self._newest: RunningWorkers | None = None
-        self._recipe = nursery_launch.preload_config(config, os.environ, environment.default_env(config.slots, None))
+        self._preload_config = nursery_launch.preload_config(
+            config, os.environ, environment.default_env(config.slots, None)
+        )
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
@@ -101,8 +103,8 @@ class WorkerGroup:
         return nursery_client.NurseryClient(
             self._on_worker_event,
             lock=node_lock.lock_path(self._config.job_id, self._node),
-            recipe=self._recipe,
-            complain=self._narrator.warning,
+            recipe=self._preload_config,
+            complain=self._agent_log.warning,
             has_saved=self.talk.has_saved,
             bound=LogLimits(self._config.log_bytes_max, self._config.log_rotate),
             showing=self._showing,
@@ -138,7 +140,7 @@ class WorkerGroup:
                         "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
                     )
                 wait = f" in {pause_s:g} s" if pause_s else ""
-                self._narrator.warning(f"the nursery {self._how_it_died}; starting another{wait}")
+                self._agent_log.warning(f"the nursery {self._how_it_died}; starting another{wait}")
                 self._nursery = self._new_nursery()
                 await asyncio.sleep(pause_s)
                 began_s = protocol.boottime_s()
@@ -276,14 +278,14 @@ class WorkerGroup:
                 self._exited(event)
             case process_events.ProcessesGone():
                 if event.left:
-                    self._narrator.warning(f"processes {event.left} of another user could not be ended")
+                    self._agent_log.warning(f"processes {event.left} of another user could not be ended")
                 self._gone(event.g)
             case process_events.DeadlinePassed():
-                self._narrator.warning("the nursery killed the workers: this node could not show its right to run")
+                self._agent_log.warning("the nursery killed the workers: this node could not show its right to run")
             case process_events.NurseryDied():
                 self._how_it_died = "died" if self._running is None else "died, and its workers with it"
                 if not self._nursery.prepared:  # Perhaps it dies of them.
-                    self._recipe = replace(self._recipe, cold="the nursery ended during its imports")
+                    self._preload_config = replace(self._preload_config, cold="the nursery ended during its imports")
                     self._how_it_died = "died during its imports"
                 self._nursery_died.set()
                 self._all_lost(event.said)
@@ -292,15 +294,15 @@ class WorkerGroup:
         if event.cold:
             self._tell_cold(event.cold)
         else:
-            self._narrator.debug("the nursery is warm: workers start with torch loaded")
+            self._agent_log.debug("the nursery is warm: workers start with torch loaded")
         if event.said:
-            self._narrator.debug(f"what its imports said: {' '.join(event.said.split())}")
+            self._agent_log.debug(f"what its imports said: {' '.join(event.said.split())}")
 
     def _tell_cold(self, why: str) -> None:
         """Say once why workers start cold."""
         if why not in self._cold:
             self._cold.add(why)
-            (self._narrator.debug if why in warm_policy.QUIET else self._narrator.info)(f"workers start cold: {why}")
+            (self._agent_log.debug if why in warm_policy.QUIET else self._agent_log.info)(f"workers start cold: {why}")
 
     def _spawned(self, event: process_events.ProcessesSpawned) -> None:
         cold = {why for why in event.cold if why}
@@ -309,7 +311,7 @@ class WorkerGroup:
         how = f"cold: {', '.join(sorted(cold))}" if cold else "warm"
         self.states.spawned(event.g, event.pids, event.cold, protocol.boottime_s())
         pids = ", ".join(map(str, event.pids))
-        self._narrator.debug(f"workers of generation {event.g} run: pids {pids} ({how})")
+        self._agent_log.debug(f"workers of generation {event.g} run: pids {pids} ({how})")
 
     def _exited(self, event: process_events.ProcessExited) -> None:
         running = self._running
@@ -323,7 +325,7 @@ class WorkerGroup:
             running.secondary.add(event.local_rank)
         words = (also or exit_).words
         self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
-        self._narrator.debug(f"{process_name(spec.role, spec.rank)} ended: {words}")
+        self._agent_log.debug(f"{process_name(spec.role, spec.rank)} ended: {words}")
         own = not event.stopped and event.local_rank not in running.hanging
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 

@@ -42,7 +42,7 @@ class HangWatch:
 
         `said` tells how many bytes a worker, by its local rank, has written so far.
         """
-        self._talk = talk
+        self._worker_channel = talk
         self._limit_s = limit_s
         self._hung = hung
         self._g = 0
@@ -92,22 +92,22 @@ class HangWatch:
             self._changed.set()
 
     async def _check_hangs(self) -> None:
-        self._talk.catch_up()  # What came while this process stood still.
+        self._worker_channel.catch_up()  # What came while this process stood still.
         clock, g = self._clock, self._g
-        for local, heard in self._talk.workers.items():
+        for local, heard in self._worker_channel.workers.items():
             if heard.connection is None:  # It speaks no more, so that it cannot be awaited either.
                 clock.gone(local, time.monotonic())
         if not clock.late(time.monotonic()):
             return
         frozen = {
             local
-            for local, heard in self._talk.workers.items()
+            for local, heard in self._worker_channel.workers.items()
             if heard.connection is not None and is_frozen(heard.connection.pid)
         }
         shown = await self._stacks(clock, frozen)
         if self._clock is not clock:
             return  # The workers are gone, or are being stopped for another reason; others may run by now.
-        self._talk.catch_up()
+        self._worker_channel.catch_up()
         late = clock.late(time.monotonic())  # One that has gone on in the meantime is only slow.
         if late:
             self.end()
@@ -118,10 +118,10 @@ class HangWatch:
 
         Nobody is looked at any more when another `clock` counts: then these workers are not those that run.
         """
-        before = self._sizes(self._talk.workers)
+        before = self._sizes(self._worker_channel.workers)
         asked = {
             local
-            for local, heard in self._talk.workers.items()
+            for local, heard in self._worker_channel.workers.items()
             if local not in frozen and heard.connection is not None and heard.connection.show_stacks()
         }
         sizes, until = before, time.monotonic() + STACKS_LIMIT_S

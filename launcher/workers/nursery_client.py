@@ -106,7 +106,7 @@ class NurseryClient:
         """
         self._on_event = on_event
         self._lock = lock
-        self._recipe = recipe or PreloadConfig()
+        self._preload_config = recipe or PreloadConfig()
         self._showing = showing or ConsoleStreams((stdout or Console(1), stderr or Console(2)))
         self._has_saved = has_saved
         self._bound = bound
@@ -155,7 +155,7 @@ class NurseryClient:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = new_nursery(theirs.fileno(), self._lock, self._recipe)
+                self._process = new_nursery(theirs.fileno(), self._lock, self._preload_config)
         except OSError:
             ours.close()
             self.kill()  # What waits for this nursery is called off.

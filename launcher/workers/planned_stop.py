@@ -22,10 +22,10 @@ from launcher.workers.reports.worker_channel import ReportListener, WorkerChanne
 class PlannedStop:
     """At most one at a time."""
 
-    def __init__(self, talk: WorkerChannel, narrator: AgentLog, save_limit_s: float) -> None:
+    def __init__(self, talk: WorkerChannel, agent_log: AgentLog, save_limit_s: float) -> None:
         """Nothing is asked of anybody yet."""
-        self._talk = talk
-        self._narrator = narrator
+        self._worker_channel = talk
+        self._agent_log = agent_log
         self._save_limit_s = save_limit_s
         self._timers: list[asyncio.TimerHandle] = []
         self._follower: ReportListener | None = None
@@ -38,7 +38,7 @@ class PlannedStop:
         `why` is that of `StopWorkers`; `line` goes into the logs of those that get a signal.
         """
         self.cancel()
-        asked = self._talk.ask_to_leave(sanitize.sanitize_line(why), running())
+        asked = self._worker_channel.ask_to_leave(sanitize.sanitize_line(why), running())
         nursery.asked(
             [heard.local_rank for heard in asked], sanitize.sanitize_line(failure_report.asked_worker_line(why))
         )
@@ -50,7 +50,7 @@ class PlannedStop:
         def end(whom: list[WorkerReport], words: str) -> None:
             left = [heard for heard in whom if heard.local_rank in running()]
             if left:
-                self._narrator.info(f"{_named(left)} did not {words}: SIGTERM")
+                self._agent_log.info(f"{_named(left)} did not {words}: SIGTERM")
                 nursery.stop(grace_s, line, [heard.local_rank for heard in left])
 
         def follow(heard: WorkerReport, message: WorkerMessage) -> None:
@@ -59,11 +59,11 @@ class PlannedStop:
                 self._timers.append(loop.call_later(grace_s, end, [heard], words))
 
         self._follower = follow
-        self._talk.listeners.append(follow)
+        self._worker_channel.listeners.append(follow)
         for limit_s, flag in ((self._save_limit_s, "--save_limit"), (grace_s, "--grace")):
             whom = [heard for heard in asked if heard.committed is (flag == "--save_limit")]
             if whom:
-                self._narrator.debug(f"asked {_named(whom)} to save and to leave within {limit_s:g} s ({flag})")
+                self._agent_log.debug(f"asked {_named(whom)} to save and to leave within {limit_s:g} s ({flag})")
                 words = f"leave within {limit_s:g} s ({flag}) after the word"
                 self._timers.append(loop.call_later(limit_s, end, whom, words))
 
@@ -73,7 +73,7 @@ class PlannedStop:
             timer.cancel()
         self._timers = []
         if self._follower is not None:
-            self._talk.listeners.remove(self._follower)
+            self._worker_channel.listeners.remove(self._follower)
             self._follower = None
 
 

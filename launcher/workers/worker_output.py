@@ -34,12 +34,12 @@ class WorkerProcess:
         self.asked = False
         self._explained = False
         self._log = WorkerStartLog(sink, spec.log, spec.header, bound)
-        self._taps: tuple[PipeReader, ...]
+        self._readers: tuple[PipeReader, ...]
         if spec.shown:
             process = ProcessId(spec.role, spec.rank, spec.local_rank, spec.shared)
-            self._taps = tuple(PipeReader(self._log, show) for show in showing.of(process, g))
+            self._readers = tuple(PipeReader(self._log, show) for show in showing.of(process, g))
         else:
-            self._taps = (PipeReader(self._log),)
+            self._readers = (PipeReader(self._log),)
 
     @property
     def log(self) -> WorkerStartLog:
@@ -48,7 +48,7 @@ class WorkerProcess:
 
     def outputs(self) -> list[int]:
         """Descriptors for its stdout and its stderr; whoever takes them closes them."""
-        writers = [tap.writer() for tap in self._taps]
+        writers = [reader.writer() for reader in self._readers]
         return writers if len(writers) > 1 else [*writers, os.dup(writers[0])]
 
     def to_be_stopped(self) -> None:
@@ -85,11 +85,11 @@ class WorkerProcess:
     def close(self) -> None:
         """Let go of pipes and log; nothing writes any more."""
         try:
-            for tap in self._taps:
-                tap.close()
+            for reader in self._readers:
+                reader.close()
         finally:
             self._log.close()
 
     def _drain(self) -> None:
-        for tap in self._taps:
-            tap.drain()
+        for reader in self._readers:
+            reader.drain()

@@ -53,10 +53,10 @@ class Quiet:
 
 def worker(data: bytes) -> None:
     """A process says who it is, and then each line as one packet, to an agent that obeys what it understands."""
-    narrator = Quiet()
-    talk = WorkerChannel(FOLDER / "talk", narrator, 1 << 20)  # type: ignore[arg-type]
+    agent_log = Quiet()
+    talk = WorkerChannel(FOLDER / "talk", agent_log, 1 << 20)  # type: ignore[arg-type]
     talk._server = server = ChannelServer(
-        talk._path, talk._on_message, segments=talk.segments, detail=narrator.debug, left=talk._hung_up
+        talk._path, talk._on_message, segments=talk.segments, detail=agent_log.debug, left=talk._hung_up
     )
     telling = ProgressFormatter(terminal=False)
     talk.listeners.append(lambda heard, message: tell(telling, heard, message))
@@ -80,7 +80,7 @@ def worker(data: bytes) -> None:
     finally:
         server.close()
         talk.segments.drop_all()
-    assert len(narrator.lines) < 300
+    assert len(agent_log.lines) < 300
     assert len(telling.progress(1e9, last=True)) < 10_000
     assert all(len(line) < 10_000 for line in telling.waits(1e9))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from elastic.core.kv import Put
 from elastic.core.model import ChangeReason, FinalStatus, Generation, OutcomeKind, Verdict
-from elastic.core.restart_policy import INFRA_MAX
+from elastic.core.restart_policy import MACHINE_FAULTS_MAX
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from tests.sim.nodes import KEYS, KILL_S, Node, Observer, SharedReader, WorkerSet
@@ -23,7 +23,7 @@ OPERATOR = "operator"
 
 def chargeable(world: World) -> int:
     """How many restarts may have been charged at most."""
-    return world.job.failures + max(0, world.job.machine_failures - INFRA_MAX)
+    return world.job.failures + max(0, world.job.machine_failures - MACHINE_FAULTS_MAX)
 
 
 def by_operator(view: StoreView, verdict: Verdict) -> bool:

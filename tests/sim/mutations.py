@@ -1208,15 +1208,15 @@ MUTATIONS: Final = (
     Mutation(
         "budget: infra",
         RESTART_POLICY,
-        "free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < INFRA_MAX",
-        "free = False",
+        "free = bool(own) and all(",
+        "free = False and all(",
         "a failure of the machine is free",
     ),
     Mutation(
         "budget: infra for ever",
         RESTART_POLICY,
-        "free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < INFRA_MAX",
-        "free = bool(own) and all(worker.machine_fault for worker in own)",
+        " and uncharged.machine_faults < MACHINE_FAULTS_MAX",
+        "",
         "three in a row are free",
     ),
     Mutation(

@@ -21,7 +21,7 @@ from elastic.core.model import (
 )
 from elastic.core.partition import SPLIT
 from elastic.core.quarantine import RESTART_ASKED
-from elastic.core.restart_policy import CRASH_LOOP_MAX, INFRA_MAX, RETRY
+from elastic.core.restart_policy import CRASH_LOOP_MAX, MACHINE_FAULTS_MAX, RETRY
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from tests.sim.nodes import KEYS, Node, Observer, SharedReader
@@ -320,7 +320,9 @@ class Rules(Observer):
         echo = not own and (before.why is not ChangeReason.FAILURE or any(o.forced for o in outcomes.values()))
         kept_out = any(one.g == before.g for one in go.budget.hosts)  # It was judged when a host was left out.
         split = all(worker.machine_fault == SPLIT for worker in own) and any(o.unreached for o in outcomes.values())
-        free = kept_out or not exits or bool(lost) or asked or (machine and earlier < INFRA_MAX) or echo or split
+        free = (
+            kept_out or not exits or bool(lost) or asked or (machine and earlier < MACHINE_FAULTS_MAX) or echo or split
+        )
         owed = max(0, sum(one.spared for one in generation.budget.hosts) - sum(one.spared for one in go.budget.hosts))
         if charged != (0 if free else 1) + (0 if progress or kept_out else owed):
             words = [worker.words for worker in exits]

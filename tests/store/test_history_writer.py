@@ -43,26 +43,26 @@ class Counted(MemoryStore):
 
 
 @pytest.fixture
-def narrator() -> Iterator[AgentLog]:
+def agent_log() -> Iterator[AgentLog]:
     console = Console(2)
     yield AgentLog("b", console)
     console.close()
 
 
-def test_events_that_do_not_fit_are_counted(narrator: AgentLog) -> None:
-    history = HistoryWriter(Counted(), KEYS, "b", narrator)
+def test_events_that_do_not_fit_are_counted(agent_log: AgentLog) -> None:
+    history = HistoryWriter(Counted(), KEYS, "b", agent_log)
     for _ in range(WAITING_MAX + 3):
         history.note(NOTE)
     assert history.dropped == 3
 
 
-def test_what_another_node_notes_a_moment_later_is_found(narrator: AgentLog) -> None:
+def test_what_another_node_notes_a_moment_later_is_found(agent_log: AgentLog) -> None:
     async def run() -> None:
         store = Counted()
-        ours = HistoryWriter(store, KEYS, "b", narrator)
+        ours = HistoryWriter(store, KEYS, "b", agent_log)
         asking = asyncio.create_task(ours.beginning(FOUND))
         await store.again.wait()
-        theirs = HistoryWriter(store, KEYS, "a", narrator)
+        theirs = HistoryWriter(store, KEYS, "a", agent_log)
         writing = asyncio.create_task(theirs.run())
         theirs.note(NOTE)
         assert await asking == NOTE
@@ -71,10 +71,10 @@ def test_what_another_node_notes_a_moment_later_is_found(narrator: AgentLog) -> 
     asyncio.run(run())
 
 
-def test_what_nobody_noted_is_asked_for_a_few_times_and_not_for_ever(narrator: AgentLog) -> None:
+def test_what_nobody_noted_is_asked_for_a_few_times_and_not_for_ever(agent_log: AgentLog) -> None:
     async def run() -> int:
         store = Counted()
-        assert await HistoryWriter(store, KEYS, "b", narrator).beginning(FOUND) is None
+        assert await HistoryWriter(store, KEYS, "b", agent_log).beginning(FOUND) is None
         return store.listed
 
     assert asyncio.run(run()) == len(LOOK_AFTER_S)

@@ -116,7 +116,7 @@ MUTATIONS: Final = (
     Mutation(
         "A31",
         "elastic/core/restart_policy.py",
-        "(ECHO if worker.secondary else OWN, worker)",
+        "(SECONDARY if worker.secondary else OWN, worker)",
         "(OWN, worker)",
         "tests/unit/core/test_restart_policy.py::test_an_echo_that_was_recorded_first_is_not_the_cause",
     ),

@@ -1,4 +1,4 @@
-"""A store with one job, and the narrator of a node that writes into it beside its work."""
+"""A store with one job, and the log of a node that writes into it beside its work."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ class OneJob:
             self.console = Console(file.fileno())
         self.output = folder / "console"
         self.core.txn((), (Put(KEYS.incarnation, encode("i1")),))
-        self.narrator = AgentLog("a", self.console, level=Verbosity.VERBOSE)
+        self.agent_log = AgentLog("a", self.console, level=Verbosity.VERBOSE)

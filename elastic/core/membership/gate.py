@@ -161,7 +161,12 @@ def _gate_wait(
 
 
 def open_gate(
-    q: Situation, generation: Generation, before: Predecessor | None, newcomers_at: float | None, *, charge: bool = True
+    q: Situation,
+    generation: Generation,
+    before: Predecessor | None,
+    joining_nodes_at: float | None,
+    *,
+    charge: bool = True,
 ) -> tuple[Decision, DecisionMemory]:
     """The gate can open: judge what ended the world before, then go, pause, or end the job."""
     gate_since = q.memory.gate_since
@@ -196,7 +201,7 @@ def open_gate(
     opens_at = gate_since[1] + judgement.pause_s
     if q.now < opens_at:
         text = f"pause of {judgement.pause_s:g} s after {judgement.budget.fruitless} failures without progress"
-        return WaitDecision(Reason.BACKOFF, text, earliest(opens_at, newcomers_at)), memory
+        return WaitDecision(Reason.BACKOFF, text, earliest(opens_at, joining_nodes_at)), memory
     master = _master(q, generation)
     if master is None:
         first = generation.members[0].node

@@ -44,7 +44,7 @@ class AuthTunnel:
         self._host, self._port = host.strip("[]"), int(port)
         self._key = key
         self._listener: socket.socket | None = None
-        self._carrying: set[asyncio.Task[None]] = set()
+        self._relays: set[asyncio.Task[None]] = set()
         self.refused = ""
         self.trouble = ""
 
@@ -63,7 +63,7 @@ class AuthTunnel:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
             self._listener = None
-        for task in self._carrying:
+        for task in self._relays:
             task.cancel()
 
     def _accept(self) -> None:
@@ -77,8 +77,8 @@ class AuthTunnel:
             return
         connected.setblocking(False)
         task = asyncio.create_task(self._serve(connected), name=f"passage to {self._host}")
-        self._carrying.add(task)
-        task.add_done_callback(self._carrying.discard)
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
 
     async def _serve(self, connected: socket.socket) -> None:
         remote: Ends | None = None

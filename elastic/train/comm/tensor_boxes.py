@@ -107,15 +107,15 @@ def plan_transfers(offers: Sequence[Mapping[str, Sequence[Box]]], needs: Sequenc
     sent = [0] * len(offers)
     transfers: list[Transfer] = []
     for key in sorted({key for need in needs for key in need}):
-        shelf = _ChunkIndex([offer.get(key, ()) for offer in offers])
+        buffer = _ChunkIndex([offer.get(key, ()) for offer in offers])
         for target, need in enumerate(needs):
             if key not in need or not need[key].numel:
                 continue
-            left, own = shelf.taken_from(target, need[key])
+            left, own = buffer.taken_from(target, need[key])
             transfers += [Transfer(target, target, key, box) for box in own]
             while left:
                 wanted = left.pop()
-                best = shelf.best(wanted, sent)
+                best = buffer.best(wanted, sent)
                 if best is None:
                     raise TensorsMissing(f"no rank holds {key}{wanted}, which rank {target} needs")
                 source, part = best

@@ -24,7 +24,7 @@ from elastic.errors import TensorsMissing
 from elastic.train.comm.tensor_boxes import Box, plan_transfers
 from elastic.train.memory.slot import SlotContent, SlotHead
 
-TRUNK_HEAD_BYTES: Final = 8
+SKELETON_HEAD_BYTES: Final = 8
 """What a tree begins with when it is sent: the length of its leaves."""
 
 
@@ -154,7 +154,7 @@ def describe_states(
         if kind != "node" and content.head.sharded and parts not in cuts:
             cuts.append(parts)
         leaves = msgspec.json.encode(content.leaves)
-        size = TRUNK_HEAD_BYTES + len(leaves) + len(content.rest)
+        size = SKELETON_HEAD_BYTES + len(leaves) + len(content.rest)
         held.append(
             StoredState(kind, content.head, cuts.index(parts) if parts in cuts else -1, size, zlib.crc32(leaves))
         )

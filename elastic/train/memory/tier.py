@@ -67,10 +67,10 @@ class MemoryTier:
         self._mark, self._group = mark, group
         nodes = max(1, world_size // max(1, local_world_size))
         distances = range(1, min(copies, nodes - 1) + 1) if world_size == nodes * local_world_size else ()
-        self._rings = {d: PeerReplicator(group, rank, world_size, local_world_size, d) for d in distances}
+        self._replicators = {d: PeerReplicator(group, rank, world_size, local_world_size, d) for d in distances}
         self._together = False
         """Whether ranks copy to each other: then all of them take part in every commit."""
-        self._bare = nodes > 1 and not self._rings
+        self._bare = nodes > 1 and not self._replicators
         self._pairs: dict[str, DoubleBuffer] = {}
         self._used: set[str] = set()
         self._layouts: dict[str, SlotLayout] = {}
@@ -81,7 +81,7 @@ class MemoryTier:
         self._count = 0
         self._refused = ""
         self._told: set[str] = set()
-        self._toll = CommitOverhead()
+        self._overhead = CommitOverhead()
 
     # Commits.
 
@@ -123,7 +123,7 @@ class MemoryTier:
         if self._count == 2:
             self._drop_old()
         ended = time.perf_counter()
-        line = self._toll.line(began, ended)
+        line = self._overhead.line(began, ended)
         if line and self._rank == 0:
             report.log_to_agent(line, warn=True)
         return ended - began
@@ -138,7 +138,7 @@ class MemoryTier:
             self._refused = "the memory tier is off: there is no agent to keep memory; start with elastic-launch"
             if self._rank == 0:
                 report.log_to_agent(self._refused)
-        if sharded and self._rings:
+        if sharded and self._replicators:
             self._together = b"on" in byte_collectives.gather(b"" if self._refused else b"on", self._group)
         self.on = self._together or not self._refused
         if sharded and self._bare and self._rank == 0 and self.on:
@@ -184,7 +184,7 @@ class MemoryTier:
 
     def _copy(self, step: int, written: tuple[Slot, SlotSizes] | None) -> None:
         """Give this rank's shards to the next nodes, and keep those of the nodes before."""
-        for distance, ring in self._rings.items():
+        for distance, ring in self._replicators.items():
             name = f"copy{distance}.{self._local_rank}"
             pair = None if self._refused else self._pair(name)
             self._used.add(name)

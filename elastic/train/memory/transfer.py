@@ -21,7 +21,7 @@ from elastic.train.comm.local_shard import LocalShards
 from elastic.train.comm.redistribute import TensorPiece, exchange
 from elastic.train.comm.tensor_boxes import Box
 from elastic.train.memory.slot import SlotContent, TensorLeaf
-from elastic.train.memory.step_agreement import TRUNK_HEAD_BYTES, RankStates, StoredState
+from elastic.train.memory.step_agreement import SKELETON_HEAD_BYTES, RankStates, StoredState
 from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import SavedTensor, Template
 
@@ -94,7 +94,7 @@ def fetch(
     trunks = _trunks(group, said, sources, contents, rank, wanted, local=local)
 
     needs: dict[str, TensorPiece] = {}
-    tensors = {who: _tensors(who, trunk, contents, needs) for who, trunk in trunks.items()}
+    tensors = {who: _tensors(who, skeleton, contents, needs) for who, skeleton in trunks.items()}
     old = min((who for who in sources if who != NODE), default=None)
     sharded = _fill(templates, *((trunks.get(old), tensors.get(old)) if old is not None else (None, None)), needs)
     if not local:
@@ -123,7 +123,7 @@ def _offers(
 def _trunk(content: SlotContent) -> bytes:
     """Leaves and the rest of a tree, as they are sent."""
     leaves = msgspec.json.encode(content.leaves)
-    return len(leaves).to_bytes(TRUNK_HEAD_BYTES, "little") + leaves + content.rest
+    return len(leaves).to_bytes(SKELETON_HEAD_BYTES, "little") + leaves + content.rest
 
 
 def _trunks(
@@ -156,9 +156,9 @@ def _trunks(
     data |= {who: piece.tensor.numpy().tobytes() for who, piece in needs.items()}
     skeletons, wrong = {}, ""
     for who, packed in data.items():
-        end = TRUNK_HEAD_BYTES + int.from_bytes(packed[:TRUNK_HEAD_BYTES], "little")
+        end = SKELETON_HEAD_BYTES + int.from_bytes(packed[:SKELETON_HEAD_BYTES], "little")
         try:
-            skeletons[who] = TreeSkeleton(_leaves.decode(packed[TRUNK_HEAD_BYTES:end]), tree.unpack(packed[end:]))
+            skeletons[who] = TreeSkeleton(_leaves.decode(packed[SKELETON_HEAD_BYTES:end]), tree.unpack(packed[end:]))
         except pickle.UnpicklingError:
             strange = ", ".join(tree.unsafe(packed[end:])) or "what torch.load refuses"
             wrong = f"the copy in memory holds {strange}, which is not loaded for safety"
@@ -172,10 +172,10 @@ def _key(who: int, number: int, leaf: TensorLeaf) -> str:
     return f"part {leaf.key}" if leaf.key else f"{'node' if who == NODE else f'rank {who}'} tensor {number}"
 
 
-def _tensors(who: int, trunk: TreeSkeleton, contents: Sources, needs: dict[str, TensorPiece]) -> list[torch.Tensor]:
+def _tensors(who: int, skeleton: TreeSkeleton, contents: Sources, needs: dict[str, TensorPiece]) -> list[torch.Tensor]:
     """The tensors of a tree: copies of what is on this node, or empty ones that the exchange fills."""
     tensors = []
-    for number, leaf in enumerate(trunk.leaves):
+    for number, leaf in enumerate(skeleton.leaves):
         if leaf.key:
             continue
         if who in contents:
@@ -188,19 +188,19 @@ def _tensors(who: int, trunk: TreeSkeleton, contents: Sources, needs: dict[str, 
 
 def _fill(
     templates: Mapping[str, Template],
-    trunk: TreeSkeleton | None,
+    skeleton: TreeSkeleton | None,
     plain: Sequence[torch.Tensor] | None,
     needs: dict[str, TensorPiece],
 ) -> dict[str, dict[str, Any]]:
     """The templates for what was kept, with the old values; their tensors go to the needs."""
-    if templates and (trunk is None or plain is None):
+    if templates and (skeleton is None or plain is None):
         raise TensorsMissing(f"no rank holds anything of {', '.join(templates)}")
     sharded: dict[str, dict[str, Any]] = {}
     shards = LocalShards()
     for name, template in templates.items():
-        assert trunk is not None
-        values = trunk.rest["values"].get(name, {})
-        leaves = {leaf.key: leaf for leaf in trunk.leaves if leaf.key}
+        assert skeleton is not None
+        values = skeleton.rest["values"].get(name, {})
+        leaves = {leaf.key: leaf for leaf in skeleton.leaves if leaf.key}
         saved: dict[str, SavedTensor | None] = dict.fromkeys(values)
         for full, leaf in leaves.items():
             if full.startswith(f"{name}/"):

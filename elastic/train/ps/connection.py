@@ -67,7 +67,7 @@ class ServerConnection:
         self.lives: list[str] = []
         """The starts of the server that were met. The state of a new one may be older than what was pulled."""
         self.address = address
-        self._hello = hello
+        self._session_request = hello
         self._register = register
         self._values = values
         self._roster_file = roster_file
@@ -84,11 +84,11 @@ class ServerConnection:
     @property
     def session(self) -> str:
         """The worker's session."""
-        return self._hello.session
+        return self._session_request.session
 
     def __str__(self) -> str:
         """Name the server."""
-        return f"server {self._hello.server}" + (f" at {self.address}" if self.address else "")
+        return f"server {self._session_request.server}" + (f" at {self.address}" if self.address else "")
 
     async def call(
         self,
@@ -120,10 +120,12 @@ class ServerConnection:
         self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                await self.call("Close", protocol.CloseRequest(session=self._hello.session), protocol.EmptyReply)
+                await self.call(
+                    "Close", protocol.CloseRequest(session=self._session_request.session), protocol.EmptyReply
+                )
         except (TimeoutError, ParameterServerError) as error:
             reason = str(error) or "it does not answer"
-            log.warning("%s was not told that worker %d has ended: %s", self, self._hello.worker, reason)
+            log.warning("%s was not told that worker %d has ended: %s", self, self._session_request.worker, reason)
         await self.abandon()
 
     async def abandon(self) -> None:
@@ -171,7 +173,7 @@ class ServerConnection:
     async def _connect(self) -> Any:
         self._find()
         channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
-        stream = channel.unary_stream(f"/{protocol.PACKAGE}/Session")(b"".join(frames(self._hello)))
+        stream = channel.unary_stream(f"/{protocol.PACKAGE}/Session")(b"".join(frames(self._session_request)))
         try:
             try:
                 async with asyncio.timeout(CONNECT_S):
@@ -212,7 +214,7 @@ class ServerConnection:
                 return
             if max(answer.wanted) >= len(self._register.pieces):
                 raise MessageError(f"{self} wants pieces that there are not")
-            give = protocol.InitialValues(session=self._hello.session, pieces=answer.wanted)
+            give = protocol.InitialValues(session=self._session_request.session, pieces=answer.wanted)
             await self._once(channel, "Give", give, protocol.EmptyReply, self._values(answer.wanted))
 
     async def _hold(self, stream: Any, channel: Any) -> None:
@@ -290,8 +292,8 @@ class ServerConnection:
     def _find(self) -> None:
         """Look where the launcher says that the server is now."""
         now = cluster_spec(self._roster_file)
-        if now is not None and self._hello.server < len(now.servers):
-            self.address = now.servers[self._hello.server]
+        if now is not None and self._session_request.server < len(now.servers):
+            self.address = now.servers[self._session_request.server]
         if not self.address:
             reason = _ServerAway("nobody runs it just now")
             self._missed(reason)

@@ -32,13 +32,13 @@ class ProgressReporter:
     def __init__(
         self,
         talk: WorkerChannel,
-        narrator: AgentLog,
+        agent_log: AgentLog,
         shared: tuple[Console, ...],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`shared` are the consoles on which workers' output is shown; the narrator's is one of them."""
-        self._talk = talk
-        self._narrator = narrator
+        """`shared` are the consoles on which workers' output is shown; the log's is one of them."""
+        self._worker_channel = talk
+        self._agent_log = agent_log
         self._shared = shared
         self._clock = clock
         self._terminal = shared[-1].is_terminal
@@ -65,7 +65,7 @@ class ProgressReporter:
 
     def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         now, telling = self._clock(), self._formatter
-        if isinstance(message, Progress) and heard.local_rank == min(self._talk.workers):
+        if isinstance(message, Progress) and heard.local_rank == min(self._worker_channel.workers):
             self.pace.reported(message.step, message.metrics, now, message.total)
         match message:
             case WorkerHello():
@@ -88,7 +88,7 @@ class ProgressReporter:
     def _tick(self) -> None:
         self._timer = None
         now = self._clock()
-        for heard in self._talk.workers.values():
+        for heard in self._worker_channel.workers.values():
             if heard.connection is None:
                 self._formatter.gone(heard.rank)
         for line in self._formatter.waits(now):
@@ -104,10 +104,10 @@ class ProgressReporter:
 
     def _say_progress(self, line: str) -> None:
         if line and self.shown_elsewhere:
-            self._narrator.file_only(line)
+            self._agent_log.file_only(line)
         else:
             self._say(line)
 
     def _say(self, line: str) -> None:
         if line:
-            self._narrator.info(line)
+            self._agent_log.info(line)

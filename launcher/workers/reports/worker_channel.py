@@ -82,7 +82,7 @@ class WorkerChannel:
     `AgentLogLine`.
     """
 
-    def __init__(self, path: Path, narrator: AgentLog, memory_limit_bytes: int | None = None) -> None:
+    def __init__(self, path: Path, agent_log: AgentLog, memory_limit_bytes: int | None = None) -> None:
         """Nothing is opened before `start`. `path` is in a folder that only this user can enter."""
         self.workers: dict[int, WorkerReport] = {}
         self.listeners: list[ReportListener] = []
@@ -90,7 +90,7 @@ class WorkerChannel:
         self.segments = Segments(memory_limit_bytes)
         self.g = 0
         self._path = path
-        self._narrator = narrator
+        self._agent_log = agent_log
         self._server: ChannelServer | None = None
         self._notes: set[str] = set()
 
@@ -103,10 +103,10 @@ class WorkerChannel:
         """Listen. A channel that cannot be opened is said in one line; scripts run without it."""
         try:
             self._server = ChannelServer(
-                self._path, self._on_message, segments=self.segments, detail=self._narrator.debug, left=self._hung_up
+                self._path, self._on_message, segments=self.segments, detail=self._agent_log.debug, left=self._hung_up
             )
         except ConfigError as error:
-            self._narrator.warning(f"planned stops, progress and the memory tier of our library are off: {error}")
+            self._agent_log.warning(f"planned stops, progress and the memory tier of our library are off: {error}")
             return
         asyncio.get_running_loop().add_reader(self._server.fileno(), self._server.serve)
 
@@ -227,4 +227,4 @@ class WorkerChannel:
         if note.text in self._notes or len(self._notes) >= NOTES_MAX:
             return
         self._notes.add(note.text)
-        (self._narrator.warning if note.warn else self._narrator.info)(note.text)
+        (self._agent_log.warning if note.warn else self._agent_log.info)(note.text)

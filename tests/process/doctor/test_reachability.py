@@ -34,7 +34,7 @@ class Hall:
         self.core = MemoryCore()
         self.store = MemoryStore(self.core, time.monotonic)
         self.console = Console(2)
-        self.narrator = AgentLog("n", self.console, level=Verbosity.QUIET)
+        self.agent_log = AgentLog("n", self.console, level=Verbosity.QUIET)
         self.listeners: list[PeerListener] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.registered: dict[str, int] = {}
@@ -49,7 +49,7 @@ class Hall:
         value = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
         wrote = await self.store.txn([], [Put(KEYS.member(node), encode(value))])
         self.registered[node] = wrote.revision
-        self.probers[node] = ProbeResponder(self.store, KEYS, node, self.narrator)
+        self.probers[node] = ProbeResponder(self.store, KEYS, node, self.agent_log)
 
     def serve(self, *nodes: str) -> None:
         """These members see every probe from now on, and answer it."""

@@ -53,8 +53,8 @@ class Watched:
     """Node a with one worker. What its watch tells is put into `told`: the generation, and who is not reached."""
 
     def __init__(self, folder: Path) -> None:
-        narrator = AgentLog("a", Console(2), level=Verbosity.QUIET)
-        self.talk = WorkerChannel(folder / "talk", narrator)
+        agent_log = AgentLog("a", Console(2), level=Verbosity.QUIET)
+        self.talk = WorkerChannel(folder / "talk", agent_log)
         self.store = SlowStore(MemoryCore())
         self.told: asyncio.Queue[tuple[int, tuple[str, ...]]] = asyncio.Queue()
         self.watch = PartitionWatch(

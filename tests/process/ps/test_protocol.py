@@ -281,7 +281,7 @@ class TestRefusals:
         async def play() -> None:
             async with bench() as made:
                 link = made.link(0)
-                link._hello = made.hello(0, **changed)
+                link._session_request = made.hello(0, **changed)
                 with pytest.raises(ModelMismatch, match=said):
                     await link.open()
                 assert not made.service.sessions.seen

@@ -41,7 +41,7 @@ class Job(OneJob):
 
     def another(self) -> CheckpointPublisher:
         """The writer of an agent that has just begun."""
-        return CheckpointPublisher(self.store, KEYS, "a", self.narrator)
+        return CheckpointPublisher(self.store, KEYS, "a", self.agent_log)
 
     def commit(self, step: int, *, g: int = 2, incarnation: str = "i1") -> None:
         self.steps.committed(step, f"/data/{step}", run=1, g=g, incarnation=incarnation)

@@ -53,9 +53,9 @@ class Node:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.talk = WorkerChannel(job.folder / "talk", job.narrator)
+        self.talk = WorkerChannel(job.folder / "talk", job.agent_log)
         self.writer = CurvePublisher(
-            job.store, KEYS, self.talk, job.narrator, clock=lambda: job.now - job.back, steady=lambda: job.now
+            job.store, KEYS, self.talk, job.agent_log, clock=lambda: job.now - job.back, steady=lambda: job.now
         )
 
     def begin(self, g: int, incarnation: str = "i1") -> None:

@@ -124,11 +124,11 @@ def told(
     monkeypatch.setattr("shutil.disk_usage", lambda folder: (10**12, 0, 10**12))
     flags = ["--checkpoint_dir", folder] if folder else []
     config = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", *flags, "train.py"], {})
-    narrator = Told()
-    log_startup_notes(narrator, config, host, environ)
+    agent_log = Told()
+    log_startup_notes(agent_log, config, host, environ)
     return [
         (how, re.split(" names a proxy| is an address of docker|, and no|; name", text)[0])
-        for how, text in narrator.said
+        for how, text in agent_log.said
     ]
 
 

@@ -41,8 +41,8 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
     async def main() -> None:
         store = MemoryStore(bench.shelf.core, lambda: 0.0)
         with (tmp_path / "console").open("w") as file:
-            narrator = Heard("b", Console(file.fileno()))
-        lines = WaitReporter(bench.core, store, KEYS, narrator, lambda: next(clock))
+            agent_log = Heard("b", Console(file.fileno()))
+        lines = WaitReporter(bench.core, store, KEYS, agent_log, lambda: next(clock))
         running = asyncio.create_task(lines.run())
         await enough.wait()
         running.cancel()
@@ -58,8 +58,8 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
 def test_the_time_counts_from_the_last_moment_in_which_workers_ran(tmp_path: Path) -> None:
     bench, times = spare(np="3:3"), iter((100.0, 300.0))
     with (tmp_path / "console").open("w") as file:
-        narrator = AgentLog("b", Console(file.fileno()))
-    lines = WaitReporter(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, lambda: next(times))
+        agent_log = AgentLog("b", Console(file.fileno()))
+    lines = WaitReporter(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, agent_log, lambda: next(times))
     for phase in (Phase.SPARE, Phase.RUNNING, Phase.DONE):
         bench.core.facts.phase = phase
         lines.after_event()
@@ -114,8 +114,8 @@ def lines_of(
             hear(text)
 
     with (folder / "console").open("w") as file:
-        narrator = Heard("b", Console(file.fileno()))
-    return WaitReporter(bench.core, store or MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, narrator, clock)
+        agent_log = Heard("b", Console(file.fileno()))
+    return WaitReporter(bench.core, store or MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, agent_log, clock)
 
 
 OVER = Verdict(status=FinalStatus.COMPLETED, reason="all done", run=1, g=1, tag="", at=0.0)

@@ -24,7 +24,7 @@ from elastic.core.model import (
 from elastic.core.restart_policy import (
     BACKOFF_MAX_S,
     CRASH_LOOP_MAX,
-    INFRA_MAX,
+    MACHINE_FAULTS_MAX,
     OTHERS_MAX,
     PROGRESS_RUN_S,
     RETRY,
@@ -222,7 +222,7 @@ def test_101_beside_another_failure_is_charged() -> None:
 
 def test_an_address_in_use_is_free_at_most_3_times_in_a_row_without_progress() -> None:
     budget, notes = Budget(), []
-    for _ in range(INFRA_MAX + 1):
+    for _ in range(MACHINE_FAULTS_MAX + 1):
         result = judged(failed(worker_exit(machine_fault="address in use")), budget=budget)
         budget = result.budget
         notes.append(result.note)

@@ -157,8 +157,8 @@ class Kept:
         self.store = MemoryStore(self.core, time.monotonic)
         with (folder / "console").open("w") as file:
             self.console = Console(file.fileno())
-        self.narrator = AgentLog("a", self.console, level=Verbosity.VERBOSE)
-        self.history = HistoryWriter(self.store, KEYS, "a", self.narrator)
+        self.agent_log = AgentLog("a", self.console, level=Verbosity.VERBOSE)
+        self.history = HistoryWriter(self.store, KEYS, "a", self.agent_log)
         self.output = folder / "console"
 
     async def write(self, *numbers: int) -> None:
