@@ -3,7 +3,7 @@
     server = ChannelServer(path, hear, segments=Segments(), detail=print)
     loop.add_reader(server.fileno(), server.serve)      # or any selector; `serve` never blocks
     ...
-    server.tell(connection, Stop("b joins"))
+    server.send(connection, Stop("b joins"))
     server.close()
 
 Whoever connects first says who it is (`WorkerHello`), and the kernel says the same of its process. Nobody who connects

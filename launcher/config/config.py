@@ -9,10 +9,10 @@ from typing import Final
 from elastic.core.model import Np, PsLayout
 from elastic.store.tls import Certificates
 from launcher.config import paddlecloud, readers, store_access
+from launcher.config.flags import GRACE_S, LOSS_GRACE_S
 from launcher.config.readers import StoreEndpoints
 from launcher.config.store_access import NOBODY, Credentials
 
-LOSS_GRACE_S = 2.0
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
 """Scripts that python runs; anything else is run as it is."""
 
@@ -92,7 +92,7 @@ class Config:
 
     restarts_max: int = 3
     host_cooldown_s: float = 60.0
-    grace_s: float = 15.0
+    grace_s: float = GRACE_S
     loss_grace_s: float = LOSS_GRACE_S
     fatal_exit_codes: tuple[int, ...] = ()
     retry_startup_errors: bool = False

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from launcher.config import readers
 
-if TYPE_CHECKING:
-    pass
+GRACE_S: Final = 15.0
+"""`--grace`: what workers get between SIGTERM and SIGKILL when nothing is broken."""
+LOSS_GRACE_S: Final = 2.0
+"""`--loss_grace`: the same after a loss or a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +482,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         field="grace_s",
         help="seconds between SIGTERM and SIGKILL when workers are stopped for a planned change",
         read=readers.seconds(0),
-        default=15.0,
+        default=GRACE_S,
         metavar="SECONDS",
     ),
     Flag(
@@ -490,7 +492,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         help="the same after a loss or a failure, when nothing useful can be saved",
         read=readers.seconds(0),
         default=None,
-        shown="2, or --grace if that is less",
+        shown=f"{LOSS_GRACE_S:g}, or --grace if that is less",
         metavar="SECONDS",
     ),
     Flag(

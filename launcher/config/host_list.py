@@ -11,18 +11,11 @@ import re
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from elastic.errors import ConfigError
 from launcher.net import addresses
 from launcher.net.addresses import Address
 from launcher.net.endpoints import as_ip
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    pass
 
 LOOKUPS_AT_ONCE = 32
 """Names are looked up side by side, so that one that is not known does not hold up the others."""

@@ -14,8 +14,8 @@ from elastic.core.model import NP_UNLIMITED, Np
 from elastic.errors import ConfigError
 from launcher.config import devices, host_list, paddlecloud, readers, store_access, store_checks
 from launcher.config.argv import SplitCommandLine, given_values, sources, split_argv
-from launcher.config.config import LOSS_GRACE_S, Config
-from launcher.config.flags import FLAGS
+from launcher.config.config import Config
+from launcher.config.flags import FLAGS, LOSS_GRACE_S
 from launcher.config.host_list import first_host, job_name
 from launcher.config.ps_layout import static_hosts, with_layout
 from launcher.config.readers import StoreEndpoints

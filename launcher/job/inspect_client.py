@@ -1,7 +1,7 @@
 """The client of an agent's inspect server: connects, proves the job's secret, and asks.
 
     async with InspectClient(job_id, secret, node, member) as one:         # within `CONNECT_LIMIT_S`
-        snapshot = await one.now()
+        snapshot = await one.snapshot()
 
 What does not come about is `InspectError`, in words that follow "node X at ADDRESS cannot be asked: ".
 """

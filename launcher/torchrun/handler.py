@@ -351,7 +351,7 @@ def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
 def _tail(failure: ProcessFailure) -> tuple[str, ...]:
     """The end of what the worker recorded in torch's error file, or else of what torch says of its exit."""
     if isinstance(failure.message, dict):
-        return error_file.said(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
+        return error_file.parse_traceback_lines(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
     return tuple(sanitize_line(line) for line in str(failure.message).splitlines()[-TAIL_LINES:])
 
 

@@ -70,7 +70,11 @@ class Agent:
         )
         me = NodeIdentity(self.node, member, spec_of(crowd.count, slots), f"incarnation-{number}")
         facts = AgentState(
-            me, crowd.keys, Timeouts(watch_patience_s=LIMIT_S), DecisionPolicy(self.node), now=time.monotonic()
+            me,
+            crowd.keys,
+            Timeouts(15.0, 2.0, watch_patience_s=LIMIT_S),
+            DecisionPolicy(self.node),
+            now=time.monotonic(),
         )
         facts.idle_since = facts.entered_at = facts.now
         self.core = AgentCore(facts)

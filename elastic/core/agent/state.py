@@ -44,8 +44,8 @@ class Timeouts(Struct, frozen=True):
     What it wrote and follows is shown by its watch within `watch_patience_s`, at most twice of it; otherwise it lists.
     """
 
-    grace_s: float = 15.0
-    loss_grace_s: float = 2.0
+    grace_s: float
+    loss_grace_s: float
     watch_patience_s: float = 1.0
     elastic_timeout_s: float | None = None
 

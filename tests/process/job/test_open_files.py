@@ -9,10 +9,10 @@ STORY = """
 import resource, subprocess, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from launcher.system import limits
-limits.raise_own()
+limits.raise_nofile_limit()
 limit = "import resource, sys; sys.stdin.read(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
 child = subprocess.Popen([sys.executable, "-c", limit], stdin=subprocess.PIPE)
-limits.as_given(child.pid)
+limits.restore_nofile_limit(child.pid)
 child.communicate()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """

@@ -40,7 +40,7 @@ with StdioRedirect() as outputs:
     writer.kill()
     os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
     %s
-    outputs.say("the end")
+    outputs.write_line("the end")
 sys.exit(7)
 """
 MUCH = "import sys; [print(n, 'x' * 999) for n in range(20_000)]"
@@ -91,12 +91,12 @@ def test_a_pipe_and_a_device_are_written_without_a_process_for_it(tmp_path: Path
     assert shell('exec "$@" 2> /dev/null', code, tmp_path).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("first", ["outputs.console(2).write_line", "outputs.say"])
+@pytest.mark.parametrize("first", ["outputs.console(2).write_line", "outputs.write_line"])
 def test_when_the_process_that_writes_is_killed_the_file_is_written_directly(tmp_path: Path, first: str) -> None:
     assert shell('exec "$@" 2> console', KILLED % f"{first}('the first')", tmp_path).returncode == 7
     *killed, one, two = (tmp_path / "console").read_text().splitlines()
     assert (one.removeprefix("elastic-launch: "), two) == ("the first", "elastic-launch: the end")
-    assert "the process that writes this file was killed" in "".join(killed) or first == "outputs.say"
+    assert "the process that writes this file was killed" in "".join(killed) or first == "outputs.write_line"
 
 
 def test_what_was_said_before_a_kill_is_in_the_file(tmp_path: Path) -> None:

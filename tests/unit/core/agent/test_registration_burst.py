@@ -32,7 +32,9 @@ def sent(actions: Sequence[Action]) -> list[Transaction]:
 @pytest.fixture
 def core() -> AgentCore:
     """An agent that is about to register in an empty job, with a lease."""
-    facts = AgentState(NodeIdentity("n", member("h"), SPEC, "i"), KEYS, Timeouts(), DecisionPolicy("n"), now=0.0)
+    facts = AgentState(
+        NodeIdentity("n", member("h"), SPEC, "i"), KEYS, Timeouts(15.0, 2.0), DecisionPolicy("n"), now=0.0
+    )
     core = AgentCore(facts)
     core.handle(ViewChanged(EMPTY, 1), 0.0)
     return core

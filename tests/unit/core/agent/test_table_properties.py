@@ -120,7 +120,7 @@ class Watched:
     def __init__(self, *, rerun: bool, force: bool, elastic_timeout_s: float | None) -> None:
         spec = JobSpec(np=Np(low=1, high=3, first=1), slots=1, settle_s=0.0)
         me = NodeIdentity("a", member(), spec, "i", force=force, rerun=rerun)
-        limits = Timeouts(elastic_timeout_s=elastic_timeout_s)
+        limits = Timeouts(15.0, 2.0, elastic_timeout_s=elastic_timeout_s)
         self.core = AgentCore(AgentState(me, KEYS, limits, DecisionPolicy("a"), now=0.0))
         self.now = 0.0
         self.sent: list[Transaction] = []
