@@ -57,7 +57,7 @@ class Job:
     failures: int = 0
     """Failures that scripts had by themselves; only these may be charged."""
     machine_failures: int = 0
-    """Failures of machines; of these only what is more than `INFRA_MAX` may be."""
+    """Failures of machines; of these only what is more than `MACHINE_FAULTS_MAX` may be."""
     bad_until: dict[str, float] = field(default_factory=dict)
     """Hosts on which workers fail soon after each start, and until when."""
     left: dict[tuple[str, int], set[str]] = field(default_factory=dict)
