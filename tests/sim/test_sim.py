@@ -37,9 +37,9 @@ TEETH_SEEDS = 1_500
 DEFECTS = ("no mod-revision compare", "no create-revision compare", "no nursery deadline")
 """What the store and the nursery of a simulated job may lack."""
 PATCHES: dict[str, tuple[object, str, Callable[..., Any]]] = {
-    "a gate that is always open": (gate, "_closed", lambda *_: None),
-    "seats that are free too early": (revision, "free_at", lambda q, node: q.now),
-    "servers that do not start again": (revision.RevisionBuilder, "servers_again", lambda _: None),
+    "a gate that is always open": (gate, "_gate_wait", lambda *_: None),
+    "seats that are free too early": (revision, "tasks_free_at", lambda q, node: q.now),
+    "servers that do not start again": (revision.RevisionBuilder, "restart_servers", lambda _: None),
     "a host that is kept out for ever": (
         Situation,
         "quarantined",
