@@ -840,8 +840,8 @@ MUTATIONS: Final = (
     Mutation(
         "first: as many as before",
         FIRST_START,
-        "q.expected(max(len(nodes), q.memory.size_before))",
-        "q.expected(len(nodes))",
+        "expected_nodes(q, max(len(nodes), q.memory.size_before))",
+        "expected_nodes(q, len(nodes))",
         "in an empty store the first node waits for as many as before",
     ),
     Mutation(

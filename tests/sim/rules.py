@@ -7,7 +7,8 @@ it decided. So a rule that is taken out of the core is noticed even where no pro
 from __future__ import annotations
 
 from elastic.core.kv import Put
-from elastic.core.membership.situation import BATCH_S, SETTLE_MAX_S
+from elastic.core.membership.settling import SETTLE_MAX_S
+from elastic.core.membership.situation import BATCH_S
 from elastic.core.model import (
     PLANNED,
     ChangeReason,

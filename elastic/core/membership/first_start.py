@@ -15,6 +15,7 @@ from elastic.core.membership.decision import (
 )
 from elastic.core.membership.gate import open_gate
 from elastic.core.membership.next_generation import form
+from elastic.core.membership.settling import expected_nodes, settled_at
 from elastic.core.membership.situation import Situation
 from elastic.core.model import ChangeReason
 from elastic.core.text import n_of_m, settling_text
@@ -28,8 +29,8 @@ def first_start(q: Situation) -> tuple[Decision, DecisionMemory]:
         more = listed_hosts.missing_hosts_text(q.spec.ips, q.hosts(nodes), need - len(nodes))
         text = f"{n_of_m(len(nodes), need)} here; waiting for {more}"
         return WaitDecision(Reason.MISSING, text), q.memory
-    until = q.settled_at(nodes)
-    expected = q.expected(max(len(nodes), q.memory.size_before))
+    until = settled_at(q, nodes)
+    expected = expected_nodes(q, max(len(nodes), q.memory.size_before))
     if len(nodes) < expected and q.now < until:
         whom = listed_hosts.possible_hosts_text(q.spec.ips, q.hosts(nodes))
         return WaitDecision(Reason.SETTLING, settling_text(len(nodes), expected, until - q.now, whom), until), q.memory

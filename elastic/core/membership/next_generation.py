@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from elastic.core import listed_hosts, quarantine
 from elastic.core.membership.decision import Decision, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.settling import expected_nodes, settled_at
 from elastic.core.membership.situation import Situation, place_of
 from elastic.core.model import PLANNED, Budget, ChangeReason, Generation, GenerationMember, Outcome, Predecessor
 from elastic.core.partition import SPLIT
@@ -42,8 +43,8 @@ def reform(q: Situation, gone: str, lost: Iterable[str] = ()) -> Decision:
         )
         text = f"{n_of_m(len(nodes), q.spec.np.low)} here, the least that may run; waiting for {missing}"
         return WaitDecision(Reason.BELOW_MIN, text)
-    until = q.settled_at(nodes)
-    expected = q.expected(len(q.generation.members) if q.generation is not None else 0)
+    until = settled_at(q, nodes)
+    expected = expected_nodes(q, len(q.generation.members) if q.generation is not None else 0)
     if len(nodes) < expected and q.now < until:
         whom = listed_hosts.possible_hosts_text(q.spec.ips, q.hosts(nodes))
         return WaitDecision(Reason.SETTLING, settling_text(len(nodes), expected, until - q.now, whom), until)

@@ -8,6 +8,7 @@ from elastic.core.membership.decision import (
     WaitDecision,
 )
 from elastic.core.membership.next_generation import draining_text, form
+from elastic.core.membership.settling import settled_at
 from elastic.core.membership.situation import BATCH_S, Situation
 from elastic.core.model import ChangeReason, Generation
 from elastic.core.quarantine import quarantine_summary
@@ -38,7 +39,7 @@ def planned_change(q: Situation, generation: Generation, nodes: list[str]) -> De
         reason = f"{len(nodes)} nodes run, {high} are wanted"
         return form(q, Reason.SHRUNK, ChangeReason.SHRINK, reason, q.staying(generation), planned=True)
     if joining_nodes:
-        until = q.settled_at(joining_nodes)
+        until = settled_at(q, joining_nodes)
         if len(nodes) + len(joining_nodes) < high and q.now < until:
             return WaitDecision(
                 Reason.GROW_SETTLING, settling_text(len(nodes) + len(joining_nodes), high, until - q.now), until

@@ -12,8 +12,6 @@ from elastic.core.restart_budget import budget_of
 from elastic.core.run_deadline import NEVER
 from elastic.core.view import StoredDocument, StoreView
 
-SETTLE_MAX_S = 15.0
-"""The settling window ends at the latest so long after the first arrival."""
 BATCH_S = 0.3
 """Drains, and newcomers while the gate is closed, are collected for this long."""
 RETURN_S = 1.0
@@ -154,21 +152,6 @@ class Situation:
         """A member's place, with the ports it registered last."""
         stored = self.member(place.node)
         return place_of(place.node, stored.value) if stored is not None else place
-
-    def expected(self, before: int) -> int:
-        """How many nodes end a settling window before its time: as many as the job may have.
-
-        A job without a maximum expects as many as at its first start, and as many as there were `before`. Without
-        `before`, the first node to find etcd empty would train alone.
-        """
-        return max(self.spec.np.first, before) if self.spec.np.unlimited else self.spec.np.high
-
-    def settled_at(self, nodes: Iterable[str]) -> float:
-        """When the settling window of those ends that arrived; who is in the generation has settled."""
-        times = [self.memory.ready_since[node] for node in nodes if node in self.memory.ready_since]
-        if not times:
-            return self.now
-        return min(max(times) + self.spec.settle_s, min(times) + SETTLE_MAX_S)
 
 
 def completed(q: Situation, g: int) -> ConcludeJob:

@@ -25,6 +25,7 @@ from collections.abc import Collection
 
 from elastic.core.membership.decision import Decision, DecisionMemory, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import successor
+from elastic.core.membership.settling import expected_nodes, settled_at
 from elastic.core.membership.situation import Situation, completed
 from elastic.core.model import (
     ChangeReason,
@@ -146,8 +147,8 @@ def _assemble(
         return WaitDecision(Reason.MISSING, lacking)
     nodes = [place.node for place in places]
     workers = sum(map(has_workers, places))
-    until = q.settled_at(nodes)
-    expected = q.expected(sum(map(has_workers, q.generation.members)) if q.generation is not None else 0)
+    until = settled_at(q, nodes)
+    expected = expected_nodes(q, sum(map(has_workers, q.generation.members)) if q.generation is not None else 0)
     if roles.separate and workers < expected and q.now < until:
         return WaitDecision(Reason.SETTLING, settling_text(workers, expected, until - q.now), until)
     reason = gone or f"{in_words(roles, places)} are here"
