@@ -2,7 +2,7 @@
 
 Torch's agent calls it from its main thread: `next_rendezvous` waits until a round has come together with this node in
 it, `num_nodes_waiting` is asked all the time while workers run. Everything else happens in
-`launcher.torchrun.membership` and `stay`.
+`launcher.torchrun.membership` and `session`.
 
 What torch's interface does not tell: how workers ended. It is seen from what torch's agent does next
 (`launcher.torchrun.rounds`). At its end, every worker has ended well if it has entered its exit barrier, which is a key

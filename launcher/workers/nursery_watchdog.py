@@ -1,4 +1,4 @@
-"""Detects a nursery that is alive and does not answer, and decides how soon one that died is replaced.
+"""Detects a nursery that is alive and does not answer (`nursery_backoff` decides how soon a dead one is replaced).
 
 A frozen nursery reports no exit and obeys no stop, so that without this watch a job would wait for it for ever.
 """
