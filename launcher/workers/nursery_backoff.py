@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.workers.nursery_watchdog import DEATHS_MAX, LASTED_S, PAUSE_S
+LASTED_S = 60.0
+"""A nursery that lived for so long was in order; whatever ended it, the next begins a new row."""
+DEATHS_MAX = 6
+"""In a row. With the pauses the last of them comes a quarter of a minute after the first, and its imports besides."""
+PAUSE_S = 0.5
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Detects a nursery that is alive and does not answer (`nursery_backoff` decides how soon a dead one is replaced).
+"""Detects a nursery that is alive and does not answer.
 
 A frozen nursery reports no exit and obeys no stop, so that without this watch a job would wait for it for ever.
 """
@@ -60,10 +60,3 @@ class NurseryWatchdog:
             return
         self._look = None
         self._silent()
-
-
-LASTED_S = 60.0
-"""A nursery that lived for so long was in order; whatever ended it, the next begins a new row."""
-DEATHS_MAX = 6
-"""In a row. With the pauses the last of them comes a quarter of a minute after the first, and its imports besides."""
-PAUSE_S = 0.5
