@@ -184,6 +184,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     roles: PsLayout | None = None
     versions: Versions = msgspec.field(default_factory=dict)
 
+    @property
+    def layout(self) -> PsLayout | None:
+        """Who is what in a parameter-server job, None for a collective one."""
+        return self.roles if self.mode is not JobMode.COLLECTIVE else None
+
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """What a node registers, under its lease.

@@ -1,109 +1,87 @@
-"""How a job ends because an operator stops it: workers save and leave, then the verdict is written (pure).
+"""The rules once an operator has stopped the job: workers save and leave, then the verdict is written (pure).
 
-An operator writes `model.StopOrder`, and nothing else is decided from then on. Where workers run, an empty generation
+An operator writes `model.StopOrder`, and no other rule is asked from then on. Where workers run, an empty generation
 asks all of them to finish a common step and to save, as in any planned change. When every member has recorded its
 outcome, the verdict follows. Where that cannot be hoped for, because a member was lost or a worker ended meanwhile, it
-comes at once, and who still has workers stops them fast. A job whose workers all ended well in that moment has
-completed.
+comes at once, and nodes that still have workers stop them fast. A job whose workers all ended with exit code 0 in that
+moment has completed.
 """
 
 from __future__ import annotations
 
-from elastic.core.membership.decision import ConcludeJob, Decision, FormGeneration, Reason, WaitDecision
+from collections.abc import Collection
+from typing import Final
+
+from elastic.core.membership.conclusion import completed_by, stopped_by
+from elastic.core.membership.decision import ConcludeJob, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import successor
-from elastic.core.membership.situation import Situation, completed
-from elastic.core.model import (
-    ChangeReason,
-    FinalStatus,
-    Generation,
-    Outcome,
-    OutcomeKind,
-    Predecessor,
-    StopOrder,
-    Verdict,
-)
-from elastic.core.ps import cluster_spec
+from elastic.core.membership.rule import Rule
+from elastic.core.membership.situation import Situation, Stage, all_completed
+from elastic.core.model import ChangeReason, OutcomeKind
 from elastic.core.text import join_names
 
 
-def current_order(q: Situation) -> StopOrder | None:
-    """What an operator wrote about this run, None if nothing."""
-    stored = q.view.halt
-    return stored.value if stored is not None and stored.value.run == q.spec.run else None
+def completed(s: Situation) -> ConcludeJob | None:
+    """The workers of every member ended with exit code 0: the job is completed."""
+    return completed_by(s, s.current.g) if all_completed(s.nodes, s.outcomes) else None
 
 
-def decide_stop(q: Situation, halt: StopOrder) -> Decision:
-    """What the proposer does for it now."""
-    generation = q.generation
-    if generation is None:
-        return _conclude_stopped(q, halt)
-    if q.view.go is not None and q.view.go.value.g == generation.g:
-        return _running(q, halt, generation)
-    before = generation.before
-    if before is None:
-        return _conclude_stopped(q, halt)
-    return _stopping(q, halt, before)
+def returning(s: Situation) -> WaitDecision | None:
+    """The leases of members ended, and they may be about to register again: give them a moment."""
+    if not s.returning or s.lost:
+        return None
+    text = f"{_words(s)}; waiting for {join_names(s.returning)} to register again"
+    return s.wait(Reason.RETURNING, text, max(s.returning.values()))
 
 
-def _running(q: Situation, halt: StopOrder, generation: Generation) -> Decision:
-    roles = cluster_spec.roles_of(q.spec)
-    if roles is not None:  # Who has a seat there goes on whatever becomes of others, and can save.
-        decision, _ = cluster_spec.running(q, roles, generation)
-        return decision if isinstance(decision, ConcludeJob) else _empty_generation(q, halt, generation)
-    nodes = [place.node for place in generation.members]
-    outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
-    if nodes and _all_ok(outcomes, nodes):
-        return completed(q, generation.g)
-    away = {node: q.returns_until(node) for node in nodes if node not in outcomes and not q.working(node)}
-    if away and None not in away.values():
-        until = max(at for at in away.values() if at is not None)
-        return WaitDecision(Reason.RETURNING, f"{halt.reason}; waiting for {join_names(away)} to register again", until)
-    return _empty_generation(q, halt, generation)
+def halted(s: Situation) -> FormGeneration:
+    """Publish an empty generation: it tells every member to save and to stop.
+
+    Where some workers ended with exit code 0 already, the others may be about to.
+    """
+    ended = {node for g, node in s.view.outcomes if g == s.current.g}
+    going = tuple(node for node in s.nodes if node not in ended)
+    empty = successor(s, [], ChangeReason.STOP, _words(s))
+    return FormGeneration(Reason.HALTED, _words(s), empty, planned=not ended, unfinished=going)
 
 
-def _empty_generation(q: Situation, halt: StopOrder, generation: Generation) -> FormGeneration:
-    """An empty world: it tells everybody to save and to stop. Where some ended well, the others may be about to."""
-    ended = {node for (g, node) in q.view.outcomes if g == generation.g}
-    going = tuple(place.node for place in generation.members if place.node not in ended)
-    empty = successor(q, [], ChangeReason.STOP, halt.reason)
-    return FormGeneration(Reason.HALTED, halt.reason, empty, planned=not ended, unfinished=going)
+def completed_before(s: Situation) -> ConcludeJob | None:
+    """The workers of every member of the generation before ended with exit code 0: the job is completed."""
+    before = s.previous
+    return completed_by(s, before.g) if before and all_completed(before.nodes, s.previous_outcomes) else None
 
 
-def _stopping(q: Situation, halt: StopOrder, before: Predecessor) -> Decision:
-    """Wait for those who still have workers of the world before, while that is any use."""
-    outcomes = {node: outcome for node in before.nodes if (outcome := _latest_outcome(q, before, node)) is not None}
-    if _all_ok(outcomes, before.nodes):
-        return completed(q, before.g)
-    busy = [node for node in before.nodes if node not in outcomes or not outcomes[node].over]
-    waited = [node for node in busy if q.here(node) or q.returns_until(node) is not None]
-    broken = len(waited) < len(busy) or _has_failure(outcomes)
-    if not waited or (broken and cluster_spec.roles_of(q.spec) is None):
-        return _conclude_stopped(q, halt)
-    absent = [q.memory.absent_since[node] + 2 * q.spec.lease_ttl_s for node in waited if node in q.memory.absent_since]
-    returns = [at for node in waited if not q.here(node) and (at := q.returns_until(node)) is not None]
-    until = min(absent + returns, default=None)
+def stopping(s: Situation) -> WaitDecision | None:
+    """Members still save: wait until each has recorded its outcome, as long as all of them can save together."""
+    before = s.previous.nodes if s.previous is not None else ()
+    busy = [node for node in before if not s.stopped(node)]
+    waited = [node for node in busy if s.here(node) or s.returns_until(node) is not None]
+    if not waited or _broken(s, busy, waited):
+        return None
+    absent = [s.memory.absent_since[node] + 2 * s.spec.lease_ttl_s for node in waited if node in s.memory.absent_since]
+    returns = [s.returns_until(node) for node in waited if not s.here(node)]
     whose = "their" if len(waited) > 1 else "its"
-    return WaitDecision(
-        Reason.STOPPING, f"{halt.reason}; waiting for {join_names(waited)} to stop {whose} workers", until
-    )
+    text = f"{_words(s)}; waiting for {join_names(waited)} to stop {whose} workers"
+    return s.wait(Reason.STOPPING, text, *absent, *returns)
 
 
-def _latest_outcome(q: Situation, before: Predecessor, node: str) -> Outcome | None:
-    """How the last start of a node's workers ended; what earlier starts said does not count."""
-    end, start = q.outcome(before.g, node), before.start(node)
-    return end if end is not None and (before.g, end.since) == start else None
+def stopped(s: Situation) -> ConcludeJob:
+    """No worker is left to wait for: the job is stopped."""
+    return stopped_by(s, _words(s))
 
 
-def _has_failure(outcomes: dict[str, Outcome]) -> bool:
-    """A worker failed, or had to be stopped for a reason of its node: those that are left cannot meet any more."""
-    return any(one.ended is OutcomeKind.FAILED or one.forced for one in outcomes.values())
+def _broken(s: Situation, busy: Collection[str], waited: Collection[str]) -> bool:
+    """Tell whether those that still save cannot meet any more: a node of a collective was lost, or a worker failed."""
+    failed = any(end.ended is OutcomeKind.FAILED or end.forced for end in s.previous_outcomes.values())
+    return s.spec.layout is None and (failed or len(waited) < len(busy))
 
 
-def _all_ok(outcomes: dict[str, Outcome], nodes: list[str] | tuple[str, ...]) -> bool:
-    return len(outcomes) == len(nodes) and all(one.ended is OutcomeKind.OK and one.over for one in outcomes.values())
+def _words(s: Situation) -> str:
+    return s.stop_order.reason if s.stop_order is not None else ""
 
 
-def _conclude_stopped(q: Situation, halt: StopOrder) -> ConcludeJob:
-    g = q.generation.g if q.generation is not None else 0
-    verdict = Verdict(status=FinalStatus.STOPPED, reason=halt.reason, run=q.spec.run, g=g, tag="", at=0.0)
-    return ConcludeJob(Reason.HALTED, halt.reason, verdict)
+STOP: Final[dict[Stage, tuple[Rule, ...]]] = {
+    Stage.FIRST_START: (stopped,),
+    Stage.RUNNING: (completed, returning, halted),
+    Stage.GATE: (completed_before, stopping, stopped),
+}

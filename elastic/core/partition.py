@@ -15,8 +15,6 @@ from typing import Final
 
 from elastic.core.model import JobSpec
 
-SPLIT: Final = "the network is split"
-"""What of the machine is to blame where a worker is ended because others cannot be reached (`WorkerExit.infra`)."""
 OTHERS_MAX: Final = 16
 """A node looks at the first of its world, and at so many that come after it, and round."""
 NAMED_MAX: Final = 4

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from elastic.core.model import Budget, Outcome, Quarantine
-from elastic.core.restart_budget import budget_of
 from elastic.core.view import StoreView
 
 KEEP_OUT_AFTER = 2
@@ -138,7 +137,7 @@ def quarantined_by(budget: Budget, g: int) -> list[Quarantine]:
 
 def quarantine_deadlines(view: StoreView, deadlines: QuarantineDeadlines, now: float) -> QuarantineDeadlines:
     """Until when hosts are kept out, counted from the moment at which this reader first saw it."""
-    hosts = budget_of(view).hosts
+    hosts = view.budget.hosts
     if not hosts and not deadlines:
         return deadlines
     return {(one.host, one.g): deadlines.get((one.host, one.g), now + one.left_s) for one in hosts if one.left_s > 0}
@@ -190,7 +189,7 @@ def presumed_linked(view: StoreView) -> frozenset[str]:
 
     That is everybody, but who was left out because others did not reach it, and is not back.
     """
-    apart = {one.host for one in budget_of(view).hosts if one.unreachable}
+    apart = {one.host for one in view.budget.hosts if one.unreachable}
     inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
     return frozenset(node for node, stored in view.members.items() if node in inside or stored.value.host not in apart)
 

@@ -1,30 +1,30 @@
 """What a generation's end costs the job: cause, charge, pause (pure).
 
-Judged once, at the gate of the next generation, when all outcomes are in or their nodes are lost. So a failure that
-was only the echo of a loss is seen as one, however early its message came.
+Judged once, at the gate of the next generation, when all outcomes are in or their nodes are lost. So a failure that a
+node failure caused is seen as secondary, however early its message came. The rules are a table (`RULES`), and the first
+that judges is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
 
 from elastic.core.model import (
-    ANY_RANK,
     Budget,
     Cause,
     ChangeReason,
     JobMode,
     JobSpec,
-    OtherFailure,
     Outcome,
     OutcomeKind,
     Predecessor,
     Quarantine,
-    Role,
     WorkerExit,
 )
-from elastic.core.partition import SPLIT, nodes_to_exclude, not_reached_by
+from elastic.core.partition import nodes_to_exclude, not_reached_by
 from elastic.core.quarantine import (
     NAMED_MAX,
     RESTART_ASKED,
@@ -36,6 +36,8 @@ from elastic.core.quarantine import (
     reset_failures,
     with_unreachable,
 )
+from elastic.core.root_cause import root_cause_of
+from elastic.core.text import SPLIT
 from elastic.core.view import StoredDocument
 
 PROGRESS_RUN_S = 60.0
@@ -51,8 +53,6 @@ RETRY = "no restart would fix that; --retry_startup_errors restarts it anyway"
 MACHINE_FAULTS_MAX = 3
 """So many failures of the machine in a row without progress are free."""
 BACKOFF_MAX_S = 60.0
-OTHERS_MAX = 64
-"""Failures on other nodes whose logs a cause names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Judgement:
     """What the gate does next: open after `pause_s`, or end the job because of `fatal`.
 
     Before either of them it leaves the hosts of `suspects` out, if the job can do without; then the budget is
-    `without`.
+    `budget_if_excluded`.
     """
 
     budget: Budget
@@ -72,6 +72,113 @@ class Judgement:
     budget_if_excluded: Budget = field(default_factory=Budget)
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """How generation `before` ended, and what the rules ask of it.
+
+    `outcomes` by node; `lost` are its nodes that vanished without one; `healthy` says that it had trained for
+    `HEALTHY_S`.
+    """
+
+    before: Predecessor
+    outcomes: Mapping[str, StoredDocument[Outcome]]
+    lost: frozenset[str]
+    budget: Budget
+    spec: JobSpec
+    healthy: bool
+
+    @cached_property
+    def ends(self) -> list[Outcome]:
+        """How the workers ended on each node that has recorded it."""
+        return [stored.value for stored in self.outcomes.values()]
+
+    @cached_property
+    def failed(self) -> list[Outcome]:
+        """Those of nodes with workers that failed."""
+        return [end for end in self.ends if end.ended is OutcomeKind.FAILED and end.exits]
+
+    @cached_property
+    def own(self) -> list[WorkerExit]:
+        """Workers that failed, and not because they lost a peer."""
+        return [worker for end in self.failed for worker in end.exits if not worker.secondary]
+
+    @cached_property
+    def cause(self) -> Cause | None:
+        """The root cause."""
+        return root_cause_of(self.before, self.outcomes, self.spec)
+
+    @cached_property
+    def ran_s(self) -> float:
+        """For how long the workers ran."""
+        return max((end.ran_s for end in self.ends), default=0.0)
+
+    @cached_property
+    def step(self) -> int:
+        """The highest step that a worker reported, -1 if none did."""
+        return max((end.step for end in self.ends), default=-1)
+
+    @cached_property
+    def progress(self) -> bool:
+        """Whether the job got further; a script that reports no steps did if it ran for a while."""
+        waited = any(worker.machine_fault == SPLIT for end in self.ends for worker in end.exits)
+        return self.step > self.budget.step or (self.step < 0 and self.ran_s >= PROGRESS_RUN_S and not waited)
+
+    @cached_property
+    def uncharged(self) -> Budget:
+        """The budget if this end costs nothing."""
+        budget = self.budget
+        charged = 0 if self.healthy else budget.charged
+        fruitless, machine_faults = (0, 0) if self.progress else (budget.fruitless, budget.machine_faults)
+        hosts = reset_failures(budget.hosts, self.ends) if self.progress else budget.hosts
+        return Budget(charged, fruitless, max(self.step, budget.step), machine_faults, hosts)
+
+    @property
+    def free(self) -> bool:
+        """Whether the machines are to blame, and not for too often in a row."""
+        machines = bool(self.own) and all(worker.machine_fault for worker in self.own)
+        return machines and self.uncharged.machine_faults < MACHINE_FAULTS_MAX
+
+    @property
+    def fruitless(self) -> int:
+        """Failures in a row without progress, with this one."""
+        before = self.uncharged.fruitless
+        return before if self.free else 0 if self.progress else before + 1
+
+    @cached_property
+    def blamed(self) -> Blame:
+        """What this failure says of hosts."""
+        per_host = self.spec.mode is JobMode.COLLECTIVE and self.spec.host_cooldown_s > 0
+        return blame(self.uncharged.hosts, self.ends, pays=not self.free) if per_host else Blame(())
+
+    @property
+    def charged(self) -> int:
+        """Restarts that count, with this one."""
+        return self.uncharged.charged + self.blamed.owed + (not self.free)
+
+    @property
+    def machine_faults(self) -> int:
+        """Failures of machines in a row without progress, with this one."""
+        return self.uncharged.machine_faults + self.free
+
+    def excused(self, note: str) -> Judgement:
+        """It costs nothing, because of `note`."""
+        return Judgement(self.uncharged, cause=self.cause, note=f"not charged: {note}")
+
+    def ends_the_job(self, why: str) -> Judgement:
+        """No restart follows."""
+        return Judgement(self.uncharged, cause=self.cause, fatal=why)
+
+    def costs(self, *, pause_s: float = 0.0, note: str = "", fatal: str = "") -> Judgement:
+        """What the failure costs that nothing excuses, and which hosts had better be left out."""
+        budget = Budget(self.charged, self.fruitless, self.uncharged.step, self.machine_faults, self.blamed.hosts)
+        suspects = () if self.progress or self.fruitless >= CRASH_LOOP_MAX else self.blamed.suspects
+        row = Budget(
+            self.charged, self.fruitless, self.uncharged.step, self.uncharged.machine_faults, self.blamed.hosts
+        )
+        without = quarantine(row, suspects, self.before.g, self.spec.host_cooldown_s)
+        return Judgement(budget, pause_s, self.cause, note, fatal, suspects, without)
+
+
 def judge(
     before: Predecessor,
     outcomes: Mapping[str, StoredDocument[Outcome]],
@@ -81,194 +188,146 @@ def judge(
     *,
     healthy: bool,
 ) -> Judgement:
-    """Judge how generation `before` ended.
-
-    `outcomes` by node; `lost` are its nodes that vanished without one; `healthy` says that it had trained for
-    `HEALTHY_S` under the eyes of this proposer.
-    """
-    ends = [stored.value for stored in outcomes.values()]
-    waited = any(worker.machine_fault == SPLIT for end in ends for worker in end.exits)  # And did nothing in that time.
-    step = max((end.step for end in ends), default=-1)
-    ran_s = max((end.ran_s for end in ends), default=0.0)
-    progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)
-    charged = 0 if healthy else budget.charged
-    fruitless, machine_faults = (0, 0) if progress else (budget.fruitless, budget.machine_faults)
-    hosts = reset_failures(budget.hosts, ends) if progress else budget.hosts
-    uncharged = Budget(charged, fruitless, max(step, budget.step), machine_faults, hosts)
-
-    if judged := quarantined_by(budget, before.g):  # And a host was left out then.
-        return _judged_before(judged, budget, root_cause_of(before, outcomes, spec), spec)
-    failures = [
-        outcome.value
-        for outcome in outcomes.values()
-        if outcome.value.ended is OutcomeKind.FAILED and outcome.value.exits
-    ]
-    if not failures:
-        return Judgement(uncharged)
-    cause = root_cause_of(before, outcomes, spec)
-    own = [worker for outcome in failures for worker in outcome.exits if not worker.secondary]
-
-    fatal = next((worker for worker in own if worker.code in spec.fatal_exit_codes), None)
-    if fatal is not None:
-        return Judgement(
-            uncharged, cause=cause, fatal=f"{fatal.words} of rank {fatal.rank} is one of --fatal_exit_codes"
-        )
-    unrecoverable = next((worker for worker in own if worker.unrecoverable), None)
-    if unrecoverable is not None:
-        return Judgement(uncharged, cause=cause, fatal=f"no restart would mend this: {unrecoverable.unrecoverable}")
-    if cause is not None and ran_s < PROGRESS_RUN_S and own and all(worker.startup for worker in own):
-        return Judgement(uncharged, cause=cause, fatal=f"the script cannot start: {cause.first.startup} ({RETRY})")
-    if spec.mode is JobMode.COLLECTIVE and not lost and (nowhere := _startable_nowhere(ends)):
-        return Judgement(uncharged, cause=cause, fatal=f"no restart would mend this: {nowhere}")
-    split = nodes_to_exclude(before.nodes, {node: stored.value.unreached for node, stored in outcomes.items()}, lost)
-    if split and all(worker.machine_fault == SPLIT for worker in own):
-        return _split(uncharged, split, outcomes, cause, before.g, spec)
-    if lost:
-        return Judgement(
-            uncharged,
-            cause=cause if cause and not cause.first.secondary else None,
-            note=f"not charged: {_names(lost)} was lost",
-        )
-    forced = frozenset(node for node, stored in outcomes.items() if stored.value.forced)
-    if forced and not own:
-        return Judgement(uncharged, note=f"not charged: {_names(forced)} had to stop its workers")
-    if before.why is not ChangeReason.FAILURE and not own:
-        return Judgement(uncharged, note="not charged: the workers were being stopped")
-    if progress and own and all(worker.code == RESTART_ASKED for worker in own):
-        return Judgement(uncharged, cause=cause, note="not charged: the script asked for it after progress")
-    return _charged(uncharged, own, ends, cause, before.g, spec, progress=progress)
+    """Judge how generation `before` ended: see `Evidence` for the arguments."""
+    evidence = Evidence(before, outcomes, lost, budget, spec, healthy)
+    return next(judgement for rule in RULES if (judgement := rule(evidence)) is not None)
 
 
-def _split(
-    uncharged: Budget,
-    split: Mapping[str, Sequence[str]],
-    outcomes: Mapping[str, StoredDocument[Outcome]],
-    cause: Cause | None,
-    g: int,
-    spec: JobSpec,
-) -> Judgement:
-    """Nodes did not reach each other: it costs nothing, and those that are cut off had better be left out."""
-    note = f"not charged: {SPLIT}"
-    if spec.mode is not JobMode.COLLECTIVE or not spec.host_cooldown_s:
-        return Judgement(uncharged, cause=cause, note=note)
-    out: dict[str, str] = {}
-    for node, others in split.items():
-        hosts = list(dict.fromkeys(outcomes[other].value.host for other in others))
-        out.setdefault(outcomes[node].value.host, not_reached_by(hosts))
-    suspects = tuple(sorted(list(out)[:UNREACHABLE_MAX]))
-    without = quarantine(with_unreachable(uncharged, out), suspects, g, spec.host_cooldown_s)
-    return Judgement(uncharged, cause=cause, note=note, suspects=suspects, budget_if_excluded=without)
-
-
-def _charged(
-    uncharged: Budget,
-    own: Sequence[WorkerExit],
-    ends: Sequence[Outcome],
-    cause: Cause | None,
-    g: int,
-    spec: JobSpec,
-    *,
-    progress: bool,
-) -> Judgement:
-    """What a failure costs that nothing excuses, and which hosts had better be left out."""
-    free = bool(own) and all(worker.machine_fault for worker in own) and uncharged.machine_faults < MACHINE_FAULTS_MAX
-    per_host = spec.mode is JobMode.COLLECTIVE and spec.host_cooldown_s > 0
-    blamed = blame(uncharged.hosts, ends, pays=not free) if per_host else Blame(())
-    fruitless = uncharged.fruitless if free else 0 if progress else uncharged.fruitless + 1
-    charged = uncharged.charged + blamed.owed + (0 if free else 1)
-    machine_faults = uncharged.machine_faults + 1 if free else uncharged.machine_faults
-    spent = Budget(charged, fruitless, uncharged.step, machine_faults, blamed.hosts)
-    suspects = () if progress or fruitless >= CRASH_LOOP_MAX else blamed.suspects
-    row = Budget(charged, fruitless, uncharged.step, uncharged.machine_faults, blamed.hosts)
-    without = quarantine(row, suspects, g, spec.host_cooldown_s)
-    judgement = Judgement(spent, cause=cause, suspects=suspects, budget_if_excluded=without)
-    if charged > spec.restarts_max:  # Also if this one is free: those that are owed after all are not.
-        return replace(judgement, budget=uncharged, fatal=f"no restart is left (--max_restarts {spec.restarts_max})")
-    if free:
-        return replace(judgement, note=f"not charged: {own[0].machine_fault}, {machine_faults} of {MACHINE_FAULTS_MAX}")
-    if fruitless >= CRASH_LOOP_MAX:
-        return replace(judgement, fatal=f"crash loop: {fruitless} failures in a row without progress")
-    pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0
-    return replace(judgement, pause_s=pause_s, note=f"restart {charged} of {spec.restarts_max}")
-
-
-def _judged_before(out: Sequence[Quarantine], budget: Budget, cause: Cause | None, spec: JobSpec) -> Judgement:
-    """These hosts were left out for the failure. Where one was taken back, the failure has its price after all."""
-    if any(one.charged for one in out):
-        return Judgement(budget, cause=cause, note=f"restart {budget.charged} of {spec.restarts_max}")
-    named = ", ".join(one.host for one in out) if len(out) <= NAMED_MAX else f"{len(out)} hosts"
-    still = any(one.left_s > 0 for one in out)
-    verb = ("is" if still else "was") if len(out) == 1 else ("are" if still else "were")
-    return Judgement(budget, cause=cause, note=f"not charged: {named} {verb} kept out")
-
-
-def _startable_nowhere(ends: Sequence[Outcome]) -> str:
-    """Why no host could start the program, "" if one could."""
-    found = [
-        next((one.machine_fault for one in end.exits if one.machine_fault.startswith(CANNOT_START)), "") for end in ends
-    ]
-    return found[0] if all(found) else ""
-
-
-def root_cause_of(before: Predecessor, outcomes: Mapping[str, StoredDocument[Outcome]], spec: JobSpec) -> Cause | None:
-    """The earliest failure that is not the echo of another, with all that failed by themselves; None without a failure.
-
-    A worker that had raised an exception before it was stopped (`Outcome.also`) is asked after those that ended by
-    themselves: the end of a large process takes longer than the echo of it in another. It counts only where a failure
-    was what ended the generation; otherwise our own signal may have made the script raise.
-    """
-    failures = sorted(
-        (_WorkerFailure(weight, stored.create_revision, node, order, stored.value.host, worker)
-         for node, stored in outcomes.items()
-         for order, (weight, worker) in enumerate(_weighed(stored.value, before.why))),
-        key=lambda failure: (failure.weight, failure.revision, failure.node, failure.order),
-    )  # fmt: skip
-    if not any(stored.value.ended is OutcomeKind.FAILED for stored in outcomes.values()) or not failures:
+def judged_before(e: Evidence) -> Judgement | None:
+    """Hosts were quarantined for this failure: it is free, unless one of them was taken back."""
+    judged = quarantined_by(e.budget, e.before.g)
+    if not judged:
         return None
-    first = failures[0]
-    named = [failure for failure in failures if failure.weight < SECONDARY] or [
-        failure for failure in failures if failure.node == first.node
-    ]
-    others = sorted((failure for failure in named if failure.node != first.node), key=lambda other: other.worker.rank)
-    return Cause(
-        g=before.g,
-        host=first.host,
-        node=first.node,
-        exits=tuple(failure.worker for failure in failures if failure.node == first.node),
-        ranks=tuple(
-            sorted({failure.worker.rank for failure in named if failure.worker.role is Role.WORKER} - {ANY_RANK})
-        ),
-        world_size=len(before.nodes) * spec.slots,
-        others=tuple(
-            OtherFailure(other.worker.rank, other.host, other.worker.words, other.worker.log, other.worker.role)
-            for other in others[:OTHERS_MAX]
-        ),
-    )
+    if any(entry.charged for entry in judged):
+        return Judgement(e.budget, cause=e.cause, note=f"restart {e.budget.charged} of {e.spec.restarts_max}")
+    return Judgement(e.budget, cause=e.cause, note=f"not charged: {_kept_out_text(judged)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _WorkerFailure:
-    """One worker that failed; `order` is its place in its node's outcome."""
-
-    weight: int
-    revision: int
-    node: str
-    order: int
-    host: str
-    worker: WorkerExit
+def no_failure(e: Evidence) -> Judgement | None:
+    """No worker failed: it costs nothing."""
+    return None if e.failed else Judgement(e.uncharged)
 
 
-OWN, RAISED, SECONDARY = range(3)
-"""How much a failure tells: it ended by itself, it was about to, it only lost a peer."""
+def fatal_exit_code(e: Evidence) -> Judgement | None:
+    """A worker ended with one of `--fatal_exit_codes`: the job fails."""
+    worker = next((worker for worker in e.own if worker.code in e.spec.fatal_exit_codes), None)
+    return e.ends_the_job(f"{worker.words} of rank {worker.rank} is one of --fatal_exit_codes") if worker else None
 
 
-def _weighed(outcome: Outcome, why: ChangeReason) -> list[tuple[int, WorkerExit]]:
-    exits = outcome.exits if outcome.ended is OutcomeKind.FAILED else ()
-    also = outcome.also if why is ChangeReason.FAILURE else ()
-    return [(SECONDARY if worker.secondary else OWN, worker) for worker in exits] + [
-        (RAISED, worker) for worker in also
-    ]
+def unrecoverable(e: Evidence) -> Judgement | None:
+    """A worker has said that no restart would help: the job fails."""
+    worker = next((worker for worker in e.own if worker.unrecoverable), None)
+    return e.ends_the_job(f"no restart would mend this: {worker.unrecoverable}") if worker else None
 
 
-def _names(nodes: frozenset[str]) -> str:
+def script_cannot_start(e: Evidence) -> Judgement | None:
+    """Every worker failed at the start of the script: the job fails."""
+    at_start = e.ran_s < PROGRESS_RUN_S and bool(e.own) and all(worker.startup for worker in e.own)
+    if e.cause is None or not at_start:
+        return None
+    return e.ends_the_job(f"the script cannot start: {e.cause.first.startup} ({RETRY})")
+
+
+def no_host_can_start(e: Evidence) -> Judgement | None:
+    """No host could start the program: the job fails."""
+    faults = [next((worker.machine_fault for worker in end.exits if _cannot_start(worker)), "") for end in e.ends]
+    if e.spec.mode is not JobMode.COLLECTIVE or e.lost or not all(faults):
+        return None
+    return e.ends_the_job(f"no restart would mend this: {faults[0]}")
+
+
+def network_split(e: Evidence) -> Judgement | None:
+    """Nodes did not reach each other: it is free, and those that are cut off had better be left out."""
+    unreached = {node: stored.value.unreached for node, stored in e.outcomes.items()}
+    apart = nodes_to_exclude(e.before.nodes, unreached, e.lost)
+    if not apart or any(worker.machine_fault != SPLIT for worker in e.own):
+        return None
+    if e.spec.mode is not JobMode.COLLECTIVE or not e.spec.host_cooldown_s:
+        return e.excused(SPLIT)
+    out: dict[str, str] = {}
+    for node, others in apart.items():
+        hosts = list(dict.fromkeys(e.outcomes[other].value.host for other in others))
+        out.setdefault(e.outcomes[node].value.host, not_reached_by(hosts))
+    suspects = tuple(sorted(list(out)[:UNREACHABLE_MAX]))
+    without = quarantine(with_unreachable(e.uncharged, out), suspects, e.before.g, e.spec.host_cooldown_s)
+    note = f"not charged: {SPLIT}"
+    return Judgement(e.uncharged, cause=e.cause, note=note, suspects=suspects, budget_if_excluded=without)
+
+
+def node_lost(e: Evidence) -> Judgement | None:
+    """A node was lost: failures beside it are free."""
+    if not e.lost:
+        return None
+    cause = e.cause if e.cause is not None and not e.cause.first.secondary else None
+    return Judgement(e.uncharged, cause=cause, note=f"not charged: {_names(e.lost)} was lost")
+
+
+def forced_stop(e: Evidence) -> Judgement | None:
+    """A node had to stop its workers, and others lost a peer by that: it is free."""
+    forced = [node for node, stored in e.outcomes.items() if stored.value.forced]
+    if not forced or e.own:
+        return None
+    return Judgement(e.uncharged, note=f"not charged: {_names(forced)} had to stop its workers")
+
+
+def being_stopped(e: Evidence) -> Judgement | None:
+    """Workers lost a peer while all were being stopped: it is free."""
+    if e.before.why is ChangeReason.FAILURE or e.own:
+        return None
+    return Judgement(e.uncharged, note="not charged: the workers were being stopped")
+
+
+def restart_requested(e: Evidence) -> Judgement | None:
+    """The script asked for a restart after progress: it is free."""
+    asked = e.progress and bool(e.own) and all(worker.code == RESTART_ASKED for worker in e.own)
+    return e.excused("the script asked for it after progress") if asked else None
+
+
+def exhausted(e: Evidence) -> Judgement | None:
+    """No restart is left: the job fails. One that is free can still make others count that a quarantine had spared."""
+    if e.charged <= e.spec.restarts_max:
+        return None
+    judgement = e.costs(fatal=f"no restart is left (--max_restarts {e.spec.restarts_max})")
+    return replace(judgement, budget=e.uncharged)
+
+
+def machine_fault(e: Evidence) -> Judgement | None:
+    """The machine is to blame, a few times in a row: it is free."""
+    if not e.free:
+        return None
+    return e.costs(note=f"not charged: {e.own[0].machine_fault}, {e.machine_faults} of {MACHINE_FAULTS_MAX}")
+
+
+def crash_loop(e: Evidence) -> Judgement | None:
+    """Failures in a row without progress are too many: the job fails."""
+    if e.fruitless < CRASH_LOOP_MAX:
+        return None
+    return e.costs(fatal=f"crash loop: {e.fruitless} failures in a row without progress")
+
+
+def charged(e: Evidence) -> Judgement:
+    """Any other failure costs one restart, and a pause that doubles with each failure in a row without progress."""
+    pause_s = min(2.0 ** (e.fruitless - 2), BACKOFF_MAX_S) if e.fruitless > 1 else 0.0
+    return e.costs(pause_s=pause_s, note=f"restart {e.charged} of {e.spec.restarts_max}")
+
+
+RULES: Final[tuple[Callable[[Evidence], Judgement | None], ...]] = (
+    judged_before, no_failure, fatal_exit_code, unrecoverable, script_cannot_start, no_host_can_start, network_split,
+    node_lost, forced_stop, being_stopped, restart_requested, exhausted, machine_fault, crash_loop, charged,
+)  # fmt: skip
+"""What a failure costs: the first rule that judges is taken."""
+
+
+def _kept_out_text(entries: Sequence[Quarantine]) -> str:
+    named = ", ".join(entry.host for entry in entries) if len(entries) <= NAMED_MAX else f"{len(entries)} hosts"
+    still = any(entry.left_s > 0 for entry in entries)
+    verb = ("is" if still else "was") if len(entries) == 1 else ("are" if still else "were")
+    return f"{named} {verb} kept out"
+
+
+def _cannot_start(worker: WorkerExit) -> bool:
+    return worker.machine_fault.startswith(CANNOT_START)
+
+
+def _names(nodes: Iterable[str]) -> str:
     return ", ".join(sorted(nodes))

@@ -1,17 +1,25 @@
-"""What sentences for people call nodes, processes and their logs (pure)."""
+"""Sentences for people, and what they call nodes, processes and their logs (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
-from elastic.core.model import ANY_RANK, NP_UNLIMITED, Role, WorkerExit
+from elastic.core.model import ANY_RANK, NP_UNLIMITED, Generation, Outcome, Role, WorkerExit
 
 _NAMES: Final[Mapping[Role, str]] = {Role.WORKER: "rank", Role.SERVER: "server", Role.HETER: "heter worker"}
 _LOGS: Final[Mapping[Role, str]] = {Role.WORKER: "workerlog", Role.SERVER: "serverlog", Role.HETER: "heterlog"}
 A_WORKER: Final = "a worker"
 NAMED_MAX = 64
 """Processes that one sentence names; a list of thousands helps nobody."""
+SPLIT: Final = "the network is split"
+"""What of the machine is to blame where a worker is ended because others cannot be reached (`machine_fault`)."""
+SPLIT_NAMED_MAX = 4
+"""A reason names so many of those that do not reach others."""
+DRAIN_REASON_MAX = 120
+"""Characters of a reason to drain that others repeat."""
+REASONS_MAX = 2
+"""Different reasons to drain that a sentence has."""
 MARK_LENGTH: Final = 6
 """Of the signs after the host in a node's id, of which each is one of 32. Of a million agents that start where 8 others
 of their host are still known, 0.008 draw the mark of one of these; of marks of four hexadecimal digits it would be 122.
@@ -75,6 +83,52 @@ def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
     )
     first = (own or failed)[0]
     return f"{who} {what} on host {host}, see {elsewhere or log_name(first.role, first.rank)}"
+
+
+def failure_text(nodes: Iterable[str], outcomes: Mapping[str, Outcome], generation: Generation) -> str:
+    """Say which ranks failed, where, and in which log that stands."""
+    found = [outcomes[node] for node in nodes if outcomes[node].exits]
+    if not found:
+        return f"a worker failed on {join_names(nodes)}"
+    own = [outcome for outcome in found if not outcome.exits[0].secondary] or found
+    exits = [worker for outcome in own for worker in outcome.exits]
+    if all(worker.machine_fault == SPLIT for worker in exits):
+        return _split_text(own, generation)
+    return failed_processes_text(exits, ", ".join(dict.fromkeys(outcome.host for outcome in own)))
+
+
+def _split_text(outcomes: Iterable[Outcome], generation: Generation) -> str:
+    """Say which hosts do not reach which: "the network is split: a does not reach b"."""
+    hosts = {member.node: member.host for member in generation.members}
+    found = [
+        f"{one.host} does not reach {join_names(hosts.get(node, node) for node in one.unreached)}" for one in outcomes
+    ]
+    return f"{SPLIT}: {'; '.join(found[:SPLIT_NAMED_MAX])}"
+
+
+def lost_text(lost: Iterable[str], registered: Container[str]) -> str:
+    """Say which nodes were lost, and how that was noticed."""
+    return ", ".join(
+        f"{node} was lost ({'its process is gone' if node in registered else 'its lease ended'})" for node in lost
+    )
+
+
+def drain_text(nodes: list[str], reasons: Iterable[str]) -> str:
+    """Nodes that drain, and why if they have said so: "a drains: SIGTERM"."""
+    why = drain_reasons_text(reasons)
+    return with_verb(nodes, "drain") + (f": {why}" if why else "")
+
+
+def drain_reasons_text(reasons: Iterable[str]) -> str:
+    """Why nodes drain, each reason once; of many only how many there are."""
+    found = list(dict.fromkeys(reason[:DRAIN_REASON_MAX] for reason in reasons if reason))
+    more = f" and {len(found) - REASONS_MAX} more" if len(found) > REASONS_MAX else ""
+    return "; ".join(found[:REASONS_MAX]) + more
+
+
+def endpoint(host: str, port: int) -> str:
+    """An endpoint; IPv6 gets its brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def join_names(nodes: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from elastic.core.decide import ConcludeJob, FormGeneration, OpenGate
 from elastic.core.keys import JobKeys
 from elastic.core.kv import (
     OPERATIONS_MAX,
@@ -24,6 +23,7 @@ from elastic.core.kv import (
     ReadRange,
     TxnResult,
 )
+from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate
 from elastic.core.model import Arrival, FinalStatus, Generation, Go, JobSpec, Member, Outcome, Verdict
 from elastic.core.view import StoreView, decode, encode
 from elastic.errors import DocumentError

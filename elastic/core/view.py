@@ -20,6 +20,7 @@ from elastic.core.kv import KeyValue
 from elastic.core.model import (
     SCHEMA,
     Arrival,
+    Budget,
     DrainOrder,
     Generation,
     Go,
@@ -81,6 +82,16 @@ class StoreView:
     damaged_at: Mapping[str, int] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
     schema: int | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """What the present run of the job has used up: the newest document has the newest budget."""
+        if self.generation is None or (self.spec is not None and self.spec.value.run != self.generation.value.run):
+            return Budget()
+        generation, go = self.generation.value, self.go.value if self.go is not None else None
+        # Each revision of a parameter-server job is charged when it is made, after the go.
+        started = go is not None and go.g == generation.g and not generation.rev
+        return go.budget if go is not None and started else generation.budget
 
 
 class ViewReader:

@@ -15,7 +15,7 @@ from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Cause, ChangeReason, Outcome, OutcomeKind, Predecessor
-from elastic.core.restart_policy import root_cause_of
+from elastic.core.root_cause import root_cause_of
 from elastic.core.text import failed_processes_text
 from elastic.core.view import StoredDocument, ViewReader
 from elastic.errors import StoreError

@@ -7,8 +7,8 @@ import time
 
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.state import AgentState, Timeouts
-from elastic.core.decide import DecisionPolicy
 from elastic.core.keys import JobKeys
+from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobMode, JobSpec, Member
 from elastic.core.run_deadline import KILL_S
 from launcher.agent.versions import own_versions

@@ -9,9 +9,11 @@ from msgspec.structs import replace
 
 from elastic.core.agent.state import Phase
 from elastic.core.agent.table import AgentCore
-from elastic.core.decide import DecisionMemory, Reason, WaitDecision, decide
+from elastic.core.decide import decide
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
+from elastic.core.membership.decision import Reason, WaitDecision
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.quarantine import presumed_linked
 from elastic.core.view import ViewReader
 from elastic.errors import StoreError

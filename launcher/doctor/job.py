@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from elastic.core.decide import DecisionMemory, DecisionPolicy, WaitDecision, decide
+from elastic.core.decide import decide
 from elastic.core.keys import JobKeys
+from elastic.core.membership.decision import DecisionPolicy, WaitDecision
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.run_deadline import KILL_S
 from elastic.core.versions import VersionDifference, differences
 from elastic.core.view import StoreView, ViewReader

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elastic.core.decide import Reason
+from elastic.core.membership.decision import Reason
 from elastic.core.model import JobMode, MemberState
 from elastic.core.view import StoreView
 

@@ -14,16 +14,9 @@ from enum import StrEnum
 import msgspec
 
 from elastic.core import quarantine, text
-from elastic.core.decide import (
-    ConcludeJob,
-    Decision,
-    DecisionMemory,
-    DecisionPolicy,
-    FormGeneration,
-    OpenGate,
-    Reason,
-    decide,
-)
+from elastic.core.decide import decide
+from elastic.core.membership.decision import ConcludeJob, Decision, DecisionPolicy, FormGeneration, OpenGate, Reason
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import (
     Budget,
     ChangeReason,
@@ -37,7 +30,6 @@ from elastic.core.model import (
 )
 from elastic.core.ps.text import tasks_in_words
 from elastic.core.quarantine import presumed_linked
-from elastic.core.restart_budget import budget_of
 from elastic.core.run_deadline import KILL_S
 from elastic.core.text import process_name
 from elastic.core.view import StoreView
@@ -113,7 +105,7 @@ def describe(view: StoreView, job_id: str) -> JobStatus:
     world = _JobWorld.of(view)
     spec = view.spec.value if view.spec is not None else None
     generation = world.generation
-    budget = budget_of(view) if generation is not None else Budget()
+    budget = view.budget if generation is not None else Budget()
     nodes = tuple(world.nodes())
     leader = next((node.node for node in nodes if node.node in view.members), None)
     return JobStatus(
@@ -218,7 +210,7 @@ class _JobWorld:
             return NodeState.READY, ""
         spec = self.view.spec.value if self.view.spec is not None else None
         room = spec is not None and len(self.inside) < spec.np.high
-        for record in budget_of(self.view).hosts:
+        for record in self.view.budget.hosts:
             if record.host == stored.value.host and (record.left_s > 0 or (record.unreachable and room)):
                 parts = []
                 if record.left_s > 0:

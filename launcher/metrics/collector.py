@@ -28,7 +28,6 @@ from elastic.core.agent.events import (
 )
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import ChangeReason, Generation, OutcomeKind
-from elastic.core.restart_budget import budget_of
 from launcher.history.goodput import GoodputMeter
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.metrics.catalog import BY_NAME
@@ -246,7 +245,7 @@ def _of_job(facts: AgentState) -> Iterator[MetricSample]:
         if m_id is not None:
             yield MetricSample("m_id", m_id)
     if stored is not None:
-        budget = budget_of(facts.view)
+        budget = facts.view.budget
         yield MetricSample("np_min", stored.value.np.low)
         if not stored.value.np.unlimited:
             yield MetricSample("np_max", stored.value.np.high)

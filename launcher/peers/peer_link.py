@@ -23,7 +23,7 @@ from typing import Protocol
 
 from elastic._net import resolved
 from elastic.core.agent.actions import LinkTarget
-from elastic.core.membership.situation import LINK_PATIENCE_S
+from elastic.core.membership.memory import LINK_PATIENCE_S
 from launcher.net.endpoints import as_ip
 from launcher.net.line_socket import CloseReason, ConnectAttempt, LineSocket
 from launcher.wire import link_messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.decide import WaitDecision
+from elastic.core.membership.decision import WaitDecision
 from elastic.core.model import NP_UNLIMITED, Generation
 from elastic.core.text import NAMED_MAX, node_count
 from launcher.workers.reports.progress_text import metric_words, rate_words, step_words

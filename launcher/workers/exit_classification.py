@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 
 from elastic.core.model import Role, WorkerExit
-from elastic.core.partition import SPLIT
+from elastic.core.text import SPLIT
 from launcher.workers.reports.tracebacks import excerpt, uncaught, without_noise
 
 TAIL_LINES = 20

@@ -21,9 +21,9 @@ from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
-from elastic.core.decide import DecisionPolicy
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
+from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np
 from elastic.core.transactions import Transaction, registered_before
 from elastic.core.view import ViewReader

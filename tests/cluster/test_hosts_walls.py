@@ -8,7 +8,7 @@ from signal import SIGKILL
 
 import pytest
 
-from elastic.core.membership.situation import LINK_PATIENCE_S
+from elastic.core.membership.memory import LINK_PATIENCE_S
 from tests.cluster import hosts
 from tests.cluster.ground import GROWING, Ground, goes_on, said, story
 from tests.support.job_harness import CALM_TTL_S, LONG_TTL_S, QUICK_TTL_S

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from elastic.core.agent.actions import ExitAgent, StartWorkers, StopWorkers
 from elastic.core.agent.events import WorkersGone
 from elastic.core.agent.state import Phase
-from elastic.core.decide import WaitDecision, decide
+from elastic.core.decide import decide
 from elastic.core.kv import Delete, KeyRange, KeyValue, Put
-from elastic.core.membership.decision import DecisionMemory, DecisionPolicy
+from elastic.core.membership.decision import DecisionPolicy, WaitDecision
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Outcome, OutcomeKind, SavedCheckpoint
 from elastic.core.view import StoreView, ViewReader
 from launcher.doctor.job import standing_checks

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from elastic.core.agent.state import Phase
 from elastic.core.kv import Delete, KeyRange, Put
+from elastic.core.membership.memory import LINK_PATIENCE_S
 from elastic.core.membership.planned_changes import GROW_EVERY_S
-from elastic.core.membership.situation import BATCH_S, LINK_PATIENCE_S
+from elastic.core.membership.situation import BATCH_S
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, OutcomeKind
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView

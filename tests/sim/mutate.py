@@ -19,22 +19,12 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.sim.kinds import PLAYS, ROSTERS_FROM, seeds_of
-from tests.sim.mutant import Found, find
-from tests.sim.mutations import MUTATIONS, OF_ROSTERS, Mutation
+from tests.sim.mutant import Found, Mutation, find
+from tests.sim.mutations import MUTATIONS, OF_ROSTERS
 
 NOTED = Path(__file__).with_suffix(".json").with_name("mutations.json")
-PRELOADED = (
-    "msgspec",
-    "heapq",
-    "random",
-    "argparse",
-    "concurrent.futures.process",
-    "tests.sim.mutations",
-    "tests.sim.kinds",
-)
-"""What a fresh process may have: nothing of the core."""
-
-
+PRELOADED = ("tests.sim.mutations",)
+"""What a fresh process has: the core as it is."""
 OF_EACH_PLAY = 6
 
 
@@ -51,8 +41,13 @@ def seeds_for(mutation: Mutation, count: int, first: int | None) -> list[int]:
     return [*([first] if first is not None else []), *plays, *collective, *cluster_specs]
 
 
+def find_named(name: str, seeds: list[int]) -> Found:
+    """The same as `find`; a mutation cannot be sent to another process, its name can."""
+    return find(next(mutation for mutation in MUTATIONS if mutation.name == name), seeds)
+
+
 def fresh(processes: int | None = None) -> ProcessPoolExecutor:
-    """Processes that do one task each, and have not imported the core before."""
+    """Processes that do one task each, on a core that nothing has broken yet."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     return ProcessPoolExecutor(processes or os.cpu_count(), mp_context=context, max_tasks_per_child=1)
@@ -63,7 +58,7 @@ def look(mutations: list[Mutation], count: int, processes: int | None) -> Iterat
     known = noted()
     with fresh(processes) as pool:
         tasks: dict[Future[Found], Mutation] = {
-            pool.submit(find, one, seeds_for(one, count, known.get(one.name))): one for one in mutations
+            pool.submit(find_named, one.name, seeds_for(one, count, known.get(one.name))): one for one in mutations
         }
         for task in as_completed(tasks):
             yield tasks[task], task.result()

@@ -1,1307 +1,572 @@
-"""What can be broken in the core, one place at a time, and the seed of the simulation that finds it.
+"""What can be broken in the core, one rule at a time, and the rule that this is.
 
-Each mutation takes a rule out, or turns it round, in the text of one file. `python -m tests.sim.mutate` compiles the
-broken text in a process of its own (the files stay as they are) and runs seeds until one breaks a promise; `--write`
-notes that seed here. Seeds belong to the simulation as it is: when that changes, they are looked for anew.
+A rule is named by its object: a function that decides nothing any more or gives another answer, a row or a compare that
+is left out, rules that change places, a constant with another value. `python -m tests.sim.mutate` breaks each in a
+process of its own and runs seeds until one breaks a promise; `--write` notes that seed in tests/sim/mutations.json.
+Seeds belong to the simulation as it is: when that changes, they are looked for anew.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import dataclasses
+from typing import Any, Final
 
+import msgspec
 
-class Mutation(NamedTuple):
-    """`text`, which `file` has once, becomes `instead`; `breaks` says which rule that is."""
-
-    name: str
-    file: str
-    text: str
-    instead: str
-    breaks: str
-
-
-TABLE: Final = "elastic/core/agent/table.py"
-GUARDS: Final = "elastic/core/agent/guards.py"
-EFFECTS: Final = "elastic/core/agent/effects.py"
-DECIDE: Final = "elastic/core/decide.py"
-FIRST_START: Final = "elastic/core/membership/first_start.py"
-RUNNING: Final = "elastic/core/membership/running.py"
-PLANNED_CHANGES: Final = "elastic/core/membership/planned_changes.py"
-VOUCHING: Final = "elastic/core/agent/vouching.py"
-GATE: Final = "elastic/core/membership/gate.py"
-NEXT_GENERATION: Final = "elastic/core/membership/next_generation.py"
-SITUATION: Final = "elastic/core/membership/situation.py"
-TRANSACTIONS: Final = "elastic/core/transactions.py"
-RESTART_POLICY: Final = "elastic/core/restart_policy.py"
-REVISION: Final = "elastic/core/ps/revision.py"
-CLUSTER_SPEC: Final = "elastic/core/ps/cluster_spec.py"
-PS_RESTART: Final = "elastic/core/ps/restart.py"
-APPLY_EVENT: Final = "elastic/core/agent/apply_event.py"
-LINKS: Final = "elastic/core/agent/links.py"
-PARTITION: Final = "elastic/core/partition.py"
-RECONCILE: Final = "elastic/core/agent/reconcile.py"
-OPERATOR_STOP: Final = "elastic/core/operator_stop.py"
-INBOUND_LINKS: Final = "elastic/core/agent/inbound_link_policy.py"
-
-
-def _row(row: str, phase: str, guard: str) -> Mutation:
-    """A row of the agent's table that is never taken."""
-    text = f'Row("{row}", Phase.{phase}, guards.{guard},'
-    return Mutation(f"row {row}", TABLE, text, f'Row("{row}", Phase.{phase}, lambda _: False,', "the row is taken out")
-
-
-ROWS: Final = (
-    ("joining: the job has ended", "JOINING", "verdict"),
-    ("joining: refused", "JOINING", "refused"),
-    ("joining: drain", "JOINING", "drain_recorded"),
-    ("joining: gave up", "JOINING", "timed_out"),
-    ("joining: registered", "JOINING", "registered"),
-    ("spare: verdict", "SPARE", "verdict"),
-    ("spare: drain", "SPARE", "drain"),
-    ("spare: registration lost", "SPARE", "lost_registration"),
-    ("spare: chosen", "SPARE", "chosen"),
-    ("spare: gave up", "SPARE", "timed_out"),
-    ("gated: verdict", "GATED", "verdict"),
-    ("gated: drain", "GATED", "drain"),
-    ("gated: registration lost", "GATED", "lost_registration"),
-    ("gated: passed over", "GATED", "passed_over"),
-    ("gated: newer generation", "GATED", "newer_target"),
-    ("gated: go", "GATED", "go"),
-    ("gated: gave up", "GATED", "timed_out"),
-    ("running: right ended", "RUNNING", "overdue"),
-    ("running: failed", "RUNNING", "failed"),
-    ("running: ok", "RUNNING", "all_ok"),
-    ("running: only servers left", "RUNNING", "only_servers_left"),
-    ("running: superseded", "RUNNING", "superseded"),
-    ("running: verdict", "RUNNING", "verdict"),
-    ("running: killed", "RUNNING", "vanished"),
-    ("running: drain unheard", "RUNNING", "drain_unanswered"),
-    ("stopping: out of time", "STOPPING", "out_of_time"),
-    ("stopping: a loss", "STOPPING", "unplanned_now"),
-    ("stopping: failed", "STOPPING", "failed_in_plan"),
-    ("stopping: gone", "STOPPING", "workers_gone"),
-    ("done: verdict", "DONE", "verdict"),
-    ("done: drained", "DONE", "drain_recorded"),
-    ("done: registration lost", "DONE", "lost_registration"),
-    ("done: chosen", "DONE", "chosen"),
-    ("done: passed over", "DONE", "passed_over"),
-    ("leaving: left", "LEAVING", "left"),
+from elastic.core import decide, model, operator_stop, partition, quarantine, restart_policy, transactions
+from elastic.core.agent.table import TABLE
+from elastic.core.kv import Compare, CompareTarget, Delete, Operation, Put
+from elastic.core.membership import (
+    first_start,
+    gate,
+    next_generation,
+    opening,
+    planned_changes,
+    reform,
+    running,
+    settling,
 )
-"""Every row of `elastic.core.agent.table.TABLE`: its name, its phase and its guard."""
+from elastic.core.membership import situation as situations
+from elastic.core.membership.situation import Situation
+from elastic.core.model import ChangeReason, OutcomeKind
+from elastic.core.ps import cluster_spec, revision
+from elastic.core.ps.revision import RevisionBuilder
+from elastic.core.restart_policy import Evidence
+from elastic.core.run_deadline import CLOCK_ERROR
+from tests.sim.mutant import (
+    Mutation,
+    becomes,
+    compare_out,
+    constant,
+    gives,
+    never,
+    operation_out,
+    row_out,
+    swapped,
+)
+from tests.sim.nodes import KEYS
 
-MUTATIONS: Final = (
-    *(_row(*row) for row in ROWS),
-    # membership: decide
-    Mutation("verdict", DECIDE, "if view.verdict is not None:", "if False:", "a verdict ends everything"),
-    Mutation("unreadable", DECIDE, "if view.unreadable:", "if False:", "an unreadable document stops everything"),
+
+def about(key: str, target: CompareTarget | None = None) -> Any:
+    """Tell whether a compare, or an operation, is about this key."""
+
+    def dropped(part: Compare | Operation) -> bool:
+        start = part.key if isinstance(part, Put) else part.range.start
+        return start == key and (target is None or (isinstance(part, Compare) and part.target is target))
+
+    return dropped
+
+
+def below(prefix: str) -> Any:
+    """Tell whether a compare, or an operation, is about keys below this prefix."""
+    return lambda part: (part.key if isinstance(part, Put) else part.range.start).startswith(prefix)
+
+
+def _own_key(compare: Compare) -> bool:
+    """The compare by which a proposal holds only for the member that its writer is."""
+    own = compare.range.start.startswith(KEYS.members) and compare.target is CompareTarget.CREATE
+    return own and compare.operand != 0
+
+
+def _key_of_another(compare: Compare) -> bool:
+    return compare.range.start.startswith(KEYS.members) and not _own_key(compare)
+
+
+def _with_np_high(s: Situation, high: int) -> Situation:
+    spec = msgspec.structs.replace(s.spec, np=msgspec.structs.replace(s.spec.np, high=high))
+    return dataclasses.replace(s, spec=spec)
+
+
+def _never_heard(s: Situation) -> Situation:
+    return dataclasses.replace(s, memory=msgspec.structs.replace(s.memory, unheard=frozenset()))
+
+
+PRECONDITIONS: Final = (
+    Mutation("verdict", "a verdict ends everything", never(decide.ended)),
+    Mutation("unreadable", "an unreadable document stops everything", never(decide.unreadable)),
+    Mutation("incarnation deleted", "nothing is decided without the incarnation", never(decide.no_incarnation)),
+    Mutation("no spec", "nothing is decided without a spec", never(decide.no_spec)),
+)
+
+FIRST_START: Final = (
+    Mutation("first: missing", "the first start waits for np", never(first_start.missing)),
+    Mutation("first: settling", "the first start waits for the settling window", never(first_start.settling)),
     Mutation(
-        "incarnation deleted",
-        DECIDE,
-        "if view.incarnation is None and (view.spec is not None or view.generation is not None):",
-        "if False:",
-        "nothing is decided without the incarnation",
+        "first: as many as before",
+        "in an empty store the first node waits for as many as before",
+        becomes(first_start._expected, lambda _, s: settling.expected_nodes(s, len(s.joining_nodes))),
     ),
-    Mutation(
-        "incarnation and spec deleted",
-        APPLY_EVENT,
-        "empty = event.view.spec is None and event.view.generation is None",
-        "empty = event.view.spec is None",
-        "a store in which a generation stands is no empty one",
-    ),
-    Mutation(
-        "record: no incarnation",
-        RECONCILE,
-        "readable = f.view.incarnation is not None",
-        "readable = f.keys.incarnation not in f.view.damaged",
-        "nothing is recorded while nobody knows whether it is the store of those workers",
-    ),
-    Mutation(
-        "stopping: others went",
-        GUARDS,
-        "went = go is not None and go.value.g > f.workers_g",
-        "went = False",
-        "workers that save are stopped when the others have gone on without them",
-    ),
-    Mutation(
-        "register: others went",
-        RECONCILE,
-        "plan.transaction if f.workers_gone else unless_superseded(f.keys, f.view, plan.transaction)",
-        "plan.transaction",
-        "the transaction of a node with workers compares that no world has started meanwhile",
-    ),
-    Mutation(
-        "form: left over",
-        TRANSACTIONS,
-        "        if not generation.rev and any(written == generation.g for written, _ in view.outcomes):\n",
-        "        if False:\n",
-        "a generation begins without a word about it",
-    ),
-    Mutation("no spec", DECIDE, "if view.spec is None:\n", "if False:\n", "nothing is decided without a spec"),
-    Mutation(
-        "link patience",
-        DECIDE,
-        "        isinstance(decision, WaitDecision) and memory.seen_since\n",
-        "        False\n",
-        "who cannot be linked is taken without a link in the end",
-    ),
-    Mutation(
-        "own go",
-        DECIDE,
-        "if q.view.go is not None and q.view.go.value.g == q.generation.g:",
-        "if q.view.go is not None:",
-        "a generation runs only with its own go",
-    ),
-    # membership: the first generation
-    Mutation("first: missing", FIRST_START, "if len(nodes) < need:", "if not nodes:", "the first start waits for np"),
-    Mutation(
-        "first: settling",
-        FIRST_START,
-        "    if len(nodes) < expected and q.now < until:\n        whom",
-        "    if False:\n        whom",
-        "the first start waits for the settling window",
-    ),
-    # membership: a generation runs
+)
+
+
+RUNNING: Final = (
     Mutation(
         "completed by one",
-        RUNNING,
-        "if nodes and len(done) == len(nodes):",
-        "if done:",
         "only ok of every member completes the job",
+        becomes(
+            situations.all_completed,
+            lambda _, nodes, ends: any(end.ended is OutcomeKind.OK and end.over for end in ends.values()),
+        ),
     ),
-    Mutation(
-        "never completed",
-        RUNNING,
-        "if nodes and len(done) == len(nodes):",
-        "if False:",
-        "ok of every member completes the job",
-    ),
-    Mutation(
-        "nobody is lost",
-        RUNNING,
-        "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
-        "away: list[str] = []",
-        "a member that is gone is replaced",
-    ),
+    Mutation("never completed", "ok of every member completes the job", never(running.completed)),
+    Mutation("nobody is lost", "a member that is gone is replaced", gives(Situation.lost, [])),
     Mutation(
         "lost with its key",
-        RUNNING,
-        "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
-        "away = [node for node in nodes if node not in outcomes and q.member(node) is None]",
         "a member that works on without the store is not lost",
+        becomes(Situation.working, lambda _, s, node: s.member(node) is not None),
     ),
     Mutation(
         "lost after ok",
-        RUNNING,
-        "away = [node for node in nodes if node not in outcomes and not q.working(node)]",
-        "away = [node for node in nodes if not q.working(node)]",
         "a member that recorded ok cannot be lost",
+        becomes(Situation.lost, lambda _, s: [node for node in s.nodes if not s.working(node)]),
     ),
     Mutation(
         "nobody returns",
-        RUNNING,
-        "if (until := q.returns_until(node)) is not None}",
-        "if (until := q.returns_until(node)) is not None and False}",
         "after an outage members have a lease's time to register again",
+        gives(Situation.returns_until, None),
     ),
+    Mutation("nobody stays", "a generation of which nobody remains is formed anew", never(reform.nobody_left)),
+    Mutation("lost is a failure", "a loss is told apart from a failure", never(running.lost)),
+    Mutation("loss after failure", "a loss counts before a failure", swapped(running.lost, running.failed)),
     Mutation(
-        "nobody stays",
-        RUNNING,
-        "        if not staying:\n            gone",
-        "        if False:\n            gone",
-        "a world of which nobody remains is formed anew",
+        "not asked", "after a secondary failure the others are asked whether they are there", never(running.asking)
     ),
-    Mutation(
-        "lost is a failure",
-        RUNNING,
-        "        if lost:\n",
-        "        if False:\n",
-        "a loss is told apart from a failure",
-    ),
-    Mutation(
-        "lost unwatched",
-        RUNNING,
-        "lost_words(q, lost), staying), lost=tuple(lost)\n",
-        "lost_words(q, lost), staying)\n",
-        "the transaction compares that the lost have recorded nothing",
-    ),
-    Mutation(
-        "not asked",
-        RUNNING,
-        "if asked and q.memory.answered_g < generation.g",
-        "if False and q.memory.answered_g < generation.g",
-        "after an echo the others are asked whether they are there",
-    ),
-    Mutation(
-        "asked for ever",
-        RUNNING,
-        "if asked and q.memory.answered_g < generation.g and",
-        "if asked and",
-        "they are asked once",
-    ),
-    Mutation("no failure", RUNNING, "        if failed:\n", "        if False:\n", "a failure is told as one"),
-    Mutation(
-        "failure unheard",
-        RUNNING,
-        "failed = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.FAILED]",
-        "failed: list[str] = []",
-        "a failure is acted on",
-    ),
-    Mutation(
-        "stop unheard",
-        RUNNING,
-        "stopped = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.STOPPED]",
-        "stopped: list[str] = []",
-        "workers that had to be stopped are started again",
-    ),
-    Mutation(
-        "planned after ok",
-        RUNNING,
-        "    if done:\n        return WaitDecision(\n            Reason.FINISHING",
-        "    if False:\n        return WaitDecision(\n            Reason.FINISHING",
-        "nothing planned after the first ok",
-    ),
-    # membership: changes that can wait
-    Mutation("drain unseen", PLANNED_CHANGES, "    if draining:\n", "    if False:\n", "a drain is acted on"),
-    Mutation(
-        "drains one by one",
-        PLANNED_CHANGES,
-        "        if q.now < until:\n            return WaitDecision(Reason.DRAIN_BATCH",
-        "        if False:\n            return WaitDecision(Reason.DRAIN_BATCH",
-        "drains are collected",
-    ),
+    Mutation("asked for ever", "they are asked once", gives(running._answered, False)),
+    Mutation("no failure", "a failure is acted on", never(running.failed)),
+    Mutation("stop unheard", "workers that had to be stopped are started again", never(running.stopped)),
+    Mutation("no returning", "members that return are waited for", never(running.returning)),
+    Mutation("planned after ok", "nothing planned after the first ok", never(running.finishing)),
+)
+
+PLANNED: Final = (
+    Mutation("drain unseen", "a drain is acted on", never(planned_changes.drained)),
+    Mutation("drains one by one", "drains are collected", never(planned_changes.drain_batch)),
     Mutation(
         "no room",
-        PLANNED_CHANGES,
-        "joining_nodes = q.joining_nodes()[: max(0, high - len(nodes))]",
-        "joining_nodes = q.joining_nodes()",
         "nobody joins where there is no room",
+        becomes(Situation.newcomers, lambda _, s: s.joining_nodes),
     ),
     Mutation(
         "out of reach",
-        PLANNED_CHANGES,
-        "if out_of_reach and (joining_nodes or len(nodes) > high):",
-        "if False:",
         "no planned change while a member that works on does not reach the store",
+        never(planned_changes.out_of_reach),
     ),
-    Mutation(
-        "astray",
-        PLANNED_CHANGES,
-        "if q.member(node) is None or node in q.memory.astray]",
-        "if q.member(node) is None]",
-        "the same for one that has said so a moment ago",
-    ),
-    Mutation(
-        "no shrink", PLANNED_CHANGES, "    if len(nodes) > high:\n", "    if False:\n", "fewer nodes wanted are fewer"
-    ),
-    Mutation(
-        "no growth",
-        PLANNED_CHANGES,
-        "    if joining_nodes:\n        until",
-        "    if False:\n        until",
-        "the job grows",
-    ),
-    Mutation(
-        "growth: settling",
-        PLANNED_CHANGES,
-        "if len(nodes) + len(joining_nodes) < high and q.now < until:",
-        "if False:",
-        "newcomers settle",
-    ),
-    Mutation(
-        "growth: too soon",
-        PLANNED_CHANGES,
-        "if grown_at is not None and q.now < grown_at + every_s:",
-        "if False:",
-        "a job grows at most once in --grow_every",
-    ),
+    Mutation("no shrink", "fewer nodes wanted are fewer", never(planned_changes.shrunk)),
+    Mutation("no growth", "the job grows", never(planned_changes.grown)),
+    Mutation("growth: settling", "joining nodes settle", never(planned_changes.grow_settling)),
+    Mutation("growth: too soon", "a job grows at most once in --grow_every", never(planned_changes.grow_later)),
     Mutation(
         "growth: as asked",
-        PLANNED_CHANGES,
-        "if q.spec.grow_every_s is not None:",
-        "if False:",
         "--grow_every counts",
+        becomes(
+            planned_changes._grow_every_s,
+            lambda _, s: 0.0 if s.memory.listening == s.current.g else planned_changes.GROW_EVERY_S,
+        ),
     ),
     Mutation(
         "growth: listening",
-        PLANNED_CHANGES,
-        "return 0.0 if q.memory.listening == generation.g else GROW_EVERY_S",
-        "return GROW_EVERY_S",
         "workers that save before they leave need no pause",
+        becomes(
+            planned_changes._grow_every_s,
+            lambda _, s: planned_changes.GROW_EVERY_S if s.spec.grow_every_s is None else s.spec.grow_every_s,
+        ),
     ),
     Mutation(
         "growth: unheard",
-        PLANNED_CHANGES,
-        "return 0.0 if q.memory.listening == generation.g else GROW_EVERY_S",
-        "return 0.0",
         "workers that lose what they have not saved are given a pause",
+        becomes(planned_changes._grow_every_s, lambda _, s: s.spec.grow_every_s or 0.0),
     ),
-    # the gate
+)
+
+GATE: Final = (
+    Mutation("gate: all done", "nothing starts when every worker has ended well", never(gate.completed)),
+    Mutation("gate: lost", "no go for a member that is gone", never(gate.gate_lost)),
+    Mutation("gate: failed", "a failure ends a planned stop", never(gate.gate_failed)),
+    Mutation("gate: stopped", "a member that had to end its workers ends a planned stop", never(gate.gate_stopped)),
     Mutation(
-        "gate: all done",
-        GATE,
-        "if outcomes and all(o is not None and o.ended is OutcomeKind.OK and o.over for o in outcomes.values()) "
-        "and before:",
-        "if False:",
-        "nothing starts when every worker has ended well",
-    ),
-    Mutation(
-        "gate: nobody", GATE, "    if not staying:\n", "    if False:\n", "a world that nobody is in is formed anew"
-    ),
-    Mutation(
-        "gate: lost",
-        GATE,
-        "    if broke:\n",
-        "    if False:\n",
-        "no go for a member that is gone",
+        "gate: aborted", "a planned stop that goes wrong is no plan any more", gives(gate._in_planned_stop, False)
     ),
     Mutation(
-        "gate: aborted",
-        GATE,
-        "if before is not None and (aborted :=",
-        "if False and (aborted :=",
-        "a planned stop that goes wrong is no plan any more",
+        "aborted: any",
+        "only a plan can be aborted",
+        becomes(
+            gate._in_planned_stop,
+            lambda _, s: any(
+                s.here(node) and not s.stopped(node) for node in (s.previous.nodes if s.previous is not None else ())
+            ),
+        ),
     ),
-    Mutation("gate: drain", GATE, "    if draining:\n", "    if False:\n", "no go for a member that drains"),
     Mutation(
-        "gate: newcomers",
-        GATE,
-        "    if joining_nodes:\n        until = max",
-        "    if False:\n        until = max",
-        "newcomers are taken in at the gate",
+        "aborted: idle",
+        "a plan is aborted only for those that still stop",
+        becomes(gate._in_planned_stop, lambda _, s: s.previous is not None and s.current.planned),
     ),
+    Mutation("gate: drain", "no go for a member that drains", never(gate.gate_drained)),
+    Mutation("gate: newcomers", "joining nodes are taken in at the gate", never(gate.gate_joined)),
     Mutation(
         "gate: one by one",
-        GATE,
-        "if q.now >= until or was_falsely_dead(q, before, joining_nodes):",
-        "if True:",
-        "newcomers at the gate are collected",
+        "joining nodes at the gate are collected",
+        becomes(Situation.joined_until, lambda _, s: s.now if s.newcomers else None),
     ),
     Mutation(
         "gate: back from the dead",
-        GATE,
-        "if q.now >= until or was_falsely_dead(q, before, joining_nodes):",
-        "if q.now >= until:",
         "who was falsely taken for dead is back at once",
+        gives(gate._was_falsely_dead, False),
     ),
-    Mutation("gate: below np", GATE, "if len(nodes) < q.spec.np.low:", "if False:", "no go below the minimum"),
-    Mutation(
-        "gate: open",
-        GATE,
-        "    closed = _gate_wait(q, generation, before, outcomes)\n",
-        "    closed = None\n",
-        "the gate waits for the old world",
-    ),
-    Mutation(
-        "gate: unregistered",
-        GATE,
-        "(node in q.view.members or q.vouched(node))]",
-        "node in q.view.members]",
-        "the gate waits for who is vouched for",
-    ),
-    Mutation(
-        "gate: vouched only",
-        GATE,
-        "(node in q.view.members or q.vouched(node))]",
-        "q.vouched(node)]",
-        "the gate waits for who is registered",
-    ),
+    Mutation("gate: below np", "no go below the minimum", never(gate.below_min)),
+    Mutation("gate: open", "the gate waits for the old workers", never(gate.stopping)),
+    Mutation("gate: unproven", "without a survivor the old workers may still run", never(gate.unproven)),
     Mutation(
         "gate: not over",
-        GATE,
-        "ended = {node for node, outcome in outcomes.items() if outcome is not None and outcome.over}",
-        "ended = {node for node, outcome in outcomes.items() if outcome is not None}",
         "the first word about a failure does not open the gate",
+        becomes(Situation.stopped, lambda _, s, node: node in s.previous_outcomes),
     ),
-    Mutation(
-        "gate: no survivor",
-        GATE,
-        "if any(place.node in ended for place in generation.members):",
-        "if False:",
-        "a survivor that has stopped is enough",
-    ),
-    Mutation(
-        "gate: unproven",
-        GATE,
-        "if any(place.node in ended for place in generation.members):",
-        "if True:",
-        "without a survivor the old world may still run",
-    ),
-    Mutation(
-        "gate: the dead",
-        GATE,
-        "if node not in ended and node not in q.memory.dead]",
-        "if node not in ended]",
-        "the dead are not waited for",
-    ),
+    Mutation("gate: no survivor", "a survivor that has stopped is enough", gives(gate._survivor_stopped, False)),
     Mutation(
         "gate: outage",
-        GATE,
-        "longest = q.spec.store_outage_limit_s + q.spec.lease_ttl_s",
-        "longest = q.spec.lease_ttl_s",
-        "the old world may run as long as an outage may last",
+        "the old workers may run as long as an outage may last",
+        becomes(gate._longest_run_s, lambda _, s: s.spec.lease_ttl_s * (1 + CLOCK_ERROR) + s.policy.kill_s),
     ),
     Mutation(
         "gate: clocks",
-        GATE,
-        "until = since + longest * (1 + CLOCK_ERROR) + q.policy.kill_s",
-        "until = since + longest * (1 - CLOCK_ERROR) - q.policy.kill_s",
         "clocks differ, and a SIGKILL takes time",
+        becomes(
+            gate._longest_run_s,
+            lambda _, s: (s.spec.store_outage_limit_s + s.spec.lease_ttl_s) * (1 - CLOCK_ERROR) - s.policy.kill_s,
+        ),
     ),
-    Mutation(
-        "gate: left",
-        GATE,
-        "    if lost:\n        return form(q, Reason.GATE_LEFT",
-        "    if False:\n        return form(q, Reason.GATE_LEFT",
-        "no go for a member that is gone",
-    ),
-    Mutation(
-        "gate: all broke",
-        GATE,
-        "before is None or (node in outcomes and not _is_over(outcomes[node]))]",
-        "True]",
-        "who has no old workers hurries nobody who saves",
-    ),
+    Mutation("gate: left", "no go for a member that is gone", never(gate.gate_left)),
+    Mutation("gate: all broke", "who has no old workers hurries nobody who saves", gives(gate._may_have_workers, True)),
     Mutation(
         "plan: joined",
-        "elastic/core/model.py",
-        "    ChangeReason.JOINED,\n    ChangeReason.LEFT,\n",
-        "    ChangeReason.LEFT,\n",
         "who comes while others save hurries nobody",
+        constant(model, "PLANNED", tuple(why for why in model.PLANNED if why is not ChangeReason.JOINED)),
     ),
     Mutation(
         "plan: broken",
-        NEXT_GENERATION,
-        "msgspec.structs.replace(before, broken=True)",
-        "before",
         "a plan that was broken is none again when somebody comes",
+        becomes(next_generation._broken, lambda _, before: before),
     ),
-    Mutation("aborted: any", GATE, "    if not generation.planned:\n", "    if False:\n", "only a plan can be aborted"),
+)
+
+OPENING: Final = (
     Mutation(
-        "aborted: idle",
-        GATE,
-        "    if not busy:\n",
-        "    if False:\n",
-        "a plan is aborted only for those that still stop",
+        "opening: free",
+        "a failure is judged",
+        becomes(Situation.judgement, lambda _, s: restart_policy.Judgement(s.current.budget)),
     ),
+    Mutation("opening: suspects", "a host whose workers keep failing is left out", never(opening.quarantined)),
+    Mutation("opening: fatal", "a judgement can end the job", never(opening.exhausted)),
+    Mutation("opening: pause", "failures in a row cost a pause", never(opening.backoff)),
+    Mutation("opening: nowhere", "no go before it is known where workers meet", never(opening.no_master)),
+)
+
+SITUATION: Final = (
     Mutation(
-        "aborted: lost",
-        GATE,
-        "    if lost:\n        return form(\n"
-        '            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
-        "    if False:\n        return form(\n"
-        '            q, Reason.GATE_LOST, ChangeReason.LOSS, lost_words(q, lost) + " while',
-        "a loss aborts a plan",
+        "own go", "a generation runs only with its own go", becomes(Situation.started, lambda _, s: bool(s.view.go))
     ),
-    Mutation("aborted: failed", GATE, "    if failed:\n", "    if False:\n", "a failure aborts a plan"),
-    Mutation("opening: free", GATE, "if before is not None and charge:", "if False:", "a failure is judged"),
-    Mutation(
-        "opening: lost",
-        GATE,
-        "lost = frozenset(node for node in before.nodes if node not in known)",
-        "lost: frozenset[str] = frozenset()",
-        "the echo of a loss is free",
-    ),
-    Mutation("opening: fatal", GATE, "    if judgement.fatal:\n", "    if False:\n", "a judgement can end the job"),
-    Mutation(
-        "opening: absent",
-        GATE,
-        "absent = tuple(node for node in before.nodes if node not in q.view.members)",
-        "absent = ()",
-        "who is passed over is compared",
-    ),
-    Mutation("opening: pause", GATE, "    if q.now < opens_at:\n", "    if False:\n", "failures in a row cost a pause"),
-    Mutation(
-        "opening: nowhere",
-        GATE,
-        "    if master is None:\n",
-        "    if False:\n",
-        "no go before it is known where workers meet",
-    ),
-    # what several rules ask
     Mutation(
         "run",
-        SITUATION,
-        "if stored is not None and stored.value.run == self.spec.run else None",
-        "if stored is not None else None",
         "a generation of an older run is none",
+        becomes(Situation.generation, lambda _, s: s.view.generation.value if s.view.generation is not None else None),
     ),
     Mutation(
-        "proof",
-        SITUATION,
-        "return None if (node, stored.create_revision) in memory.gone or node in memory.dead else stored",
-        "return stored",
-        "who is proven dead is lost",
+        "link patience", "who cannot be linked is taken without a link in the end", gives(Situation.next_deadline, None)
+    ),
+    Mutation(
+        "proof", "who is proven dead is lost", becomes(Situation.member, lambda _, s, node: s.view.members.get(node))
     ),
     Mutation(
         "vouched for ever",
-        SITUATION,
-        "and self.now < absent + 2 * self.spec.lease_ttl_s",
-        "",
         "a member that is away has a limited time at the gate",
+        becomes(Situation.vouched, lambda _, s, node: node in s.memory.absent_since and node in s.memory.linked),
     ),
-    Mutation(
-        "never vouched",
-        SITUATION,
-        "return absent is not None and node in self.memory.linked and self.now < absent + 2 * self.spec.lease_ttl_s",
-        "return False",
-        "a member that is heard is not lost at the gate",
-    ),
+    Mutation("never vouched", "a member that is heard is not lost at the gate", gives(Situation.vouched, False)),
     Mutation(
         "works for ever",
-        SITUATION,
-        "return in_time and node in self.memory.linked",
-        "return node in self.memory.linked",
         "who is away for longer than the outage limit is lost",
+        becomes(
+            Situation.working,
+            lambda _, s, node: s.member(node) is not None or node in s.memory.linked | s.memory.late,
+        ),
     ),
     Mutation(
         "works unheard",
-        SITUATION,
-        "return in_time and node in self.memory.linked",
-        "return in_time",
         "who is not heard is lost",
-    ),
-    Mutation(
-        "order",
-        SITUATION,
-        "return [node for _, node in sorted(ready)]",
-        "return [node for _, node in sorted(ready, reverse=True)]",
-        "the oldest come first",
-    ),
-    Mutation(
-        "leavers stay",
-        SITUATION,
-        "if self.here(place.node) and not self.draining(place.node)]",
-        "if self.here(place.node)]",
-        "who drains does not stay",
-    ),
-    Mutation(
-        "before",
-        NEXT_GENERATION,
-        "if go is not None and go.g == newest.g:",
-        "if go is not None:",
-        "the world before is the newest that had its go",
-    ),
-    # who never was heard, leases that end early, links that come and go
-    Mutation(
-        "returns: a moment",
-        SITUATION,
-        "absent = NEVER if node in memory.unheard else memory.absent_since.get(node, NEVER)",
-        "absent = NEVER",
-        "a member that was never heard has a moment to register again",
-    ),
-    Mutation(
-        "returns: heard once",
-        SITUATION,
-        "absent = NEVER if node in memory.unheard else memory.absent_since.get(node, NEVER)",
-        "absent = memory.absent_since.get(node, NEVER)",
-        "a member that was heard and is not any more has none",
-    ),
-    Mutation(
-        "grant: from anybody",
-        VOUCHING,
-        "    return node != f.me.node and generation.index(node) is not None",
-        "    return True",
-        "only a member of the generation grants the right to run it",
-    ),
-    Mutation(
-        "grant: for a day",
-        APPLY_EVENT,
-        "event.asked_at + min(event.seconds, f.run_deadline.ttl_s)",
-        "event.asked_at + event.seconds",
-        "no grant is longer than a lease",
-    ),
-    Mutation(
-        "inbound: strangers stay",
-        INBOUND_LINKS,
-        '    else:\n        _close(f, [node], f"the link of {node} is closed: no such node is registered in this job")',
-        "",
-        "the link of a node that does not belong to the job is closed",
-    ),
-    Mutation(
-        "inbound: closed unread",
-        INBOUND_LINKS,
-        "    if registered is None:",
-        "    if False:",
-        "links stay while the store does not answer",
-    ),
-    Mutation(
-        "inbound: registered only",
-        INBOUND_LINKS,
-        "known = recent_members(f).union(f.view.members)",
-        "known = frozenset(f.view.members)",
-        "the link of a member stays while it is not registered",
-    ),
-    Mutation(
-        "vouch: at work only",
-        VOUCHING,
-        "return f.phase is Phase.RUNNING or (f.phase is Phase.DONE and ended)",
-        "return f.phase is Phase.RUNNING",
-        "whose workers have ended well gives its word until those of the others have",
-    ),
-    Mutation(
-        "right: deaf",
-        APPLY_EVENT,
-        "if event.key_revision == (own.mod_revision if own is not None else f.registered):",
-        "if True:",
-        "a key that is not there as the watch has shown it gives no right",
-    ),
-    Mutation(
-        "right: without its key",
-        APPLY_EVENT,
-        "            f.refreshed = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
-        "            f.run_deadline = f.run_deadline.refreshed(event.sent_at, event.ttl_s,"
-        " _spec(f).store_outage_limit_s)\n"
-        "        case LeaseGrantFailed",
-        "a lease gives the right only while it holds the key",
-    ),
-    Mutation(
-        "right: lost with the lease",
-        APPLY_EVENT,
-        "    f.lease, f.refreshed = None, None\n    f.keyless = False\n",
-        "    f.lease, f.refreshed = None, None\n    f.run_deadline = f.run_deadline.lost()\n    f.keyless = False\n",
-        "a lease that ends before its time has given the right for its time",
-    ),
-    Mutation(
-        "silent: not asked",
-        APPLY_EVENT,
-        "f.silent = (f.asked_whom & f.links_up) - event.nodes",
-        "f.silent = f.links_up - event.nodes",
-        "a link that comes up while others are asked is not silent",
+        becomes(
+            Situation.working,
+            lambda _, s, node: (
+                s.member(node) is not None
+                or s.now < s.memory.absent_since.get(node, float("-inf")) + s.spec.store_outage_limit_s
+            ),
+        ),
     ),
     Mutation(
         "late: lost",
-        SITUATION,
-        "node in self.memory.linked | self.memory.late",
-        "node in self.memory.linked",
         "a member without a key that answered the question before may miss one",
+        becomes(
+            Situation.working,
+            lambda original, s, node: original(s, node) and (s.member(node) is not None or node in s.memory.linked),
+        ),
+    ),
+    Mutation("order", "the oldest come first", becomes(Situation.ready, lambda original, s: original(s)[::-1])),
+    Mutation("leavers stay", "who drains does not stay", gives(Situation.is_draining, False)),
+    Mutation(
+        "returns: a moment",
+        "a member that was never heard has a moment to register again",
+        constant(situations, "RETURN_S", 0.0),
     ),
     Mutation(
-        "late: for ever",
-        APPLY_EVENT,
-        "f.heard_at, f.answered = f.asked_at, event.nodes",
-        "f.heard_at, f.answered = f.asked_at, f.answered | event.nodes",
-        "a member without a key that misses two questions in a row is lost",
-    ),
-    Mutation(
-        "late: long ago",
-        APPLY_EVENT,
-        "recent = f.asked_at <= f.heard_at + RECENT_ASKS * interval_s(f)",
-        "recent = True",
-        "an answer from long before does not excuse a missed question",
-    ),
-    Mutation(
-        "watch: too early",
-        LINKS,
-        "        return  # It proposes from now on",
-        "        f.targets = {}\n        f.act(WatchLinks({}))\n        return  # It proposes from now on",
-        "who begins to propose keeps the link to the one before it",
-    ),
-    Mutation(
-        "outcome: forced",
-        EFFECTS,
-        "forced=f.forced and ended is not OutcomeKind.OK,",
-        "forced=f.forced,",
-        "workers that ended well were not stopped",
-    ),
-    Mutation(
-        "roster: too few",
-        DECIDE,
-        "if not cluster_spec.any_member_present(q, generation) or cluster_spec.below_np(q, roles, generation):",
-        "if not cluster_spec.any_member_present(q, generation):",
-        "a roster at the gate is formed anew when more workers are wanted",
-    ),
-    Mutation(
-        "roster: nobody stays",
-        CLUSTER_SPEC,
-        "{place.node for place in generation.members if is_present(q, place.node) and not q.draining(place.node)}",
-        "set[str]()",
-        "a roster that is formed anew at the gate has those who wait there, too",
-    ),
-    Mutation(
-        "roster: gone unwatched",
-        TRANSACTIONS,
-        "gone = [other for other in decision.gone if other not in view.members]",
-        "gone: list[str] = []",
-        "the transaction compares that who loses its seats is not registered",
-    ),
-    # a split network
-    Mutation(
-        "split: the first goes",
-        PARTITION,
-        "(len(left[node]) / tried[node], order[node])",
-        "(len(left[node]) / tried[node], -order[node])",
-        "of two that are apart the later one goes",
-    ),
-    Mutation(
-        "split: the last goes",
-        PARTITION,
-        "(len(left[node]) / tried[node], order[node])",
-        "(bool(left[node]), order[node])",
-        "who is apart from most goes first",
-    ),
-    Mutation(
-        "split: not the largest part",
-        PARTITION,
-        "    return max(parts, key=len)\n",
-        "    return parts[0]\n",
-        "the largest part of a world goes on, also without the first",
-    ),
-    Mutation(
-        "split: charged",
-        RESTART_POLICY,
-        "    if split and all(worker.machine_fault == SPLIT for worker in own):\n",
-        "    if False:\n",
-        "a split network is free, and leaves a machine out",
-    ),
-    Mutation(
-        "split: excuses all",
-        RESTART_POLICY,
-        "    if split and all(worker.machine_fault == SPLIT for worker in own):\n",
-        "    if split:\n",
-        "a script that fails in a split network is charged",
+        "returns: heard once",
+        "a member that was heard and is not any more has none",
+        becomes(Situation.returns_until, lambda original, s, node: original(_never_heard(s), node)),
     ),
     Mutation(
         "split: back too soon",
-        SITUATION,
-        "avoided = self.quarantined() | self.out_of_reach()",
-        "avoided = self.quarantined()",
-        "nobody joins whom the proposer does not reach",
+        "nobody joins whom the leader does not reach",
+        gives(Situation.out_of_reach, frozenset()),
     ),
+)
+
+
+NEXT_GENERATION: Final = (
     Mutation(
-        "split: below np",
-        APPLY_EVENT,
-        "can = spec.host_cooldown_s > 0 and left >= spec.np.low",
-        "can = spec.host_cooldown_s > 0",
-        "where all are needed they wait until the way is open",
-    ),
-    Mutation(
-        "split: in a planned stop",
-        APPLY_EVENT,
-        "at_work = f.phase is Phase.RUNNING or (f.phase is Phase.STOPPING and f.planned and not f.hurried)",
-        "at_work = f.phase is Phase.RUNNING",
-        "who waits to save together is not kept waiting by a split network",
-    ),
-    Mutation(
-        "split: no spare",
-        APPLY_EVENT,
-        "return len(members) - (1 if alone else len(unreached)) + spares",
-        "return len(members) - (1 if alone else len(unreached))",
-        "where all are needed a spare takes the place of a machine that is cut off",
-    ),
-    Mutation(
-        "split: not alone",
-        APPLY_EVENT,
-        "alone = spares > 0 and ",
-        "alone = False and ",
-        "a proposer that reaches nobody leaves its place to a spare",
-    ),
-    Mutation(
-        "split: forgotten",
-        APPLY_EVENT,
-        "    if not at_work:\n        return\n",
-        "",
-        "what is said of workers that are being stopped does not open a way",
-    ),
-    Mutation(
-        "planned: no key again",
-        RECONCILE,
-        "saves = f.phase is Phase.STOPPING and f.planned and not f.hurried",
-        "saves = False",
-        "whose lease ends while its workers save has another one",
-    ),
-    Mutation(
-        "planned: ready again",
-        RECONCILE,
-        "leaves = f.drain is not None and f.phase is Phase.STOPPING",
-        "leaves = False",
-        "who drains and registers again drains",
-    ),
-    # the next generation
-    Mutation(
-        "above np", NEXT_GENERATION, "        if len(members) >= high:\n            break\n", "", "not more than np"
+        "above np",
+        "not more than np",
+        becomes(next_generation.member_order, lambda original, s, staying: original(_with_np_high(s, 100), staying)),
     ),
     Mutation(
         "survivors first",
-        NEXT_GENERATION,
-        "members = staying[:high]",
-        "members = staying[:high][::-1]",
         "survivors keep their order",
+        becomes(next_generation.member_order, lambda original, s, staying: original(s, staying[::-1])),
     ),
     Mutation(
-        "too many stay", NEXT_GENERATION, "members = staying[:high]", "members = list(staying)", "not more than np stay"
+        "before",
+        "the generation before is the newest that had its go",
+        becomes(
+            next_generation._predecessor,
+            lambda _, s, why: (
+                s.generation and model.Predecessor(s.generation.g, tuple(s.nodes), why, (), why not in model.PLANNED)
+            ),
+        ),
+    ),
+    Mutation("reform: below np", "the minimum is awaited", never(reform.below_min)),
+    Mutation("reform: settling", "a generation that is formed anew settles", never(reform.settling)),
+    Mutation("reform: no empty world", "an empty generation tells everybody to stop", never(reform.emptied)),
+)
+
+SPLIT: Final = (
+    Mutation(
+        "split: the first goes",
+        "of two that are apart the later one goes",
+        becomes(
+            partition.nodes_to_exclude,
+            lambda original, nodes, unreached, lost=(): original(list(nodes)[::-1], unreached, lost),
+        ),
     ),
     Mutation(
-        "reform: below np",
-        NEXT_GENERATION,
-        "    if len(nodes) < q.spec.np.low:\n",
-        "    if False:\n",
-        "the minimum is awaited",
+        "split: not the largest part",
+        "the largest part of a generation goes on, also without the first",
+        becomes(
+            partition._largest_part,
+            lambda original, nodes, order, ways: {
+                node for node in order if node not in ways.get(next(iter(order)), ())
+            },
+        ),
     ),
     Mutation(
-        "first: as many as before",
-        FIRST_START,
-        "expected_nodes(q, max(len(nodes), q.memory.size_before))",
-        "expected_nodes(q, len(nodes))",
-        "in an empty store the first node waits for as many as before",
+        "split: charged", "a split network is free, and leaves a machine out", never(restart_policy.network_split)
     ),
+)
+
+STOP: Final = (
+    Mutation("halt: waits", "workers save before the end", never(operator_stop.stopping)),
+    Mutation("halt: away", "all are asked to save at once", never(operator_stop.returning)),
+    Mutation("halt: completed", "who ended well has completed the job", never(operator_stop.completed_before)),
+    Mutation("halt: completes", "who ends well completes the job", never(operator_stop.completed)),
+    Mutation("halt: asked", "an operator can stop a job", gives(Situation.stop_order, None)),
+    Mutation("halt: broken", "a loss or a failure ends the plan", gives(operator_stop._broken, False)),
+)
+
+COMPARES: Final = (
     Mutation(
-        "reform: settling",
-        NEXT_GENERATION,
-        "if len(nodes) < expected and q.now < until:",
-        "if False:",
-        "a world that is formed anew settles",
+        "compare: the proposer", "the leader is registered as it believes", compare_out(transactions.propose, _own_key)
     ),
+    Mutation("compare: the store", "the store is the same", compare_out(transactions.propose, about(KEYS.incarnation))),
     Mutation(
-        "reform: no empty world",
-        NEXT_GENERATION,
-        "if q.generation is not None and q.generation.members:",
-        "if False:",
-        "an empty world tells everybody to stop",
+        "compare: generation", "nobody else has proposed", compare_out(transactions.propose, about(KEYS.generation))
     ),
-    # proposals
+    Mutation("compare: go", "nobody else gave the go", compare_out(transactions.propose, about(KEYS.go))),
+    Mutation("compare: spec", "np is what it was", compare_out(transactions.propose, about(KEYS.spec))),
+    Mutation("compare: halt", "nobody has stopped the job", compare_out(transactions.propose, about(KEYS.halt))),
+    Mutation("compare: verdict", "the job has not ended", compare_out(transactions.propose, about(KEYS.verdict))),
     Mutation(
-        "compare: the proposer",
-        TRANSACTIONS,
-        "        Compare.created(keys.member(node), created),\n        *_same_store(keys, view),\n        "
-        "Compare.modified(keys.generation",
-        "        *_same_store(keys, view),\n        Compare.modified(keys.generation",
-        "the proposer is registered as it believes",
-    ),
-    Mutation(
-        "compare: the store",
-        TRANSACTIONS,
-        "        *_same_store(keys, view),\n        Compare.modified(keys.generation",
-        "        Compare.modified(keys.generation",
-        "the store is the same",
-    ),
-    Mutation(
-        "compare: generation",
-        TRANSACTIONS,
-        "        Compare.modified(keys.generation, view.generation.mod_revision if view.generation else 0),\n",
-        "",
-        "nobody else has proposed",
-    ),
-    Mutation(
-        "compare: go",
-        TRANSACTIONS,
-        "        Compare.modified(keys.go, view.go.mod_revision if view.go else 0),\n",
-        "",
-        "nobody else gave the go",
-    ),
-    Mutation(
-        "halt: waits", OPERATOR_STOP, "if not waited or (broken", "if True or (broken", "workers save before the end"
-    ),
-    Mutation(
-        "halt: lost meanwhile",
-        OPERATOR_STOP,
-        "broken = len(waited) < len(busy) or _has_failure",
-        "broken = _broken",
-        "a loss ends the plan",
-    ),
-    Mutation(
-        "halt: away", OPERATOR_STOP, "    if away and None", "    if False and None", "all are asked to save at once"
-    ),
-    Mutation(
-        "halt: returns",
-        OPERATOR_STOP,
-        "if q.here(node) or q.returns_until(node) is not None]",
-        "if q.here(node)]",
-        "who returns is waited for",
-    ),
-    Mutation(
-        "halt: failed meanwhile",
-        OPERATOR_STOP,
-        "any(one.ended is OutcomeKind.FAILED or one.forced for one in outcomes.values())",
-        "False",
-        "a failure ends the plan",
-    ),
-    Mutation(
-        "halt: completed",
-        OPERATOR_STOP,
-        "    if _all_ok(outcomes, before.nodes):\n        return completed(q, before.g)\n",
-        "",
-        "who ended well has completed the job",
-    ),
-    Mutation("halt: at once", GUARDS, "    if stopped_now(f):\n        return True\n", "", "who waits no longer"),
-    Mutation(
-        "halt: asked",
-        DECIDE,
-        "    if halt is not None:\n        return operator_stop.decide_stop(q, halt), q.memory\n",
-        "",
-        "an operator can stop a job",
-    ),
-    Mutation("told to leave", APPLY_EVENT, "    _on_drain_order(f)\n", "", "an operator can tell a node to leave"),
-    Mutation(
-        "compare: spec",
-        TRANSACTIONS,
-        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n"
-        "        Compare.modified(keys.halt,",
-        "        Compare.modified(keys.halt,",
-        "np is what it was",
-    ),
-    Mutation(
-        "compare: halt",
-        TRANSACTIONS,
-        "        Compare.modified(keys.halt, view.halt.mod_revision if view.halt else "
-        "view.damaged_at.get(keys.halt, 0)),\n",
-        "",
-        "nobody has stopped the job",
-    ),
-    Mutation(
-        "compare: verdict",
-        TRANSACTIONS,
-        "view.damaged_at.get(keys.halt, 0)),\n        Compare.absent(keys.verdict),\n    ]",
-        "view.damaged_at.get(keys.halt, 0)),\n    ]",
-        "the job has not ended",
-    ),
-    Mutation(
-        "compare: nothing recorded",
-        TRANSACTIONS,
-        "        if decision.planned:\n",
-        "        if False:\n",
-        "nothing planned once somebody has recorded an outcome",
-    ),
-    Mutation(
-        "compare: lost ones",
-        TRANSACTIONS,
-        "            compares.append(_nothing_readable(view, keys.outcome(g, lost, since.get(lost, 0))))\n",
-        "",
-        "the lost have recorded nothing",
+        "compare: outcomes",
+        "nothing planned once somebody has recorded an outcome, and the lost have recorded nothing",
+        compare_out(transactions.propose, below(KEYS.outcomes)),
     ),
     Mutation(
         "compare: lost keys",
-        TRANSACTIONS,
-        "            if lost not in view.members:\n"
-        "                compares.append(_nothing_readable(view, keys.member(lost)))\n",
-        "",
-        "the lost are not registered",
-    ),
-    Mutation(
-        "compare: unfinished",
-        TRANSACTIONS,
-        "        compares += [_nothing_readable(view, keys.outcome(g, other, since.get(other, 0))) "
-        "for other in at_work]\n",
-        "",
-        "nobody joins a roster once workers ended well",
-    ),
-    Mutation(
-        "compare: passed over",
-        TRANSACTIONS,
-        "        compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent"
-        "[:ABSENT_COMPARED_MAX]]\n",
-        "",
-        "who is passed over is not registered",
+        "who is lost, passed over or loses its tasks is not registered",
+        compare_out(transactions.propose, _key_of_another),
     ),
     Mutation(
         "old outcomes",
-        TRANSACTIONS,
-        "            Delete(keys.outcomes_below(oldest)),\n",
-        "",
-        "outcomes of older worlds are deleted",
+        "outcomes of older generations are deleted",
+        operation_out(transactions.propose, lambda step: isinstance(step, Delete) and below(KEYS.outcomes)(step)),
     ),
     Mutation(
         "a go left over",
-        TRANSACTIONS,
-        "elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:",
-        "elif False:",
         "a go of a generation that somebody deleted is taken away",
+        operation_out(transactions.propose, lambda step: isinstance(step, Delete) and about(KEYS.go)(step)),
     ),
     Mutation(
         "register: verdict",
-        TRANSACTIONS,
-        "fits = (Compare.absent(keys.verdict), Compare.modified(",
-        "fits = (Compare.modified(",
         "nobody registers once the job has ended",
+        compare_out(transactions.register, about(KEYS.verdict)),
     ),
-    Mutation(
-        "register: own key",
-        TRANSACTIONS,
-        "fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), at))",
-        "fits = (Compare.absent(keys.verdict),)",
-        "nobody registers twice",
-    ),
+    Mutation("register: own key", "nobody registers twice", compare_out(transactions.register, below(KEYS.members))),
     Mutation(
         "register: spec",
-        TRANSACTIONS,
-        "        Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),\n        *fits,\n",
-        "        *fits,\n",
         "the spec is what this node has accepted",
+        compare_out(transactions.register, about(KEYS.spec)),
     ),
     Mutation(
         "register: store",
-        TRANSACTIONS,
-        "        *fits,\n        *_same_store(keys, view),\n",
-        "        *fits,\n",
         "the store is the one that this node has seen",
+        compare_out(transactions.register, about(KEYS.incarnation)),
     ),
     Mutation(
-        "register: somebody lives",
-        TRANSACTIONS,
-        "        compares.append(Compare.empty(keys.members))\n",
-        "        pass\n",
-        "the spec is written anew only when nobody lives",
-    ),
-    Mutation(
-        "say: registered",
-        TRANSACTIONS,
-        "compares = (Compare.created(keys.member(node), created), *_same_store(keys, view))",
-        "compares = _same_store(keys, view)",
-        "a member speaks for its own registration",
+        "say: registered", "a member speaks for its own registration", compare_out(transactions.update_member, _own_key)
     ),
     Mutation(
         "record: once",
-        TRANSACTIONS,
-        "(*_same_store(keys, view), Compare.absent(key))",
-        "_same_store(keys, view)",
         "the first word is not written over the last",
+        compare_out(transactions.record_outcome, below(KEYS.outcomes)),
     ),
     Mutation(
         "record: store",
-        TRANSACTIONS,
-        "compares = _same_store(keys, view) if outcome.over else",
-        "compares = () if outcome.over else",
         "an outcome belongs to its store",
+        compare_out(transactions.record_outcome, about(KEYS.incarnation)),
     ),
     Mutation(
         "leave: registered",
-        TRANSACTIONS,
-        'Transaction("leave", (Compare.created(key, created),), then)',
-        'Transaction("leave", (), then)',
         "a node takes back its own registration only",
+        compare_out(transactions.deregister, below(KEYS.members)),
     ),
-    # parameter-server jobs
+)
+
+ROSTERS: Final = (
     Mutation(
         "roster: completed by one",
-        CLUSTER_SPEC,
-        "    if at_work and len(finished) == len(at_work):\n",
-        "    if finished:\n",
         "only workers of every node complete the job",
+        becomes(
+            cluster_spec.completed,
+            lambda original, s: (
+                original(s) or (conclusion.completed_by(s, s.current.g) if s.ended(OutcomeKind.OK) else None)
+            ),
+        ),
+    ),
+    Mutation("roster: never completed", "workers of every node complete the job", never(cluster_spec.completed)),
+    Mutation("roster: nobody left", "a roster of which nobody remains is formed anew", never(cluster_spec.reformed)),
+    Mutation(
+        "roster: too few",
+        "a roster at the gate is formed anew when more workers are wanted",
+        never(cluster_spec.gate_reformed),
     ),
     Mutation(
-        "roster: never completed",
-        CLUSTER_SPEC,
-        "    if at_work and len(finished) == len(at_work):\n",
-        "    if False:\n",
-        "workers of every node complete the job",
+        "roster: nobody stays",
+        "a roster that is formed anew at the gate has those who wait there, too",
+        gives(cluster_spec.staying_at_gate, frozenset()),
     ),
-    Mutation(
-        "roster: nobody left",
-        CLUSTER_SPEC,
-        "    if not any_member_present(q, generation):\n        gone",
-        "    if False:\n        gone",
-        "a roster of which nobody remains is formed anew",
-    ),
-    Mutation(
-        "roster: gate open",
-        CLUSTER_SPEC,
-        "busy = [node for node in open_ends if node in q.view.members]",
-        "busy: list[str] = []",
-        "the next generation waits for the old processes",
-    ),
-    Mutation(
-        "roster: vanished",
-        CLUSTER_SPEC,
-        "    if q.now < freed_at:\n",
-        "    if False:\n",
-        "and for those that nobody can have stopped yet",
-    ),
+    Mutation("roster: gate open", "the next generation waits for the old processes", never(cluster_spec.stopping)),
+    Mutation("roster: vanished", "and for those that nobody can have stopped yet", never(cluster_spec.unproven)),
     Mutation(
         "roster: free at once",
-        REVISION,
-        "return q.memory.absent_since.get(node, q.now) + q.spec.lease_ttl_s * (1 + CLOCK_ERROR) + q.policy.kill_s",
-        "return q.now",
-        "the seats of a lost node are kept for a lease",
+        "the tasks of a lost node are kept for a lease",
+        becomes(revision.tasks_free_at, lambda _, s, node: s.now),
     ),
     Mutation(
         "roster: old words",
-        REVISION,
-        "if end is not None and end.since == place.since:",
-        "if end is not None:",
         "what an older start said does not count",
+        becomes(revision.current_outcomes, lambda _, s: dict(s.outcomes)),
     ),
     Mutation(
         "roster: stays ended",
-        REVISION,
-        "        self.places.append(msgspec.structs.replace(place, since=self.rev))\n",
-        "        self.places.append(place)\n",
         "whose processes failed starts again",
+        becomes(RevisionBuilder._restart_place, lambda _, builder, place: builder.places.append(place)),
     ),
-    Mutation(
-        "roster: late to join",
-        REVISION,
-        "        if self.finished:\n            room = 0\n",
-        "",
-        "nobody joins once a worker has ended well",
-    ),
-    Mutation(
-        "roster: drain unseen",
-        REVISION,
-        "if q.draining(place.node) and not place.leaving:",
-        "if False:",
-        "a drain is acted on",
-    ),
+    Mutation("roster: late to join", "nobody joins once a worker has ended well", gives(RevisionBuilder.room, 1 << 30)),
+    Mutation("roster: drain unseen", "a drain is acted on", gives(RevisionBuilder.request_departures, None)),
     Mutation(
         "roster: servers stay ended",
-        REVISION,
-        "again = self._servers_of(place) if starts or not has_servers(place) else None",
-        "again = None",
         "servers start again with the workers that need them",
+        gives(RevisionBuilder.restart_servers, None),
     ),
-    # the budget
+)
+
+BUDGET: Final = (
+    Mutation("budget: progress", "progress makes failures fruitful", gives(Evidence.progress, False)),
+    Mutation("budget: always progress", "failures without progress are counted", gives(Evidence.progress, True)),
+    Mutation("budget: fatal code", "a fatal exit code ends the job", never(restart_policy.fatal_exit_code)),
+    Mutation("budget: hopeless", "what no restart mends ends the job", never(restart_policy.unrecoverable)),
     Mutation(
-        "budget: progress",
-        RESTART_POLICY,
-        "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)",
-        "progress = False",
-        "progress makes failures fruitful",
-    ),
-    Mutation(
-        "budget: always progress",
-        RESTART_POLICY,
-        "progress = step > budget.step or (step < 0 and ran_s >= PROGRESS_RUN_S and not waited)",
-        "progress = True",
-        "failures without progress are counted",
+        "budget: cannot start", "a script that cannot start ends the job", never(restart_policy.script_cannot_start)
     ),
     Mutation(
-        "budget: fatal code",
-        RESTART_POLICY,
-        "    if fatal is not None:\n",
-        "    if False:\n",
-        "a fatal exit code ends the job",
+        "budget: nowhere", "a program that no host can start ends the job", never(restart_policy.no_host_can_start)
+    ),
+    Mutation("budget: lost", "a failure beside a loss is free", never(restart_policy.node_lost)),
+    Mutation("budget: forced", "the echo of a node that had to stop is free", never(restart_policy.forced_stop)),
+    Mutation("budget: stopped", "the echo of a stop is free", never(restart_policy.being_stopped)),
+    Mutation("budget: infra", "a failure of the machine is free", gives(Evidence.free, False)),
+    Mutation(
+        "budget: infra for ever", "three in a row are free", constant(restart_policy, "MACHINE_FAULTS_MAX", 1 << 20)
     ),
     Mutation(
-        "budget: hopeless",
-        RESTART_POLICY,
-        "    if unrecoverable is not None:\n",
-        "    if False:\n",
-        "what no restart mends ends the job",
-    ),
-    Mutation(
-        "budget: cannot start",
-        RESTART_POLICY,
-        "    if cause is not None and ran_s < PROGRESS_RUN_S and own and all(worker.startup for worker in own):\n",
-        "    if False:\n",
-        "a script that cannot start ends the job",
-    ),
-    Mutation(
-        "budget: one cannot start",
-        RESTART_POLICY,
-        "own and all(worker.startup for worker in own)",
-        "own and any(worker.startup for worker in own)",
-        "a failure of another kind beside it is one",
-    ),
-    Mutation("budget: lost", RESTART_POLICY, "    if lost:\n", "    if False:\n", "a failure beside a loss is free"),
-    Mutation(
-        "budget: forced",
-        RESTART_POLICY,
-        "    if forced and not own:\n",
-        "    if False:\n",
-        "the echo of a node that had to stop is free",
-    ),
-    Mutation(
-        "budget: stopped",
-        RESTART_POLICY,
-        "    if before.why is not ChangeReason.FAILURE and not own:\n",
-        "    if False:\n",
-        "the echo of a stop is free",
-    ),
-    Mutation(
-        "budget: infra",
-        RESTART_POLICY,
-        "free = bool(own) and all(",
-        "free = False and all(",
-        "a failure of the machine is free",
-    ),
-    Mutation(
-        "budget: infra for ever",
-        RESTART_POLICY,
-        " and uncharged.machine_faults < MACHINE_FAULTS_MAX",
-        "",
-        "three in a row are free",
-    ),
-    Mutation(
-        "budget: asked",
-        RESTART_POLICY,
-        "if progress and own and all(worker.code == RESTART_ASKED for worker in own):",
-        "if False:",
-        "a restart that was asked for after progress is free",
+        "budget: asked", "a restart that was asked for after progress is free", never(restart_policy.restart_requested)
     ),
     Mutation(
         "budget: asked without progress",
-        RESTART_POLICY,
-        "if progress and own and all(worker.code == RESTART_ASKED for worker in own):",
-        "if own and all(worker.code == RESTART_ASKED for worker in own):",
         "without progress it is not",
+        becomes(
+            restart_policy.restart_requested,
+            lambda _, e: (
+                e.excused("asked")
+                if e.own and all(worker.code == quarantine.RESTART_ASKED for worker in e.own)
+                else None
+            ),
+        ),
     ),
-    Mutation(
-        "budget: no limit",
-        RESTART_POLICY,
-        "    if charged > spec.restarts_max:",
-        "    if False:",
-        "the restarts are limited",
-    ),
-    Mutation(
-        "budget: one more",
-        RESTART_POLICY,
-        "    if charged > spec.restarts_max:",
-        "    if charged > spec.restarts_max + 1:",
-        "exactly as many as were given",
-    ),
+    Mutation("budget: no limit", "the restarts are limited", never(restart_policy.exhausted)),
     Mutation(
         "budget: kept out is charged",
-        RESTART_POLICY,
-        "    if judged := quarantined_by(budget, before.g):",
-        "    if judged := ():",
         "the budget does not pay for a host that is kept out",
+        never(restart_policy.judged_before),
     ),
-    Mutation(
-        "budget: nobody is suspect",
-        RESTART_POLICY,
-        "suspects = () if progress or fruitless >= CRASH_LOOP_MAX else blamed.suspects",
-        "suspects: tuple[str, ...] = ()",
-        "a host that keeps failing is kept out",
-    ),
-    Mutation(
-        "budget: crash loop",
-        RESTART_POLICY,
-        "if fruitless >= CRASH_LOOP_MAX:",
-        "if False:",
-        "a crash loop ends the job",
-    ),
-    Mutation(
-        "budget: no pause",
-        RESTART_POLICY,
-        "pause_s = min(2.0 ** (fruitless - 2), BACKOFF_MAX_S) if fruitless > 1 else 0.0",
-        "pause_s = 0.0",
-        "failures in a row cost a pause",
-    ),
+    Mutation("budget: crash loop", "a crash loop ends the job", constant(restart_policy, "CRASH_LOOP_MAX", 1 << 20)),
+    Mutation("budget: no pause", "failures in a row cost a pause", constant(restart_policy, "BACKOFF_MAX_S", 0.0)),
     Mutation(
         "budget: nothing charged",
-        RESTART_POLICY,
-        "spent = Budget(charged, fruitless, uncharged.step, machine_faults, blamed.hosts)",
-        "spent = Budget(uncharged.charged, fruitless, uncharged.step, machine_faults, blamed.hosts)",
         "a failure is charged",
+        becomes(Evidence.charged, lambda _, e: e.uncharged.charged),
     ),
 )
-"""Every mutation."""
 
-OF_ROSTERS: Final = tuple(
-    one for one in MUTATIONS if one.file in (REVISION, CLUSTER_SPEC, PS_RESTART) or one.name.startswith("roster: ")
-)
-"""Those that only a parameter-server job meets."""
+ROWS: Final = tuple(Mutation(f"row {row.name}", "the row is taken out", row_out(row.name)) for row in TABLE)
+
+OF_ROSTERS: Final = ROSTERS
+MUTATIONS: Final = (
+    *ROWS, *PRECONDITIONS, *FIRST_START, *RUNNING, *PLANNED, *GATE, *OPENING, *SITUATION, *NEXT_GENERATION, *SPLIT,
+    *STOP, *COMPARES, *ROSTERS, *BUDGET,
+)  # fmt: skip
 
 OPEN: Final[dict[str, str]] = {
-    "incarnation and spec deleted": "no job begins where a generation stands: who forgets the store waits there",
-    "record: no incarnation": "what is left over of a generation's number is deleted when that generation is formed",
-    "form: left over": "nobody writes it; that somebody deletes the key of a generation is not simulated",
-    "right: without its key": "a refresh that does not find the key gives none either; what is left is one lease",
-    "halt: returns": "who is heard over a link is waited for anyway: what is left is a new proposer's first second",
     "row running: ok": "the row for workers that are gone takes it then, and what is recorded is the same",
+    "no returning": "nothing planned is made while a member is out of reach: the rules after it wait, too",
+    "gate: stopped": "the others end by themselves after --save_limit, which no promise of the simulation bounds",
+    "halt: completes": "the empty generation is refused once all have recorded, or completes at its gate",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",
-    "register: store": "its lease is not one of another store, which therefore refuses it in any case",
-    "register: others went": "whoever sees the go stops its workers at once: what is left is a race of milliseconds",
-    "roster: nobody left": "the roster gets a revision with those who come, in the place of a next generation",
-    "roster: gate open": "the seats of a registered node are not free either, so that it is waited for all the same",
-    "roster: late to join": "whoever would only work is turned away a second time when the seats are given",
+    "roster: gate open": "the tasks of a registered node are not free either, so that it is waited for all the same",
 }
 """Mutations that no seed finds, and why: the rule is kept twice, or nearly."""

@@ -11,7 +11,8 @@ from elastic.core.agent.events import Event
 from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
-from elastic.core.membership.decision import Decision, DecisionMemory
+from elastic.core.membership.decision import Decision
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoredDocument, StoreView, ViewReader

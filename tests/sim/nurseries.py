@@ -15,7 +15,7 @@ from elastic.core.agent.events import (
 )
 from elastic.core.agent.state import Phase
 from elastic.core.model import Generation, WorkerExit
-from elastic.core.partition import SPLIT
+from elastic.core.text import SPLIT
 from tests.sim.network import Network
 from tests.sim.nodes import HOPELESS, KILL_S, NEVER, UNSTARTABLE, Node, WorkerSet
 

@@ -20,9 +20,9 @@ from elastic.core.model import (
     OutcomeKind,
     Predecessor,
 )
-from elastic.core.partition import SPLIT
 from elastic.core.quarantine import RESTART_ASKED
 from elastic.core.restart_policy import CRASH_LOOP_MAX, MACHINE_FAULTS_MAX, RETRY
+from elastic.core.text import SPLIT
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from tests.sim.nodes import KEYS, Node, Observer, SharedReader

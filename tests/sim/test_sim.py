@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from elastic.core.agent.table import TABLE
-from elastic.core.decide import Reason
 from elastic.core.membership import gate
+from elastic.core.membership.decision import Reason
 from elastic.core.membership.situation import Situation
 from elastic.core.ps import revision
 from tests.sim import kinds, life

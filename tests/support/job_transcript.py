@@ -14,13 +14,13 @@ from elastic.core.decide import decide
 from elastic.core.membership.decision import (
     ConcludeJob,
     Decision,
-    DecisionMemory,
     DecisionPolicy,
     FormGeneration,
     OpenGate,
     Reason,
     WaitDecision,
 )
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Budget, Generation, JobSpec, Member, MemberState, Outcome, OutcomeKind, WorkerExit
 from elastic.core.view import StoredDocument, StoreView
 from launcher.config.readers import np as read_np

@@ -115,7 +115,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A31",
-        "elastic/core/restart_policy.py",
+        "elastic/core/root_cause.py",
         "(SECONDARY if worker.secondary else OWN, worker)",
         "(OWN, worker)",
         "tests/unit/core/test_restart_policy.py::test_an_echo_that_was_recorded_first_is_not_the_cause",

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from elastic.core.keys import JobKeys
-from elastic.core.membership.decision import DecisionMemory
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import (
     Budget,
     Cause,
@@ -33,7 +33,7 @@ from elastic.core.model import (
     Verdict,
     WorkerExit,
 )
-from elastic.core.partition import SPLIT
+from elastic.core.text import SPLIT
 from elastic.core.view import Document, StoredDocument, StoreView
 
 KEYS = JobKeys("j1")

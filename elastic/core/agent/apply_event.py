@@ -37,7 +37,7 @@ from elastic.core.agent.events import (
 from elastic.core.agent.links import RECENT_ASKS
 from elastic.core.agent.state import AgentState, PendingDrain, Phase
 from elastic.core.agent.vouching import interval_s, may_grant
-from elastic.core.decide import remember
+from elastic.core.membership.memory import remember
 from elastic.core.membership.situation import Situation
 from elastic.core.model import Generation, JobSpec
 from elastic.core.partition import cannot_reach, nodes_to_probe
@@ -167,9 +167,7 @@ def _remaining_without(f: AgentState, generation: Generation, unreached: Collect
     A proposer that reaches nobody is most likely itself the one that is cut off.
     """
     members = [place.node for place in generation.members]
-    spares = (
-        len(Situation(f.view, _spec(f), f.memory, f.policy, f.now).joining_nodes()) if f.decision is not None else 0
-    )
+    spares = len(Situation(f.view, _spec(f), f.memory, f.policy, f.now).joining_nodes) if f.decision is not None else 0
     alone = spares > 0 and set(nodes_to_probe(members, f.me.node)) <= set(unreached)
     return len(members) - (1 if alone else len(unreached)) + spares
 

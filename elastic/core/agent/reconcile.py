@@ -27,9 +27,9 @@ from elastic.core.agent.actions import (
 )
 from elastic.core.agent.apply_event import ASK_AGAIN_S, PROPOSALS
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.decide import WaitDecision, decide
+from elastic.core.decide import decide
+from elastic.core.membership.decision import WaitDecision
 from elastic.core.model import Member, MemberState, Outcome, OutcomeKind
-from elastic.core.restart_budget import budget_of
 from elastic.core.transactions import Transaction, deregister, propose, record_outcome, unless_superseded, update_member
 
 
@@ -136,7 +136,7 @@ def _report_quarantined(f: AgentState, *, room: bool) -> bool:
 
     One that others did not reach stays out where there is `room` for as long as the proposer does not reach it.
     """
-    for entry in budget_of(f.view).hosts:
+    for entry in f.view.budget.hosts:
         until = f.memory.quarantine_deadlines.get((entry.host, entry.g), f.now)
         if entry.host == f.me.member.host and (until > f.now or (entry.unreachable and room)):
             at = f"{text.clock_time(f.wall_at_zero + until)} UTC" if until > f.now else "it can be reached"

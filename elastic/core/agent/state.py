@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.actions import Action, LinkTarget
-from elastic.core.decide import Decision, DecisionMemory, DecisionPolicy
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, KeyValue
+from elastic.core.membership.decision import Decision, DecisionPolicy
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Generation, GenerationMember, Outcome, Task, WorkerExit
 from elastic.core.run_deadline import RunDeadline
 from elastic.core.transactions import Transaction

@@ -1,11 +1,10 @@
-"""What the proposer can decide, for which reasons, and what it remembers from call to call (pure values)."""
+"""What the leader can decide, and for which reasons (pure values)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from elastic.core.model import Generation, Go, Verdict
 
@@ -15,10 +14,12 @@ class Reason(StrEnum):
 
     ENDED = "the job has ended"
     UNREADABLE = "a document cannot be read"
+    NO_INCARNATION = "the job has begun and has no incarnation"
     NO_SPEC = "the job has no spec"
     MISSING = "nodes are missing for the first start"
     SETTLING = "waiting for others to join"
     FORMED = "first generation"
+    EMPTIED = "nobody of the old world is left, and nobody else is here"
     REFORMED = "nobody of the old world is left"
     COMPLETED = "every worker ended well"
     FINISHING = "some nodes are done"
@@ -46,6 +47,7 @@ class Reason(StrEnum):
     UNPROVEN = "the old world may still run"
     BACKOFF = "pause after failures"
     QUARANTINED = "a host whose workers keep failing, or that others do not reach, is kept out"
+    NO_MASTER = "nobody knows where the workers meet"
     OPENED = "everybody is ready"
     EXHAUSTED = "no restart is left"
     VACANT = "a seat of the roster is free"
@@ -105,45 +107,3 @@ class DecisionPolicy(Struct, frozen=True):
 
     node: str
     kill_s: float = 1.0
-
-
-class DecisionMemory(Struct, frozen=True):
-    """What is remembered from call to call, all on this agent's clock.
-
-    `linked`: members that can be heard at this moment. `unheard`: those that could be heard once. `late`: unheard
-    members whose links are up, and that missed the newest question but answered the one before. `astray`: nodes that
-    have just said that they do not reach the store. `gone`: members (with their create revision) whose process was
-    proven dead over the link, which can be wrong. `dead`: nodes whose process was seen dead on this very machine.
-    `distrusted`: hosts that spoke after such a proof; it is not believed again. `listening`: the newest generation
-    whose workers on this node can be asked to finish a step and to save before they leave. `back_at`: when this node
-    was registered, if that was after the newest generation, with the create revision `own_created`. `seen_since`: when
-    each node that is not linked yet was first seen. `asked_g`, `answered_g`: the newest generation of which, after a
-    worker had failed, every linked member was asked whether it is still there. `since_revision`: what was in the store
-    when this agent began to decide. `quarantine_deadlines`: until when hosts are kept out, by host and by the
-    generation whose failure did it. `size_before`: how many nodes ran the job in the previous store, after an empty one
-    took its place.
-    """
-
-    linked: frozenset[str] = frozenset()
-    unheard: frozenset[str] = frozenset()
-    late: frozenset[str] = frozenset()
-    astray: frozenset[str] = frozenset()
-    gone: frozenset[tuple[str, int]] = frozenset()
-    dead: frozenset[str] = frozenset()
-    distrusted: frozenset[str] = frozenset()
-    absent_since: Mapping[str, float] = field(default_factory=dict)
-    seen_since: Mapping[str, float] = field(default_factory=dict)
-    ready_since: Mapping[str, float] = field(default_factory=dict)
-    draining_since: Mapping[str, float] = field(default_factory=dict)
-    ended_since: Mapping[str, float] = field(default_factory=dict)
-    quarantine_deadlines: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    gate_since: tuple[int, float] | None = None
-    grown_at: float | None = None
-    generation_seen: int = 0
-    listening: int = 0
-    asked_g: int = 0
-    answered_g: int = 0
-    since_revision: int = 0
-    own_created: int = 0
-    back_at: float | None = None
-    size_before: int = 0

@@ -1,46 +1,45 @@
-"""When the first generation is formed: enough nodes, and the time in which others may still come (pure)."""
+"""The rules for the first start: enough nodes, and the time in which others may still come (pure)."""
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from typing import Final
 
 from elastic.core import listed_hosts
-from elastic.core.membership.decision import (
-    Decision,
-    DecisionMemory,
-    FormGeneration,
-    OpenGate,
-    Reason,
-    WaitDecision,
-)
-from elastic.core.membership.gate import open_gate
+from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import form
+from elastic.core.membership.opening import with_go
+from elastic.core.membership.rule import Rule
 from elastic.core.membership.settling import expected_nodes, settled_at
 from elastic.core.membership.situation import Situation
-from elastic.core.model import ChangeReason
 from elastic.core.text import n_of_m, settling_text
 
 
-def first_start(q: Situation) -> tuple[Decision, DecisionMemory]:
-    """Wait for the nodes that a job needs, then for as many as it may have, then form and start them."""
-    nodes = q.joining_nodes()
-    need = q.spec.np.first
-    if len(nodes) < need:
-        more = listed_hosts.missing_hosts_text(q.spec.ips, q.hosts(nodes), need - len(nodes))
-        text = f"{n_of_m(len(nodes), need)} here; waiting for {more}"
-        return WaitDecision(Reason.MISSING, text), q.memory
-    until = settled_at(q, nodes)
-    expected = expected_nodes(q, max(len(nodes), q.memory.size_before))
-    if len(nodes) < expected and q.now < until:
-        whom = listed_hosts.possible_hosts_text(q.spec.ips, q.hosts(nodes))
-        return WaitDecision(Reason.SETTLING, settling_text(len(nodes), expected, until - q.now, whom), until), q.memory
-    reason = f"{n_of_m(len(nodes), expected)} here"
-    return open_at_once(q, form(q, Reason.FORMED, ChangeReason.FIRST, reason, [])), q.memory
+def missing(s: Situation) -> WaitDecision | None:
+    """Wait until as many nodes are here as the first start needs."""
+    here, need = len(s.joining_nodes), s.spec.np.first
+    if here >= need:
+        return None
+    more = listed_hosts.missing_hosts_text(s.spec.ips, s.hosts(s.joining_nodes), need - here)
+    return s.wait(Reason.MISSING, f"{n_of_m(here, need)} here; waiting for {more}")
 
 
-def open_at_once(q: Situation, first: Decision) -> Decision:
-    """Return a first generation with its go: nobody can still run an older world, so it needs no gate."""
-    if not isinstance(first, FormGeneration):
-        return first
-    opened, _ = open_gate(q, first.generation, None, None)
-    return replace(first, go=opened.go) if isinstance(opened, OpenGate) else first
+def settling(s: Situation) -> WaitDecision | None:
+    """Wait for other nodes until the settling window ends, or all that may run are here."""
+    here, until, expected = len(s.joining_nodes), settled_at(s, s.joining_nodes), _expected(s)
+    if here >= expected or s.now >= until:
+        return None
+    whom = listed_hosts.possible_hosts_text(s.spec.ips, s.hosts(s.joining_nodes))
+    return s.wait(Reason.SETTLING, settling_text(here, expected, until - s.now, whom), until)
+
+
+def formed(s: Situation) -> FormGeneration:
+    """Form the first generation and give it its go at once: no node can run an older one."""
+    reason = f"{n_of_m(len(s.joining_nodes), _expected(s))} here"
+    return with_go(s, form(s, Reason.FORMED, reason, []))
+
+
+def _expected(s: Situation) -> int:
+    return expected_nodes(s, max(len(s.joining_nodes), s.memory.size_before))
+
+
+FIRST_START: Final[tuple[Rule, ...]] = (missing, settling, formed)

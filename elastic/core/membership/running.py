@@ -1,62 +1,74 @@
-"""What follows for a generation that has its go: completion, losses, failures, stops, then what is planned (pure)."""
+"""The rules for a generation that has its go: completion, losses, failures, stops, then planned changes (pure)."""
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from typing import Final
 
-from elastic.core.membership.decision import (
-    Decision,
-    DecisionMemory,
-    Reason,
-    WaitDecision,
-)
-from elastic.core.membership.next_generation import failure_words, form, is_secondary, lost_words, reform
-from elastic.core.membership.planned_changes import planned_change
-from elastic.core.membership.situation import Situation, completed
-from elastic.core.model import ChangeReason, Generation, OutcomeKind
-from elastic.core.text import join_names, node_count
+from elastic.core.membership.conclusion import completed_by
+from elastic.core.membership.decision import ConcludeJob, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.next_generation import form
+from elastic.core.membership.planned_changes import PLANNED
+from elastic.core.membership.reform import nobody_left
+from elastic.core.membership.rule import Rule
+from elastic.core.membership.situation import Situation, all_completed
+from elastic.core.model import OutcomeKind
+from elastic.core.text import failure_text, join_names, lost_text, node_count
 
 
-def while_running(q: Situation, generation: Generation) -> tuple[Decision, DecisionMemory]:
-    """Complete the generation, replace it, or wait: what was not planned comes first."""
-    nodes = [place.node for place in generation.members]
-    outcomes = {node: outcome for node in nodes if (outcome := q.outcome(generation.g, node)) is not None}
-    done = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.OK and outcome.over]
-    if nodes and len(done) == len(nodes):
-        return completed(q, generation.g), q.memory
-    failed = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.FAILED]
-    stopped = [node for node, outcome in outcomes.items() if outcome.ended is OutcomeKind.STOPPED]
-    away = [node for node in nodes if node not in outcomes and not q.working(node)]
-    returning = {node: until for node in away if (until := q.returns_until(node)) is not None}
-    lost = [node for node in away if node not in returning]
-    if lost or failed or stopped:
-        staying = q.staying(generation)
-        if not staying:
-            gone = f"{join_names(lost or failed or stopped)} left, nobody of this world remains"
-            return reform(q, gone, lost), q.memory
-        if lost:
-            return replace(
-                form(q, Reason.LOST, ChangeReason.LOSS, lost_words(q, lost), staying), lost=tuple(lost)
-            ), q.memory
-        if failed:
-            to_ask = (q.memory.linked & set(nodes)) - set(failed)
-            asked = bool(to_ask) or q.memory.asked_g == generation.g
-            if asked and q.memory.answered_g < generation.g and all(is_secondary(outcomes[node]) for node in failed):
-                text = f"{failure_words(q, generation.g, failed)}; asking the other nodes whether they are still there"
-                return WaitDecision(Reason.ASKING, text), q.memory
-            return form(
-                q, Reason.FAILED, ChangeReason.FAILURE, failure_words(q, generation.g, failed), staying
-            ), q.memory
-        return form(
-            q, Reason.STOPPED, ChangeReason.STOPPED, f"{join_names(stopped)} stopped its workers", staying
-        ), q.memory
-    if returning:
-        until = max(returning.values())
-        whose = f"the lease{'s' if len(returning) > 1 else ''} of {join_names(returning)} ended"
-        text = f"{whose}; waiting {max(until - q.now, 1):.0f} s more for a new one"
-        return WaitDecision(Reason.RETURNING, text, until), q.memory
-    if done:
-        return WaitDecision(
-            Reason.FINISHING, f"{len(done)} of {node_count(len(nodes))} done; waiting for the others"
-        ), q.memory
-    return planned_change(q, generation, nodes), q.memory
+def completed(s: Situation) -> ConcludeJob | None:
+    """The workers of every member ended with exit code 0: the job is completed."""
+    return completed_by(s, s.current.g) if all_completed(s.nodes, s.outcomes) else None
+
+
+def lost(s: Situation) -> FormGeneration | None:
+    """A member is lost: go on with those that remain, and with spares."""
+    return form(s, Reason.LOST, lost_text(s.lost, s.view.members), s.staying, lost=s.lost) if s.lost else None
+
+
+def asking(s: Situation) -> WaitDecision | None:
+    """Every worker that failed lost a peer: ask the other nodes whether they are still there, once."""
+    failed_nodes = s.ended(OutcomeKind.FAILED)
+    secondary = all(worker.secondary for node in failed_nodes for worker in s.outcomes[node].exits)
+    linked = s.memory.linked.intersection(s.nodes).difference(failed_nodes)
+    to_ask = bool(linked) or s.memory.asked_g == s.current.g
+    if not failed_nodes or not secondary or not to_ask or _answered(s):
+        return None
+    text = f"{failure_text(failed_nodes, s.outcomes, s.current)}; asking the other nodes whether they are still there"
+    return s.wait(Reason.ASKING, text)
+
+
+def failed(s: Situation) -> FormGeneration | None:
+    """A worker failed: start again with the same members."""
+    nodes = s.ended(OutcomeKind.FAILED)
+    return form(s, Reason.FAILED, failure_text(nodes, s.outcomes, s.current), s.staying) if nodes else None
+
+
+def stopped(s: Situation) -> FormGeneration | None:
+    """A member had to stop its workers: start again with the same members."""
+    nodes = s.ended(OutcomeKind.STOPPED)
+    return form(s, Reason.STOPPED, f"{join_names(nodes)} stopped its workers", s.staying) if nodes else None
+
+
+def returning(s: Situation) -> WaitDecision | None:
+    """The leases of members ended, and they may be about to register again: give them a moment."""
+    if not s.returning:
+        return None
+    until = max(s.returning.values())
+    leases = f"the lease{'s' if len(s.returning) > 1 else ''} of {join_names(s.returning)} ended"
+    return s.wait(Reason.RETURNING, f"{leases}; waiting {max(until - s.now, 1):.0f} s more for a new one", until)
+
+
+def finishing(s: Situation) -> WaitDecision | None:
+    """The workers of some members ended with exit code 0: wait for the others, and change nothing any more."""
+    done = [node for node in s.ended(OutcomeKind.OK) if s.outcomes[node].over]
+    text = f"{len(done)} of {node_count(len(s.nodes))} done; waiting for the others"
+    return s.wait(Reason.FINISHING, text) if done else None
+
+
+def _answered(s: Situation) -> bool:
+    return s.memory.answered_g >= s.current.g
+
+
+RUNNING: Final[tuple[Rule, ...]] = (
+    completed, nobody_left, lost, asking, failed, stopped, returning, finishing, *PLANNED,
+)  # fmt: skip

@@ -10,18 +10,18 @@ SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""
 
 
-def settled_at(q: Situation, nodes: Iterable[str]) -> float:
+def settled_at(s: Situation, nodes: Iterable[str]) -> float:
     """When the settling window of those ends that arrived; who is in the generation has settled."""
-    times = [q.memory.ready_since[node] for node in nodes if node in q.memory.ready_since]
+    times = [s.memory.ready_since[node] for node in nodes if node in s.memory.ready_since]
     if not times:
-        return q.now
-    return min(max(times) + q.spec.settle_s, min(times) + SETTLE_MAX_S)
+        return s.now
+    return min(max(times) + s.spec.settle_s, min(times) + SETTLE_MAX_S)
 
 
-def expected_nodes(q: Situation, before: int) -> int:
+def expected_nodes(s: Situation, before: int) -> int:
     """How many nodes end a settling window before its time: as many as the job may have.
 
     A job without a maximum expects as many as at its first start, and as many as there were `before`. Without
     `before`, the first node to find etcd empty would train alone.
     """
-    return max(q.spec.np.first, before) if q.spec.np.unlimited else q.spec.np.high
+    return max(s.spec.np.first, before) if s.spec.np.unlimited else s.spec.np.high

@@ -1,28 +1,50 @@
-"""One question to `decide`: what stands in the store, what is remembered, and what several rules ask of both (pure)."""
+"""What the rules of `decide` ask of the view and of the memory (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 
 from elastic.core import listed_hosts
-from elastic.core.membership.decision import ConcludeJob, DecisionMemory, DecisionPolicy, Reason
-from elastic.core.model import FinalStatus, Generation, GenerationMember, JobSpec, Member, MemberState, Outcome, Verdict
-from elastic.core.restart_budget import budget_of
+from elastic.core.membership.decision import DecisionPolicy, Reason, WaitDecision
+from elastic.core.membership.memory import LINK_PATIENCE_S, DecisionMemory
+from elastic.core.model import (
+    Generation,
+    GenerationMember,
+    JobSpec,
+    Member,
+    MemberState,
+    Outcome,
+    OutcomeKind,
+    Predecessor,
+    StopOrder,
+)
+from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import NEVER
 from elastic.core.view import StoredDocument, StoreView
 
 BATCH_S = 0.3
-"""Drains, and newcomers while the gate is closed, are collected for this long."""
+"""Drains, and joining nodes while the gate is closed, are collected for this long."""
 RETURN_S = 1.0
 """A node whose lease has ended before its time is registered again within this time."""
-LINK_PATIENCE_S = 3.0
-"""A registered node whose agent cannot be linked is taken all the same after this time; its lease tells of its loss."""
 
 
-@dataclass(frozen=True, slots=True)
+class Stage(StrEnum):
+    """How far the newest generation is; each stage has rules of its own."""
+
+    FIRST_START = "no generation yet"
+    RUNNING = "the newest generation has its go"
+    GATE = "the newest generation waits at its gate"
+
+
+@dataclass(frozen=True)
 class Situation:
-    """One call of `decide`, with what several rules ask for."""
+    """One call of `decide`: the view, the memory, and answers to what several rules ask of both.
+
+    `now` is the leader's monotonic clock in seconds. Answers are worked out once for each call.
+    """
 
     view: StoreView
     spec: JobSpec
@@ -30,11 +52,93 @@ class Situation:
     policy: DecisionPolicy
     now: float
 
-    @property
+    # The newest generation
+
+    @cached_property
     def generation(self) -> Generation | None:
         """The newest generation of this run."""
         stored = self.view.generation
         return stored.value if stored is not None and stored.value.run == self.spec.run else None
+
+    @property
+    def current(self) -> Generation:
+        """The newest generation of this run, for rules that are asked only where there is one."""
+        assert self.generation is not None
+        return self.generation
+
+    @cached_property
+    def stage(self) -> Stage:
+        """Which rules are asked."""
+        if self.generation is None:
+            return Stage.FIRST_START
+        return Stage.RUNNING if self.started else Stage.GATE
+
+    @property
+    def started(self) -> bool:
+        """Whether the newest generation has its go."""
+        return self.view.go is not None and self.view.go.value.g == self.current.g
+
+    @cached_property
+    def nodes(self) -> list[str]:
+        """The members of the newest generation, in their order."""
+        return [member.node for member in self.generation.members] if self.generation is not None else []
+
+    @cached_property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """How the workers of the newest generation ended on each of its members that has recorded it."""
+        return {node: end for node in self.nodes if (end := self.outcome(self.current.g, node)) is not None}
+
+    def ended(self, kind: OutcomeKind) -> list[str]:
+        """The members whose workers of the newest generation ended so."""
+        return [node for node, outcome in self.outcomes.items() if outcome.ended is kind]
+
+    @property
+    def previous(self) -> Predecessor | None:
+        """The generation whose workers the gate waits for."""
+        return self.current.before
+
+    @cached_property
+    def previous_outcomes(self) -> Mapping[str, Outcome]:
+        """How the workers of the previous generation ended on each of its members that has recorded it.
+
+        Only the last start of a node counts.
+        """
+        before = self.previous
+        if before is None:
+            return {}
+        last_start = dict(zip(before.nodes, before.since, strict=False))
+        ends = ((node, self.outcome(before.g, node)) for node in before.nodes)
+        return {node: end for node, end in ends if end is not None and end.since == last_start.get(node, 0)}
+
+    def stopped(self, node: str) -> bool:
+        """Tell whether a node has recorded that none of its workers of the previous generation is left."""
+        outcome = self.previous_outcomes.get(node)
+        return outcome is not None and outcome.over
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """What the end of the previous generation costs the job."""
+        budget, before = self.current.budget, self.previous
+        if before is None or self.spec.layout is not None:  # Each revision of a parameter-server job has been charged.
+            return Judgement(budget)
+        outcomes = {node: stored for (g, node), stored in self.view.outcomes.items() if g == before.g}
+        lost = frozenset(node for node in before.nodes if node not in outcomes)
+        healthy = max((stored.value.ran_s for stored in outcomes.values()), default=0.0) >= HEALTHY_S
+        return judge(before, outcomes, lost, budget, self.spec, healthy=healthy)
+
+    @property
+    def gate_since(self) -> tuple[int, float]:
+        """The newest generation, and since when nothing but a back-off keeps its gate closed."""
+        since = self.memory.gate_since
+        return since if since is not None and since[0] == self.current.g else (self.current.g, self.now)
+
+    @property
+    def stop_order(self) -> StopOrder | None:
+        """What an operator wrote to stop this run."""
+        stored = self.view.halt
+        return stored.value if stored is not None and stored.value.run == self.spec.run else None
+
+    # Who is there
 
     def member(self, node: str) -> StoredDocument[Member] | None:
         """The registered member, None also when its death is proven."""
@@ -63,9 +167,9 @@ class Situation:
     def returns_until(self, node: str) -> float | None:
         """Until when a member without a key may register again; None if nothing speaks for it.
 
-        A store that stood still has ended every lease when it is back. Whoever is the first to be registered again
-        gives the others the time of a lease, too. A store can also end leases that were refreshed in time. Who proposes
-        because of that has never heard the others, and gives them a moment.
+        A store that stood still has ended every lease when it is back. The first node that is registered again gives
+        the others the time of a lease, too. A store can also end leases that were refreshed in time. An agent that
+        leads because of that has never heard the others, and gives them a moment.
         """
         memory = self.memory
         if node in memory.dead or any(node == gone for gone, _ in memory.gone):
@@ -79,58 +183,75 @@ class Situation:
         """Tell whether the node counts as present."""
         return self.member(node) is not None or self.vouched(node)
 
-    def draining(self, node: str) -> bool:
+    def is_draining(self, node: str) -> bool:
         """Tell whether the node has said that it leaves."""
         if not self.memory.draining_since:  # It has every member that drains.
             return False
         stored = self.view.members.get(node)
         return stored is not None and stored.value.state is MemberState.DRAINING
 
+    def drain_reasons(self, nodes: Iterable[str]) -> list[str]:
+        """Why these nodes drain, as they have said themselves."""
+        return [self.view.members[node].value.drain_reason for node in nodes if node in self.view.members]
+
     def outcome(self, g: int, node: str) -> Outcome | None:
         """How a node's workers of generation g ended, as far as it has said so."""
         stored = self.view.outcomes.get((g, node))
         return stored.value if stored is not None else None
 
+    @cached_property
+    def returning(self) -> Mapping[str, float]:
+        """Members without an outcome that do not work on and may register again, each with the end of that time."""
+        away = [node for node in self.nodes if node not in self.outcomes and not self.working(node)]
+        return {node: until for node in away if (until := self.returns_until(node)) is not None}
+
+    @cached_property
+    def lost(self) -> list[str]:
+        """Members of a running generation that are gone without an outcome."""
+        away = [node for node in self.nodes if node not in self.outcomes and not self.working(node)]
+        return [node for node in away if node not in self.returning]
+
+    @cached_property
+    def missing(self) -> list[str]:
+        """Members of a generation at its gate that are not here."""
+        return [node for node in self.nodes if not self.here(node)]
+
+    @cached_property
+    def draining(self) -> list[str]:
+        """Members of the newest generation that drain."""
+        return [node for node in self.nodes if self.is_draining(node)]
+
+    @cached_property
+    def staying(self) -> list[GenerationMember]:
+        """The members of the newest generation that are here and do not leave, in their order, with their newest ports.
+
+        A member that is registered with another number of slots by now cannot stay.
+        """
+        members = self.generation.members if self.generation is not None else ()
+        here = [member for member in members if self.here(member.node) and not self.is_draining(member.node)]
+        return [member for member in map(self._newest, here) if len(member.ports) == self.spec.slots]
+
+    def _newest(self, member: GenerationMember) -> GenerationMember:
+        stored = self.member(member.node)
+        return generation_member(member.node, stored.value) if stored is not None else member
+
+    # Who may join
+
+    @cached_property
     def joining_nodes(self) -> list[str]:
         """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node.
 
-        Those on hosts that are kept out, or cannot be reached, count only where the job could not run without them.
+        Those on hosts that are quarantined, or cannot be reached, count only where the job could not run without them.
         """
-        ready = self.ready()
         avoided = self.quarantined() | self.out_of_reach()
         if not avoided:
-            return self._one_for_each(ready)
-        candidates = self._one_for_each([node for node in ready if self.view.members[node].value.host not in avoided])
-        staying = self.staying(self.generation) if self.generation is not None else []
-        return candidates if len(staying) + len(candidates) >= self.spec.np.low else self._one_for_each(ready)
+            return self._one_for_each_host(self.ready)
+        hosts = zip(self.ready, self.hosts(self.ready), strict=True)
+        candidates = self._one_for_each_host([node for node, host in hosts if host not in avoided])
+        enough = len(self.staying) + len(candidates) >= self.spec.np.low
+        return candidates if enough else self._one_for_each_host(self.ready)
 
-    def quarantined(self) -> frozenset[str]:
-        """The hosts that are kept out at this moment."""
-        return frozenset(host for (host, _), until in self.memory.quarantine_deadlines.items() if self.now < until)
-
-    def out_of_reach(self) -> frozenset[str]:
-        """The hosts that were left out of a split network, have a node, and are not reached by this one yet."""
-        apart = {entry.host for entry in budget_of(self.view).hosts if entry.unreachable}
-        if not apart:
-            return frozenset()
-        apart &= {stored.value.host for stored in self.view.members.values()}
-        reached = {
-            stored.value.host
-            for node, stored in self.view.members.items()
-            if node in self.memory.linked or node == self.policy.node or not stored.value.link
-        }
-        return frozenset(apart - reached)
-
-    def _one_for_each(self, ready: list[str]) -> list[str]:
-        if not self.spec.ips:
-            return ready
-        taken = {place.host for place in self.staying(self.generation)} if self.generation is not None else set()
-        return listed_hosts.one_node_per_host(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
-
-    def hosts(self, nodes: Iterable[str]) -> list[str]:
-        """The hosts of these members."""
-        return [self.view.members[node].value.host for node in nodes]
-
+    @cached_property
     def ready(self) -> list[str]:
         """Nodes that are ready and outside the generation, oldest first."""
         ready = [
@@ -140,30 +261,66 @@ class Situation:
         ]
         return [node for _, node in sorted(ready)]
 
-    def staying(self, generation: Generation) -> list[GenerationMember]:
-        """The members of the generation that are here and do not leave, in their order, with their newest ports.
+    def _one_for_each_host(self, ready: list[str]) -> list[str]:
+        if not self.spec.ips:
+            return ready
+        taken = {member.host for member in self.staying}
+        return listed_hosts.one_node_per_host(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
 
-        One that has another number of slots than the spec by now cannot stay.
-        """
-        here = [place for place in generation.members if self.here(place.node) and not self.draining(place.node)]
-        return [place for place in map(self.place, here) if len(place.ports) == self.spec.slots]
+    @cached_property
+    def newcomers(self) -> list[str]:
+        """The joining nodes for which np has room beside the members of the newest generation."""
+        members = len(self.staying) if self.stage is Stage.GATE else len(self.nodes)
+        return self.joining_nodes[: max(self.spec.np.high - members, 0)]
 
-    def place(self, place: GenerationMember) -> GenerationMember:
-        """A member's place, with the ports it registered last."""
-        stored = self.member(place.node)
-        return place_of(place.node, stored.value) if stored is not None else place
+    @property
+    def joined_until(self) -> float | None:
+        """Until when newcomers are collected before they are taken in at a gate; None if there are none."""
+        return max((self.memory.ready_since[node] + BATCH_S for node in self.newcomers), default=None)
+
+    def hosts(self, nodes: Iterable[str]) -> list[str]:
+        """The hosts of these members."""
+        return [self.view.members[node].value.host for node in nodes]
+
+    def quarantined(self) -> frozenset[str]:
+        """The hosts that are quarantined at this moment."""
+        return frozenset(host for (host, _), until in self.memory.quarantine_deadlines.items() if self.now < until)
+
+    def out_of_reach(self) -> frozenset[str]:
+        """The hosts that were left out of a split network, have a node, and are not reached by this one yet."""
+        apart = {entry.host for entry in self.view.budget.hosts if entry.unreachable}
+        if not apart:
+            return frozenset()
+        members, linked = self.view.members, self.memory.linked
+        reached = {
+            stored.value.host
+            for node, stored in members.items()
+            if node in linked or node == self.policy.node or not stored.value.link
+        }
+        return frozenset(apart & {stored.value.host for stored in members.values()} - reached)
+
+    # When to ask again
+
+    def wait(self, code: Reason, text: str, *until: float | None) -> WaitDecision:
+        """Wait for a change of the view, or until the earliest of these times and of those that every wait has."""
+        return WaitDecision(code, text, earliest(*until, self.next_deadline))
+
+    @cached_property
+    def next_deadline(self) -> float | None:
+        """When a node joins although nothing changes in the store: unlinked, or its quarantine over."""
+        unlinked = [since + LINK_PATIENCE_S for since in self.memory.seen_since.values()]
+        return earliest(*unlinked, *(at for at in self.memory.quarantine_deadlines.values() if self.now < at))
 
 
-def completed(q: Situation, g: int) -> ConcludeJob:
-    """The job is completed by generation g."""
-    reason = f"every worker of generation {g} ended with exit code 0"
-    verdict = Verdict(status=FinalStatus.COMPLETED, reason=reason, run=q.spec.run, g=g, tag="", at=0.0)
-    return ConcludeJob(Reason.COMPLETED, reason, verdict)
-
-
-def place_of(node: str, member: Member) -> GenerationMember:
+def generation_member(node: str, member: Member) -> GenerationMember:
     """A registered node as a member of a generation."""
     return GenerationMember(node, member.host, member.masters, member.ports)
+
+
+def all_completed(nodes: Iterable[str], outcomes: Mapping[str, Outcome]) -> bool:
+    """Tell whether the workers of every one of these nodes ended with exit code 0 and are gone."""
+    ends = [outcomes.get(node) for node in nodes]
+    return bool(ends) and all(end is not None and end.ended is OutcomeKind.OK and end.over for end in ends)
 
 
 def earliest(*times: float | None) -> float | None:

@@ -21,23 +21,20 @@ wrong.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
-from elastic.core.membership.decision import Decision, DecisionMemory, FormGeneration, Reason, WaitDecision
+from elastic.core import operator_stop
+from elastic.core.membership.conclusion import completed_by
+from elastic.core.membership.decision import ConcludeJob, Decision, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import successor
+from elastic.core.membership.opening import OPENING, with_go
+from elastic.core.membership.rule import Rule
 from elastic.core.membership.settling import expected_nodes, settled_at
-from elastic.core.membership.situation import Situation, completed
-from elastic.core.model import (
-    ChangeReason,
-    Generation,
-    GenerationMember,
-    JobMode,
-    JobSpec,
-    Outcome,
-    OutcomeKind,
-    Predecessor,
-    PsLayout,
-)
+from elastic.core.membership.situation import Situation, Stage
+from elastic.core.model import ChangeReason, Generation, GenerationMember, OutcomeKind, PsLayout
 from elastic.core.ps.revision import (
     UNLIMITED,
     RevisionBuilder,
@@ -53,119 +50,191 @@ from elastic.core.text import join_names, n_of_m, settling_text
 from elastic.core.view import StoreView
 
 
-def roles_of(spec: JobSpec) -> PsLayout | None:
-    """The roles of a parameter-server job, None for a collective one."""
-    return spec.roles if spec.mode is not JobMode.COLLECTIVE else None
+def formed(s: Situation) -> Decision:
+    """There is no generation yet: form the first and give it its go at once, when enough nodes are here."""
+    first = assemble(Assembly(s, s.spec.np.first, Reason.FORMED, ChangeReason.FIRST))
+    return with_go(s, first) if isinstance(first, FormGeneration) else first
 
 
-def form_first(q: Situation, roles: PsLayout) -> Decision:
-    """There is no generation yet: wait, or form the first."""
-    return _assemble(q, roles, q.spec.np.first, Reason.FORMED, ChangeReason.FIRST, "")
+def completed(s: Situation) -> ConcludeJob | None:
+    """Every worker ended with exit code 0: the job is completed, whatever its servers do."""
+    at_work = [member for member in s.current.members if has_workers(member) and not member.leaving]
+    done = bool(at_work) and all(ended_with(current_outcomes(s), member, OutcomeKind.OK) for member in at_work)
+    return completed_by(s, s.current.g) if done else None
 
 
-def running(q: Situation, roles: PsLayout, generation: Generation) -> tuple[Decision, DecisionMemory]:
-    """The roster's generation has its go: complete it, revise it, or replace it when nobody of it is left."""
-    ends = current_outcomes(q, generation)
-    at_work = [place for place in generation.members if has_workers(place) and not place.leaving]
-    finished = {place.node for place in at_work if ended_with(ends, place, OutcomeKind.OK)}
-    if at_work and len(finished) == len(at_work):
-        return completed(q, generation.g), q.memory
-    if not any_member_present(q, generation):
-        gone = f"{join_names([place.node for place in generation.members])} left, nobody of this roster remains"
-        return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, ChangeReason.REFORMED, gone), q.memory
-    change = RevisionBuilder(q, roles, generation, ends, finished)
-    change.departures()
-    if not change.fatal:
-        change.request_departures()
-        change.arrivals()
-        change.restart_servers()
-    return change.decision(), q.memory
+def reformed(s: Situation) -> Decision | None:
+    """Nobody of the roster is here: form the next generation, when enough nodes are here."""
+    if any_member_present(s):
+        return None
+    gone = f"{join_names(s.nodes)} left, nobody of this roster remains"
+    return assemble(Assembly(s, s.spec.np.low, Reason.REFORMED, ChangeReason.REFORMED, gone))
 
 
-def any_member_present(q: Situation, generation: Generation) -> bool:
-    """Tell whether anybody of a roster that waits at the gate is still here."""
-    return any(is_present(q, place.node) for place in generation.members)
+def revised(s: Situation) -> Decision:
+    """Revise the roster for those who left, failed, drain or join, or wait."""
+    return RevisionBuilder(s).decision()
 
 
-def gate_wait(q: Situation, before: Predecessor) -> WaitDecision | None:
-    """Why the next generation may not start: a node of the old one may still run its processes."""
-    since = dict(zip(before.nodes, before.since, strict=False))
-    open_ends = [node for node in before.nodes if not _is_over(q.outcome(before.g, node), since.get(node, 0))]
-    busy = [node for node in open_ends if node in q.view.members]
-    if busy:
-        return WaitDecision(Reason.STOPPING, f"waiting for {join_names(busy)} to stop the old processes")
-    freed_at = max((tasks_free_at(q, node) for node in open_ends), default=q.now)
-    if q.now < freed_at:
-        text = f"{join_names(open_ends)} vanished and may still run for {freed_at - q.now:.0f} s"
-        return WaitDecision(Reason.UNPROVEN, text, freed_at)
-    return None
+def gate_reformed(s: Situation) -> Decision | None:
+    """Nobody of the roster is here, or more workers are wanted by now than it has: form the next generation."""
+    low = s.spec.np.low
+    if not any_member_present(s):
+        gone = f"{join_names(s.nodes)} left before the start"
+    elif _layout(s).separate and sum(map(has_workers, s.current.members)) < low:
+        gone = f"workers on {low} nodes were wanted before the start"
+    else:
+        return None
+    return assemble(Assembly(s, low, Reason.REFORMED, ChangeReason.REFORMED, gone, staying_at_gate(s)))
+
+
+def stopping(s: Situation) -> WaitDecision | None:
+    """A node of the generation before is there and still has processes: wait until it has stopped them."""
+    busy = [node for node in _unfinished(s) if node in s.view.members]
+    return s.wait(Reason.STOPPING, f"waiting for {join_names(busy)} to stop the old processes") if busy else None
+
+
+def unproven(s: Situation) -> WaitDecision | None:
+    """A node of the generation before is gone and may run until its lease ends: wait for that."""
+    freed_at = max((tasks_free_at(s, node) for node in _unfinished(s)), default=s.now)
+    if s.now >= freed_at:
+        return None
+    text = f"{join_names(_unfinished(s))} vanished and may still run for {freed_at - s.now:.0f} s"
+    return s.wait(Reason.UNPROVEN, text, freed_at)
+
+
+def concluded(s: Situation) -> ConcludeJob | None:
+    """The job has completed or failed by itself before the order to stop it."""
+    decision = completed(s) or reformed(s) or revised(s)
+    return decision if isinstance(decision, ConcludeJob) else None
+
+
+PS_FIRST_START: Final[tuple[Rule, ...]] = (formed,)
+PS_RUNNING: Final[tuple[Rule, ...]] = (completed, reformed, revised)
+PS_GATE: Final[tuple[Rule, ...]] = (gate_reformed, stopping, unproven, *OPENING)
+PS_STOP: Final[dict[Stage, tuple[Rule, ...]]] = {
+    **operator_stop.STOP,
+    Stage.RUNNING: (concluded, operator_stop.halted),
+}
+"""A node that has tasks goes on whatever becomes of others, and can save."""
+
+
+def any_member_present(s: Situation) -> bool:
+    """Tell whether any node of the newest roster is here."""
+    return any(is_present(s, node) for node in s.nodes)
+
+
+def staying_at_gate(s: Situation) -> frozenset[str]:
+    """The nodes of a roster at its gate that can be in the next one."""
+    return frozenset(node for node in s.nodes if is_present(s, node) and not s.is_draining(node))
+
+
+def _unfinished(s: Situation) -> list[str]:
+    """The nodes of the generation before that have not recorded the end of their last start."""
+    before = s.previous
+    if before is None:
+        return []
+    last_start = dict(zip(before.nodes, before.since, strict=False))
+    ends = {node: s.outcome(before.g, node) for node in before.nodes}
+    over = {node for node, end in ends.items() if end is not None and end.over and end.since >= last_start.get(node, 0)}
+    return [node for node in before.nodes if node not in over]
 
 
 def vanished(view: StoreView, generation: Generation) -> list[str]:
     """Nodes of a roster that are not registered and may still run: a proof of their death frees their seats."""
     found = []
-    for place in generation.members:
-        stored = view.outcomes.get((generation.g, place.node))
-        end = stored.value if stored is not None and stored.value.since == place.since else None
-        said = end is not None and (end.over or (end.ended is OutcomeKind.OK and not has_servers(place)))
-        if place.tasks and place.node not in view.members and not said:
-            found.append(place.node)
+    for member in generation.members:
+        stored = view.outcomes.get((generation.g, member.node))
+        end = stored.value if stored is not None and stored.value.since == member.since else None
+        said = end is not None and (end.over or (end.ended is OutcomeKind.OK and not has_servers(member)))
+        if member.tasks and member.node not in view.members and not said:
+            found.append(member.node)
     return found
 
 
-def _is_over(end: Outcome | None, since: int) -> bool:
-    """Tell whether the start that revision `since` asked for is over; what was said of an older one is no sign."""
-    return end is not None and end.over and end.since >= since
+def _layout(s: Situation) -> PsLayout:
+    assert s.spec.layout is not None
+    return s.spec.layout
 
 
-def below_np(q: Situation, roles: PsLayout, generation: Generation) -> bool:
-    """Tell whether more workers are wanted by now than a roster has that waits at the gate."""
-    return roles.separate and sum(map(has_workers, generation.members)) < q.spec.np.low
+@dataclass(frozen=True)
+class Assembly:
+    """A generation of the nodes that are here: those that are in none, and those that `stay`.
+
+    `need`: nodes with workers that it must have. `gone`: why there is no older one any more, in words.
+    """
+
+    s: Situation
+    need: int
+    code: Reason
+    why: ChangeReason
+    gone: str = ""
+    stay: Collection[str] = ()
+
+    @property
+    def layout(self) -> PsLayout:
+        """Who is what."""
+        return _layout(self.s)
+
+    @cached_property
+    def members(self) -> list[GenerationMember]:
+        """The nodes with their tasks."""
+        candidates = candidates_outside(self.s, frozenset(), self.stay)
+        return assign(self.layout, (), candidates, self.s.spec.np.high if self.layout.separate else UNLIMITED, 0)
+
+    @property
+    def workers(self) -> int:
+        """How many of them have workers."""
+        return sum(map(has_workers, self.members))
 
 
-def reform(q: Situation, roles: PsLayout, generation: Generation) -> Decision:
-    """A roster that waits at the gate does not do any more: everybody of it left, or more workers are wanted."""
-    stay = {place.node for place in generation.members if is_present(q, place.node) and not q.draining(place.node)}
-    if any_member_present(q, generation):
-        gone = f"workers on {q.spec.np.low} nodes were wanted before the start"
-    else:
-        gone = f"{join_names([place.node for place in generation.members])} left before the start"
-    return _assemble(q, roles, q.spec.np.low, Reason.REFORMED, ChangeReason.REFORMED, gone, stay)
+def assemble(assembly: Assembly) -> Decision:
+    """Form a generation, or wait: the rules of `ASSEMBLY`."""
+    return next(decision for rule in ASSEMBLY if (decision := rule(assembly)) is not None)
 
 
-def _assemble(
-    q: Situation, roles: PsLayout, need: int, code: Reason, why: ChangeReason, gone: str, stay: Collection[str] = ()
-) -> Decision:
-    """A generation of whoever is here, if that is enough: nodes that are in none, and those that `stay`."""
-    candidates = candidates_outside(q, frozenset(), stay)
-    places = assign(roles, (), candidates, q.spec.np.high if roles.separate else UNLIMITED, 0)
-    vacant = vacant_servers(roles, places)
-    if vacant:
-        return WaitDecision(Reason.MISSING, f"waiting for {servers_in_words(roles, vacant)}")
-    lacking = _lacking(roles, places, need)
-    if lacking:
-        return WaitDecision(Reason.MISSING, lacking)
-    nodes = [place.node for place in places]
-    workers = sum(map(has_workers, places))
-    until = settled_at(q, nodes)
-    expected = expected_nodes(q, sum(map(has_workers, q.generation.members)) if q.generation is not None else 0)
-    if roles.separate and workers < expected and q.now < until:
-        return WaitDecision(Reason.SETTLING, settling_text(workers, expected, until - q.now), until)
-    reason = gone or f"{in_words(roles, places)} are here"
-    generation = successor(q, in_order(places), why, reason)
-    return FormGeneration(code, reason, generation)
+def servers_missing(it: Assembly) -> WaitDecision | None:
+    """Wait until there is a node for every server."""
+    vacant = vacant_servers(it.layout, it.members)
+    return it.s.wait(Reason.MISSING, f"waiting for {servers_in_words(it.layout, vacant)}") if vacant else None
 
 
-def _lacking(roles: PsLayout, places: list[GenerationMember], need: int) -> str:
-    """Who is missing beside the servers, in words; "" if nobody is."""
-    if roles.separate:
-        workers = sum(map(has_workers, places))
-        if workers < need:
-            return f"{n_of_m(workers, need)} here for workers; waiting for {need - workers} more"
-        return ""
-    present = {place.host for place in places}
-    hosts = dict.fromkeys(host_of(endpoint) for endpoint in (*roles.workers, *roles.heters))
+def workers_missing(it: Assembly) -> WaitDecision | None:
+    """Wait until as many nodes with workers are here as are needed."""
+    if not it.layout.separate or it.workers >= it.need:
+        return None
+    text = f"{n_of_m(it.workers, it.need)} here for workers; waiting for {it.need - it.workers} more"
+    return it.s.wait(Reason.MISSING, text)
+
+
+def hosts_missing(it: Assembly) -> WaitDecision | None:
+    """Wait for the hosts that the command line names: for all of them at the first start, later for one."""
+    if it.layout.separate:
+        return None
+    present = {member.host for member in it.members}
+    hosts = dict.fromkeys(host_of(endpoint) for endpoint in (*it.layout.workers, *it.layout.heters))
     missing = [host for host in hosts if host not in present]
-    if missing and (need > 1 or len(missing) == len(hosts)):
-        return f"waiting for {', '.join(missing)}"
-    return "" if places else "waiting for a node"
+    if missing and (it.need > 1 or len(missing) == len(hosts)):
+        return it.s.wait(Reason.MISSING, f"waiting for {', '.join(missing)}")
+    return None if it.members else it.s.wait(Reason.MISSING, "waiting for a node")
+
+
+def settling(it: Assembly) -> WaitDecision | None:
+    """Wait for other nodes until the settling window ends, or all that may run are here."""
+    s = it.s
+    before = sum(map(has_workers, s.generation.members)) if s.generation is not None else 0
+    until, expected = settled_at(s, [member.node for member in it.members]), expected_nodes(s, before)
+    if not it.layout.separate or it.workers >= expected or s.now >= until:
+        return None
+    return s.wait(Reason.SETTLING, settling_text(it.workers, expected, until - s.now), until)
+
+
+def assembled(it: Assembly) -> FormGeneration:
+    """Every server and enough workers are here: form the generation."""
+    reason = it.gone or f"{in_words(it.layout, it.members)} are here"
+    return FormGeneration(it.code, reason, successor(it.s, in_order(it.members), it.why, reason))
+
+
+ASSEMBLY: Final[Sequence[Callable[[Assembly], Decision | None]]] = (
+    servers_missing, workers_missing, hosts_missing, settling, assembled,
+)  # fmt: skip

@@ -41,7 +41,7 @@ class RestartPlan:
 
 
 def restart(
-    q: Situation,
+    s: Situation,
     roles: PsLayout,
     generation: Generation,
     place: GenerationMember,
@@ -49,11 +49,11 @@ def restart(
     present: Callable[[str], bool],
 ) -> RestartPlan:
     """Judge how the processes of `place` failed. `present` tells whether a node is registered."""
-    stored = q.view.outcomes[generation.g, place.node]
+    stored = s.view.outcomes[generation.g, place.node]
     lost = {
         member.node
         for member in generation.members
-        if not present(member.node) and not _has_finished(q, generation, member)
+        if not present(member.node) and not _has_finished(s, generation, member)
     }
     away = set(_missing_servers(roles, generation, place, present)) if has_workers(place) else set()
     renewed = has_workers(place) and any(
@@ -65,19 +65,19 @@ def restart(
         lost.add("a server")
     elif not lost and has_workers(place) and all(worker.secondary for worker in stored.value.exits):
         lost.add("a server")
-        pause_s = q.spec.lease_ttl_s * (1 + CLOCK_ERROR)
+        pause_s = s.spec.lease_ttl_s * (1 + CLOCK_ERROR)
     before = Predecessor(generation.g, (place.node,), ChangeReason.FAILURE)
     healthy = stored.value.ran_s >= HEALTHY_S
-    judgement = judge(before, {place.node: stored}, frozenset(lost), budget, q.spec, healthy=healthy)
+    judgement = judge(before, {place.node: stored}, frozenset(lost), budget, s.spec, healthy=healthy)
     if away:
         return RestartPlan(judgement, WHEN_A_SERVER_IS_BACK)
-    ended_at = q.memory.ended_since.get(place.node, q.now)
+    ended_at = s.memory.ended_since.get(place.node, s.now)
     return RestartPlan(judgement, ended_at + max(pause_s, judgement.pause_s))
 
 
-def _has_finished(q: Situation, generation: Generation, place: GenerationMember) -> bool:
+def _has_finished(s: Situation, generation: Generation, place: GenerationMember) -> bool:
     """Tell whether a node's workers ended well, or all its processes ended; who goes after that is no loss."""
-    end = q.outcome(generation.g, place.node)
+    end = s.outcome(generation.g, place.node)
     return end is not None and end.since == place.since and (end.over or end.ended is OutcomeKind.OK)
 
 

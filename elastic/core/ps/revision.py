@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
-from elastic.core.membership.decision import ConcludeJob, Decision, FormGeneration, Reason, WaitDecision
-from elastic.core.membership.next_generation import drain_reasons, strip_unused_ports
-from elastic.core.membership.situation import BATCH_S, Situation, earliest
+from elastic.core.membership.conclusion import failed_by
+from elastic.core.membership.decision import Decision, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.next_generation import strip_unused_ports
+from elastic.core.membership.situation import BATCH_S, Situation
 from elastic.core.model import (
     Cause,
     ChangeReason,
-    FinalStatus,
-    Generation,
     GenerationMember,
     Outcome,
     OutcomeKind,
-    PsLayout,
     Role,
-    Verdict,
 )
 from elastic.core.ps.restart import WHEN_A_SERVER_IS_BACK, RestartPlan, restart
 from elastic.core.ps.task_placement import (
@@ -35,43 +33,40 @@ from elastic.core.ps.task_placement import (
 )
 from elastic.core.ps.text import in_words, servers_in_words, tasks_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
+from elastic.core.text import drain_reasons_text
 
 UNLIMITED = 1 << 30
 
 
-def is_present(q: Situation, node: str) -> bool:
+def is_present(s: Situation, node: str) -> bool:
     """Tell whether a node is registered, and not certainly dead."""
-    return node in q.view.members and node not in q.memory.dead
+    return node in s.view.members and node not in s.memory.dead
 
 
-def tasks_free_at(q: Situation, node: str) -> float:
+def tasks_free_at(s: Situation, node: str) -> float:
     """When a node that is not registered has certainly no process left."""
-    if node in q.memory.dead:
-        return q.now
-    return q.memory.absent_since.get(node, q.now) + q.spec.lease_ttl_s * (1 + CLOCK_ERROR) + q.policy.kill_s
+    if node in s.memory.dead:
+        return s.now
+    return s.memory.absent_since.get(node, s.now) + s.spec.lease_ttl_s * (1 + CLOCK_ERROR) + s.policy.kill_s
 
 
-def current_outcomes(q: Situation, generation: Generation) -> dict[str, Outcome]:
+def current_outcomes(s: Situation) -> dict[str, Outcome]:
     """How the present starts of the roster's nodes ended; what older starts said does not count."""
-    found = {}
-    for place in generation.members:
-        end = q.outcome(generation.g, place.node)
-        if end is not None and end.since == place.since:
-            found[place.node] = end
-    return found
+    starts = {member.node: member.since for member in s.current.members}
+    return {node: end for node, end in s.outcomes.items() if end.since == starts[node]}
 
 
-def ended_with(ends: Mapping[str, Outcome], place: GenerationMember, how: OutcomeKind) -> bool:
+def ended_with(ends: Mapping[str, Outcome], member: GenerationMember, how: OutcomeKind) -> bool:
     """Tell whether the present start of a node ended so."""
-    end = ends.get(place.node)
+    end = ends.get(member.node)
     return end is not None and end.ended is how
 
 
-def candidates_outside(q: Situation, inside: frozenset[str], stay: Collection[str] = ()) -> list[Candidate]:
+def candidates_outside(s: Situation, inside: frozenset[str], stay: Collection[str] = ()) -> list[Candidate]:
     """Registered nodes outside the roster that are ready, and those of it that `stay`, the oldest first."""
     found = []
-    for node in (*q.memory.ready_since, *stay):
-        stored = q.member(node)
+    for node in (*s.memory.ready_since, *stay):
+        stored = s.member(node)
         if stored is not None and node not in inside:
             found.append((stored.create_revision, node, stored.value))
     return [(node, member) for _, node, member in sorted(found, key=lambda one: one[:2])]
@@ -80,13 +75,17 @@ def candidates_outside(q: Situation, inside: frozenset[str], stay: Collection[st
 class RevisionBuilder:
     """The next revision of a roster, put together rule by rule."""
 
-    def __init__(
-        self, q: Situation, roles: PsLayout, generation: Generation, ends: dict[str, Outcome], finished: set[str]
-    ) -> None:
-        self.q, self.roles, self.generation = q, roles, generation
-        self.ends, self.finished = ends, finished
+    def __init__(self, s: Situation) -> None:
+        assert s.spec.layout is not None
+        self.s, self.layout, self.generation = s, s.spec.layout, s.current
+        self.ends = current_outcomes(s)
+        self.finished = {
+            member.node
+            for member in s.current.members
+            if has_workers(member) and not member.leaving and ended_with(self.ends, member, OutcomeKind.OK)
+        }
         self.places: list[GenerationMember] = []
-        self.budget, self.fatal = generation.budget, ""
+        self.budget, self.fatal = s.current.budget, ""
         self.cause: Cause | None = None
         self.told = RevisionSummary()
         self.until: list[float] = []
@@ -97,19 +96,31 @@ class RevisionBuilder:
         """The number of the revision that is being made."""
         return self.generation.rev + 1
 
+    @property
+    def at_work(self) -> int:
+        """How many nodes have workers and are not asked to leave."""
+        return sum(has_workers(place) and not place.leaving for place in self.places)
+
+    @property
+    def room(self) -> int:
+        """How many nodes may have workers; none comes once a worker has ended well."""
+        if self.finished:
+            return 0
+        return self.s.spec.np.high if self.layout.separate else UNLIMITED
+
     def departures(self) -> None:
         """Who is lost, has stopped or has failed."""
         ended = []
         for place in self.generation.members:
-            end, there = self.ends.get(place.node), is_present(self.q, place.node)
+            end, there = self.ends.get(place.node), is_present(self.s, place.node)
             over = end is not None and end.over
-            freed_at = self.q.now if there or over else tasks_free_at(self.q, place.node)
+            freed_at = self.s.now if there or over else tasks_free_at(self.s, place.node)
             if place.node in self.finished:
                 self._done(place, freed_at, there=there)
             elif not there:
                 self._absent(place, freed_at)
             elif over and (
-                place.leaving or (self.q.draining(place.node) and not ended_with(self.ends, place, OutcomeKind.OK))
+                place.leaving or (self.s.is_draining(place.node) and not ended_with(self.ends, place, OutcomeKind.OK))
             ):
                 self.told.left.append(place)
             elif over and not ended_with(self.ends, place, OutcomeKind.OK):
@@ -123,7 +134,7 @@ class RevisionBuilder:
         """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
         if there or not has_servers(place):
             self.places.append(place)
-        elif self.q.now < freed_at:
+        elif self.s.now < freed_at:
             self.places.append(place)
             self.until.append(freed_at)
         else:
@@ -134,7 +145,7 @@ class RevisionBuilder:
         """A lost node is out at once; its seats are free when nothing of it can run any more."""
         if not place.leaving:
             self.told.lost.append(place)
-        if self.q.now >= freed_at:
+        if self.s.now >= freed_at:
             if place.leaving:
                 self.told.freed.append(place)
             return
@@ -143,10 +154,10 @@ class RevisionBuilder:
 
     def _restart_place(self, place: GenerationMember) -> None:
         """A node whose processes failed or were stopped: its seats again, when the budget and its pause allow it."""
-        q, g = self.q, self.generation.g
-        stored = q.view.outcomes[g, place.node]
+        s, g = self.s, self.generation.g
+        stored = s.view.outcomes[g, place.node]
         if stored.value.ended is OutcomeKind.FAILED:
-            plan = restart(q, self.roles, self.generation, place, self.budget, lambda node: is_present(q, node))
+            plan = restart(s, self.layout, self.generation, place, self.budget, lambda node: is_present(s, node))
             judgement = plan.judgement
             cause = judgement.cause
             if cause is not None:
@@ -154,7 +165,7 @@ class RevisionBuilder:
             if judgement.fatal:
                 self.fatal, self.cause = judgement.fatal, cause
                 return
-            if q.now < plan.opens_at:
+            if s.now < plan.opens_at:
                 self.places.append(place)
                 self._say_pause(place, plan)
                 return
@@ -181,18 +192,18 @@ class RevisionBuilder:
         """Who is asked to leave: nodes that drain, and those above np."""
         if self.finished:
             return
-        q = self.q
+        s = self.s
         for at, place in enumerate(self.places):
-            if q.draining(place.node) and not place.leaving:
-                until = q.memory.draining_since[place.node] + BATCH_S
-                if q.now < until:
+            if s.is_draining(place.node) and not place.leaving:
+                until = s.memory.draining_since[place.node] + BATCH_S
+                if s.now < until:
                     self.until.append(until)
                 else:
                     self._ask_to_leave(at, self.told.draining)
-                    self.told.reason(drain_reasons(q, [place.node]))
-        if self.roles.separate:
+                    self.told.reason(drain_reasons_text(s.drain_reasons([place.node])))
+        if self.layout.separate:
             at_work = [at for at, place in enumerate(self.places) if has_workers(place) and not place.leaving]
-            for at in at_work[q.spec.np.high :]:
+            for at in at_work[s.spec.np.high :]:
                 self._ask_to_leave(at, self.told.surplus)
 
     def _ask_to_leave(self, at: int, told: list[GenerationMember]) -> None:
@@ -203,17 +214,15 @@ class RevisionBuilder:
 
     def arrivals(self) -> None:
         """Who gets the seats that are free."""
-        q = self.q
+        s = self.s
         inside = frozenset(place.node for place in (*self.places, *self.generation.members))
-        candidates = candidates_outside(q, inside)
-        room = q.spec.np.high if self.roles.separate else UNLIMITED
-        if self.finished:
-            room = 0
-        given = [place for place in assign(self.roles, self.places, candidates, room, self.rev) if self._welcome(place)]
+        candidates = candidates_outside(s, inside)
+        given = assign(self.layout, self.places, candidates, self.room, self.rev)
+        given = [place for place in given if has_servers(place) or not self.finished]
         fresh = [place for place in given if not has_servers(place)]
         if fresh:
-            until = max(q.memory.ready_since[place.node] for place in fresh) + BATCH_S
-            if q.now < until:
+            until = max(s.memory.ready_since[place.node] for place in fresh) + BATCH_S
+            if s.now < until:
                 self.until.append(until)
                 given = [place for place in given if has_servers(place)]
         self.places += given
@@ -237,89 +246,107 @@ class RevisionBuilder:
 
     def _servers_of(self, place: GenerationMember) -> GenerationMember | None:
         """A new start of the servers that a node has, or can have; its workers are done."""
-        stored = self.q.view.members.get(place.node)
+        stored = self.s.view.members.get(place.node)
         if stored is None or not has_workers(place):
             return msgspec.structs.replace(place, since=self.rev) if stored is not None else None
         others = {task for other in self.places if other is not place for task in other.tasks}
-        member, own = stored.value, enumerate(fixed_tasks(self.roles, place.host))
+        member, own = stored.value, enumerate(fixed_tasks(self.layout, place.host))
         pairs = [(task, at) for at, task in own if task.role is Role.SERVER and task not in others]
         pairs = [(task, at) for task, at in pairs if at < len(member.ports)]
-        if not pairs or self.roles.separate:
+        if not pairs or self.layout.separate:
             return None
         ports, tasks = tuple(member.ports[at] for _, at in pairs), tuple(task for task, _ in pairs)
         return GenerationMember(place.node, place.host, member.masters, ports, tasks, self.rev)
 
-    def _welcome(self, place: GenerationMember) -> bool:
-        return has_servers(place) or not self.finished
-
     def decision(self) -> Decision:
-        """What came out of it."""
-        q, old = self.q, self.generation
+        """Put the revision together, and say what came out of it."""
+        self.departures()
         if self.fatal:
-            verdict = Verdict(
-                status=FinalStatus.FAILED, reason=self.fatal, run=q.spec.run, g=old.g, tag="", at=0.0, cause=self.cause
-            )
-            return ConcludeJob(Reason.EXHAUSTED, self.fatal, verdict)
+            return failed_by(self.s, self.generation.g, self.fatal, self.cause)
+        self.request_departures()
+        self.arrivals()
+        self.restart_servers()
         members = in_order(self.places)
-        if members == old.members:
-            return self._wait()
-        code, why, reason = self.told.summary()
-        generation = Generation(
-            g=old.g,
-            run=old.run,
+        return self._wait() if members == self.generation.members else self._publish(members)
+
+    def _publish(self, members: tuple[GenerationMember, ...]) -> FormGeneration:
+        """The next revision, with what must hold for it and what it makes needless."""
+        old, summary = self.generation, self.told
+        code, why, reason = summary.summary()
+        generation = msgspec.structs.replace(
+            old,
             tag="",
             why=why,
             reason=reason,
             members=strip_unused_ports(members),
-            slots=q.spec.slots,
-            before=old.before,
+            slots=self.s.spec.slots,
             budget=self.budget,
             rev=self.rev,
             cause=self.cause,
+            distrusted=(),
         )
-        starts = {place.node: place.since for place in members}
-        said = {node for g, node in q.view.outcomes if g == old.g}
-        over = [place.node for place in old.members if starts.get(place.node) != place.since]
-        forget = [node for node in over if node in said]  # The word of those whose start goes on still counts.
-        inside = {place.node for place in (*members, *old.members)}
-        forget += sorted(said - inside)  # Said late, or did not fit into the revision that took the node out.
-        planned = bool(self.told.joined or self.told.draining or self.told.surplus)
-        at_work = [place.node for place in old.members if has_workers(place) and place.node not in self.ends]
-        lost = [place.node for place in self.told.lost]
+        planned = bool(summary.joined or summary.draining or summary.surplus)
+        at_work = [member.node for member in old.members if has_workers(member) and member.node not in self.ends]
+        lost = [member.node for member in summary.lost]
         return FormGeneration(
             code,
             reason,
             generation,
             lost=tuple(node for node in lost if node not in self.ends),
-            forget=tuple(forget),
-            unfinished=tuple(node for node in at_work if is_present(q, node)) if planned else (),
-            gone=(*(place.node for place in self.told.freed), *(node for node in lost if node in self.ends)),
+            forget=self._outdated_outcomes(members),
+            unfinished=tuple(node for node in at_work if is_present(self.s, node)) if planned else (),
+            gone=(*(member.node for member in summary.freed), *(node for node in lost if node in self.ends)),
         )
 
+    def _outdated_outcomes(self, members: Collection[GenerationMember]) -> tuple[str, ...]:
+        """Nodes whose recorded outcome is of a start that is over. The outcome of a start that goes on still counts."""
+        starts = {member.node: member.since for member in members}
+        said = {node for g, node in self.s.view.outcomes if g == self.generation.g}
+        over = [member.node for member in self.generation.members if starts.get(member.node) != member.since]
+        inside = {member.node for member in (*members, *self.generation.members)}
+        # Said late, or did not fit into the revision that took the node out.
+        return (*(node for node in over if node in said), *sorted(said - inside))
+
     def _wait(self) -> WaitDecision:
-        q, until = self.q, earliest(*self.until)
-        vacant = vacant_servers(self.roles, self.places)
-        if self.waiting:
-            return WaitDecision(Reason.BACKOFF, self.waiting, until)
-        away = [
-            place for place in self.places if place.leaving and has_servers(place) and not is_present(q, place.node)
-        ]
-        if away:
-            text = f"{away[0].node} ({tasks_in_words(away[0])}) was lost; its seats are free in a moment"
-            return WaitDecision(Reason.VACANT, text, until)
-        if vacant:
-            text = f"the workers wait for {servers_in_words(self.roles, vacant)}"
-            return WaitDecision(Reason.VACANT, text, until)
-        if self.finished:
-            at_work = sum(has_workers(place) and not place.leaving for place in self.places)
-            return WaitDecision(
-                Reason.FINISHING, f"{len(self.finished)} of {at_work} nodes done; waiting for the others", until
-            )
-        if not any(has_workers(place) and not place.leaving for place in self.places):
-            return WaitDecision(Reason.VACANT, "no worker is left; waiting for nodes", until)
-        spares = len(candidates_outside(q, frozenset(place.node for place in self.places)))
-        text = f"training with {in_words(self.roles, self.places)}"
-        return WaitDecision(Reason.TRAINING, text + (f", {spares} spare" if spares else ""), until)
+        """Why nothing is to be revised now."""
+        code, text = next(found for rule in WAITS if (found := rule(self)) is not None)
+        return self.s.wait(code, text, *self.until)
+
+
+def _pausing(it: RevisionBuilder) -> tuple[Reason, str] | None:
+    return (Reason.BACKOFF, it.waiting) if it.waiting else None
+
+
+def _server_lost(it: RevisionBuilder) -> tuple[Reason, str] | None:
+    away = [place for place in it.places if place.leaving and has_servers(place) and not is_present(it.s, place.node)]
+    text = f"{away[0].node} ({tasks_in_words(away[0])}) was lost; its seats are free in a moment" if away else ""
+    return (Reason.VACANT, text) if away else None
+
+
+def _server_missing(it: RevisionBuilder) -> tuple[Reason, str] | None:
+    vacant = vacant_servers(it.layout, it.places)
+    return (Reason.VACANT, f"the workers wait for {servers_in_words(it.layout, vacant)}") if vacant else None
+
+
+def _finishing(it: RevisionBuilder) -> tuple[Reason, str] | None:
+    text = f"{len(it.finished)} of {it.at_work} nodes done; waiting for the others"
+    return (Reason.FINISHING, text) if it.finished else None
+
+
+def _no_worker(it: RevisionBuilder) -> tuple[Reason, str] | None:
+    return None if it.at_work else (Reason.VACANT, "no worker is left; waiting for nodes")
+
+
+def _training(it: RevisionBuilder) -> tuple[Reason, str]:
+    spares = len(candidates_outside(it.s, frozenset(place.node for place in it.places)))
+    text = f"training with {in_words(it.layout, it.places)}"
+    return Reason.TRAINING, text + (f", {spares} spare" if spares else "")
+
+
+WAITS: Final[Sequence[Callable[[RevisionBuilder], tuple[Reason, str] | None]]] = (
+    _pausing, _server_lost, _server_missing, _finishing, _no_worker, _training,
+)  # fmt: skip
+"""Why a roster is left as it is, the most telling reason first."""
 
 
 @dataclass

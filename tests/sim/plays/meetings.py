@@ -9,8 +9,8 @@ import msgspec
 from elastic.core.agent.state import Phase
 from elastic.core.agent.vouching import ASKS_PER_TTL
 from elastic.core.kv import KeyRange, Put
+from elastic.core.membership.memory import LINK_PATIENCE_S
 from elastic.core.membership.planned_changes import GROW_EVERY_S
-from elastic.core.membership.situation import LINK_PATIENCE_S
 from elastic.core.model import ChangeReason, Generation, Go
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView, encode

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.core.decide import decide
-from elastic.core.membership.decision import ConcludeJob, DecisionMemory, FormGeneration, OpenGate, WaitDecision
+from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, WaitDecision
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import FinalStatus, MemberState, OutcomeKind
 from elastic.core.view import StoreView
 from tests.support.job_transcript import POLICY, Job

@@ -9,10 +9,10 @@ from elastic.core.agent.actions import StopWorkers
 from elastic.core.agent.events import PeersUnreachable
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, Predecessor, Quarantine, WorkerExit
-from elastic.core.partition import SPLIT, nodes_to_exclude, nodes_to_probe, not_reached_by
+from elastic.core.partition import nodes_to_exclude, nodes_to_probe, not_reached_by
 from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, presumed_linked, with_unreachable
-from elastic.core.restart_budget import budget_of
 from elastic.core.restart_policy import PROGRESS_RUN_S
+from elastic.core.text import SPLIT
 from tests.support.agent_harness import Bench
 from tests.support.job_transcript import Job, nodes_of, worker_exit
 from tests.support.strategies import KEYS
@@ -217,7 +217,7 @@ def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
         split(job, "a", now=now, a="d")
         job.form(now, Reason.QUARANTINED)
         job.open(now)
-        assert [one.left_s for one in budget_of(job.view).hosts] == [left_s]
+        assert [one.left_s for one in job.view.budget.hosts] == [left_s]
         job.decide(now)
         assert nodes_of(job.form(now + left_s, Reason.GROWN))[-1] == "d"
         job.stopped("a b c", step=int(now))
@@ -233,7 +233,7 @@ def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_
         job.form(now, Reason.FAILED)
         job.form(now, Reason.QUARANTINED)
         job.open(now)
-        assert [one.left_s for one in budget_of(job.view).hosts] == [left_s]
+        assert [one.left_s for one in job.view.budget.hosts] == [left_s]
         job.decide(now)
         job.form(now + left_s, Reason.GROWN)
         job.stopped("a b c")

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.membership.decision import DecisionMemory, FormGeneration, OpenGate, Reason, WaitDecision
+from elastic.core.membership.decision import FormGeneration, OpenGate, Reason, WaitDecision
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Budget, ChangeReason, JobMode, JobSpec, Np, Outcome, OutcomeKind, Predecessor, Quarantine
 from elastic.core.quarantine import HOSTS_MAX, KEEP_OUT_AFTER, QUARANTINE_MAX_S, blame
-from elastic.core.restart_budget import budget_of
 from elastic.core.restart_policy import judge
 from elastic.core.text import clock_time, duration_in_words
 from elastic.core.view import StoredDocument
@@ -67,11 +67,11 @@ class Story(Job):
     @property
     def charged(self) -> int:
         """Restarts that the budget has paid for."""
-        return budget_of(self.view).charged
+        return self.view.budget.charged
 
     def left_s(self, host: str) -> float:
         """How long the newest documents keep a host out."""
-        return next((one.left_s for one in budget_of(self.view).hosts if one.host == host), 0.0)
+        return next((one.left_s for one in self.view.budget.hosts if one.host == host), 0.0)
 
 
 def kept_out(job: Story, failing: str = "b") -> FormGeneration:
@@ -118,9 +118,9 @@ def test_the_echo_of_another_failure_and_a_wish_for_a_restart_blame_no_host() ->
     job = Story()
     for _ in range(2):
         job.fail("b", secondary=True)
-    assert budget_of(job.view).hosts == ()
+    assert job.view.budget.hosts == ()
     job.fail("b", code=101)
-    assert budget_of(job.view).hosts == ()
+    assert job.view.budget.hosts == ()
 
 
 def test_failures_beside_a_loss_blame_no_host() -> None:
@@ -130,7 +130,7 @@ def test_failures_beside_a_loss_blame_no_host() -> None:
     job.vanish("c")
     job.form(1, Reason.LOST)
     job.open(2)
-    assert budget_of(job.view).hosts == ()
+    assert job.view.budget.hosts == ()
 
 
 def test_a_node_that_was_started_again_is_still_on_its_host() -> None:
@@ -206,7 +206,7 @@ def test_nobody_is_with_a_cooldown_of_0() -> None:
     job = Story(host_cooldown_s=0.0)
     for _ in range(3):
         assert isinstance(job.fail("b"), OpenGate)
-    assert budget_of(job.view).hosts == ()
+    assert job.view.budget.hosts == ()
     assert job.fail("b") is None
 
 
@@ -269,7 +269,7 @@ def test_a_host_that_took_part_in_progress_is_like_any_other_again() -> None:
     job.stopped("b c", step=1000)
     job.form(job.now, Reason.LOST)
     job.open(job.now)
-    assert budget_of(job.view).hosts == ()
+    assert job.view.budget.hosts == ()
 
 
 def test_a_new_proposer_goes_on_with_what_the_documents_say_is_left() -> None:

@@ -25,13 +25,12 @@ from elastic.core.restart_policy import (
     BACKOFF_MAX_S,
     CRASH_LOOP_MAX,
     MACHINE_FAULTS_MAX,
-    OTHERS_MAX,
     PROGRESS_RUN_S,
     RETRY,
     Judgement,
     judge,
-    root_cause_of,
 )
+from elastic.core.root_cause import OTHERS_MAX, root_cause_of
 from elastic.core.view import StoredDocument
 from tests.support.job_transcript import worker_exit
 

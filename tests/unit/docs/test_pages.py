@@ -6,21 +6,23 @@ test writes it anew.
 
 from __future__ import annotations
 
-import ast
+import inspect
 import os
 import re
 import shlex
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from elastic import errors
-from elastic.core import decide, keys, model, operator_stop
+from elastic.core import decide, keys, model, restart_policy
 from elastic.core.agent.table import TABLE
-from elastic.core.decide import Reason
-from elastic.core.membership import first_start, gate, next_generation, planned_changes, running, situation
-from elastic.core.ps import cluster_spec, revision
+from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason, WaitDecision
+from elastic.core.membership.reform import REFORM
+from elastic.core.ps import cluster_spec
+from elastic.core.restart_policy import Judgement
 from elastic.errors import ElasticError
 from launcher.config import argv, env_reference
 from launcher.config.env_reference import DocumentedVariables
@@ -40,26 +42,15 @@ DOCS = ROOT / "docs"
 REWRITE = os.environ.get("REWRITE_DOCS") == "1"
 MADE = re.compile(r"(<!-- made: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-DECIDED = {
-    "WaitDecision": "wait",
-    "FormGeneration": "next generation",
-    "form": "next generation",
-    "OpenGate": "go",
-    "ConcludeJob": "verdict",
+DECISIONS = {
+    WaitDecision: "wait",
+    FormGeneration: "next generation",
+    OpenGate: "go",
+    ConcludeJob: "verdict",
+    Judgement: "",
 }
-"""The calls in `DECIDE` that make a decision, and what each is."""
-DECIDE = (
-    decide,
-    first_start,
-    running,
-    planned_changes,
-    gate,
-    next_generation,
-    situation,
-    revision,
-    cluster_spec,
-    operator_stop,
-)
+"""What a rule may return, in words."""
+RULE_LINES_MAX = 25
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -87,27 +78,27 @@ def agent_figure() -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
-def reasons() -> str:
-    kinds = decisions()
-    return table(
-        ("reason", "in words", "what is decided"),
-        ((code(reason.name), reason.value, " or ".join(kinds[reason.name])) for reason in Reason),
+def rules(*tables: tuple[str, Sequence[Callable[..., object]]]) -> str:
+    """Tables of rules, each below its heading: name, sentence, and what is decided."""
+    return "\n\n".join(
+        f"#### {title}\n\n" + table(("rule", "sentence", "what is decided"), map(rule_cells, rows))
+        for title, rows in tables
     )
 
 
-def decisions() -> dict[str, list[str]]:
-    """Which kinds of decision carry each reason, by the calls in the source."""
-    found: dict[str, list[str]] = {}
-    sources = [Path(module.__file__ or "").read_text() for module in DECIDE]
-    for call in (part for source in sources for part in ast.walk(ast.parse(source))):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in DECIDED:
-            continue
-        for argument in call.args:
-            if isinstance(argument, ast.Attribute) and ast.unparse(argument.value) == "Reason":
-                kinds = found.setdefault(argument.attr, [])
-                if DECIDED[call.func.id] not in kinds:
-                    kinds.append(DECIDED[call.func.id])
-    return found
+def rule_cells(rule: Callable[..., object]) -> tuple[str, str, str]:
+    """A rule in its table: what it decides stands in the annotation of its result."""
+    result = typing.get_type_hints(rule)["return"]
+    kinds = [DECISIONS[kind] for kind in (typing.get_args(result) or (result,)) if kind in DECISIONS]
+    return code(rule.__name__), sentence(rule), " or ".join(kinds)
+
+
+def sentence(rule: Callable[..., object]) -> str:
+    return (rule.__doc__ or "").partition("\n")[0]
+
+
+def job_rules(kind: decide.Kind) -> str:
+    return rules(*((stage[0].upper() + stage[1:], rows) for stage, rows in decide.RULES[kind].items()))
 
 
 def flags() -> str:
@@ -178,7 +169,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "imports": packages.figure,
     "agent table": agent_table,
     "agent figure": agent_figure,
-    "reasons": reasons,
+    "preconditions": lambda: rules(("Before any other rule", decide.PRECONDITIONS)),
+    "collective rules": lambda: job_rules(decide.Kind.COLLECTIVE),
+    "reform rules": lambda: rules(("No member is left", REFORM)),
+    "parameter server rules": lambda: job_rules(decide.Kind.PARAMETER_SERVERS),
+    "assembly rules": lambda: rules(("A generation is put together", cluster_spec.ASSEMBLY)),
+    "stop rules": lambda: job_rules(decide.Kind.STOPPED),
+    "restart rules": lambda: rules(("What a failure costs", restart_policy.RULES)),
     "flags": flags,
     "foreign flags": foreign_flags,
     "read variables": lambda: variables_table(env_reference.READ),
@@ -211,8 +208,25 @@ def test_every_table_is_on_a_page() -> None:
     assert sorted(part["name"] for page in pages() for part in MADE.finditer(page.read_text())) == sorted(PARTS)
 
 
-def test_every_reason_is_decided_somewhere() -> None:
-    assert set(decisions()) == set(Reason.__members__)
+def tables_of_rules() -> list[Callable[..., object]]:
+    """Every rule there is, once."""
+    of_jobs = [rule for stages in decide.RULES.values() for rows in stages.values() for rule in rows]
+    return list(
+        dict.fromkeys([*decide.PRECONDITIONS, *of_jobs, *REFORM, *cluster_spec.ASSEMBLY, *restart_policy.RULES])
+    )
+
+
+def test_every_rule_has_its_sentence_and_fits_on_a_screen() -> None:
+    for rule in tables_of_rules():
+        lines, _ = inspect.getsourcelines(rule)
+        assert sentence(rule).endswith("."), rule
+        assert len(lines) <= RULE_LINES_MAX, rule
+
+
+def test_a_rule_of_a_collective_job_has_the_name_of_its_reason() -> None:
+    stages = decide.RULES[decide.Kind.COLLECTIVE]
+    names = {rule.__name__ for rows in (*stages.values(), REFORM, decide.PRECONDITIONS) for rule in rows}
+    assert {name for name in names if name.upper() not in Reason.__members__} == {"nobody_left"}
 
 
 def section(page: str, title: str) -> str:

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from elastic.core.partition import SPLIT
+from elastic.core.text import SPLIT
 from launcher.workers.exit_classification import (
     describe,
     hung_exit,

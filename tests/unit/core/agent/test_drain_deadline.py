@@ -5,7 +5,7 @@ from __future__ import annotations
 from elastic.core.agent.actions import StopWorkers
 from elastic.core.agent.events import DrainRequested
 from elastic.core.agent.state import DEADLINE_SPARE_S
-from elastic.core.decide import Reason
+from elastic.core.membership.decision import Reason
 from elastic.core.model import ChangeReason, MemberState, OutcomeKind, Predecessor
 from tests.support.agent_harness import Bench, done, joining, running, spare
 from tests.support.job_transcript import Job, nodes_of

@@ -11,8 +11,8 @@ from elastic.core.agent.actions import Action, FindPredecessor, MirrorKeys, Reli
 from elastic.core.agent.events import LeaseGranted, PredecessorFound, Tick, TransactionAnswered, ViewChanged
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.agent.table import AgentCore
-from elastic.core.decide import DecisionPolicy
 from elastic.core.kv import KeyValue
+from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoredDocument, StoreView

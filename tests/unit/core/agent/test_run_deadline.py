@@ -18,7 +18,7 @@ from elastic.core.agent.state import Phase
 from elastic.core.agent.vouching import grantable_seconds
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import Reason
-from elastic.core.membership.observations import GONE_MAX
+from elastic.core.membership.memory import GONE_MAX
 from elastic.core.model import ChangeReason, FinalStatus, MemberState, OutcomeKind, Predecessor
 from elastic.core.run_deadline import margin_s
 from elastic.core.view import StoredDocument, StoreView

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from elastic.core.decide import decide
-from elastic.core.membership.decision import DecisionMemory, Reason, WaitDecision
-from elastic.core.membership.situation import LINK_PATIENCE_S
+from elastic.core.membership.decision import Reason, WaitDecision
+from elastic.core.membership.memory import LINK_PATIENCE_S, DecisionMemory
 from elastic.core.model import Budget, ChangeReason, FinalStatus
 from tests.support.job_transcript import POLICY, Job, nodes_of
 
@@ -373,7 +373,7 @@ def test_a_first_generation_without_the_ports_of_rank_0_waits_at_the_gate_for_th
     portless = replace(stored, value=msgspec.structs.replace(stored.value, masters=()))
     job.view = replace(job.view, members={**job.view.members, "a": portless})
     assert job.form(0, Reason.FORMED).go is None
-    job.wait(0, Reason.MISSING)
+    job.wait(0, Reason.NO_MASTER)
 
 
 def test_an_ipv6_host_is_written_in_brackets() -> None:

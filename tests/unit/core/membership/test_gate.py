@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.membership.decision import DecisionMemory, Reason
+from elastic.core.membership.decision import Reason
+from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Budget, ChangeReason, FinalStatus, Predecessor
 from elastic.core.run_deadline import CLOCK_ERROR
 from tests.support.job_transcript import KILL_S, Job, nodes_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from elastic.core.decide import remember
-from elastic.core.membership.decision import DecisionMemory, Reason
+from elastic.core.membership.decision import Reason
+from elastic.core.membership.memory import DecisionMemory, remember
 from elastic.core.model import Budget, ChangeReason, FinalStatus, Member, Outcome, OutcomeKind, Predecessor
 from tests.support.job_transcript import Job, nodes_of
 
@@ -471,7 +471,7 @@ def test_when_the_rest_of_the_world_drains_after_a_loss_an_empty_world_is_formed
     job.run("a b")
     job.drain("a")
     job.vanish("b")
-    assert nodes_of(job.form(10, Reason.DRAINED)) == []
+    assert nodes_of(job.form(10, Reason.EMPTIED)) == []
 
 
 # --- scale and growth ---------------------------------------------------------------------------------------------

@@ -1,19 +1,75 @@
-"""What the proposer remembers of what it sees: since when a node is ready, drains or is away (pure)."""
+"""What the leader remembers between two decisions, and how it learns it from the view (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from elastic.core.membership.decision import DecisionMemory, DecisionPolicy
-from elastic.core.membership.situation import LINK_PATIENCE_S
+from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import ChangeReason, Member, MemberState
 from elastic.core.quarantine import quarantine_deadlines
 from elastic.core.view import StoredDocument, StoreView
 
+LINK_PATIENCE_S = 3.0
+"""A registered node whose agent cannot be linked is taken all the same after this time; its lease tells of its loss."""
 GONE_MAX = 64
 """Proofs of death that are kept after their keys are gone, the newest; an older one that was wrong may happen again."""
+
+
+class DecisionMemory(Struct, frozen=True):
+    """What is remembered from call to call. All times are on this agent's monotonic clock, in seconds."""
+
+    # Links
+    linked: frozenset[str] = frozenset()
+    """Nodes whose link is up and that answer over it."""
+    unheard: frozenset[str] = frozenset()
+    """Nodes that were linked once and are not now."""
+    late: frozenset[str] = frozenset()
+    """Nodes of `unheard` whose link is up: they missed the newest question and answered the one before."""
+    astray: frozenset[str] = frozenset()
+    """Nodes that have just said over their link that they do not reach the store."""
+    gone: frozenset[tuple[str, int]] = frozenset()
+    """Members, with their create revision, whose process a link has shown to be dead. That can be wrong."""
+    dead: frozenset[str] = frozenset()
+    """Nodes whose process was seen dead on this machine. That is never wrong."""
+    distrusted: frozenset[str] = frozenset()
+    """Hosts of which such a proof by a link was wrong: no further one is believed."""
+    asked_g: int = 0
+    """The newest generation of which every linked member was asked whether it is still there, after a failure."""
+    answered_g: int = 0
+    """The newest generation of which that question was answered."""
+    # Since when
+    absent_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when each member of the newest generation, or of the one before it, has no key."""
+    seen_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when each joining node is registered without a link."""
+    ready_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when each node outside the newest generation can be taken into it."""
+    draining_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when each member that drains has said so."""
+    ended_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when the workers of each member are known to be gone."""
+    gate_since: tuple[int, float] | None = None
+    """The generation whose gate nothing keeps closed any more but a back-off, and since when that is so."""
+    grown_at: float | None = None
+    """When the job grew last."""
+    back_at: float | None = None
+    """When this node was registered, if that was after the newest generation."""
+    quarantine_deadlines: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """Until when hosts are quarantined, by host and by the generation whose failure did it."""
+    # What was there before
+    generation_seen: int = 0
+    """The newest generation of which `grown_at` knows."""
+    listening: int = 0
+    """The newest generation whose workers on this node accept a planned stop."""
+    since_revision: int = 0
+    """The revision of the view with which this agent decided first."""
+    own_created: int = 0
+    """The create revision of this node's key."""
+    size_before: int = 0
+    """Members of the newest generation in the previous store, after an empty one took its place."""
 
 
 def remember(view: StoreView, memory: DecisionMemory, node: str, now: float) -> DecisionMemory:

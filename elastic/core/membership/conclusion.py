@@ -1,0 +1,32 @@
+"""How a job ends, as a decision (pure)."""
+
+from __future__ import annotations
+
+from elastic.core.membership.decision import ConcludeJob, Reason
+from elastic.core.membership.situation import Situation
+from elastic.core.model import Cause, FinalStatus, Verdict
+
+
+def completed_by(s: Situation, g: int) -> ConcludeJob:
+    """The job is completed by generation g."""
+    return _conclude(
+        s, Reason.COMPLETED, FinalStatus.COMPLETED, g, f"every worker of generation {g} ended with exit code 0"
+    )
+
+
+def failed_by(s: Situation, g: int, reason: str, cause: Cause | None) -> ConcludeJob:
+    """The job has failed because no restart is left, or none would help."""
+    return _conclude(s, Reason.EXHAUSTED, FinalStatus.FAILED, g, reason, cause)
+
+
+def stopped_by(s: Situation, reason: str) -> ConcludeJob:
+    """An operator has ended the job."""
+    g = s.generation.g if s.generation is not None else 0
+    return _conclude(s, Reason.HALTED, FinalStatus.STOPPED, g, reason)
+
+
+def _conclude(
+    s: Situation, code: Reason, status: FinalStatus, g: int, reason: str, cause: Cause | None = None
+) -> ConcludeJob:
+    verdict = Verdict(status=status, reason=reason, run=s.spec.run, g=g, tag="", at=0.0, cause=cause)
+    return ConcludeJob(code, reason, verdict)

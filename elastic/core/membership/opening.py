@@ -1,0 +1,109 @@
+"""The rules for a gate that nothing keeps closed: judge what ended the generation before, then start (pure)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from elastic.core import quarantine
+from elastic.core.membership.conclusion import failed_by
+from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason, WaitDecision
+from elastic.core.membership.next_generation import form
+from elastic.core.membership.rule import Rule
+from elastic.core.membership.situation import Situation
+from elastic.core.model import Generation, Go, Quarantine
+from elastic.core.restart_policy import Judgement
+from elastic.core.text import duration_in_words, endpoint, node_count
+
+
+def quarantined(s: Situation) -> FormGeneration | None:
+    """Workers fail on some hosts again and again: go on without these hosts, if enough nodes are left."""
+    suspects = frozenset(s.judgement.suspects)
+    if not suspects:
+        return None
+    out = [entry for entry in s.judgement.budget_if_excluded.hosts if entry.host in suspects]
+    deadlines = {**s.memory.quarantine_deadlines, **{(entry.host, entry.g): s.now + entry.left_s for entry in out}}
+    staying = [member for member in s.staying if member.host not in suspects]
+    without = dataclasses.replace(s, memory=replace(s.memory, quarantine_deadlines=deadlines))
+    formed = form(without, Reason.QUARANTINED, _quarantine_text(out), staying)
+    hosts = {member.host for member in formed.generation.members}
+    enough = len(formed.generation.members) >= s.spec.np.low
+    if len(staying) == len(s.staying) or not enough or hosts & suspects:
+        return None
+    budget = quarantine.count_down(s.judgement.budget_if_excluded, deadlines, s.now, hosts)
+    return replace(formed, generation=replace(formed.generation, budget=budget))
+
+
+def exhausted(s: Situation) -> ConcludeJob | None:
+    """No restart is left, or none would help: the job has failed."""
+    fatal, cause = s.judgement.fatal, s.judgement.cause
+    return failed_by(s, s.current.g, fatal, cause) if fatal else None
+
+
+def backoff(s: Situation) -> WaitDecision | None:
+    """The workers failed several times without progress: pause before the start."""
+    opens_at = s.gate_since[1] + s.judgement.pause_s
+    if s.now >= opens_at:
+        return None
+    pause_s, fruitless = s.judgement.pause_s, s.judgement.budget.fruitless
+    text = f"pause of {pause_s:g} s after {fruitless} failures without progress"
+    return s.wait(Reason.BACKOFF, text, opens_at, s.joined_until)
+
+
+def no_master(s: Situation) -> WaitDecision | None:
+    """Nobody knows the ports of M_id 0, where the workers meet: wait until it registers again."""
+    if _master(s, s.current) is not None:
+        return None
+    first = s.current.members[0].node
+    until = s.memory.absent_since.get(first, s.now) + 2 * s.spec.lease_ttl_s
+    return s.wait(Reason.NO_MASTER, f"waiting for {first}, where the others are to meet, to register again", until)
+
+
+def opened(s: Situation) -> OpenGate | None:
+    """Every member is ready and no old worker is left: give the go."""
+    go = _go(s, s.current, s.judgement)
+    if go is None:
+        return None
+    before = s.previous.nodes if s.previous is not None else ()
+    absent = tuple(node for node in before if node not in s.view.members)
+    return OpenGate(Reason.OPENED, f"generation {go.g}: {node_count(len(s.nodes))} ready", go, absent)
+
+
+def _quarantine_text(entries: Sequence[Quarantine]) -> str:
+    return quarantine.quarantine_summary(
+        [
+            f"{one.host} is kept out for {duration_in_words(one.left_s)}: {quarantine.reason_text(one)}"
+            for one in entries
+        ]
+    )
+
+
+def with_go(s: Situation, first: FormGeneration) -> FormGeneration:
+    """Add the go to a first generation: no node can run an older one, so that it needs no gate."""
+    return replace(first, go=_go(s, first.generation, Judgement(first.generation.budget)))
+
+
+def _go(s: Situation, generation: Generation, judgement: Judgement) -> Go | None:
+    """The go of a generation; None if nobody knows where its workers meet."""
+    master = _master(s, generation)
+    if master is None:
+        return None
+    budget = quarantine.count_down(judgement.budget, s.memory.quarantine_deadlines, s.now)
+    return Go(g=generation.g, tag="", master=master, budget=budget, cause=judgement.cause, note=judgement.note)
+
+
+def _master(s: Situation, generation: Generation) -> str | None:
+    """Where torch's workers meet: a port of M_id 0, another one in each generation.
+
+    The document may not have its ports where it became M_id 0 while it was not registered; None if nobody knows them.
+    """
+    first = generation.members[0]
+    stored = s.view.members.get(first.node)
+    masters = first.masters or (stored.value.masters if stored is not None else ())
+    return endpoint(first.host, masters[generation.g % len(masters)]) if masters else None
+
+
+OPENING: Final[tuple[Rule, ...]] = (quarantined, exhausted, backoff, no_master, opened)
