@@ -258,17 +258,15 @@ class Predecessor(msgspec.Struct, frozen=True, array_like=True):
 class Quarantine(msgspec.Struct, frozen=True, array_like=True):
     """A host whose workers failed by themselves (`elastic.core.quarantine`).
 
-    `failures`: so often in a row without progress; `charged` of them cost the job a restart, `spared` were given back
-    when the host was kept out. `times`: how often it was, until it takes part in progress again; `g`: the generation
-    whose failure did it last, 0 if none did. `left_s`: so long it is kept out, counted by each reader from when it
-    first sees this, because wall clocks differ; 0 if it is not. `words`: how its workers ended. `unreachable`: it was
-    kept out because others did not reach it (`elastic.core.partition`), and `words` say who.
+    `failures`: so often in a row without progress. `times`: how often it was quarantined, until it takes part in
+    progress again; `g`: the generation whose failure did it last, 0 if none did. `left_s`: so long it is quarantined,
+    counted by each reader from when it first sees this, because wall clocks differ; 0 if it is not. `words`: how its
+    workers ended. `unreachable`: it was quarantined because others did not reach it (`elastic.core.partition`), and
+    `words` say who.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=253)]
     failures: Amount = 0
-    charged: Amount = 0
-    spared: Amount = 0
     times: Amount = 0
     g: Annotated[int, msgspec.Meta(ge=0, le=9_999_999_999)] = 0
     left_s: Seconds = 0.0
@@ -281,8 +279,9 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
 
     `charged`: restarts that count. `fruitless`: failures in a row without progress. `step`: the highest step that
     any worker reported, -1 if none ever did. `machine_faults`: failures of the machine, not the script, in a row
-    without progress (a port in use). `hosts`: those that failed by themselves lately, and those that are kept out for
-    it.
+    without progress (a port in use). `hosts`: those that failed by themselves lately, and those that are quarantined
+    for it. `judged_g`: the newest generation whose failure has been charged before its successor starts, because hosts
+    were quarantined for it.
     """
 
     charged: Amount = 0
@@ -290,6 +289,7 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
     step: Step = -1
     machine_faults: Amount = 0
     hosts: Annotated[tuple[Quarantine, ...], msgspec.Meta(max_length=512)] = ()
+    judged_g: Annotated[int, msgspec.Meta(ge=0, le=9_999_999_999)] = 0
 
 
 ANY_RANK: Final = -1

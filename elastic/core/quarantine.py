@@ -1,20 +1,21 @@
-"""Which host is to blame for failures, and for how long it is kept out of the world (pure).
+"""Which host is to blame for failures, and for how long it is quarantined (pure).
 
-A machine can be broken in a way that only its workers see: a full disk, a card that fell off, too little memory. Each
-world with it fails, and no restart mends that. So failures are counted by host, in rows: a row ends with progress.
+A machine can be broken in a way that only its workers see: a full disk, a GPU that fell off, too little memory. Each
+generation with it fails, and no restart fixes that. So failures in a row are counted by host; progress ends a row.
 
-- A host whose workers failed by themselves `KEEP_OUT_AFTER` times in a row, while those of most hosts did not, is kept
-  out, if enough others are there (np's MIN; that is for the proposer to see). After `--host_cooldown` it is a newcomer
-  like any other. If it fails again before it took part in any progress, one failure is enough, and the time doubles.
+- A host whose workers failed by themselves `KEEP_OUT_AFTER` times in a row, while those of most hosts did not, is
+  quarantined, if enough others are there (np's MIN). After `--host_cooldown` it may join like any other. If it fails
+  again before it took part in any progress, one failure is enough, and the time doubles.
 - A script whose rank 0 fails looks like a broken host, too, until it fails on another one. So at most one of
-  `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault: who is kept out
-  because of this row comes back, and the budget pays for all of it, as if nobody had been kept out.
-- A host that others do not reach (`elastic.core.partition`) is kept out at once. While the proposer does not reach it
-  either, it is no newcomer when its time is over.
-- The budget is for the script's faults. It does not pay for the failures of a host that is kept out.
+  `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault, and who is
+  quarantined because of this row comes back.
+- A host that others do not reach (`elastic.core.partition`) is quarantined at once. It does not join while the leader
+  does not reach it either.
+
+A failure costs the job a restart whether a host is to blame or not.
 
 A host is what the members say of themselves, not a node: a node that was started again is still on it, and several
-nodes on one machine share its disk, its memory and its cards.
+nodes on one machine share its disk, its memory and its GPUs.
 """
 
 from __future__ import annotations
@@ -46,27 +47,23 @@ RESTART_ASKED = 101
 """A worker that exits with this code asks for a restart, and says nothing of its machine."""
 
 QuarantineDeadlines = Mapping[tuple[str, int], float]
-"""Until when hosts are kept out on a reader's clock, by host and by the generation whose failure did it."""
+"""Until when hosts are quarantined on a reader's clock, by host and by the generation whose failure did it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What a failure says of hosts. `suspects` should be kept out; `owed` is what the budget must pay after all."""
+    """What a failure says of hosts: all that are remembered, and the `suspects`, which should be quarantined."""
 
     hosts: tuple[Quarantine, ...]
     suspects: tuple[str, ...] = ()
-    owed: int = 0
 
 
 def reset_failures(hosts: Iterable[Quarantine], outcomes: Iterable[Outcome]) -> tuple[Quarantine, ...]:
-    """A new row begins. Who took part in it and did not fail is like any other host again."""
+    """A new row begins. A host that took part in the progress and did not fail is like any other again."""
     failed = failed_by_themselves(outcomes)
     proven = {outcome.host for outcome in outcomes} - set(failed)
-    return tuple(
-        replace(one, failures=0, charged=0, spared=0)
-        for one in hosts
-        if one.times and (one.left_s > 0 or one.host not in proven)
-    )
+    kept = [entry for entry in hosts if entry.times and (entry.left_s > 0 or entry.host not in proven)]
+    return tuple(replace(entry, failures=0) for entry in kept)
 
 
 def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
@@ -79,60 +76,50 @@ def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
     return found
 
 
-def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome], *, pays: bool) -> Blame:
-    """Count a failure that follows no progress, or begins a new row. `pays`: it costs the job a restart."""
+def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome]) -> Blame:
+    """Count a failure that follows no progress, or begins a new row."""
     failed = failed_by_themselves(outcomes)
     known = {entry.host: entry for entry in hosts}
     for host, words in failed.items():
         before = known.pop(host, Quarantine(host))  # The newest come last.
-        charged = before.charged + (1 if pays and host == min(failed) else 0)
-        known[host] = replace(before, failures=before.failures + 1, charged=charged, words=words, unreachable=False)
+        known[host] = replace(before, failures=before.failures + 1, words=words, unreachable=False)
     in_row = [entry for entry in known.values() if entry.failures]
-    world = {outcome.host for outcome in outcomes}.union(entry.host for entry in in_row)
-    if len(in_row) > min(max(len(world) // BLAMED_ONE_OF, 1), HOSTS_MAX - 1):
-        for entry in in_row:
-            times = max(entry.times - 1, 0) if entry.left_s > 0 else entry.times
-            known[entry.host] = replace(entry, left_s=0.0, times=times, charged=entry.charged + entry.spared, spared=0)
-        return Blame(newest(known.values()), (), sum(entry.spared for entry in in_row))
+    hosts_in_all = {outcome.host for outcome in outcomes}.union(entry.host for entry in in_row)
+    if len(in_row) > min(max(len(hosts_in_all) // BLAMED_ONE_OF, 1), HOSTS_MAX - 1):
+        known.update((entry.host, _released(entry)) for entry in in_row)
+        return Blame(newest(known.values()))
     suspects = [
         entry.host for entry in in_row if entry.host in failed and (entry.times or entry.failures >= KEEP_OUT_AFTER)
     ]
     return Blame(newest(known.values()), tuple(sorted(suspects)))
 
 
-def quarantine(budget: Budget, suspects: Collection[str], g: int, first_s: float) -> Budget:
-    """What is written if these hosts are kept out because of generation `g`: it pays for none of their row."""
+def _released(entry: Quarantine) -> Quarantine:
+    """A host whose quarantine, if it is in one, was a mistake."""
+    return replace(entry, left_s=0.0, times=max(entry.times - 1, 0)) if entry.left_s > 0 else entry
+
+
+def quarantine(
+    hosts: Iterable[Quarantine], suspects: Collection[str], g: int, first_s: float
+) -> tuple[Quarantine, ...]:
+    """The hosts with these quarantined because of generation `g`: for `first_s`, twice as long each further time."""
     longest_s = max(first_s, QUARANTINE_MAX_S)
-    hosts = tuple(
-        replace(
-            entry,
-            charged=0,
-            spared=entry.spared + entry.charged,
-            times=entry.times + 1,
-            g=g,
-            left_s=min(first_s * 2.0 ** min(entry.times, 16), longest_s),
-        )
+    return tuple(
+        replace(entry, times=entry.times + 1, g=g, left_s=min(first_s * 2.0 ** min(entry.times, 16), longest_s))
         if entry.host in suspects
         else entry
-        for entry in budget.hosts
+        for entry in hosts
     )
-    given_back = sum(entry.charged for entry in budget.hosts if entry.host in suspects)
-    return replace(budget, charged=max(budget.charged - given_back, 0), hosts=hosts)
 
 
-def with_unreachable(budget: Budget, out: Mapping[str, str]) -> Budget:
-    """The budget with these hosts, that others do not reach, each with the words that say who."""
-    known = {one.host: one for one in budget.hosts}
+def with_unreachable(hosts: Iterable[Quarantine], out: Mapping[str, str]) -> tuple[Quarantine, ...]:
+    """The hosts with these, that others do not reach, each with the words that say who."""
+    known = {entry.host: entry for entry in hosts}
     new = [
         replace(known.pop(host, Quarantine(host)), words=text[:WORDS_MAX], unreachable=True)
         for host, text in list(out.items())[:UNREACHABLE_MAX]
     ]
-    return replace(budget, hosts=newest([*known.values(), *new]))
-
-
-def quarantined_by(budget: Budget, g: int) -> list[Quarantine]:
-    """The hosts that were kept out because of generation `g`, which has been judged then."""
-    return [one for one in budget.hosts if one.g == g]
+    return newest([*known.values(), *new])
 
 
 def quarantine_deadlines(view: StoreView, deadlines: QuarantineDeadlines, now: float) -> QuarantineDeadlines:
@@ -143,29 +130,18 @@ def quarantine_deadlines(view: StoreView, deadlines: QuarantineDeadlines, now: f
     return {(one.host, one.g): deadlines.get((one.host, one.g), now + one.left_s) for one in hosts if one.left_s > 0}
 
 
-def count_down(
-    budget: Budget, deadlines: QuarantineDeadlines, now: float, inside: Collection[str] = (), restarts_max: int = 0
-) -> Budget:
-    """The budget with what is left of each cooldown by now; a host with a member inside is not kept out any more.
-
-    If the job takes a host back before its time, because it could not run without it, its row has to be paid after all,
-    as far as there are restarts: that another node was lost ends no job.
-    """
+def count_down(budget: Budget, deadlines: QuarantineDeadlines, now: float, inside: Collection[str] = ()) -> Budget:
+    """The budget with what is left of each quarantine by now; a host with a member inside is released."""
     if not budget.hosts:
         return budget
-    hosts, owed = [], 0
-    for entry in budget.hosts:
-        left_s = (
-            round(max(deadlines.get((entry.host, entry.g), now + entry.left_s) - now, 0.0), 3)
-            if entry.left_s > 0
-            else 0.0
-        )
-        if left_s and entry.host in inside:
-            owed += entry.spared
-            entry, left_s = replace(entry, charged=entry.charged + entry.spared, spared=0), 0.0
-        hosts.append(replace(entry, left_s=left_s))
-    charged = max(min(budget.charged + owed, restarts_max), budget.charged)
-    return replace(budget, charged=charged, hosts=tuple(hosts))
+    left = {entry.host: deadlines.get((entry.host, entry.g), now + entry.left_s) - now for entry in budget.hosts}
+    hosts = tuple(
+        replace(entry, left_s=0.0 if entry.host in inside else round(max(left[entry.host], 0.0), 3))
+        if entry.left_s > 0
+        else entry
+        for entry in budget.hosts
+    )
+    return replace(budget, hosts=hosts)
 
 
 def reason_text(one: Quarantine) -> str:

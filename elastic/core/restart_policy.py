@@ -7,10 +7,12 @@ that judges is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
+
+import msgspec
 
 from elastic.core.model import (
     Budget,
@@ -32,7 +34,6 @@ from elastic.core.quarantine import (
     Blame,
     blame,
     quarantine,
-    quarantined_by,
     reset_failures,
     with_unreachable,
 )
@@ -59,7 +60,7 @@ BACKOFF_MAX_S = 60.0
 class Judgement:
     """What the gate does next: open after `pause_s`, or end the job because of `fatal`.
 
-    Before either of them it leaves the hosts of `suspects` out, if the job can do without; then the budget is
+    Before either of them it quarantines the hosts of `suspects`, if the job can do without; then the budget is
     `budget_if_excluded`.
     """
 
@@ -148,12 +149,12 @@ class Evidence:
     def blamed(self) -> Blame:
         """What this failure says of hosts."""
         per_host = self.spec.mode is JobMode.COLLECTIVE and self.spec.host_cooldown_s > 0
-        return blame(self.uncharged.hosts, self.ends, pays=not self.free) if per_host else Blame(())
+        return blame(self.uncharged.hosts, self.ends) if per_host else Blame(())
 
     @property
     def charged(self) -> int:
         """Restarts that count, with this one."""
-        return self.uncharged.charged + self.blamed.owed + (not self.free)
+        return self.uncharged.charged + (not self.free)
 
     @property
     def machine_faults(self) -> int:
@@ -169,14 +170,16 @@ class Evidence:
         return Judgement(self.uncharged, cause=self.cause, fatal=why)
 
     def costs(self, *, pause_s: float = 0.0, note: str = "", fatal: str = "") -> Judgement:
-        """What the failure costs that nothing excuses, and which hosts had better be left out."""
-        budget = Budget(self.charged, self.fruitless, self.uncharged.step, self.machine_faults, self.blamed.hosts)
+        """What the failure costs that nothing excuses, and which hosts had better be quarantined."""
+        spent = Budget(self.charged, self.fruitless, self.uncharged.step, self.machine_faults, self.blamed.hosts)
         suspects = () if self.progress or self.fruitless >= CRASH_LOOP_MAX else self.blamed.suspects
-        row = Budget(
-            self.charged, self.fruitless, self.uncharged.step, self.uncharged.machine_faults, self.blamed.hosts
-        )
-        without = quarantine(row, suspects, self.before.g, self.spec.host_cooldown_s)
-        return Judgement(budget, pause_s, self.cause, note, fatal, suspects, without)
+        return Judgement(spent, pause_s, self.cause, note, fatal, suspects, self.excluding(spent, suspects))
+
+    def excluding(self, budget: Budget, suspects: Collection[str]) -> Budget:
+        """The budget if these hosts are quarantined. That a host is broken never takes the last restart."""
+        hosts = quarantine(budget.hosts, suspects, self.before.g, self.spec.host_cooldown_s)
+        charged = min(budget.charged, self.spec.restarts_max)
+        return msgspec.structs.replace(budget, charged=charged, hosts=hosts, judged_g=self.before.g)
 
 
 def judge(
@@ -193,14 +196,15 @@ def judge(
     return next(judgement for rule in RULES if (judgement := rule(evidence)) is not None)
 
 
-def judged_before(e: Evidence) -> Judgement | None:
-    """Hosts were quarantined for this failure: it is free, unless one of them was taken back."""
-    judged = quarantined_by(e.budget, e.before.g)
-    if not judged:
+def already_judged(e: Evidence) -> Judgement | None:
+    """Hosts were quarantined for this failure, and it was judged then: it costs nothing more."""
+    if e.budget.judged_g != e.before.g:
         return None
-    if any(entry.charged for entry in judged):
-        return Judgement(e.budget, cause=e.cause, note=f"restart {e.budget.charged} of {e.spec.restarts_max}")
-    return Judgement(e.budget, cause=e.cause, note=f"not charged: {_kept_out_text(judged)}")
+    out = [entry for entry in e.budget.hosts if entry.g == e.before.g]
+    text = _kept_out_text(out)
+    if all(entry.unreachable for entry in out):
+        return Judgement(e.budget, cause=e.cause, note=f"not charged: {text}")
+    return Judgement(e.budget, cause=e.cause, note=f"{text}; {e.budget.charged} of {e.spec.restarts_max} restarts used")
 
 
 def no_failure(e: Evidence) -> Judgement | None:
@@ -249,7 +253,9 @@ def network_split(e: Evidence) -> Judgement | None:
         hosts = list(dict.fromkeys(e.outcomes[other].value.host for other in others))
         out.setdefault(e.outcomes[node].value.host, not_reached_by(hosts))
     suspects = tuple(sorted(list(out)[:UNREACHABLE_MAX]))
-    without = quarantine(with_unreachable(e.uncharged, out), suspects, e.before.g, e.spec.host_cooldown_s)
+    without = e.excluding(
+        msgspec.structs.replace(e.uncharged, hosts=with_unreachable(e.uncharged.hosts, out)), suspects
+    )
     note = f"not charged: {SPLIT}"
     return Judgement(e.uncharged, cause=e.cause, note=note, suspects=suspects, budget_if_excluded=without)
 
@@ -284,7 +290,7 @@ def restart_requested(e: Evidence) -> Judgement | None:
 
 
 def exhausted(e: Evidence) -> Judgement | None:
-    """No restart is left: the job fails. One that is free can still make others count that a quarantine had spared."""
+    """No restart is left: the job fails."""
     if e.charged <= e.spec.restarts_max:
         return None
     judgement = e.costs(fatal=f"no restart is left (--max_restarts {e.spec.restarts_max})")
@@ -312,7 +318,7 @@ def charged(e: Evidence) -> Judgement:
 
 
 RULES: Final[tuple[Callable[[Evidence], Judgement | None], ...]] = (
-    judged_before, no_failure, fatal_exit_code, unrecoverable, script_cannot_start, no_host_can_start, network_split,
+    already_judged, no_failure, fatal_exit_code, unrecoverable, script_cannot_start, no_host_can_start, network_split,
     node_lost, forced_stop, being_stopped, restart_requested, exhausted, machine_fault, crash_loop, charged,
 )  # fmt: skip
 """What a failure costs: the first rule that judges is taken."""

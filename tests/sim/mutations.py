@@ -17,6 +17,7 @@ from elastic.core import decide, model, operator_stop, partition, quarantine, re
 from elastic.core.agent.table import TABLE
 from elastic.core.kv import Compare, CompareTarget, Delete, Operation, Put
 from elastic.core.membership import (
+    conclusion,
     first_start,
     gate,
     next_generation,
@@ -541,8 +542,8 @@ BUDGET: Final = (
     Mutation("budget: no limit", "the restarts are limited", never(restart_policy.exhausted)),
     Mutation(
         "budget: kept out is charged",
-        "the budget does not pay for a host that is kept out",
-        never(restart_policy.judged_before),
+        "a failure for which a host was quarantined is charged once",
+        never(restart_policy.already_judged),
     ),
     Mutation("budget: crash loop", "a crash loop ends the job", constant(restart_policy, "CRASH_LOOP_MAX", 1 << 20)),
     Mutation("budget: no pause", "failures in a row cost a pause", constant(restart_policy, "BACKOFF_MAX_S", 0.0)),

@@ -319,16 +319,13 @@ class Rules(Observer):
         machine = bool(own) and all(worker.machine_fault for worker in own)
         earlier = 0 if progress else generation.budget.machine_faults
         echo = not own and (before.why is not ChangeReason.FAILURE or any(o.forced for o in outcomes.values()))
-        kept_out = any(one.g == before.g for one in go.budget.hosts)  # It was judged when a host was left out.
+        judged = generation.budget.judged_g == before.g  # It was charged when a host was left out.
         split = all(worker.machine_fault == SPLIT for worker in own) and any(o.unreached for o in outcomes.values())
-        free = (
-            kept_out or not exits or bool(lost) or asked or (machine and earlier < MACHINE_FAULTS_MAX) or echo or split
-        )
-        owed = max(0, sum(one.spared for one in generation.budget.hosts) - sum(one.spared for one in go.budget.hosts))
-        if charged != (0 if free else 1) + (0 if progress or kept_out else owed):
+        free = judged or not exits or bool(lost) or asked or (machine and earlier < MACHINE_FAULTS_MAX) or echo or split
+        if charged != (0 if free else 1):
             words = [worker.words for worker in exits]
             world.fail("10", f"{charged} charged at {generation.g} for {words}, lost {lost}, progress {progress}")
-        if charged and not owed:
+        if charged:
             fruitless = 0 if progress else generation.budget.fruitless + 1
             pause_s = min(2.0 ** (fruitless - 2), PAUSE_MAX_S) if fruitless > 1 else 0.0
             if go.budget.fruitless != fruitless:

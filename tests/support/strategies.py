@@ -87,8 +87,6 @@ cooldowns = st.builds(
     Quarantine,
     host=hosts | st.sampled_from(["h", "h1", "", "x" * 253]),
     failures=amounts,
-    charged=amounts,
-    spared=amounts,
     times=amounts,
     g=st.integers(0, 4) | generations_g,
     left_s=seconds,
@@ -102,6 +100,7 @@ budgets = st.builds(
     step=steps,
     machine_faults=amounts,
     hosts=st.lists(cooldowns, max_size=3).map(tuple),
+    judged_g=st.integers(0, 4),
 )
 
 
@@ -286,6 +285,7 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
             fruitless=draw(integers),
             machine_faults=draw(st.integers(0, 4)),
             hosts=draw(st.lists(cooldowns, max_size=3).map(tuple)),
+            judged_g=draw(st.integers(0, 4)),
         ),
     )
     go = Go(g=draw(st.sampled_from([g - 1, g, g, g + 1])), tag="", master="h:7000", budget=draw(budgets))

@@ -66,7 +66,7 @@ def successor(s: Situation, members: Sequence[GenerationMember], why: ChangeReas
     stored, budget = s.view.generation, Budget()
     if s.generation is not None:
         inside = {member.host for member in members}
-        budget = quarantine.count_down(s.view.budget, s.memory.quarantine_deadlines, s.now, inside, s.spec.restarts_max)
+        budget = quarantine.count_down(s.view.budget, s.memory.quarantine_deadlines, s.now, inside)
     return Generation(
         g=(stored.value.g if stored is not None else 0) + 1,
         run=s.spec.run,

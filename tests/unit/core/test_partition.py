@@ -277,8 +277,8 @@ def test_who_took_part_in_progress_is_like_any_other_again() -> None:
 
 
 def test_hosts_that_are_apart_leave_room_for_the_others_and_are_not_more_than_documents_hold() -> None:
-    known = Budget(hosts=tuple(Quarantine(f"old-{number}", failures=1) for number in range(20)))
-    hosts = with_unreachable(known, {f"out-{number}": "x" * 300 for number in range(1000)}).hosts
+    known = tuple(Quarantine(f"old-{number}", failures=1) for number in range(20))
+    hosts = with_unreachable(known, {f"out-{number}": "x" * 300 for number in range(1000)})
     assert len(hosts) == HOSTS_MAX + UNREACHABLE_MAX <= 512, "what documents hold"
     assert {one.unreachable for one in hosts if one.host.startswith("out")} == {True}
 
@@ -292,7 +292,7 @@ def test_failures_of_others_do_not_have_it_forgotten() -> None:
         Outcome(ended=OutcomeKind.FAILED, over=True, host=f"host-{number}", exits=(worker_exit(),))
         for number in range(40)
     ]
-    found = blame(out, ends, pays=True).hosts
+    found = blame(out, ends).hosts
     assert len(found) == HOSTS_MAX + UNREACHABLE_MAX
     assert {one for one in found if one.unreachable} == {*out}
 

@@ -316,7 +316,7 @@ def test_a_checkpoint_of_an_earlier_run_says_so() -> None:
 
 
 def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_time_left() -> None:
-    out = Quarantine("c", failures=2, spared=1, times=1, g=4, left_s=60.0, words="exit 1")
+    out = Quarantine("c", failures=2, times=1, g=4, left_s=60.0, words="exit 1")
     newest = msgspec.structs.replace(
         generation(5, "a-1", "b-1", why=ChangeReason.QUARANTINED), budget=Budget(hosts=(out,))
     )
