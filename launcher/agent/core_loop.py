@@ -169,7 +169,7 @@ class CoreLoop:
     @property
     def joined(self) -> bool:
         """Whether this node has joined."""
-        return self._core.facts.joined_at is not None
+        return self._core.facts.registration.joined_at is not None
 
     def block(self) -> BlockContent:
         """The content of the live status."""
@@ -271,7 +271,7 @@ class CoreLoop:
             case actions.StartWorkers():
                 self._started = action
                 self._curve.begin(action.incarnation)
-                self._workers.begin(action, self._core.facts.run_until, self._told_saved())
+                self._workers.begin(action, self._core.facts.workers.run_until, self._told_saved())
                 self._partition_watch.begin(action.generation)
                 self._group.create_task(self._reachability.check_neighbours(action.generation))
             case actions.PublishClusterSpec():

@@ -70,7 +70,7 @@ class LinkAdapter:
 
     def linked(self) -> frozenset[str]:
         """The nodes that this one has a link to, or that have one to it."""
-        return self._facts.links_up.union(self._links.watchers)
+        return self._facts.links.up.union(self._links.watchers)
 
     def close(self) -> None:
         """Say goodbye: nobody takes this for a death."""

@@ -91,7 +91,7 @@ class DoneAndGone(Observer):
 
     @staticmethod
     def _dies(world: World, node: Node) -> None:
-        created = node.core.facts.registered
+        created = node.core.facts.registration.create_revision
         world.kill_agent(node)
         for other in alive(world) if created is not None else ():
             world.feed(other, ProcessProvenDead(node.name, created or 0, node.host))

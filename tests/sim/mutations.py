@@ -118,14 +118,14 @@ MUTATIONS: Final = (
     Mutation(
         "stopping: others went",
         GUARDS,
-        "went = go is not None and go.value.g > f.workers_g",
+        "went = go is not None and go.value.g > f.workers.g",
         "went = False",
         "workers that save are stopped when the others have gone on without them",
     ),
     Mutation(
         "register: others went",
         RECONCILE,
-        "plan.transaction if f.workers_gone else unless_superseded(f.keys, f.view, plan.transaction)",
+        "plan.transaction if f.workers.gone else unless_superseded(f.keys, f.view, plan.transaction)",
         "plan.transaction",
         "the transaction of a node with workers compares that no world has started meanwhile",
     ),
@@ -606,7 +606,7 @@ MUTATIONS: Final = (
     Mutation(
         "grant: for a day",
         APPLY_EVENT,
-        "event.asked_at + min(event.seconds, f.run_deadline.ttl_s)",
+        "event.asked_at + min(event.seconds, f.workers.run_deadline.ttl_s)",
         "event.asked_at + event.seconds",
         "no grant is longer than a lease",
     ),
@@ -641,15 +641,15 @@ MUTATIONS: Final = (
     Mutation(
         "right: deaf",
         APPLY_EVENT,
-        "if event.key_revision == (own.mod_revision if own is not None else f.registered):",
+        "if event.key_revision == (own.mod_revision if own is not None else f.registration.create_revision):",
         "if True:",
         "a key that is not there as the watch has shown it gives no right",
     ),
     Mutation(
         "right: without its key",
         APPLY_EVENT,
-        "            f.refreshed = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
-        "            f.run_deadline = f.run_deadline.refreshed(event.sent_at, event.ttl_s,"
+        "            f.registration.unproven_refresh = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
+        "            f.workers.run_deadline = f.workers.run_deadline.refreshed(event.sent_at, event.ttl_s,"
         " _spec(f).store_outage_limit_s)\n"
         "        case LeaseGrantFailed",
         "a lease gives the right only while it holds the key",
@@ -657,15 +657,16 @@ MUTATIONS: Final = (
     Mutation(
         "right: lost with the lease",
         APPLY_EVENT,
-        "    f.lease, f.refreshed = None, None\n    f.keyless = False\n",
-        "    f.lease, f.refreshed = None, None\n    f.run_deadline = f.run_deadline.lost()\n    f.keyless = False\n",
+        "    f.registration.lease, f.registration.unproven_refresh = None, None\n    f.registration.keyless = False\n",
+        "    f.registration.lease, f.registration.unproven_refresh = None, None\n"
+        "    f.workers.run_deadline = f.workers.run_deadline.lost()\n    f.registration.keyless = False\n",
         "a lease that ends before its time has given the right for its time",
     ),
     Mutation(
         "silent: not asked",
         APPLY_EVENT,
-        "f.silent = (f.asked_whom & f.links_up) - event.nodes",
-        "f.silent = f.links_up - event.nodes",
+        "f.links.silent = (f.links.asked_whom & f.links.up) - event.nodes",
+        "f.links.silent = f.links.up - event.nodes",
         "a link that comes up while others are asked is not silent",
     ),
     Mutation(
@@ -678,14 +679,14 @@ MUTATIONS: Final = (
     Mutation(
         "late: for ever",
         APPLY_EVENT,
-        "f.heard_at, f.answered = f.asked_at, event.nodes",
-        "f.heard_at, f.answered = f.asked_at, f.answered | event.nodes",
+        "f.links.heard_at, f.links.answered = f.links.asked_at, event.nodes",
+        "f.links.heard_at, f.links.answered = f.links.asked_at, f.links.answered | event.nodes",
         "a member without a key that misses two questions in a row is lost",
     ),
     Mutation(
         "late: long ago",
         APPLY_EVENT,
-        "recent = f.asked_at <= f.heard_at + RECENT_ASKS * interval_s(f)",
+        "recent = f.links.asked_at <= f.links.heard_at + RECENT_ASKS * interval_s(f)",
         "recent = True",
         "an answer from long before does not excuse a missed question",
     ),
@@ -693,14 +694,14 @@ MUTATIONS: Final = (
         "watch: too early",
         LINKS,
         "        return  # It proposes from now on",
-        "        f.targets = {}\n        f.act(WatchLinks({}))\n        return  # It proposes from now on",
+        "        f.links.targets = {}\n        f.act(WatchLinks({}))\n        return  # It proposes from now on",
         "who begins to propose keeps the link to the one before it",
     ),
     Mutation(
         "outcome: forced",
         EFFECTS,
-        "forced=f.forced and ended is not OutcomeKind.OK,",
-        "forced=f.forced,",
+        "forced=f.workers.forced and ended is not OutcomeKind.OK,",
+        "forced=f.workers.forced,",
         "workers that ended well were not stopped",
     ),
     Mutation(
@@ -777,7 +778,8 @@ MUTATIONS: Final = (
     Mutation(
         "split: in a planned stop",
         APPLY_EVENT,
-        "at_work = f.phase is Phase.RUNNING or (f.phase is Phase.STOPPING and f.planned and not f.hurried)",
+        "at_work = f.phase is Phase.RUNNING or "
+        "(f.phase is Phase.STOPPING and f.workers.planned and not f.workers.hurried)",
         "at_work = f.phase is Phase.RUNNING",
         "who waits to save together is not kept waiting by a split network",
     ),
@@ -805,14 +807,14 @@ MUTATIONS: Final = (
     Mutation(
         "planned: no key again",
         RECONCILE,
-        "saves = f.phase is Phase.STOPPING and f.planned and not f.hurried",
+        "saves = f.phase is Phase.STOPPING and f.workers.planned and not f.workers.hurried",
         "saves = False",
         "whose lease ends while its workers save has another one",
     ),
     Mutation(
         "planned: ready again",
         RECONCILE,
-        "leaves = f.drain is not None and f.phase is Phase.STOPPING",
+        "leaves = f.leaving.drain is not None and f.phase is Phase.STOPPING",
         "leaves = False",
         "who drains and registers again drains",
     ),

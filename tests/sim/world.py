@@ -118,9 +118,9 @@ class World(Nurseries):
         offset = self.random.uniform(0, 1000)
         limits = Timeouts(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
         facts = AgentState(me, KEYS, limits, DecisionPolicy(node=name, kill_s=KILL_S), now=offset + self.now)
-        facts.idle_since = facts.entered_at = facts.now
+        facts.leaving.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)
-        facts.prepared = node.warm = False
+        facts.registration.prepared = node.warm = False
         quick = warm or self.random.random() < 0.5
         self.after(self.random.uniform(0.01, 0.03 if quick else COLD_S), lambda: self.warmed(node))
         self.nodes[name] = node
@@ -157,7 +157,7 @@ class World(Nurseries):
         for row in core.taken:
             self.counts[f"row {row}"] += 1
             self.log(f"{node.name}: {row}")
-        decision = core.facts.decision
+        decision = core.facts.succession.decision
         if decision is not None and decision is not node.last_decision:
             if node.last_decision is None or node.last_decision.code is not decision.code:
                 self.counts[f"reason {decision.code.name}"] += 1
@@ -199,7 +199,7 @@ class World(Nurseries):
 
     def _prove_gone(self, dead: Node) -> None:
         """Everybody who can be reached learns over its link that a process is gone."""
-        created = dead.core.facts.registered
+        created = dead.core.facts.registration.create_revision
         if created is None:
             return
         event = ProcessProvenDead(dead.name, created, dead.host)
@@ -224,7 +224,7 @@ class World(Nurseries):
 
     def prove_falsely(self, node: Node) -> None:
         """Links say to everybody else of a healthy node that its process is gone."""
-        created = node.core.facts.registered
+        created = node.core.facts.registration.create_revision
         if created is None:
             return
         self.log(f"{node.name}: falsely proven dead")
@@ -347,7 +347,7 @@ class World(Nurseries):
         up = set()
         for name, created in node.targets.items():
             other = self.nodes[name]
-            same = name in node.linked or other.core.facts.registered in (created, None)
+            same = name in node.linked or other.core.facts.registration.create_revision in (created, None)
             way = not node.cut and not other.cut and not self.between(node, other)
             there = other.alive and other.exit_code is None and way and not other.unlinkable
             silent_at = min(other.silent_at, node.silent_at)

@@ -31,50 +31,50 @@ next node in line; of more than this, the oldest are closed."""
 def dialled(f: AgentState, nodes: Sequence[str]) -> None:
     """These nodes have a link to this one, the oldest link first."""
     first = InboundLink(f.now + CHECK_AFTER_S)
-    f.dialled = {node: f.dialled.get(node, first) for node in nodes}
+    f.links.inbound = {node: f.links.inbound.get(node, first) for node in nodes}
 
 
 def looked_up(f: AgentState, node: str, registered: bool | None) -> None:
     """The store has said whether a node is registered, or None: it did not answer."""
-    f.looking_up = ""
-    known = f.dialled.get(node)
+    f.links.looking_up = ""
+    known = f.links.inbound.get(node)
     if known is None:
         return
     if registered is None:
-        f.dialled = {**f.dialled, node: replace(known, check_at=f.now + CHECK_AFTER_S)}
+        f.links.inbound = {**f.links.inbound, node: replace(known, check_at=f.now + CHECK_AFTER_S)}
     elif registered:
-        f.dialled = {**f.dialled, node: InboundLink(f.now + CHECK_EVERY_S, confirmed=True)}
+        f.links.inbound = {**f.links.inbound, node: InboundLink(f.now + CHECK_EVERY_S, confirmed=True)}
     else:
         _close(f, [node], f"the link of {node} is closed: no such node is registered in this job")
 
 
 def check(f: AgentState) -> None:
     """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
-    due = [node for node, dialler in f.dialled.items() if f.now >= dialler.check_at]
-    crowded = len(f.dialled) > UNCONFIRMED_MAX
+    due = [node for node, dialler in f.links.inbound.items() if f.now >= dialler.check_at]
+    crowded = len(f.links.inbound) > UNCONFIRMED_MAX
     if not due and not crowded:
         return
     known = recent_members(f).union(f.view.members)
     later = InboundLink(f.now + CHECK_EVERY_S, confirmed=True)
-    f.dialled = {**f.dialled, **{node: later for node in due if node in known}}
+    f.links.inbound = {**f.links.inbound, **{node: later for node in due if node in known}}
     if crowded:
-        unconfirmed = [node for node, dialler in f.dialled.items() if not dialler.confirmed and node not in known]
+        unconfirmed = [node for node, dialler in f.links.inbound.items() if not dialler.confirmed and node not in known]
         if oldest := unconfirmed[:-UNCONFIRMED_MAX]:
             many = f"{len(oldest)} links are closed: more than {UNCONFIRMED_MAX} are of nodes that are not known here"
             _close(f, oldest, many)
-    unknown = next((node for node in due if node in f.dialled and node not in known), "")
-    if unknown and not f.looking_up and f.view.revision > 0:
-        f.looking_up = unknown
+    unknown = next((node for node in due if node in f.links.inbound and node not in known), "")
+    if unknown and not f.links.looking_up and f.view.revision > 0:
+        f.links.looking_up = unknown
         f.act(LookUpNode(unknown))
 
 
 def next_wake_up(f: AgentState) -> list[float]:
     """When to check links although nothing happens. While a key is being read, its answer starts the next check."""
-    return [] if f.looking_up else [dialler.check_at for dialler in f.dialled.values()]
+    return [] if f.links.looking_up else [dialler.check_at for dialler in f.links.inbound.values()]
 
 
 def _close(f: AgentState, nodes: Sequence[str], why: str) -> None:
     closing = frozenset(nodes)
-    f.dialled = {node: dialler for node, dialler in f.dialled.items() if node not in closing}
+    f.links.inbound = {node: dialler for node, dialler in f.links.inbound.items() if node not in closing}
     f.act(CloseInbound(tuple(nodes)))
     f.act(LogLine(why, detail=True))

@@ -31,17 +31,21 @@ RECENT_ASKS = 2
 
 def watch(f: AgentState) -> None:
     """Say whom to watch, if it is somebody else than before. Who has lost its key is watched while it may work on."""
-    if f.following is None or (f.registered is None and f.phase is not Phase.JOINING):
+    if f.succession.following is None or (f.registration.create_revision is None and f.phase is not Phase.JOINING):
         return  # Its place in line is being looked up, or it will be registered again: what it holds by links stays.
-    if f.following == (True, None) and not f.view.complete:
+    if f.succession.leads and not f.view.complete:
         return  # It proposes from now on, and does not see yet whom to watch: the one that it followed may work on.
-    looked_at = (f.view, f.memory.gone, f.following)
-    if f.watched_at is not None and f.watched_at[0] is f.view and f.watched_at[1:] == looked_at[1:]:
+    looked_at = (f.view, f.memory.gone, f.succession.following)
+    if (
+        f.links.watched_for is not None
+        and f.links.watched_for[0] is f.view
+        and f.links.watched_for[1:] == looked_at[1:]
+    ):
         return  # With a thousand members the rest takes a millisecond.
-    f.watched_at = looked_at
-    followed = f.following[1]
+    f.links.watched_for = looked_at
+    followed = f.succession.following[1]
     members = f.view.members
-    names = members if f.following == (True, None) else (followed,) if followed else ()
+    names = members if f.succession.leads else (followed,) if followed else ()
     targets = dict(_still_there(f))
     for node in names:
         stored = members.get(node)
@@ -49,11 +53,11 @@ def watch(f: AgentState) -> None:
             continue
         if (node, stored.create_revision) not in f.memory.gone:
             targets[node] = LinkTarget(stored.value.host, stored.value.link, stored.create_revision)
-    if targets != f.targets:
-        dropped = f.targets.keys() - targets.keys()  # That these links end says nothing of those nodes.
+    if targets != f.links.targets:
+        dropped = f.links.targets.keys() - targets.keys()  # That these links end says nothing of those nodes.
         f.memory = replace(f.memory, linked=f.memory.linked - dropped, unheard=f.memory.unheard - dropped)
-        f.links_up -= dropped
-        f.targets = targets
+        f.links.up -= dropped
+        f.links.targets = targets
         f.act(WatchLinks(targets))
 
 
@@ -62,7 +66,7 @@ def _still_there(f: AgentState) -> Mapping[str, LinkTarget]:
     known = recent_members(f)
     return {
         node: target
-        for node, target in f.targets.items()
+        for node, target in f.links.targets.items()
         if node in known and node not in f.view.members and (node, target.create_revision) not in f.memory.gone
     }
 
@@ -79,31 +83,31 @@ def recent_members(f: AgentState) -> frozenset[str]:
 def ask(f: AgentState) -> None:
     """Ask whoever is to be asked now."""
     if (
-        not f.awaiting
-        and f.links_up
+        not f.links.awaiting
+        and f.links.up
         and (_must_probe_failure(f) or (_must_probe_liveness(f) and f.now >= _ask_again_at(f)))
     ):
-        f.asked += 1
-        f.asked_at, f.asked_whom, f.awaiting = f.now, f.links_up, True
-        f.asked_about = f.generation.g if f.generation is not None and _must_probe_failure(f) else 0
-        if f.asked_about:  # Who is lost while it is asked is proven dead a moment later, or does not answer.
-            f.memory = replace(f.memory, asked_g=f.asked_about)
-        f.act(AskLinks(f.asked))
-    if _needs_vouch(f) and f.now >= f.vouch_asked_at + interval_s(f):
-        f.vouch_asked_at = f.now
-        f.act(AskVouch(f.workers_g))
+        f.links.asked += 1
+        f.links.asked_at, f.links.asked_whom, f.links.awaiting = f.now, f.links.up, True
+        f.links.asked_about = f.generation.g if f.generation is not None and _must_probe_failure(f) else 0
+        if f.links.asked_about:  # Who is lost while it is asked is proven dead a moment later, or does not answer.
+            f.memory = replace(f.memory, asked_g=f.links.asked_about)
+        f.act(AskLinks(f.links.asked))
+    if _needs_vouch(f) and f.now >= f.links.vouch_asked_at + interval_s(f):
+        f.links.vouch_asked_at = f.now
+        f.act(AskVouch(f.workers.g))
 
 
 def next_wake_up(f: AgentState) -> list[float]:
     """When something over the links is due although nothing happens."""
     times: list[float] = []
-    if f.links_up and _must_probe_liveness(f):
+    if f.links.up and _must_probe_liveness(f):
         times.append(_ask_again_at(f))
     if _needs_vouch(f):
-        times.append(f.vouch_asked_at + interval_s(f))
-    elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.tasks and f.now <= silent_at(f):
+        times.append(f.links.vouch_asked_at + interval_s(f))
+    elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.workers.tasks and f.now <= silent_at(f):
         times.append(silent_at(f) + 1e-3)
-    times += [last + 2 * interval_s(f) for _, last in f.yielding.values()]
+    times += [last + 2 * interval_s(f) for _, last in f.links.yielding.values()]
     return times
 
 
@@ -112,24 +116,28 @@ def _is_first(f: AgentState) -> bool:
 
 
 def _needs_vouch(f: AgentState) -> bool:
-    running = f.phase is Phase.RUNNING and not f.tasks
-    return running and (f.registered is None or f.now > silent_at(f))
+    running = f.phase is Phase.RUNNING and not f.workers.tasks
+    return running and (f.registration.create_revision is None or f.now > silent_at(f))
 
 
 def _must_probe_failure(f: AgentState) -> bool:
     about = f.generation.g if f.generation is not None else 0
-    return f.decision is not None and f.decision.code is Reason.ASKING and f.memory.answered_g < about
+    return (
+        f.succession.decision is not None
+        and f.succession.decision.code is Reason.ASKING
+        and f.memory.answered_g < about
+    )
 
 
 def _must_probe_liveness(f: AgentState) -> bool:
     """Tell whether it must be known again and again who is there."""
     generation = f.generation
-    if generation is None or f.tasks:
+    if generation is None or f.workers.tasks:
         return False
-    if f.following == (True, None) and any(node in f.links_up for node in f.memory.absent_since):
+    if f.succession.leads and any(node in f.links.up for node in f.memory.absent_since):
         return True
-    return _is_first(f) and (f.registered is None or f.now > silent_at(f))
+    return _is_first(f) and (f.registration.create_revision is None or f.now > silent_at(f))
 
 
 def _ask_again_at(f: AgentState) -> float:
-    return f.asked_at + interval_s(f)
+    return f.links.asked_at + interval_s(f)

@@ -78,7 +78,7 @@ class AgentCore:
         self.taken = []
         quiet = isinstance(event, LeaseRefreshed) and only_extends_deadline(facts)
         apply_event(facts, event)
-        if quiet and not facts.relist_wanted:  # Most events are these, in a job that just trains.
+        if quiet and not facts.store.relist_wanted:  # Most events are these, in a job that just trains.
             extend_deadline(facts)
             next_wake_up(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)
             return facts.actions
@@ -87,7 +87,7 @@ class AgentCore:
         self._walk()
         if facts.phase is not Phase.ENDED:
             reconcile(facts)
-            if facts.refusal:
+            if facts.registration.refusal:
                 self._walk()
             next_wake_up(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)
         return facts.actions

@@ -14,14 +14,14 @@ SILENT_REFRESHES = 1.6
 def extend_while_linked(f: AgentState) -> None:
     """The first of a generation keeps its right to run while it hears every other member, whatever the store does."""
     generation = f.generation
-    if not in_world(f) or generation is None or generation.g != f.workers_g or f.tasks:
+    if not in_world(f) or generation is None or generation.g != f.workers.g or f.workers.tasks:
         return  # Seats are given anew as soon as a lease has ended, so that nobody runs longer than that.
     if generation.index(f.me.node) != 0 or f.now < silent_at(f):
         return
     others = {place.node for place in generation.members if place.node != f.me.node}
-    heard_at = f.heard_at if others else f.now  # Who is alone has nobody to ask.
+    heard_at = f.links.heard_at if others else f.now  # Who is alone has nobody to ask.
     if f.now <= heard_at + 2 * interval_s(f) and others <= f.memory.linked:
-        f.run_deadline = f.run_deadline.vouched(heard_at + f.run_deadline.ttl_s)
+        f.workers.run_deadline = f.workers.run_deadline.vouched(heard_at + f.workers.run_deadline.ttl_s)
 
 
 def grantable_seconds(f: AgentState, node: str, g: int, now: float) -> float:
@@ -30,12 +30,12 @@ def grantable_seconds(f: AgentState, node: str, g: int, now: float) -> float:
     The first of the generation grants, and whoever proposes while that one does not reach the store.
     """
     generation = f.generation
-    if generation is None or generation.g != g or f.workers_g != g or not in_world(f) or f.tasks:
+    if generation is None or generation.g != g or f.workers.g != g or not in_world(f) or f.workers.tasks:
         return 0.0
     index = generation.index(f.me.node)
-    if generation.index(node) is None or index is None or not (index == 0 or f.following == (True, None)):
+    if generation.index(node) is None or index is None or not (index == 0 or f.succession.leads):
         return 0.0
-    return max(0.0, min(f.run_deadline.ttl_s, f.run_deadline.until() - now))
+    return max(0.0, min(f.workers.run_deadline.ttl_s, f.workers.run_deadline.until() - now))
 
 
 def may_grant(f: AgentState, node: str, g: int) -> bool:
@@ -66,29 +66,29 @@ def should_take_over(f: AgentState, node: str) -> bool:
     It has said so twice or more in a row, a moment ago too, and a refresh came back that this node sent meanwhile: a
     store that answers now and then moves nobody.
     """
-    first, last = f.yielding.get(node, (float("inf"), float("-inf")))
+    first, last = f.links.yielding.get(node, (float("inf"), float("-inf")))
     if f.now >= last + 2 * interval_s(f) or last < first + 0.9 * interval_s(f):
         return False
-    return may_replace(f, node) and f.run_deadline.refreshed_at > first + 0.9 * interval_s(f)
+    return may_replace(f, node) and f.workers.run_deadline.refreshed_at > first + 0.9 * interval_s(f)
 
 
 def nodes_without_store(f: AgentState) -> frozenset[str]:
     """Nodes that asked for a vouch a moment ago: they do not reach the store."""
-    return frozenset(node for node, (_, last) in f.yielding.items() if f.now < last + 2 * interval_s(f))
+    return frozenset(node for node, (_, last) in f.links.yielding.items() if f.now < last + 2 * interval_s(f))
 
 
 def in_world(f: AgentState) -> bool:
     """Tell whether this node's workers run, or have all ended well: the others may need its word until theirs have."""
-    wanted = f.outcome_wanted
-    ended = wanted is not None and wanted[0] == f.workers_g and wanted[1].ended is OutcomeKind.OK
+    wanted = f.workers.outcome_wanted
+    ended = wanted is not None and wanted[0] == f.workers.g and wanted[1].ended is OutcomeKind.OK
     return f.phase is Phase.RUNNING or (f.phase is Phase.DONE and ended)
 
 
 def interval_s(f: AgentState) -> float:
     """Return the seconds between two refreshes of this node's lease."""
-    return (f.run_deadline.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
+    return (f.workers.run_deadline.ttl_s or f.me.spec.lease_ttl_s) / ASKS_PER_TTL
 
 
 def silent_at(f: AgentState) -> float:
     """When this node's lease has missed a refresh."""
-    return f.run_deadline.refreshed_at + SILENT_REFRESHES * interval_s(f)
+    return f.workers.run_deadline.refreshed_at + SILENT_REFRESHES * interval_s(f)

@@ -425,7 +425,11 @@ def no_key_can_be_written(world: World, watch: Calm, node: Node, old: Generation
     world.after(0.06, world.deliver)
 
     def look() -> None:
-        if node.workers is not None and node.core.phase is Phase.RUNNING and node.core.facts.registered is None:
+        if (
+            node.workers is not None
+            and node.core.phase is Phase.RUNNING
+            and node.core.facts.registration.create_revision is None
+        ):
             world.fail("8", f"{node.name} has no key for longer than a lease, and its workers run")
 
     world.after(1.2 * ttl_s + 0.5, look)
