@@ -251,8 +251,7 @@ def _distrust_hosts(f: AgentState) -> None:
         host = stored.value.host
         f.memory = replace(f.memory, distrusted=f.memory.distrusted | {host})
         text = f"{node} is there again, although its connection had shown that its process was gone (a firewall?); "
-        if f.phase is not Phase.ENDED:
-            f.act(LogLine(f"{text}from now on only the leases of {host} count", warn=True))
+        f.act(LogLine(f"{text}from now on only the leases of {host} count", warn=True))
 
 
 def _own_key(f: AgentState) -> None:
@@ -272,7 +271,7 @@ def _own_key(f: AgentState) -> None:
     ):
         f.unregister()
         f.registration.keyless = True
-        if f.phase not in (Phase.LEAVING, Phase.ENDED):
+        if f.phase is not Phase.LEAVING:
             f.act(LogLine("this node's key is gone from etcd, or is not its own any more: it is written again"))
     elif own is not None and held:
         f.registration.create_revision = own.create_revision

@@ -76,6 +76,8 @@ class AgentCore:
         facts.now = max(now, facts.now)
         facts.actions = []
         self.taken = []
+        if facts.phase is Phase.ENDED:
+            return []
         quiet = isinstance(event, LeaseRefreshed) and only_extends_deadline(facts)
         apply_event(facts, event)
         if quiet and not facts.store.relist_wanted:  # Most events are these, in a job that just trains.
@@ -85,7 +87,7 @@ class AgentCore:
         facts.wake_at = None
         report_changes(facts)
         self._walk()
-        if facts.phase is not Phase.ENDED:
+        if self.phase is not Phase.ENDED:
             reconcile(facts)
             if facts.registration.refusal:
                 self._walk()
