@@ -228,7 +228,7 @@ def is_spare(facts: AgentState) -> bool:
 
 
 def _inside(facts: AgentState) -> bool:
-    return facts.place is not None
+    return facts.member is not None
 
 
 def _key(generation: Generation) -> tuple[int, int, int]:

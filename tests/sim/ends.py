@@ -22,7 +22,7 @@ IDLE = (Phase.JOINING, Phase.SPARE, Phase.GATED)
 def _passed_over(node: Node) -> bool:
     """Whether an agent sees a generation without it."""
     facts = node.core.facts
-    return facts.registration.create_revision is not None and facts.generation is not None and facts.place is None
+    return facts.registration.create_revision is not None and facts.generation is not None and facts.member is None
 
 
 class Ends(Observer):
@@ -62,7 +62,7 @@ class Ends(Observer):
                 world.fail("drain", f"{node.name} was told to leave, nobody takes notice, and it goes on")
             self._drained(world, node, max(node.drained_at, node.thawed_at))
         timeout_s, here = facts.limits.elastic_timeout_s, world.local(node)
-        idle = facts.phase in IDLE or (facts.phase is Phase.DONE and facts.place is None)
+        idle = facts.phase in IDLE or (facts.phase is Phase.DONE and facts.member is None)
         patient = timeout_s is None or not idle or world.now < node.thawed_at + SLACK_S
         if not patient and here > facts.leaving.idle_since + (timeout_s or 0.0) + PATIENCE_S:
             world.fail("patience", f"{node.name} waits in {facts.phase} for longer than its --elastic_timeout")

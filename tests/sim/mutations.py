@@ -111,21 +111,21 @@ MUTATIONS: Final = (
     Mutation(
         "record: no incarnation",
         RECONCILE,
-        "readable = f.view.incarnation is not None",
-        "readable = f.keys.incarnation not in f.view.damaged",
+        "readable = agent.view.incarnation is not None",
+        "readable = agent.keys.incarnation not in agent.view.damaged",
         "nothing is recorded while nobody knows whether it is the store of those workers",
     ),
     Mutation(
         "stopping: others went",
         GUARDS,
-        "went = go is not None and go.value.g > f.workers.g",
+        "went = go is not None and go.value.g > agent.workers.g",
         "went = False",
         "workers that save are stopped when the others have gone on without them",
     ),
     Mutation(
         "register: others went",
         RECONCILE,
-        "plan.transaction if f.workers.gone else unless_superseded(f.keys, f.view, plan.transaction)",
+        "plan.transaction if agent.workers.gone else unless_superseded(agent.keys, agent.view, plan.transaction)",
         "plan.transaction",
         "the transaction of a node with workers compares that no world has started meanwhile",
     ),
@@ -599,22 +599,22 @@ MUTATIONS: Final = (
     Mutation(
         "grant: from anybody",
         VOUCHING,
-        "    return node != f.me.node and generation.index(node) is not None",
+        "    return node != agent.me.node and generation.index(node) is not None",
         "    return True",
         "only a member of the generation grants the right to run it",
     ),
     Mutation(
         "grant: for a day",
         APPLY_EVENT,
-        "event.asked_at + min(event.seconds, f.workers.run_deadline.ttl_s)",
+        "event.asked_at + min(event.seconds, agent.workers.run_deadline.ttl_s)",
         "event.asked_at + event.seconds",
         "no grant is longer than a lease",
     ),
     Mutation(
         "inbound: strangers stay",
         INBOUND_LINKS,
-        '    else:\n        _close(f, [node], f"the link of {node} is closed: no such node is registered in this job")',
-        "",
+        '_close(agent, [node], f"the link of {node} is closed: no such node is registered in this job")',
+        "pass",
         "the link of a node that does not belong to the job is closed",
     ),
     Mutation(
@@ -627,46 +627,47 @@ MUTATIONS: Final = (
     Mutation(
         "inbound: registered only",
         INBOUND_LINKS,
-        "known = recent_members(f).union(f.view.members)",
-        "known = frozenset(f.view.members)",
+        "known = recent_members(agent).union(agent.view.members)",
+        "known = frozenset(agent.view.members)",
         "the link of a member stays while it is not registered",
     ),
     Mutation(
         "vouch: at work only",
         VOUCHING,
-        "return f.phase is Phase.RUNNING or (f.phase is Phase.DONE and ended)",
-        "return f.phase is Phase.RUNNING",
+        "return agent.phase is Phase.RUNNING or (agent.phase is Phase.DONE and ended)",
+        "return agent.phase is Phase.RUNNING",
         "whose workers have ended well gives its word until those of the others have",
     ),
     Mutation(
         "right: deaf",
         APPLY_EVENT,
-        "if event.key_revision == (own.mod_revision if own is not None else f.registration.create_revision):",
+        "if event.key_revision == (own.mod_revision if own is not None else agent.registration.create_revision):",
         "if True:",
         "a key that is not there as the watch has shown it gives no right",
     ),
     Mutation(
         "right: without its key",
         APPLY_EVENT,
-        "            f.registration.unproven_refresh = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
-        "            f.workers.run_deadline = f.workers.run_deadline.refreshed(event.sent_at, event.ttl_s,"
-        " _spec(f).store_outage_limit_s)\n"
+        "            agent.registration.unproven_refresh = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
+        "            agent.workers.run_deadline = agent.workers.run_deadline.refreshed(event.sent_at, event.ttl_s,"
+        " agent.spec.store_outage_limit_s)\n"
         "        case LeaseGrantFailed",
         "a lease gives the right only while it holds the key",
     ),
     Mutation(
         "right: lost with the lease",
         APPLY_EVENT,
-        "    f.registration.lease, f.registration.unproven_refresh = None, None\n    f.registration.keyless = False\n",
-        "    f.registration.lease, f.registration.unproven_refresh = None, None\n"
-        "    f.workers.run_deadline = f.workers.run_deadline.lost()\n    f.registration.keyless = False\n",
+        "    agent.registration.lease, agent.registration.unproven_refresh = None, None\n"
+        "    agent.registration.keyless = False\n",
+        "    agent.registration.lease, agent.registration.unproven_refresh = None, None\n"
+        "    agent.workers.run_deadline = agent.workers.run_deadline.lost()\n    agent.registration.keyless = False\n",
         "a lease that ends before its time has given the right for its time",
     ),
     Mutation(
         "silent: not asked",
         APPLY_EVENT,
-        "f.links.silent = (f.links.asked_whom & f.links.up) - event.nodes",
-        "f.links.silent = f.links.up - event.nodes",
+        "agent.links.silent = (agent.links.asked_whom & agent.links.up) - event.nodes",
+        "agent.links.silent = agent.links.up - event.nodes",
         "a link that comes up while others are asked is not silent",
     ),
     Mutation(
@@ -679,14 +680,14 @@ MUTATIONS: Final = (
     Mutation(
         "late: for ever",
         APPLY_EVENT,
-        "f.links.heard_at, f.links.answered = f.links.asked_at, event.nodes",
-        "f.links.heard_at, f.links.answered = f.links.asked_at, f.links.answered | event.nodes",
+        "agent.links.heard_at, agent.links.answered = agent.links.asked_at, event.nodes",
+        "agent.links.heard_at, agent.links.answered = agent.links.asked_at, event.nodes | agent.links.answered",
         "a member without a key that misses two questions in a row is lost",
     ),
     Mutation(
         "late: long ago",
         APPLY_EVENT,
-        "recent = f.links.asked_at <= f.links.heard_at + RECENT_ASKS * interval_s(f)",
+        "recent = agent.links.asked_at <= agent.links.heard_at + RECENT_ASKS * interval_s(agent)",
         "recent = True",
         "an answer from long before does not excuse a missed question",
     ),
@@ -694,14 +695,14 @@ MUTATIONS: Final = (
         "watch: too early",
         LINKS,
         "        return  # It proposes from now on",
-        "        f.links.targets = {}\n        f.act(WatchLinks({}))\n        return  # It proposes from now on",
+        "        agent.links.targets = {}\n        agent.act(WatchLinks({}))\n        return",
         "who begins to propose keeps the link to the one before it",
     ),
     Mutation(
         "outcome: forced",
         EFFECTS,
-        "forced=f.workers.forced and ended is not OutcomeKind.OK,",
-        "forced=f.workers.forced,",
+        "forced=agent.workers.forced and ended is not OutcomeKind.OK,",
+        "forced=agent.workers.forced,",
         "workers that ended well were not stopped",
     ),
     Mutation(
@@ -778,9 +779,8 @@ MUTATIONS: Final = (
     Mutation(
         "split: in a planned stop",
         APPLY_EVENT,
-        "at_work = f.phase is Phase.RUNNING or "
-        "(f.phase is Phase.STOPPING and f.workers.planned and not f.workers.hurried)",
-        "at_work = f.phase is Phase.RUNNING",
+        "agent.phase is Phase.STOPPING and agent.workers.planned and not agent.workers.hurried\n",
+        "False\n",
         "who waits to save together is not kept waiting by a split network",
     ),
     Mutation(
@@ -807,14 +807,14 @@ MUTATIONS: Final = (
     Mutation(
         "planned: no key again",
         RECONCILE,
-        "saves = f.phase is Phase.STOPPING and f.workers.planned and not f.workers.hurried",
-        "saves = False",
+        "agent.phase is Phase.STOPPING\n        and agent.workers.planned\n",
+        "False\n",
         "whose lease ends while its workers save has another one",
     ),
     Mutation(
         "planned: ready again",
         RECONCILE,
-        "leaves = f.leaving.drain is not None and f.phase is Phase.STOPPING",
+        "leaves = agent.leaving.drain is not None and agent.phase is Phase.STOPPING",
         "leaves = False",
         "who drains and registers again drains",
     ),
@@ -924,7 +924,7 @@ MUTATIONS: Final = (
         "",
         "who ended well has completed the job",
     ),
-    Mutation("halt: at once", GUARDS, "    if stopped_now(f):\n        return True\n", "", "who waits no longer"),
+    Mutation("halt: at once", GUARDS, "    if stopped_now(agent):\n        return True\n", "", "who waits no longer"),
     Mutation(
         "halt: asked",
         DECIDE,
@@ -932,7 +932,7 @@ MUTATIONS: Final = (
         "",
         "an operator can stop a job",
     ),
-    Mutation("told to leave", APPLY_EVENT, "    _on_drain_order(f)\n", "", "an operator can tell a node to leave"),
+    Mutation("told to leave", APPLY_EVENT, "    _on_drain_order(agent)\n", "", "an operator can drain a node"),
     Mutation(
         "compare: spec",
         TRANSACTIONS,

@@ -226,7 +226,7 @@ class RosterWorld(World):
         if (
             isinstance(workers, Processes)
             and not asked
-            and facts.place == workers.place
+            and facts.member == workers.place
             and facts.generation is not None
         ):
             self.fail("no restart", f"{node.name} keeps its seats and is stopped: {action.why}")

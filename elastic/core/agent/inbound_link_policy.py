@@ -28,53 +28,55 @@ UNCONFIRMED_MAX = 64
 next node in line; of more than this, the oldest are closed."""
 
 
-def dialled(f: AgentState, nodes: Sequence[str]) -> None:
+def dialled(agent: AgentState, nodes: Sequence[str]) -> None:
     """These nodes have a link to this one, the oldest link first."""
-    first = InboundLink(f.now + CHECK_AFTER_S)
-    f.links.inbound = {node: f.links.inbound.get(node, first) for node in nodes}
+    first = InboundLink(agent.now + CHECK_AFTER_S)
+    agent.links.inbound = {node: agent.links.inbound.get(node, first) for node in nodes}
 
 
-def looked_up(f: AgentState, node: str, registered: bool | None) -> None:
+def looked_up(agent: AgentState, node: str, registered: bool | None) -> None:
     """The store has said whether a node is registered, or None: it did not answer."""
-    f.links.looking_up = ""
-    known = f.links.inbound.get(node)
+    agent.links.looking_up = ""
+    known = agent.links.inbound.get(node)
     if known is None:
         return
     if registered is None:
-        f.links.inbound = {**f.links.inbound, node: replace(known, check_at=f.now + CHECK_AFTER_S)}
+        agent.links.inbound = {**agent.links.inbound, node: replace(known, check_at=agent.now + CHECK_AFTER_S)}
     elif registered:
-        f.links.inbound = {**f.links.inbound, node: InboundLink(f.now + CHECK_EVERY_S, confirmed=True)}
+        agent.links.inbound = {**agent.links.inbound, node: InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)}
     else:
-        _close(f, [node], f"the link of {node} is closed: no such node is registered in this job")
+        _close(agent, [node], f"the link of {node} is closed: no such node is registered in this job")
 
 
-def check(f: AgentState) -> None:
+def check(agent: AgentState) -> None:
     """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
-    due = [node for node, dialler in f.links.inbound.items() if f.now >= dialler.check_at]
-    crowded = len(f.links.inbound) > UNCONFIRMED_MAX
+    due = [node for node, dialler in agent.links.inbound.items() if agent.now >= dialler.check_at]
+    crowded = len(agent.links.inbound) > UNCONFIRMED_MAX
     if not due and not crowded:
         return
-    known = recent_members(f).union(f.view.members)
-    later = InboundLink(f.now + CHECK_EVERY_S, confirmed=True)
-    f.links.inbound = {**f.links.inbound, **{node: later for node in due if node in known}}
+    known = recent_members(agent).union(agent.view.members)
+    later = InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)
+    agent.links.inbound = {**agent.links.inbound, **{node: later for node in due if node in known}}
     if crowded:
-        unconfirmed = [node for node, dialler in f.links.inbound.items() if not dialler.confirmed and node not in known]
+        unconfirmed = [
+            node for node, dialler in agent.links.inbound.items() if not dialler.confirmed and node not in known
+        ]
         if oldest := unconfirmed[:-UNCONFIRMED_MAX]:
             many = f"{len(oldest)} links are closed: more than {UNCONFIRMED_MAX} are of nodes that are not known here"
-            _close(f, oldest, many)
-    unknown = next((node for node in due if node in f.links.inbound and node not in known), "")
-    if unknown and not f.links.looking_up and f.view.revision > 0:
-        f.links.looking_up = unknown
-        f.act(LookUpNode(unknown))
+            _close(agent, oldest, many)
+    unknown = next((node for node in due if node in agent.links.inbound and node not in known), "")
+    if unknown and not agent.links.looking_up and agent.view.revision > 0:
+        agent.links.looking_up = unknown
+        agent.act(LookUpNode(unknown))
 
 
-def next_wake_up(f: AgentState) -> list[float]:
+def next_wake_up(agent: AgentState) -> list[float]:
     """When to check links although nothing happens. While a key is being read, its answer starts the next check."""
-    return [] if f.links.looking_up else [dialler.check_at for dialler in f.links.inbound.values()]
+    return [] if agent.links.looking_up else [dialler.check_at for dialler in agent.links.inbound.values()]
 
 
-def _close(f: AgentState, nodes: Sequence[str], why: str) -> None:
+def _close(agent: AgentState, nodes: Sequence[str], why: str) -> None:
     closing = frozenset(nodes)
-    f.links.inbound = {node: dialler for node, dialler in f.links.inbound.items() if node not in closing}
-    f.act(CloseInbound(tuple(nodes)))
-    f.act(LogLine(why, detail=True))
+    agent.links.inbound = {node: dialler for node, dialler in agent.links.inbound.items() if node not in closing}
+    agent.act(CloseInbound(tuple(nodes)))
+    agent.act(LogLine(why, detail=True))

@@ -29,115 +29,123 @@ RECENT_ASKS = 2
 """A node may be late with one answer if it answered a question at most this many intervals before."""
 
 
-def watch(f: AgentState) -> None:
+def watch(agent: AgentState) -> None:
     """Say whom to watch, if it is somebody else than before. Who has lost its key is watched while it may work on."""
-    if f.succession.following is None or (f.registration.create_revision is None and f.phase is not Phase.JOINING):
+    if agent.succession.following is None or (
+        agent.registration.create_revision is None and agent.phase is not Phase.JOINING
+    ):
         return  # Its place in line is being looked up, or it will be registered again: what it holds by links stays.
-    if f.succession.leads and not f.view.complete:
+    if agent.succession.leads and not agent.view.complete:
         return  # It proposes from now on, and does not see yet whom to watch: the one that it followed may work on.
-    looked_at = (f.view, f.memory.gone, f.succession.following)
+    looked_at = (agent.view, agent.memory.gone, agent.succession.following)
     if (
-        f.links.watched_for is not None
-        and f.links.watched_for[0] is f.view
-        and f.links.watched_for[1:] == looked_at[1:]
+        agent.links.watched_for is not None
+        and agent.links.watched_for[0] is agent.view
+        and agent.links.watched_for[1:] == looked_at[1:]
     ):
         return  # With a thousand members the rest takes a millisecond.
-    f.links.watched_for = looked_at
-    followed = f.succession.following[1]
-    members = f.view.members
-    names = members if f.succession.leads else (followed,) if followed else ()
-    targets = dict(_still_there(f))
+    agent.links.watched_for = looked_at
+    followed = agent.succession.following[1]
+    members = agent.view.members
+    names = members if agent.succession.leads else (followed,) if followed else ()
+    targets = dict(_still_there(agent))
     for node in names:
         stored = members.get(node)
-        if node == f.me.node or stored is None or not stored.value.link:
+        if node == agent.me.node or stored is None or not stored.value.link:
             continue
-        if (node, stored.create_revision) not in f.memory.gone:
+        if (node, stored.create_revision) not in agent.memory.gone:
             targets[node] = LinkTarget(stored.value.host, stored.value.link, stored.create_revision)
-    if targets != f.links.targets:
-        dropped = f.links.targets.keys() - targets.keys()  # That these links end says nothing of those nodes.
-        f.memory = replace(f.memory, linked=f.memory.linked - dropped, unheard=f.memory.unheard - dropped)
-        f.links.up -= dropped
-        f.links.targets = targets
-        f.act(WatchLinks(targets))
+    if targets != agent.links.targets:
+        dropped = agent.links.targets.keys() - targets.keys()  # That these links end says nothing of those nodes.
+        agent.memory = replace(
+            agent.memory, linked=agent.memory.linked - dropped, unheard=agent.memory.unheard - dropped
+        )
+        agent.links.up -= dropped
+        agent.links.targets = targets
+        agent.act(WatchLinks(targets))
 
 
-def _still_there(f: AgentState) -> Mapping[str, LinkTarget]:
+def _still_there(agent: AgentState) -> Mapping[str, LinkTarget]:
     """Watched members of the newest world whose keys are not in the view any more."""
-    known = recent_members(f)
+    known = recent_members(agent)
     return {
         node: target
-        for node, target in f.links.targets.items()
-        if node in known and node not in f.view.members and (node, target.create_revision) not in f.memory.gone
+        for node, target in agent.links.targets.items()
+        if node in known and node not in agent.view.members and (node, target.create_revision) not in agent.memory.gone
     }
 
 
-def recent_members(f: AgentState) -> frozenset[str]:
+def recent_members(agent: AgentState) -> frozenset[str]:
     """The nodes of the newest generation and of the one before it."""
-    generation = f.generation
+    generation = agent.generation
     if generation is None:
         return frozenset()
     before = generation.before.nodes if generation.before is not None else ()
-    return frozenset(place.node for place in generation.members).union(before)
+    return frozenset(member.node for member in generation.members).union(before)
 
 
-def ask(f: AgentState) -> None:
+def ask(agent: AgentState) -> None:
     """Ask whoever is to be asked now."""
     if (
-        not f.links.awaiting
-        and f.links.up
-        and (_must_probe_failure(f) or (_must_probe_liveness(f) and f.now >= _ask_again_at(f)))
+        not agent.links.awaiting
+        and agent.links.up
+        and (_must_probe_failure(agent) or (_must_probe_liveness(agent) and agent.now >= _ask_again_at(agent)))
     ):
-        f.links.asked += 1
-        f.links.asked_at, f.links.asked_whom, f.links.awaiting = f.now, f.links.up, True
-        f.links.asked_about = f.generation.g if f.generation is not None and _must_probe_failure(f) else 0
-        if f.links.asked_about:  # Who is lost while it is asked is proven dead a moment later, or does not answer.
-            f.memory = replace(f.memory, asked_g=f.links.asked_about)
-        f.act(AskLinks(f.links.asked))
-    if _needs_vouch(f) and f.now >= f.links.vouch_asked_at + interval_s(f):
-        f.links.vouch_asked_at = f.now
-        f.act(AskVouch(f.workers.g))
+        agent.links.asked += 1
+        agent.links.asked_at, agent.links.asked_whom, agent.links.awaiting = agent.now, agent.links.up, True
+        agent.links.asked_about = (
+            agent.generation.g if agent.generation is not None and _must_probe_failure(agent) else 0
+        )
+        if agent.links.asked_about:  # Who is lost while it is asked is proven dead a moment later, or does not answer.
+            agent.memory = replace(agent.memory, asked_g=agent.links.asked_about)
+        agent.act(AskLinks(agent.links.asked))
+    if _needs_vouch(agent) and agent.now >= agent.links.vouch_asked_at + interval_s(agent):
+        agent.links.vouch_asked_at = agent.now
+        agent.act(AskVouch(agent.workers.g))
 
 
-def next_wake_up(f: AgentState) -> list[float]:
+def next_wake_up(agent: AgentState) -> list[float]:
     """When something over the links is due although nothing happens."""
     times: list[float] = []
-    if f.links.up and _must_probe_liveness(f):
-        times.append(_ask_again_at(f))
-    if _needs_vouch(f):
-        times.append(f.links.vouch_asked_at + interval_s(f))
-    elif (f.phase is Phase.RUNNING or _is_first(f)) and not f.workers.tasks and f.now <= silent_at(f):
-        times.append(silent_at(f) + 1e-3)
-    times += [last + 2 * interval_s(f) for _, last in f.links.yielding.values()]
+    if agent.links.up and _must_probe_liveness(agent):
+        times.append(_ask_again_at(agent))
+    if _needs_vouch(agent):
+        times.append(agent.links.vouch_asked_at + interval_s(agent))
+    elif (
+        (agent.phase is Phase.RUNNING or _is_first(agent)) and not agent.workers.tasks and agent.now <= silent_at(agent)
+    ):
+        times.append(silent_at(agent) + 1e-3)
+    times += [last + 2 * interval_s(agent) for _, last in agent.links.yielding.values()]
     return times
 
 
-def _is_first(f: AgentState) -> bool:
-    return in_world(f) and f.generation is not None and f.generation.index(f.me.node) == 0
+def _is_first(agent: AgentState) -> bool:
+    return in_world(agent) and agent.generation is not None and agent.generation.index(agent.me.node) == 0
 
 
-def _needs_vouch(f: AgentState) -> bool:
-    running = f.phase is Phase.RUNNING and not f.workers.tasks
-    return running and (f.registration.create_revision is None or f.now > silent_at(f))
+def _needs_vouch(agent: AgentState) -> bool:
+    running = agent.phase is Phase.RUNNING and not agent.workers.tasks
+    return running and (agent.registration.create_revision is None or agent.now > silent_at(agent))
 
 
-def _must_probe_failure(f: AgentState) -> bool:
-    about = f.generation.g if f.generation is not None else 0
+def _must_probe_failure(agent: AgentState) -> bool:
+    about = agent.generation.g if agent.generation is not None else 0
     return (
-        f.succession.decision is not None
-        and f.succession.decision.code is Reason.ASKING
-        and f.memory.answered_g < about
+        agent.succession.decision is not None
+        and agent.succession.decision.code is Reason.ASKING
+        and agent.memory.answered_g < about
     )
 
 
-def _must_probe_liveness(f: AgentState) -> bool:
+def _must_probe_liveness(agent: AgentState) -> bool:
     """Tell whether it must be known again and again who is there."""
-    generation = f.generation
-    if generation is None or f.workers.tasks:
+    generation = agent.generation
+    if generation is None or agent.workers.tasks:
         return False
-    if f.succession.leads and any(node in f.links.up for node in f.memory.absent_since):
+    if agent.succession.leads and any(node in agent.links.up for node in agent.memory.absent_since):
         return True
-    return _is_first(f) and (f.registration.create_revision is None or f.now > silent_at(f))
+    return _is_first(agent) and (agent.registration.create_revision is None or agent.now > silent_at(agent))
 
 
-def _ask_again_at(f: AgentState) -> float:
-    return f.links.asked_at + interval_s(f)
+def _ask_again_at(agent: AgentState) -> float:
+    return agent.links.asked_at + interval_s(agent)

@@ -250,8 +250,8 @@ class AgentState:
         return stored.value
 
     @property
-    def place(self) -> GenerationMember | None:
-        """This node's place in the newest generation, None if it has none or is asked to leave."""
+    def member(self) -> GenerationMember | None:
+        """This node's member in the newest generation, None if it has none or is asked to leave."""
         generation = self.generation
         index = generation.index(self.me.node) if generation is not None else None
         if generation is None or index is None or generation.members[index].leaving:
@@ -261,8 +261,8 @@ class AgentState:
     @property
     def stamp(self) -> Stamp:
         """Which start the newest generation asks of this node; (0, 0) if none."""
-        place = self.place
-        return (self.generation.g, place.since) if self.generation is not None and place is not None else (0, 0)
+        member = self.member
+        return (self.generation.g, member.since) if self.generation is not None and member is not None else (0, 0)
 
     @property
     def may_run_again(self) -> bool:
