@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from elastic.channel.messages import CheckpointSaved
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
-from elastic.core.agent.table import AgentCore
+from elastic.core.agent.core import AgentCore
 from elastic.core.model import Cause, FinalStatus, Verdict
 from elastic.errors import ElasticError
 from elastic.store import session

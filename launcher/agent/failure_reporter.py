@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from elastic.core.agent.table import AgentCore
+from elastic.core.agent.core import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Cause, ChangeReason, Outcome, OutcomeKind, Predecessor

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import Phase
-from elastic.core.agent.table import AgentCore
 from elastic.core.decide import DecisionMemory, Reason, WaitDecision, decide
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange

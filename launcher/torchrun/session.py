@@ -16,8 +16,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import ConcludeJob, Reason

@@ -19,8 +19,8 @@ from typing import Any
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import AgentState, Timeouts
-from elastic.core.agent.table import AgentCore
 from elastic.core.decide import DecisionPolicy
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange

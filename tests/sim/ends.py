@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.guards import DRAIN_PATIENCE_S, RECORD_PATIENCE_S
+from elastic.core.agent.leaving import DRAIN_PATIENCE_S, RECORD_PATIENCE_S
 from elastic.core.agent.state import Phase
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import SAVE_LIMIT_S

@@ -21,13 +21,21 @@ class Mutation(NamedTuple):
 
 
 TABLE: Final = "elastic/core/agent/table.py"
-GUARDS: Final = "elastic/core/agent/guards.py"
-EFFECTS: Final = "elastic/core/agent/effects.py"
+EVENTS: Final = "elastic/core/agent/events.py"
+STORE: Final = "elastic/core/agent/store.py"
+REGISTRATION: Final = "elastic/core/agent/registration.py"
+LEAVING: Final = "elastic/core/agent/leaving.py"
+EXITS: Final = "elastic/core/agent/workers/exits.py"
+STOP: Final = "elastic/core/agent/workers/stop.py"
+OUTCOME: Final = "elastic/core/agent/workers/outcome.py"
+WATCH: Final = "elastic/core/agent/links/watch.py"
+QUESTIONS: Final = "elastic/core/agent/links/questions.py"
+VOUCHING: Final = "elastic/core/agent/links/vouching.py"
+INBOUND: Final = "elastic/core/agent/links/inbound.py"
 DECIDE: Final = "elastic/core/decide.py"
 FIRST_START: Final = "elastic/core/membership/first_start.py"
 RUNNING: Final = "elastic/core/membership/running.py"
 PLANNED_CHANGES: Final = "elastic/core/membership/planned_changes.py"
-VOUCHING: Final = "elastic/core/agent/vouching.py"
 GATE: Final = "elastic/core/membership/gate.py"
 NEXT_GENERATION: Final = "elastic/core/membership/next_generation.py"
 SITUATION: Final = "elastic/core/membership/situation.py"
@@ -36,56 +44,52 @@ RESTART_POLICY: Final = "elastic/core/restart_policy.py"
 REVISION: Final = "elastic/core/ps/revision.py"
 CLUSTER_SPEC: Final = "elastic/core/ps/cluster_spec.py"
 PS_RESTART: Final = "elastic/core/ps/restart.py"
-APPLY_EVENT: Final = "elastic/core/agent/apply_event.py"
-LINKS: Final = "elastic/core/agent/links.py"
 PARTITION: Final = "elastic/core/partition.py"
-RECONCILE: Final = "elastic/core/agent/reconcile.py"
 OPERATOR_STOP: Final = "elastic/core/operator_stop.py"
-INBOUND_LINKS: Final = "elastic/core/agent/inbound_link_policy.py"
 
 
 def _row(row: str, phase: str, guard: str) -> Mutation:
     """A row of the agent's table that is never taken."""
-    text = f'Row("{row}", Phase.{phase}, guards.{guard},'
-    return Mutation(f"row {row}", TABLE, text, f'Row("{row}", Phase.{phase}, lambda _: False,', "the row is taken out")
+    text = f'Row("{row}", {phase}, {guard},'
+    return Mutation(f"row {row}", TABLE, text, f'Row("{row}", {phase}, lambda _: False,', "the row is taken out")
 
 
 ROWS: Final = (
-    ("joining: the job has ended", "JOINING", "verdict"),
-    ("joining: refused", "JOINING", "refused"),
-    ("joining: drain", "JOINING", "drain_recorded"),
-    ("joining: gave up", "JOINING", "timed_out"),
-    ("joining: registered", "JOINING", "registered"),
-    ("spare: verdict", "SPARE", "verdict"),
-    ("spare: drain", "SPARE", "drain"),
-    ("spare: registration lost", "SPARE", "lost_registration"),
-    ("spare: chosen", "SPARE", "chosen"),
-    ("spare: gave up", "SPARE", "timed_out"),
-    ("gated: verdict", "GATED", "verdict"),
-    ("gated: drain", "GATED", "drain"),
-    ("gated: registration lost", "GATED", "lost_registration"),
-    ("gated: passed over", "GATED", "passed_over"),
-    ("gated: newer generation", "GATED", "newer_target"),
-    ("gated: go", "GATED", "go"),
-    ("gated: gave up", "GATED", "timed_out"),
-    ("running: right ended", "RUNNING", "overdue"),
-    ("running: failed", "RUNNING", "failed"),
-    ("running: ok", "RUNNING", "all_ok"),
-    ("running: only servers left", "RUNNING", "only_servers_left"),
-    ("running: superseded", "RUNNING", "superseded"),
-    ("running: verdict", "RUNNING", "verdict"),
-    ("running: killed", "RUNNING", "vanished"),
-    ("running: drain unheard", "RUNNING", "drain_unanswered"),
-    ("stopping: out of time", "STOPPING", "out_of_time"),
-    ("stopping: a loss", "STOPPING", "unplanned_now"),
-    ("stopping: failed", "STOPPING", "failed_in_plan"),
-    ("stopping: gone", "STOPPING", "workers_gone"),
-    ("done: verdict", "DONE", "verdict"),
-    ("done: drained", "DONE", "drain_recorded"),
-    ("done: registration lost", "DONE", "lost_registration"),
-    ("done: chosen", "DONE", "chosen"),
-    ("done: passed over", "DONE", "passed_over"),
-    ("leaving: left", "LEAVING", "left"),
+    ("joining: the job has ended", "JOINING", "leaving.job_ended"),
+    ("joining: refused", "JOINING", "registration.is_refused"),
+    ("joining: drain", "JOINING", "leaving.drain_recorded"),
+    ("joining: gave up", "JOINING", "leaving.timed_out"),
+    ("joining: registered", "JOINING", "registration.is_registered"),
+    ("spare: verdict", "SPARE", "leaving.job_ended"),
+    ("spare: drain", "SPARE", "leaving.drains"),
+    ("spare: registration lost", "SPARE", "registration.is_unregistered"),
+    ("spare: chosen", "SPARE", "assignment.is_chosen"),
+    ("spare: gave up", "SPARE", "leaving.timed_out"),
+    ("gated: verdict", "GATED", "leaving.job_ended"),
+    ("gated: drain", "GATED", "leaving.drains"),
+    ("gated: registration lost", "GATED", "registration.is_unregistered"),
+    ("gated: passed over", "GATED", "assignment.is_passed_over"),
+    ("gated: newer generation", "GATED", "assignment.has_newer_target"),
+    ("gated: go", "GATED", "assignment.may_start"),
+    ("gated: gave up", "GATED", "leaving.timed_out"),
+    ("running: right ended", "RUNNING", "stop.is_overdue"),
+    ("running: failed", "RUNNING", "exits.have_failed"),
+    ("running: ok", "RUNNING", "exits.all_ok"),
+    ("running: only servers left", "RUNNING", "exits.only_servers_left"),
+    ("running: superseded", "RUNNING", "stop.is_superseded"),
+    ("running: verdict", "RUNNING", "leaving.job_ended"),
+    ("running: killed", "RUNNING", "exits.are_gone"),
+    ("running: drain unheard", "RUNNING", "leaving.unanswered"),
+    ("stopping: out of time", "STOPPING", "leaving.out_of_time"),
+    ("stopping: a loss", "STOPPING", "stop.must_hurry"),
+    ("stopping: failed", "STOPPING", "stop.failed_in_plan"),
+    ("stopping: gone", "STOPPING", "exits.are_gone"),
+    ("done: verdict", "DONE", "leaving.job_ended"),
+    ("done: drained", "DONE", "leaving.drain_recorded"),
+    ("done: registration lost", "DONE", "registration.is_unregistered"),
+    ("done: chosen", "DONE", "assignment.is_chosen"),
+    ("done: passed over", "DONE", "assignment.is_passed_over"),
+    ("leaving: left", "LEAVING", "leaving.has_left"),
 )
 """Every row of `elastic.core.agent.table.TABLE`: its name, its phase and its guard."""
 
@@ -103,29 +107,29 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "incarnation and spec deleted",
-        APPLY_EVENT,
+        STORE,
         "empty = event.view.spec is None and event.view.generation is None",
         "empty = event.view.spec is None",
         "a store in which a generation stands is no empty one",
     ),
     Mutation(
         "record: no incarnation",
-        RECONCILE,
+        OUTCOME,
         "readable = agent.view.incarnation is not None",
         "readable = agent.keys.incarnation not in agent.view.damaged",
         "nothing is recorded while nobody knows whether it is the store of those workers",
     ),
     Mutation(
         "stopping: others went",
-        GUARDS,
-        "went = go is not None and go.value.g > agent.workers.g",
+        STOP,
+        "went = go is not None and go.value.g > workers.g",
         "went = False",
         "workers that save are stopped when the others have gone on without them",
     ),
     Mutation(
         "register: others went",
-        RECONCILE,
-        "plan.transaction if agent.workers.gone else unless_superseded(agent.keys, agent.view, plan.transaction)",
+        REGISTRATION,
+        "plan.transaction if alone else unless_superseded(agent.keys, agent.view, plan.transaction)",
         "plan.transaction",
         "the transaction of a node with workers compares that no world has started meanwhile",
     ),
@@ -605,30 +609,30 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "grant: for a day",
-        APPLY_EVENT,
-        "event.asked_at + min(event.seconds, agent.workers.run_deadline.ttl_s)",
+        VOUCHING,
+        "event.asked_at + min(event.seconds, deadline.ttl_s)",
         "event.asked_at + event.seconds",
         "no grant is longer than a lease",
     ),
     Mutation(
         "inbound: strangers stay",
-        INBOUND_LINKS,
-        '_close(agent, [node], f"the link of {node} is closed: no such node is registered in this job")',
+        INBOUND,
+        '_close(agent, [event.node], f"the link of {event.node} is closed: no such node is registered in this job")',
         "pass",
         "the link of a node that does not belong to the job is closed",
     ),
     Mutation(
         "inbound: closed unread",
-        INBOUND_LINKS,
-        "    if registered is None:",
+        INBOUND,
+        "    if event.registered is None:",
         "    if False:",
         "links stay while the store does not answer",
     ),
     Mutation(
         "inbound: registered only",
-        INBOUND_LINKS,
-        "known = recent_members(agent).union(agent.view.members)",
-        "known = frozenset(agent.view.members)",
+        INBOUND,
+        "recent_members(agent).union(agent.view.members)",
+        "frozenset(agent.view.members)",
         "the link of a member stays while it is not registered",
     ),
     Mutation(
@@ -640,34 +644,31 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "right: deaf",
-        APPLY_EVENT,
-        "if event.key_revision == (own.mod_revision if own is not None else agent.registration.create_revision):",
+        REGISTRATION,
+        "if event.key_revision == (own.mod_revision if own is not None else registration.create_revision):",
         "if True:",
         "a key that is not there as the watch has shown it gives no right",
     ),
     Mutation(
         "right: without its key",
-        APPLY_EVENT,
-        "            agent.registration.unproven_refresh = (event.sent_at, event.ttl_s)\n        case LeaseGrantFailed",
-        "            agent.workers.run_deadline = agent.workers.run_deadline.refreshed(event.sent_at, event.ttl_s,"
-        " agent.spec.store_outage_limit_s)\n"
-        "        case LeaseGrantFailed",
+        REGISTRATION,
+        "    registration.unproven_refresh = (event.sent_at, event.ttl_s)\n\n\ndef on_grant_failed",
+        "    _extend_right(agent, event.sent_at, event.ttl_s)\n\n\ndef on_grant_failed",
         "a lease gives the right only while it holds the key",
     ),
     Mutation(
         "right: lost with the lease",
-        APPLY_EVENT,
-        "    agent.registration.lease, agent.registration.unproven_refresh = None, None\n"
-        "    agent.registration.keyless = False\n",
-        "    agent.registration.lease, agent.registration.unproven_refresh = None, None\n"
-        "    agent.workers.run_deadline = agent.workers.run_deadline.lost()\n    agent.registration.keyless = False\n",
+        REGISTRATION,
+        "    agent.registration.keyless = False\n    agent.unregister()\n",
+        "    agent.workers.run_deadline = agent.workers.run_deadline.lost()\n"
+        "    agent.registration.keyless = False\n    agent.unregister()\n",
         "a lease that ends before its time has given the right for its time",
     ),
     Mutation(
         "silent: not asked",
-        APPLY_EVENT,
-        "agent.links.silent = (agent.links.asked_whom & agent.links.up) - event.nodes",
-        "agent.links.silent = agent.links.up - event.nodes",
+        QUESTIONS,
+        "links.silent = (links.asked_whom & links.up) - event.nodes",
+        "links.silent = links.up - event.nodes",
         "a link that comes up while others are asked is not silent",
     ),
     Mutation(
@@ -679,30 +680,30 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "late: for ever",
-        APPLY_EVENT,
-        "agent.links.heard_at, agent.links.answered = agent.links.asked_at, event.nodes",
-        "agent.links.heard_at, agent.links.answered = agent.links.asked_at, event.nodes | agent.links.answered",
+        QUESTIONS,
+        "links.heard_at, links.answered = links.asked_at, event.nodes",
+        "links.heard_at, links.answered = links.asked_at, event.nodes | links.answered",
         "a member without a key that misses two questions in a row is lost",
     ),
     Mutation(
         "late: long ago",
-        APPLY_EVENT,
-        "recent = agent.links.asked_at <= agent.links.heard_at + RECENT_ASKS * interval_s(agent)",
+        QUESTIONS,
+        "recent = links.asked_at <= links.heard_at + RECENT_ASKS * interval_s(agent)",
         "recent = True",
         "an answer from long before does not excuse a missed question",
     ),
     Mutation(
         "watch: too early",
-        LINKS,
-        "        return  # It proposes from now on",
-        "        agent.links.targets = {}\n        agent.act(WatchLinks({}))\n        return",
+        WATCH,
+        "        return False  # It leads from now on",
+        "        agent.links.targets = {}\n        agent.act(WatchLinks({}))\n        return False  #",
         "who begins to propose keeps the link to the one before it",
     ),
     Mutation(
         "outcome: forced",
-        EFFECTS,
-        "forced=agent.workers.forced and ended is not OutcomeKind.OK,",
-        "forced=agent.workers.forced,",
+        OUTCOME,
+        "forced=workers.forced and ended is not OutcomeKind.OK,",
+        "forced=workers.forced,",
         "workers that ended well were not stopped",
     ),
     Mutation(
@@ -771,49 +772,49 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "split: below np",
-        APPLY_EVENT,
+        EXITS,
         "can = spec.host_cooldown_s > 0 and left >= spec.np.low",
         "can = spec.host_cooldown_s > 0",
         "where all are needed they wait until the way is open",
     ),
     Mutation(
         "split: in a planned stop",
-        APPLY_EVENT,
-        "agent.phase is Phase.STOPPING and agent.workers.planned and not agent.workers.hurried\n",
-        "False\n",
+        EXITS,
+        "saves = agent.phase is Phase.STOPPING and workers.planned and not workers.hurried",
+        "saves = False",
         "who waits to save together is not kept waiting by a split network",
     ),
     Mutation(
         "split: no spare",
-        APPLY_EVENT,
+        EXITS,
         "return len(members) - (1 if alone else len(unreached)) + spares",
         "return len(members) - (1 if alone else len(unreached))",
         "where all are needed a spare takes the place of a machine that is cut off",
     ),
     Mutation(
         "split: not alone",
-        APPLY_EVENT,
+        EXITS,
         "alone = spares > 0 and ",
         "alone = False and ",
         "a proposer that reaches nobody leaves its place to a spare",
     ),
     Mutation(
         "split: forgotten",
-        APPLY_EVENT,
-        "    if not at_work:\n        return\n",
-        "",
+        EXITS,
+        "if not _is_current(agent, event.g) or not (agent.phase is Phase.RUNNING or saves):",
+        "if not _is_current(agent, event.g):",
         "what is said of workers that are being stopped does not open a way",
     ),
     Mutation(
         "planned: no key again",
-        RECONCILE,
-        "agent.phase is Phase.STOPPING\n        and agent.workers.planned\n",
-        "False\n",
+        REGISTRATION,
+        "saves = agent.phase is Phase.STOPPING and agent.workers.planned and not agent.workers.hurried",
+        "saves = False",
         "whose lease ends while its workers save has another one",
     ),
     Mutation(
         "planned: ready again",
-        RECONCILE,
+        REGISTRATION,
         "leaves = agent.leaving.drain is not None and agent.phase is Phase.STOPPING",
         "leaves = False",
         "who drains and registers again drains",
@@ -924,7 +925,7 @@ MUTATIONS: Final = (
         "",
         "who ended well has completed the job",
     ),
-    Mutation("halt: at once", GUARDS, "    if stopped_now(agent):\n        return True\n", "", "who waits no longer"),
+    Mutation("halt: at once", STOP, "    if is_stopped_now(agent):\n        return True\n", "", "who waits no longer"),
     Mutation(
         "halt: asked",
         DECIDE,
@@ -932,7 +933,7 @@ MUTATIONS: Final = (
         "",
         "an operator can stop a job",
     ),
-    Mutation("told to leave", APPLY_EVENT, "    _on_drain_order(agent)\n", "", "an operator can drain a node"),
+    Mutation("told to leave", EVENTS, "        leaving.read_order,\n", "", "an operator can drain a node"),
     Mutation(
         "compare: spec",
         TRANSACTIONS,

@@ -32,6 +32,7 @@ from elastic.core.agent.actions import (
     StopWorkers,
     WatchLinks,
 )
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import (
     DrainRequested,
     Event,
@@ -45,9 +46,8 @@ from elastic.core.agent.events import (
     VouchAsked,
     Vouched,
 )
+from elastic.core.agent.links.vouching import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState, Timeouts
-from elastic.core.agent.table import AgentCore
-from elastic.core.agent.vouching import grantable_seconds, may_replace
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np

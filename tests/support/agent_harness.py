@@ -27,6 +27,7 @@ from elastic.core.agent.actions import (
     StartWorkers,
     StopWorkers,
 )
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import (
     DrainRequested,
     Event,
@@ -46,7 +47,6 @@ from elastic.core.agent.events import (
     WorkersGone,
 )
 from elastic.core.agent.state import AgentState, Phase, Timeouts
-from elastic.core.agent.table import AgentCore
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import (

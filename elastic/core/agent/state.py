@@ -6,7 +6,7 @@ those of the store, 0 where nothing has been read or written. `NEVER` is a time 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -196,6 +196,11 @@ class Workers:
     reported: Stamp = (0, 0)  # the generation and revision whose failure people were told last
     spare_g: int = 0  # the newest generation that this node has said to be a spare of
 
+    @property
+    def start(self) -> Stamp:
+        """Which start the workers belong to."""
+        return (self.g, self.since)
+
 
 @dataclass(slots=True)
 class Leaving:
@@ -289,9 +294,9 @@ class AgentState:
         """Ask the shell for something."""
         self.actions.append(action)
 
-    def want_outcome(self, g: int, outcome: Outcome) -> None:
-        """Record this as soon as the store can be reached."""
-        self.workers.outcome_wanted = (g, outcome)
+    def first_of(self, times: Iterable[float]) -> float:
+        """The earliest of these times that is still to come, infinity if none is."""
+        return min((time for time in times if time > self.now), default=float("inf"))
 
     def forget_store(self) -> None:
         """Begin anew in a store that has never seen this node."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from elastic.core.agent.links.vouching import ASKS_PER_TTL
 from elastic.core.agent.state import Phase
-from elastic.core.agent.vouching import ASKS_PER_TTL
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.planned_changes import GROW_EVERY_S
 from elastic.core.membership.situation import LINK_PATIENCE_S

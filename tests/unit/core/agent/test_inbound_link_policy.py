@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic.core.agent.actions import CloseInbound, LogLine, LookUpNode
 from elastic.core.agent.events import InboundLinksChanged, Vouched
-from elastic.core.agent.inbound_link_policy import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
+from elastic.core.agent.links.inbound import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
 from elastic.core.model import ChangeReason, Predecessor
 from tests.support.agent_harness import LEASE_TTL_S, Bench, running, spare
 from tests.support.strategies import KEYS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from elastic.core.agent.actions import AskLinks, AskVouch, LinkTarget, WatchLinks
 from elastic.core.agent.events import LinksAnswered, LinksChanged, ProcessProvenDead, VouchAsked
-from elastic.core.agent.links import watch
+from elastic.core.agent.links.vouching import grantable_seconds, may_replace, should_take_over
+from elastic.core.agent.links.watch import watch
 from elastic.core.agent.state import Phase
-from elastic.core.agent.vouching import grantable_seconds, may_replace, should_take_over
 from elastic.core.membership.decision import Reason
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind
 from tests.support.agent_harness import Bench, running, vouched

@@ -14,8 +14,8 @@ from elastic.core.agent.events import (
     ViewChanged,
     WorkersGone,
 )
+from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import Phase
-from elastic.core.agent.vouching import grantable_seconds
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.observations import GONE_MAX

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.actions import Action, ExitAgent, ExtendRunDeadline, SendTransaction, StartWorkers
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import (
     DrainRequested,
     Event,
@@ -34,7 +35,6 @@ from elastic.core.agent.events import (
     WorkersGone,
 )
 from elastic.core.agent.state import AgentState, Phase, Timeouts
-from elastic.core.agent.table import AgentCore
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from elastic.core.agent.actions import CloseInbound, LogLine, LookUpNode
-from elastic.core.agent.links import recent_members
+from elastic.core.agent.links.watch import recent_members
 from elastic.core.agent.state import AgentState, InboundLink
 
 CHECK_AFTER_S = 2.0
@@ -28,39 +29,60 @@ UNCONFIRMED_MAX = 64
 next node in line; of more than this, the oldest are closed."""
 
 
-def dialled(agent: AgentState, nodes: Sequence[str]) -> None:
-    """These nodes have a link to this one, the oldest link first."""
+class InboundLinksChanged(Struct, frozen=True):
+    """The nodes that have a link to this one, by their own word; the oldest link first."""
+
+    nodes: tuple[str, ...]
+
+
+class NodeLookedUp(Struct, frozen=True):
+    """The answer to `LookUpNode`: whether that node is registered; None if etcd did not say."""
+
+    node: str
+    registered: bool | None
+
+
+def on_inbound_changed(agent: AgentState, event: InboundLinksChanged) -> None:
+    """Check the links that are new after a while."""
     first = InboundLink(agent.now + CHECK_AFTER_S)
-    agent.links.inbound = {node: agent.links.inbound.get(node, first) for node in nodes}
+    agent.links.inbound = {node: agent.links.inbound.get(node, first) for node in event.nodes}
 
 
-def looked_up(agent: AgentState, node: str, registered: bool | None) -> None:
-    """The store has said whether a node is registered, or None: it did not answer."""
+def on_looked_up(agent: AgentState, event: NodeLookedUp) -> None:
+    """Close the link of a node that is not registered, keep the others, and ask again later if etcd did not say."""
     agent.links.looking_up = ""
-    known = agent.links.inbound.get(node)
+    known = agent.links.inbound.get(event.node)
     if known is None:
         return
-    if registered is None:
-        agent.links.inbound = {**agent.links.inbound, node: replace(known, check_at=agent.now + CHECK_AFTER_S)}
-    elif registered:
-        agent.links.inbound = {**agent.links.inbound, node: InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)}
+    if event.registered is None:
+        _update(agent, event.node, replace(known, check_at=agent.now + CHECK_AFTER_S))
+    elif event.registered:
+        _update(agent, event.node, InboundLink(agent.now + CHECK_EVERY_S, confirmed=True))
     else:
-        _close(agent, [node], f"the link of {node} is closed: no such node is registered in this job")
+        _close(agent, [event.node], f"the link of {event.node} is closed: no such node is registered in this job")
+
+
+def _update(agent: AgentState, node: str, link: InboundLink) -> None:
+    agent.links.inbound = {**agent.links.inbound, node: link}
+
+
+def is_due(agent: AgentState) -> bool:
+    """The time of a link has come, or there are more than enough."""
+    return len(agent.links.inbound) > UNCONFIRMED_MAX or bool(_due(agent))
+
+
+def _due(agent: AgentState) -> list[str]:
+    return [node for node, link in agent.links.inbound.items() if agent.now >= link.check_at]
 
 
 def check(agent: AgentState) -> None:
     """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
-    due = [node for node, dialler in agent.links.inbound.items() if agent.now >= dialler.check_at]
-    crowded = len(agent.links.inbound) > UNCONFIRMED_MAX
-    if not due and not crowded:
-        return
-    known = recent_members(agent).union(agent.view.members)
+    due, known = _due(agent), recent_members(agent).union(agent.view.members)
     later = InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)
     agent.links.inbound = {**agent.links.inbound, **{node: later for node in due if node in known}}
-    if crowded:
-        unconfirmed = [
-            node for node, dialler in agent.links.inbound.items() if not dialler.confirmed and node not in known
-        ]
+    if len(agent.links.inbound) > UNCONFIRMED_MAX:
+        inbound = agent.links.inbound.items()
+        unconfirmed = [node for node, link in inbound if not link.confirmed and node not in known]
         if oldest := unconfirmed[:-UNCONFIRMED_MAX]:
             many = f"{len(oldest)} links are closed: more than {UNCONFIRMED_MAX} are of nodes that are not known here"
             _close(agent, oldest, many)
@@ -70,9 +92,13 @@ def check(agent: AgentState) -> None:
         agent.act(LookUpNode(unknown))
 
 
-def next_wake_up(agent: AgentState) -> list[float]:
+def check_at(agent: AgentState) -> float:
     """When to check links although nothing happens. While a key is being read, its answer starts the next check."""
-    return [] if agent.links.looking_up else [dialler.check_at for dialler in agent.links.inbound.values()]
+    return (
+        float("inf")
+        if agent.links.looking_up
+        else agent.first_of(link.check_at for link in agent.links.inbound.values())
+    )
 
 
 def _close(agent: AgentState, nodes: Sequence[str], why: str) -> None:
