@@ -133,7 +133,7 @@ class StoreActions:
             self._learn(view)
             self._put(agent_events.ViewChanged(view, mirror.listings))
             if self._prober.asked(
-                mirror.entries, self._facts.registration.create_revision, self._facts.registration.lease
+                mirror.entries, self._facts.registration.create_revision or None, self._facts.registration.lease
             ):
                 self._begin(self._prober.answer())
             self._name_damaged(view)

@@ -220,10 +220,7 @@ def is_spare(facts: AgentState) -> bool:
     """Whether this node stands by while a world without it runs."""
     generation = facts.generation
     return (
-        facts.phase is Phase.SPARE
-        and generation is not None
-        and facts.registration.create_revision is not None
-        and not _inside(facts)
+        facts.phase is Phase.SPARE and generation is not None and facts.registration.registered and not _inside(facts)
     )
 
 

@@ -292,7 +292,7 @@ class TorchrunSession:
     def _conclude(self) -> None:
         """Write that the job has completed, if this node may and nobody has written a verdict yet."""
         core = self._core
-        if core is None or core.facts.registration.create_revision is None or self.verdict is not None:
+        if core is None or not core.facts.registration.registered or self.verdict is not None:
             return
         facts = core.facts
         spec, generation = facts.view.spec, facts.generation
@@ -310,7 +310,7 @@ class TorchrunSession:
         decision = ConcludeJob(Reason.COMPLETED, reason, verdict)
         tag = f"{facts.tag}/closed"
         wanted = propose(
-            facts.keys, facts.view, facts.me.node, facts.registration.create_revision or 0, decision, tag, time.time()
+            facts.keys, facts.view, facts.me.node, facts.registration.create_revision, decision, tag, time.time()
         )
         self._store_actions.perform(actions.SendTransaction(wanted))
 

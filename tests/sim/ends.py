@@ -22,7 +22,7 @@ IDLE = (Phase.JOINING, Phase.SPARE, Phase.GATED)
 def _passed_over(node: Node) -> bool:
     """Whether an agent sees a generation without it."""
     facts = node.core.facts
-    return facts.registration.create_revision is not None and facts.generation is not None and facts.member is None
+    return facts.registration.registered and facts.generation is not None and facts.member is None
 
 
 class Ends(Observer):
@@ -82,7 +82,7 @@ class Ends(Observer):
             "a worker has failed, and the others are not stopped": workers is not None and workers.broken,
             "it is a spare, and does not know it": facts.phase is Phase.DONE and _passed_over(node),
             "it is not registered, and does nothing about it": facts.phase is Phase.DONE
-            and facts.registration.create_revision is None,
+            and not facts.registration.registered,
         }
         for words, holds in found.items():
             key = (node.name, words)

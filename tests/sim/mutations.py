@@ -22,6 +22,7 @@ class Mutation(NamedTuple):
 
 TABLE: Final = "elastic/core/agent/table.py"
 EVENTS: Final = "elastic/core/agent/events.py"
+STATE: Final = "elastic/core/agent/state.py"
 STORE: Final = "elastic/core/agent/store.py"
 REGISTRATION: Final = "elastic/core/agent/registration.py"
 LEAVING: Final = "elastic/core/agent/leaving.py"
@@ -658,10 +659,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "right: lost with the lease",
-        REGISTRATION,
-        "    agent.registration.keyless = False\n    agent.unregister()\n",
-        "    agent.workers.run_deadline = agent.workers.run_deadline.lost()\n"
-        "    agent.registration.keyless = False\n    agent.unregister()\n",
+        STATE,
+        '        self.registration.step("lease gone")\n',
+        '        self.registration.step("lease gone")\n'
+        "        self.workers.run_deadline = self.workers.run_deadline.lost()\n",
         "a lease that ends before its time has given the right for its time",
     ),
     Mutation(
@@ -780,8 +781,8 @@ MUTATIONS: Final = (
     Mutation(
         "split: in a planned stop",
         EXITS,
-        "saves = agent.phase is Phase.STOPPING and workers.planned and not workers.hurried",
-        "saves = False",
+        "agent.phase is Phase.RUNNING or agent.saves",
+        "agent.phase is Phase.RUNNING",
         "who waits to save together is not kept waiting by a split network",
     ),
     Mutation(
@@ -801,15 +802,15 @@ MUTATIONS: Final = (
     Mutation(
         "split: forgotten",
         EXITS,
-        "if not _is_current(agent, event.g) or not (agent.phase is Phase.RUNNING or saves):",
+        "if not _is_current(agent, event.g) or not (agent.phase is Phase.RUNNING or agent.saves):",
         "if not _is_current(agent, event.g):",
         "what is said of workers that are being stopped does not open a way",
     ),
     Mutation(
         "planned: no key again",
         REGISTRATION,
-        "saves = agent.phase is Phase.STOPPING and agent.workers.planned and not agent.workers.hurried",
-        "saves = False",
+        "or (agent.saves and agent.view.verdict is None)",
+        "",
         "whose lease ends while its workers save has another one",
     ),
     Mutation(

@@ -200,7 +200,7 @@ class World(Nurseries):
     def _prove_gone(self, dead: Node) -> None:
         """Everybody who can be reached learns over its link that a process is gone."""
         created = dead.core.facts.registration.create_revision
-        if created is None:
+        if not created:
             return
         event = ProcessProvenDead(dead.name, created, dead.host)
         for node in self.nodes.values():
@@ -225,7 +225,7 @@ class World(Nurseries):
     def prove_falsely(self, node: Node) -> None:
         """Links say to everybody else of a healthy node that its process is gone."""
         created = node.core.facts.registration.create_revision
-        if created is None:
+        if not created:
             return
         self.log(f"{node.name}: falsely proven dead")
         for other in tuple(self.nodes.values()):
@@ -347,7 +347,7 @@ class World(Nurseries):
         up = set()
         for name, created in node.targets.items():
             other = self.nodes[name]
-            same = name in node.linked or other.core.facts.registration.create_revision in (created, None)
+            same = name in node.linked or other.core.facts.registration.create_revision in (created, 0)
             way = not node.cut and not other.cut and not self.between(node, other)
             there = other.alive and other.exit_code is None and way and not other.unlinkable
             silent_at = min(other.silent_at, node.silent_at)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from elastic.core.agent.actions import Action
 from elastic.core.agent.events import HANDLERS, Event, LeaseRefreshed
-from elastic.core.agent.state import AgentState, Phase
+from elastic.core.agent.state import AgentState, Phase, Relisting
 from elastic.core.agent.table import DUTIES, EXTEND_DEADLINE, REPORTS, ROWS, TIMES, Duty
 
 STEPS_MAX = 12
@@ -45,7 +45,7 @@ class AgentCore:
         quiet = isinstance(event, LeaseRefreshed) and _only_extends_deadline(agent)
         for handler in HANDLERS[type(event)]:
             handler(agent, event)
-        if quiet and not agent.store.relist_wanted:  # Most events are these, in a job that just trains.
+        if quiet and agent.store.relist is Relisting.NONE:  # Most events are these, in a job that just trains.
             self._perform((EXTEND_DEADLINE,))
         else:
             agent.wake_at = None
@@ -88,6 +88,6 @@ def _only_extends_deadline(agent: AgentState) -> bool:
     No time is up that this agent waits for, it does not wait for its right to start, and nobody before it in line has
     said that it does not reach the store.
     """
-    registered = agent.registration.create_revision is not None
+    registered = agent.registration.registered
     settled = registered and agent.phase in (Phase.SPARE, Phase.RUNNING) and not agent.links.yielding
     return settled and (agent.wake_at is None or agent.now < agent.wake_at)

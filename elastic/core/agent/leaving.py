@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from elastic.core.agent.actions import CloseSession, ExitAgent, LogLine, ReportVerdict, StopWorkers
-from elastic.core.agent.state import AgentState, PendingDrain, Phase
+from elastic.core.agent.state import AgentState, PendingDrain, Phase, StopKind
 from elastic.core.agent.store import TransactionAnswered, ViewChanged, may_write, send
 from elastic.core.model import FinalStatus, Member, MemberState
 from elastic.core.transactions import deregister, update_member
@@ -49,7 +49,7 @@ def on_drain(agent: AgentState, event: DrainRequested) -> None:
 def read_order(agent: AgentState, event: ViewChanged) -> None:
     """An operator's order is a drain. One that was for another node of this name is none of this node's business."""
     stored = agent.view.leaves.get(agent.me.node)
-    registered = agent.registration.create_revision is not None
+    registered = agent.registration.registered
     if stored is None or not registered or stored.mod_revision <= agent.leaving.orders_read_to:
         return
     agent.leaving.orders_read_to = stored.mod_revision
@@ -72,7 +72,7 @@ def on_deregistered(agent: AgentState, event: TransactionAnswered) -> None:
 
 def job_ended(agent: AgentState) -> bool:
     """A verdict stands, and not the one that this node's registration replaced."""
-    verdict, registered = agent.view.verdict, agent.registration.create_revision or 0
+    verdict, registered = agent.view.verdict, agent.registration.create_revision
     return verdict is not None and not agent.may_run_again and verdict.mod_revision > registered
 
 
@@ -93,7 +93,7 @@ def unanswered(agent: AgentState) -> bool:
 
 def out_of_time(agent: AgentState) -> bool:
     """The workers have had the time that the drain's deadline leaves them, and some are still there."""
-    return agent.now >= kill_at(agent) and not agent.workers.gone and not agent.workers.cut_short
+    return agent.now >= kill_at(agent) and not agent.workers.gone and agent.workers.stop is not StopKind.CUT_SHORT
 
 
 def drain_recorded(agent: AgentState) -> bool:
@@ -103,7 +103,7 @@ def drain_recorded(agent: AgentState) -> bool:
 
 def has_left(agent: AgentState) -> bool:
     """Its end is recorded and its key taken back, or it has been tried for long enough."""
-    away = agent.leaving.deregistered or agent.registration.create_revision is None
+    away = agent.leaving.deregistered or not agent.registration.registered
     return (away and _is_recorded(agent)) or agent.now >= give_up_at(agent)
 
 
@@ -203,7 +203,7 @@ def end(agent: AgentState) -> None:
 
 def stop_drained(agent: AgentState) -> None:
     """Stop the workers in order, because nobody has reacted to the drain."""
-    agent.workers.forced = agent.workers.planned = True
+    agent.workers.forced, agent.workers.stop = True, StopKind.PLANNED
     if agent.now < kill_at(agent):
         agent.act(LogLine("nobody took notice of the drain: stopping this node's workers"))
     why = "for a planned change: this node drains"
@@ -214,7 +214,7 @@ def stop_out_of_time(agent: AgentState) -> None:
     """Kill the workers: the machine is about to go."""
     drain, workers = agent.leaving.drain, agent.workers
     assert drain is not None
-    workers.forced = workers.hurried = workers.cut_short = True
+    workers.forced, workers.stop = True, StopKind.CUT_SHORT
     agent.act(LogLine(f"no time is left ({drain.reason}): ending this node's workers", warn=True))
     agent.act(StopWorkers(workers.g, 0.0, f"because no time is left: {drain.reason}"))
 
@@ -237,13 +237,12 @@ def may_announce(agent: AgentState) -> bool:
     """The others do not know yet that this node drains, and its workers run."""
     leaving = agent.leaving
     pending = agent.phase is Phase.RUNNING and leaving.drain is not None and not leaving.announced
-    return pending and agent.registration.create_revision is not None and may_write(agent)
+    return pending and agent.registration.registered and may_write(agent)
 
 
 def announce(agent: AgentState) -> None:
     """Say on this node's key that it drains."""
     registration = agent.registration
-    assert registration.create_revision is not None
     member, lease = draining_member(agent), registration.lease or 0
     send(agent, update_member(agent.keys, agent.view, agent.me.node, registration.create_revision, member, lease))
 
@@ -257,10 +256,9 @@ def draining_member(agent: AgentState) -> Member:
 def may_deregister(agent: AgentState) -> bool:
     """This node leaves, and its key still stands."""
     pending = agent.phase is Phase.LEAVING and not agent.leaving.deregistered
-    return pending and agent.registration.create_revision is not None and may_write(agent)
+    return pending and agent.registration.registered and may_write(agent)
 
 
 def take_back_key(agent: AgentState) -> None:
     """Delete this node's key, so that the others need not wait for its lease to end."""
-    assert agent.registration.create_revision is not None
     send(agent, deregister(agent.keys, agent.me.node, agent.registration.create_revision))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from elastic.core.admission import AdmissionPlan, join
 from elastic.core.agent import leaving
 from elastic.core.agent.actions import FindPredecessor, LogLine, OpenSession
-from elastic.core.agent.state import AgentState, Phase
+from elastic.core.agent.state import AgentState, Phase, Standing
 from elastic.core.agent.store import ASK_AGAIN_S, TransactionAnswered, ViewChanged, may_write, send
 from elastic.core.transactions import unless_superseded
 
@@ -61,14 +61,14 @@ def on_prepared(agent: AgentState, event: NodePrepared) -> None:
 def on_granted(agent: AgentState, event: LeaseGranted) -> None:
     """Take the lease."""
     registration = agent.registration
-    registration.granting = False
+    registration.step("lease granted")
     registration.lease, registration.lease_ttl_s = event.lease, event.ttl_s
     registration.unproven_refresh = (event.sent_at, event.ttl_s)
 
 
 def on_grant_failed(agent: AgentState, event: LeaseGrantFailed) -> None:
     """Ask again after a pause."""
-    agent.registration.granting = False
+    agent.registration.step("lease failed")
     agent.registration.grant_again_at = agent.now + GRANT_RETRY_S
 
 
@@ -80,31 +80,20 @@ def on_refreshed(agent: AgentState, event: LeaseRefreshed) -> None:
     registration = agent.registration
     if event.lease != registration.lease:
         return
-    if registration.create_revision is None:
+    if not registration.registered:
         registration.unproven_refresh = (event.sent_at, event.ttl_s)
         return
     own = agent.view.members.get(agent.me.node)
     if event.key_revision == (own.mod_revision if own is not None else registration.create_revision):
         _extend_right(agent, event.sent_at, event.ttl_s)
     else:
-        agent.store.relist_wanted = True
+        agent.store.want_listing()
 
 
 def on_session_lost(agent: AgentState, event: SessionLost) -> None:
     """Register again with another lease, unless it is an older one that is gone."""
     if event.lease == agent.registration.lease:
-        _drop_lease(agent)
-
-
-def _drop_lease(agent: AgentState) -> None:
-    """Forget the lease and the key under it.
-
-    The workers run on for as long as the lease has given the right: it may have ended before its time, by a person's
-    hand or by that of a leader of etcd who was not the leader any more (etcd 15247), and soon there is the next.
-    """
-    agent.registration.lease = agent.registration.unproven_refresh = None
-    agent.registration.keyless = False
-    agent.unregister()
+        agent.drop_lease()
 
 
 def check_own_key(agent: AgentState, event: ViewChanged) -> None:
@@ -121,7 +110,7 @@ def check_own_key(agent: AgentState, event: ViewChanged) -> None:
         registration.registered_at_revision = max(registration.registered_at_revision, own.create_revision)
     elif is_registered(agent) and agent.view.revision > registration.registered_at_revision:
         agent.unregister()
-        registration.keyless = True
+        registration.step("key gone")
         if agent.phase is not Phase.LEAVING:
             agent.act(LogLine("this node's key is gone from etcd, or is not its own any more: it is written again"))
 
@@ -129,7 +118,7 @@ def check_own_key(agent: AgentState, event: ViewChanged) -> None:
 def _hold_key(agent: AgentState, create_revision: int) -> None:
     registration = agent.registration
     registration.create_revision = create_revision
-    registration.keyless = False
+    registration.step("key stands")
     if registration.unproven_refresh is not None:
         _extend_right(agent, *registration.unproven_refresh)
         registration.unproven_refresh = None
@@ -148,8 +137,8 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
     """
     registration, lease = agent.registration, event.transaction.lease
     if not event.succeeded:
-        if registration.keyless and lease == registration.lease:
-            _drop_lease(agent)  # Most likely it was the lease that went, and the key with it.
+        if registration.standing is Standing.KEY_GONE and lease == registration.lease:
+            agent.drop_lease()  # Most likely it was the lease that went, and the key with it.
         registration.members_exist = None
         registration.outdated = agent.store.sent_at
     elif registration.lease is not None and lease == registration.lease:
@@ -165,12 +154,12 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
 
 def is_registered(agent: AgentState) -> bool:
     """The key of this node stands."""
-    return agent.registration.create_revision is not None
+    return agent.registration.registered
 
 
 def is_unregistered(agent: AgentState) -> bool:
     """The key of this node is gone, or was never there."""
-    return agent.registration.create_revision is None
+    return not agent.registration.registered
 
 
 def is_refused(agent: AgentState) -> bool:
@@ -213,20 +202,19 @@ def _wants_key(agent: AgentState) -> bool:
     """
     if is_registered(agent):
         return False
-    saves = agent.phase is Phase.STOPPING and agent.workers.planned and not agent.workers.hurried
-    return agent.phase in (Phase.JOINING, Phase.RUNNING) or (saves and agent.view.verdict is None)
+    return agent.phase in (Phase.JOINING, Phase.RUNNING) or (agent.saves and agent.view.verdict is None)
 
 
 def needs_lease(agent: AgentState) -> bool:
     """This node is to be registered and has no lease, and none is asked for."""
     registration = agent.registration
-    idle = registration.lease is None and not registration.granting and agent.now >= registration.grant_again_at
+    idle = registration.standing is Standing.NO_LEASE and agent.now >= registration.grant_again_at
     return idle and agent.view.revision > 0 and _wants_key(agent)
 
 
 def open_session(agent: AgentState) -> None:
     """Ask for a lease."""
-    agent.registration.granting = True
+    agent.registration.step("lease asked")
     agent.act(OpenSession(agent.spec.lease_ttl_s))
 
 

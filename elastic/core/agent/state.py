@@ -79,6 +79,44 @@ class PendingDrain(Struct, frozen=True):
         return self.at + min(patience_s, max((self.workers_until - self.at) / 2, 0.0))
 
 
+class Relisting(StrEnum):
+    """Whether the mirror is to list again; its next listing leads back to `NONE`."""
+
+    NONE = "none"
+    WANTED = "wanted"
+    ASKED = "asked"
+
+
+class Standing(StrEnum):
+    """How far this node's registration has got."""
+
+    NO_LEASE = "no lease"
+    LEASE_ASKED = "a lease is asked for"
+    NO_KEY = "a lease, no key yet"
+    REGISTERED = "registered"
+    KEY_GONE = "a lease, its key is gone"
+
+
+STANDINGS: dict[str, dict[Standing, Standing]] = {
+    "lease asked": {Standing.NO_LEASE: Standing.LEASE_ASKED},
+    "lease failed": {Standing.LEASE_ASKED: Standing.NO_LEASE},
+    "lease granted": {Standing.NO_LEASE: Standing.NO_KEY, Standing.LEASE_ASKED: Standing.NO_KEY},
+    "key stands": {Standing.NO_KEY: Standing.REGISTERED, Standing.KEY_GONE: Standing.REGISTERED},
+    "key gone": {Standing.REGISTERED: Standing.KEY_GONE},
+    "lease gone": dict.fromkeys((Standing.NO_KEY, Standing.REGISTERED, Standing.KEY_GONE), Standing.NO_LEASE),
+}
+"""Every step of a registration, and where it leads from each standing; from the others it leads nowhere."""
+
+
+class StopKind(StrEnum):
+    """How the workers are being stopped; each kind gives way only to those below it."""
+
+    ORDERLY = "orderly"  # not at all yet, or with what the first SIGTERM left them
+    PLANNED = "planned"  # nothing is broken: they may save
+    HURRIED = "hurried"  # for a loss, a failure, or an operator who does not wait
+    CUT_SHORT = "cut short"  # the time of a drain is up
+
+
 @dataclass(slots=True)
 class StoreState:
     """The mirror of the store, and what must show in it before this agent writes again."""
@@ -91,11 +129,15 @@ class StoreState:
     first_revision: int = 0  # of the first view
     floor: int = 0  # a view of an older revision than this does not show what this agent wrote or was refused for
     listing_wanted: int = 0  # an answer was lost: only this listing shows whether the transaction took place
-    relist_wanted: bool = False  # the mirror is to list again
-    relist_asked: int = -1  # the listing at which that was asked last
+    relist: Relisting = Relisting.NONE
     behind_since: float | None = None  # since when the view does not show what it should
     inflight: Transaction | None = None  # sent, and not answered
     sent_at: tuple[int, int] = (0, 0)  # `looks` and `listing` when the last transaction was sent
+
+    def want_listing(self) -> None:
+        """Have the mirror list again, unless it was asked to since its last listing."""
+        if self.relist is Relisting.NONE:
+            self.relist = Relisting.WANTED
 
 
 @dataclass(slots=True)
@@ -103,13 +145,12 @@ class Registration:
     """The lease, and this node's key under it."""
 
     prepared: bool = True  # the nursery has loaded what workers need: a node that is chosen starts them at once
+    standing: Standing = Standing.NO_LEASE
     lease: int | None = None
     lease_ttl_s: float = 0.0
-    granting: bool = False  # a lease was asked for
     grant_again_at: float = NEVER  # no lease is asked for before this time
-    create_revision: int | None = None  # of this node's key, None while it is not registered
+    create_revision: int = 0  # of this node's key
     registered_at_revision: int = 0  # a later view without the key shows that it is gone
-    keyless: bool = False  # the key is gone, and the lease may live
     unproven_refresh: tuple[float, float] | None = None  # a refresh before the key stood: when it was sent, and the TTL
     outdated: tuple[int, int] | None = None  # a registration was refused; `StoreState.sent_at` of its request
     members_exist: bool | None = None  # whether any node is registered, None if that is not known
@@ -118,6 +159,15 @@ class Registration:
     joined_at: float | None = None  # when it was registered last
     refusal: str = ""  # why the job does not take this node
     reported_lines: tuple[str, ...] = ()  # what was said to people about joining, each line once
+
+    @property
+    def registered(self) -> bool:
+        """Whether this node's key stands under its lease."""
+        return self.standing is Standing.REGISTERED
+
+    def step(self, step: str) -> None:
+        """Take a step of `STANDINGS`."""
+        self.standing = STANDINGS[step].get(self.standing, self.standing)
 
 
 @dataclass(slots=True)
@@ -179,9 +229,7 @@ class Workers:
     step: int = -1  # the highest that one has reported
     run_deadline: RunDeadline = field(default_factory=RunDeadline)
     run_until: float = NEVER  # the deadline that the nursery was told
-    planned: bool = False  # they are stopped for a planned change, and may save before
-    hurried: bool = False  # they are stopped for a loss or a failure
-    cut_short: bool = False  # no time was left to stop them in order
+    stop: StopKind = StopKind.ORDERLY
     forced: bool = False  # this node had to end them
     hung: bool = False  # they made no steps any more
     unreached: tuple[str, ...] = ()  # nodes of the generation that they wait for and do not reach
@@ -312,9 +360,26 @@ class AgentState:
         self.links.asked_about, self.links.yielding = 0, {}
         succession.revoked, succession.passed, succession.passed_g = frozenset(), frozenset(), 0
 
+    @property
+    def saves(self) -> bool:
+        """Whether the workers save before they stop for a planned change."""
+        return self.phase is Phase.STOPPING and self.workers.stop is StopKind.PLANNED
+
+    def drop_lease(self) -> None:
+        """The lease is gone, and with it this node's key.
+
+        The workers run on for as long as the lease has given the right: it may have ended before its time, by a
+        person's hand or by that of a leader of etcd who was not the leader any more (etcd 15247), and soon there is the
+        next.
+        """
+        self.registration.lease = self.registration.unproven_refresh = None
+        self.registration.step("lease gone")
+        self.unregister()
+
     def unregister(self) -> None:
         """Nothing stands in the store for this node any more."""
         registration, line = self.registration, self.succession
-        registration.create_revision = registration.members_exist = registration.outdated = None
+        registration.members_exist = registration.outdated = None
+        registration.create_revision = 0
         line.older_cursor = line.older_asked = line.older_node = line.older_known = None
         self.leaving.announced = False

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from elastic.core.agent.actions import Relist, SendTransaction
-from elastic.core.agent.state import AgentState
+from elastic.core.agent.state import AgentState, Relisting
 from elastic.core.kv import KeyValue
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
@@ -46,7 +46,7 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     store.view = event.view
     store.looks += 1
     if event.listing != store.listing:
-        store.relist_wanted = False
+        store.relist = Relisting.NONE
     store.listing = event.listing
     if not store.first_revision:
         agent.leaving.orders_read_to = store.first_revision = max(event.view.revision, 1)
@@ -63,9 +63,8 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
 def _begin_in_another_store(agent: AgentState, former: Generation | None) -> None:
     """Drop what holds in the former store only; what workers of it still need stays until they are gone."""
     agent.store.floor = agent.registration.registered_at_revision = agent.leaving.orders_read_to = 0
-    agent.registration.lease = agent.registration.unproven_refresh = None
     agent.workers.run_deadline = agent.workers.run_deadline.lost()
-    agent.unregister()
+    agent.drop_lease()
     if former is not None:
         agent.memory = replace(agent.memory, size_before=len(former.members))
     if agent.workers.gone:
@@ -81,12 +80,12 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
         store.inflight = None
     if event.succeeded is None:
         store.listing_wanted = store.listing + 1
-        store.relist_wanted = True
+        store.want_listing()
     elif event.succeeded and kind in SEEN_BY_ITS_WRITER:
         store.floor = max(store.floor, event.revision)
     elif not event.succeeded and kind != "register":
         store.floor = max(store.floor, event.revision)
-        store.relist_wanted = True
+        store.want_listing()
         agent.registration.members_exist = None
 
 
@@ -125,7 +124,7 @@ def keep_up(agent: AgentState) -> None:
     elif agent.store.behind_since is None:
         agent.store.behind_since = agent.now
     elif agent.now >= late_at(agent):
-        agent.store.relist_wanted = True
+        agent.store.want_listing()
 
 
 def late_at(agent: AgentState) -> float:
@@ -141,10 +140,10 @@ def late_at(agent: AgentState) -> float:
 
 def needs_listing(agent: AgentState) -> bool:
     """Tell whether the mirror is to list again, and has not been asked to since its last listing."""
-    return agent.store.relist_wanted and agent.store.relist_asked != agent.store.listing
+    return agent.store.relist is Relisting.WANTED
 
 
 def list_again(agent: AgentState) -> None:
     """Ask the mirror for another listing."""
-    agent.store.relist_asked = agent.store.listing
+    agent.store.relist = Relisting.ASKED
     agent.act(Relist())

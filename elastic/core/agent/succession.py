@@ -41,7 +41,7 @@ def on_proposal_answer(agent: AgentState, event: TransactionAnswered) -> None:
 
 def is_leader(agent: AgentState) -> bool:
     """This node is the leader, and sees the whole job."""
-    registered = agent.registration.create_revision is not None and agent.phase not in NO_LEADER
+    registered = agent.registration.registered and agent.phase not in NO_LEADER
     return registered and agent.view.complete and agent.succession.leads
 
 
@@ -85,7 +85,6 @@ def may_propose(agent: AgentState) -> bool:
 def make_proposal(agent: AgentState) -> None:
     """Send the decision. The same would be refused again at once, and again, as fast as the store can answer."""
     succession, created = agent.succession, agent.registration.create_revision
-    assert created is not None
     assert succession.decision is not None
     assert not isinstance(succession.decision, WaitDecision)
     succession.proposals += 1
@@ -102,7 +101,7 @@ def propose_again_at(agent: AgentState) -> float:
 
 def may_revoke(agent: AgentState) -> bool:
     """This node leads, and nodes are proven dead."""
-    registered = agent.registration.create_revision is not None
+    registered = agent.registration.registered
     proofs = agent.memory.gone or agent.memory.dead
     return registered and agent.view.complete and agent.succession.leads and bool(proofs)
 
@@ -168,7 +167,7 @@ def _present(agent: AgentState, node: str) -> bool:
 def follow(agent: AgentState) -> None:
     """Follow the member before this one in line; whoever has nobody before it follows everything and proposes."""
     line = agent.succession
-    want = _place_in_line(agent) if agent.registration.create_revision is not None else (False, None)
+    want = _place_in_line(agent) if agent.registration.registered else (False, None)
     if want is not None and want != line.following:
         line.following, line.decision = want, None
         if line.leads:  # Who was away when it proposed the last time may have been there since, and go again.
@@ -189,7 +188,7 @@ def _place_in_line(agent: AgentState) -> tuple[bool, str | None] | None:
             return (True, None)
         line.passed -= {nearest}
         line.older_node = nearest
-        line.older_cursor = min(agent.view.members[nearest].create_revision, agent.registration.create_revision or 0)
+        line.older_cursor = min(agent.view.members[nearest].create_revision, agent.registration.create_revision)
         return (False, nearest)
     if generation is None or index is None:
         return _place_of_spare(agent)
@@ -225,7 +224,7 @@ def _is_valid_predecessor(agent: AgentState, node: str) -> bool:
     if stored is None or not _present(agent, node):
         return False
     inside = agent.generation is not None and agent.generation.index(node) is not None
-    return inside or stored.create_revision < (agent.registration.create_revision or 0)
+    return inside or stored.create_revision < (agent.registration.create_revision)
 
 
 def _nearest_before(agent: AgentState, index: int | None) -> str | None:
@@ -233,7 +232,7 @@ def _nearest_before(agent: AgentState, index: int | None) -> str | None:
     generation = agent.generation
     members = [member.node for member in generation.members] if generation is not None else []
     if index is None:
-        registered = agent.registration.create_revision or 0
+        registered = agent.registration.create_revision
         spares = [
             (stored.create_revision, node)
             for node, stored in agent.view.members.items()

@@ -428,7 +428,7 @@ def no_key_can_be_written(world: World, watch: Calm, node: Node, old: Generation
         if (
             node.workers is not None
             and node.core.phase is Phase.RUNNING
-            and node.core.facts.registration.create_revision is None
+            and not node.core.facts.registration.registered
         ):
             world.fail("8", f"{node.name} has no key for longer than a lease, and its workers run")
 

@@ -77,4 +77,4 @@ def _doubts_liveness(agent: AgentState) -> bool:
         return False
     if agent.succession.leads and any(node in agent.links.up for node in agent.memory.absent_since):
         return True
-    return is_first(agent) and (agent.registration.create_revision is None or store_is_silent(agent))
+    return is_first(agent) and (not agent.registration.registered or store_is_silent(agent))

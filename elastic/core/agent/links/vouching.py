@@ -153,7 +153,7 @@ def needs_vouch(agent: AgentState) -> bool:
 
 def _lacks_store(agent: AgentState) -> bool:
     runs = agent.phase is Phase.RUNNING and not agent.workers.tasks
-    return runs and (agent.registration.create_revision is None or store_is_silent(agent))
+    return runs and (not agent.registration.registered or store_is_silent(agent))
 
 
 def ask_vouch(agent: AgentState) -> None:

@@ -34,7 +34,7 @@ def update_liveness(agent: AgentState, late: frozenset[str]) -> None:
 def needs_watch(agent: AgentState) -> bool:
     """The nodes to watch are known, and may be others than before."""
     following, watched = agent.succession.following, agent.links.watched_for
-    if following is None or (agent.registration.create_revision is None and agent.phase is not Phase.JOINING):
+    if following is None or (not agent.registration.registered and agent.phase is not Phase.JOINING):
         return False  # Its place in line is being looked up, or it registers again: what it holds by links stays.
     if agent.succession.leads and not agent.view.complete:
         return False  # It leads from now on, and does not see yet whom to watch: the one that it followed may work on.

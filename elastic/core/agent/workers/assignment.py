@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic.core import quarantine, text
 from elastic.core.agent.actions import LogLine, PublishClusterSpec, ReportFailure, StartWorkers
-from elastic.core.agent.state import AgentState, Phase
+from elastic.core.agent.state import AgentState, Phase, StopKind
 from elastic.core.model import Generation, GenerationMember
 from elastic.core.ps.text import tasks_in_words
 from elastic.core.restart_budget import budget_of
@@ -75,7 +75,8 @@ def start_workers(agent: AgentState) -> None:
     workers.g, workers.since = workers.target
     workers.tasks = generation.members[m_id].tasks
     workers.cluster_spec_rev = generation.rev
-    workers.gone = workers.forced = workers.hurried = workers.planned = workers.hung = workers.cut_short = False
+    workers.gone = workers.forced = workers.hung = False
+    workers.stop = StopKind.ORDERLY
     workers.own_exits, workers.also_exits, workers.unreached = [], [], ()
     workers.step, workers.started_at, workers.run_until = -1, agent.now, workers.run_deadline.until()
     incarnation = agent.view.incarnation.value

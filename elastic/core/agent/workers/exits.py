@@ -98,8 +98,7 @@ def on_unreachable(agent: AgentState, event: PeersUnreachable) -> None:
     all have said whom they reach. Once they are stopped for a failure or a loss, what was said last counts.
     """
     workers, generation, spec = agent.workers, agent.generation, agent.spec
-    saves = agent.phase is Phase.STOPPING and workers.planned and not workers.hurried
-    if not _is_current(agent, event.g) or not (agent.phase is Phase.RUNNING or saves):
+    if not _is_current(agent, event.g) or not (agent.phase is Phase.RUNNING or agent.saves):
         return
     left = _remaining_without(agent, generation, event.nodes) if generation is not None else 0
     can = spec.host_cooldown_s > 0 and left >= spec.np.low

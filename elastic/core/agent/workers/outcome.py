@@ -133,7 +133,7 @@ def record_again_at(agent: AgentState) -> float:
     """When this node says once more how its workers ended; never, unless others wait for that word."""
     generation, workers = agent.generation, agent.workers
     wanted = workers.outcome_wanted
-    waits = agent.phase in (Phase.DONE, Phase.GATED) and agent.registration.create_revision is not None
+    waits = agent.phase in (Phase.DONE, Phase.GATED) and agent.registration.registered
     if not waits or generation is None or wanted is None or wanted != workers.outcome_written or not wanted[1].over:
         return float("inf")
     before = generation.before.g if generation.before is not None else 0

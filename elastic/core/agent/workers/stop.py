@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic.core.agent.actions import ExtendRunDeadline, LogLine, StopWorkers
 from elastic.core.agent.leaving import grace_s, job_ended
-from elastic.core.agent.state import AgentState
+from elastic.core.agent.state import AgentState, StopKind
 from elastic.core.agent.workers.exits import have_failed
 from elastic.core.agent.workers.outcome import own_outcome
 from elastic.core.model import FinalStatus, Generation
@@ -48,7 +48,7 @@ def must_hurry(agent: AgentState) -> bool:
     of this world again.
     """
     generation, go, workers = agent.generation, agent.view.go, agent.workers
-    if workers.hurried or workers.gone:
+    if workers.stop in (StopKind.HURRIED, StopKind.CUT_SHORT) or workers.gone:
         return False
     if is_stopped_now(agent):
         return True
@@ -61,8 +61,7 @@ def must_hurry(agent: AgentState) -> bool:
 def failed_in_plan(agent: AgentState) -> bool:
     """A worker failed while all were asked to leave for a planned change: what was planned cannot be done."""
     workers = agent.workers
-    saves = workers.planned and not workers.hurried
-    return saves and not workers.tasks and not workers.gone and have_failed(agent)
+    return agent.saves and not workers.tasks and not workers.gone and have_failed(agent)
 
 
 # --- effects --------------------------------------------------------------------------------------------------------
@@ -87,7 +86,7 @@ def stop_superseded(agent: AgentState) -> None:
         planned = generation.index(agent.me.node) is not None
     else:
         planned = generation.planned and generation.before is not None and generation.before.g == workers.g
-    workers.planned, workers.hurried = planned, not planned
+    workers.stop = StopKind.PLANNED if planned else StopKind.HURRIED
     agent.act(LogLine(f"{generation.reason}: stopping this node's workers"))
     seconds = grace_s(agent) if planned else agent.limits.loss_grace_s
     agent.act(StopWorkers(workers.g, seconds, _stopped(generation), planned=planned))
@@ -102,15 +101,16 @@ def stop_faster(agent: AgentState) -> None:
     """Leave workers that were to save no more time than after a loss."""
     generation = agent.generation
     assert generation is not None or is_stopped_now(agent)
-    agent.workers.hurried = True
+    agent.workers.stop = StopKind.HURRIED
     why = ENDED if generation is None or is_stopped_now(agent) else _stopped(generation)
     agent.act(StopWorkers(agent.workers.g, agent.limits.loss_grace_s, why))
 
 
 def stop_ended(agent: AgentState) -> None:
     """Stop the workers because the job has ended."""
-    agent.workers.hurried = is_stopped_now(agent)
-    seconds = agent.limits.loss_grace_s if agent.workers.hurried else agent.limits.grace_s
+    hurried = is_stopped_now(agent)
+    agent.workers.stop = StopKind.HURRIED if hurried else StopKind.ORDERLY
+    seconds = agent.limits.loss_grace_s if hurried else agent.limits.grace_s
     agent.act(StopWorkers(agent.workers.g, seconds, ENDED))
 
 
@@ -120,7 +120,7 @@ def stop_failed(agent: AgentState) -> None:
     failed = [worker for worker in workers.own_exits if worker.code != 0]
     worker = failed[0]
     verb = "hangs" if workers.hung else "ended"
-    workers.hurried = True
+    workers.stop = StopKind.HURRIED
     agent.act(LogLine(f"{process_name(worker.role, worker.rank)} {verb}: {worker.words}; stopping this node's workers"))
     workers.outcome_wanted = (workers.g, own_outcome(agent, over=False))
     why = f"because {failed_processes_text(failed, agent.me.member.host)}"
