@@ -1,4 +1,4 @@
-"""What an agent's core is told, and which handlers take it in (pure).
+"""The events that an agent's core takes in, and their handlers (pure).
 
 Events come from the store, the session, the nursery, signals, links and the clock. Both the real agent and the
 simulation speak exactly these and the `actions`. A handler changes what the agent knows of its subject, and decides
@@ -55,7 +55,7 @@ ANSWERS: dict[str, tuple[Handler, ...]] = {
     "leave": (leaving.on_deregistered,),
     **dict.fromkeys(succession.PROPOSALS, (succession.on_proposal_answer,)),
 }
-"""Who takes in the answer to a transaction of each kind, if it came."""
+"""The handlers of the answer to a transaction of each kind, if it came."""
 
 
 def _on_answer(agent: AgentState, event: TransactionAnswered) -> None:

@@ -1,8 +1,9 @@
 """How this node leaves: a drain and its patience, `--elastic_timeout`, the end of the job, and the exit (pure).
 
 A drain is a request to leave: a signal, an interruption notice, or an operator's order in the store. A running node
-announces it on its key, and the leader plans a generation without it. Where nobody reacts, or the time that the drain
-leaves is up, the node stops its workers without being told. It records how they ended, takes back its key, and exits.
+announces it on its key, and the leader plans a generation without it. Where the leader does not react, or the time
+that the drain leaves is up, the node stops its workers on its own. It records how they ended, deletes its
+key, and exits.
 """
 
 from __future__ import annotations
@@ -19,22 +20,19 @@ from elastic.core.transactions import deregister, update_member
 DRAIN_PATIENCE_S = 5.0
 """A draining node whose job does not react stops its workers by itself after this time."""
 RECORD_PATIENCE_S = 5.0
-"""A leaving node tries for this long to record its outcome and to take back its registration."""
+"""A leaving node tries for this long to record its outcome and to delete its key."""
 
 
 class DrainRequested(Struct, frozen=True):
     """This agent is to leave, and ends with `exit_code`; `reason` says in words who or what asks for it.
 
-    `deadline`: the time of our clock at which this node may be gone, None if nobody has named one. Its workers get
+    `deadline`: the time of our clock at which this node may be gone, None if that is not known. Its workers get
     until `state.DEADLINE_SPARE_S` before that.
     """
 
     exit_code: int
     reason: str
     deadline: float | None = None
-
-
-# --- events ---------------------------------------------------------------------------------------------------------
 
 
 def on_drain(agent: AgentState, event: DrainRequested) -> None:
@@ -63,15 +61,12 @@ def on_announced(agent: AgentState, event: TransactionAnswered) -> None:
 
 
 def on_deregistered(agent: AgentState, event: TransactionAnswered) -> None:
-    """This node's key is taken back; if that was refused, there was none of its own."""
+    """This node's key is deleted; if the store refused, there was none of its own."""
     agent.leaving.deregistered = True
 
 
-# --- guards ---------------------------------------------------------------------------------------------------------
-
-
 def job_ended(agent: AgentState) -> bool:
-    """A verdict stands, and not the one that this node's registration replaced."""
+    """There is a verdict, and not the one that this node's registration replaced."""
     verdict, registered = agent.view.verdict, agent.registration.create_revision
     return verdict is not None and not agent.may_run_again and verdict.mod_revision > registered
 
@@ -87,7 +82,7 @@ def timed_out(agent: AgentState) -> bool:
 
 
 def unanswered(agent: AgentState) -> bool:
-    """Nobody has reacted to its drain for so long that it stops its workers by itself."""
+    """The leader has not reacted to its drain in time."""
     return agent.now >= unanswered_at(agent)
 
 
@@ -102,16 +97,13 @@ def drain_recorded(agent: AgentState) -> bool:
 
 
 def has_left(agent: AgentState) -> bool:
-    """Its end is recorded and its key taken back, or it has been tried for long enough."""
+    """Its outcome is recorded and its key deleted, or it has tried for long enough."""
     away = agent.leaving.deregistered or not agent.registration.registered
     return (away and _is_recorded(agent)) or agent.now >= give_up_at(agent)
 
 
 def _is_recorded(agent: AgentState) -> bool:
     return agent.workers.outcome_wanted == agent.workers.outcome_written
-
-
-# --- times ----------------------------------------------------------------------------------------------------------
 
 
 def timeout_at(agent: AgentState) -> float:
@@ -121,7 +113,7 @@ def timeout_at(agent: AgentState) -> float:
 
 
 def unanswered_at(agent: AgentState) -> float:
-    """When it stops its workers although nobody has reacted to its drain."""
+    """When it stops its workers although the leader has not reacted to its drain."""
     drain = agent.leaving.drain
     return drain.unheard_at(DRAIN_PATIENCE_S) if drain is not None else float("inf")
 
@@ -145,9 +137,6 @@ def give_up_drained_at(agent: AgentState) -> float:
 def grace_s(agent: AgentState) -> float:
     """How long workers have after SIGTERM when nothing is broken."""
     return max(min(agent.limits.grace_s, kill_at(agent) - agent.now), 0.0)
-
-
-# --- effects --------------------------------------------------------------------------------------------------------
 
 
 def report_verdict(agent: AgentState) -> None:
@@ -179,7 +168,7 @@ def leave_by_timeout(agent: AgentState) -> None:
 
 
 def _end_unless_joined(agent: AgentState) -> None:
-    """A node that has nothing to take back from the store exits at once; the others go to `Phase.LEAVING` first."""
+    """A node without a key in the store exits at once; the others go to `Phase.LEAVING` first."""
     if agent.phase is Phase.JOINING:
         end(agent)
 
@@ -202,7 +191,7 @@ def end(agent: AgentState) -> None:
 
 
 def stop_drained(agent: AgentState) -> None:
-    """Stop the workers in order, because nobody has reacted to the drain."""
+    """Stop the workers in order, because the leader has not reacted to the drain."""
     agent.workers.forced, agent.workers.stop = True, StopKind.PLANNED
     if agent.now < kill_at(agent):
         agent.act(LogLine("nobody took notice of the drain: stopping this node's workers"))
@@ -217,9 +206,6 @@ def stop_out_of_time(agent: AgentState) -> None:
     workers.forced, workers.stop = True, StopKind.CUT_SHORT
     agent.act(LogLine(f"no time is left ({drain.reason}): ending this node's workers", warn=True))
     agent.act(StopWorkers(workers.g, 0.0, f"because no time is left: {drain.reason}"))
-
-
-# --- duties ---------------------------------------------------------------------------------------------------------
 
 
 def generation_runs(agent: AgentState) -> bool:
@@ -254,11 +240,11 @@ def draining_member(agent: AgentState) -> Member:
 
 
 def may_deregister(agent: AgentState) -> bool:
-    """This node leaves, and its key still stands."""
+    """This node leaves, and its key is still there."""
     pending = agent.phase is Phase.LEAVING and not agent.leaving.deregistered
     return pending and agent.registration.registered and may_write(agent)
 
 
-def take_back_key(agent: AgentState) -> None:
+def delete_key(agent: AgentState) -> None:
     """Delete this node's key, so that the others need not wait for its lease to end."""
     send(agent, deregister(agent.keys, agent.me.node, agent.registration.create_revision))

@@ -50,9 +50,6 @@ class SessionLost(Struct, frozen=True):
     reason: str
 
 
-# --- events ---------------------------------------------------------------------------------------------------------
-
-
 def on_prepared(agent: AgentState, event: NodePrepared) -> None:
     """Register from now on."""
     agent.registration.prepared = True
@@ -118,7 +115,7 @@ def check_own_key(agent: AgentState, event: ViewChanged) -> None:
 def _hold_key(agent: AgentState, create_revision: int) -> None:
     registration = agent.registration
     registration.create_revision = create_revision
-    registration.step("key stands")
+    registration.step("key seen")
     if registration.unproven_refresh is not None:
         _extend_right(agent, *registration.unproven_refresh)
         registration.unproven_refresh = None
@@ -149,11 +146,8 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
             agent.act(LogLine("registered again; the workers have run on"))
 
 
-# --- guards and effects ---------------------------------------------------------------------------------------------
-
-
 def is_registered(agent: AgentState) -> bool:
-    """The key of this node stands."""
+    """The key of this node is in the store."""
     return agent.registration.registered
 
 
@@ -181,9 +175,6 @@ def report_refusal(agent: AgentState) -> None:
     leaving.end(agent)
 
 
-# --- duties ---------------------------------------------------------------------------------------------------------
-
-
 def np_is_open(agent: AgentState) -> bool:
     """The user named no np, and the job has no maximum."""
     np = agent.spec.np
@@ -198,7 +189,7 @@ def adopt_np(agent: AgentState) -> None:
 def _wants_key(agent: AgentState) -> bool:
     """Tell whether this node is to be registered, and is not.
 
-    A node whose workers save before they leave needs its right to run for that. A job that has ended takes nobody.
+    A node whose workers save before they leave needs its right to run for that. A job that has ended admits no node.
     """
     if is_registered(agent):
         return False

@@ -26,7 +26,7 @@ DEADLINE_SPARE_S = 3.0
 """So long before the deadline of a drain the workers are gone: their end is recorded, and the node leaves."""
 
 Stamp = tuple[int, int]
-"""One start of a node's processes: the generation, and the revision of its roster that gave the node its seats."""
+"""One start of a node's processes: the generation, and the revision of its roster that gave the node its tasks."""
 
 
 class Phase(StrEnum):
@@ -75,7 +75,7 @@ class PendingDrain(Struct, frozen=True):
         return float("inf") if self.deadline is None else self.deadline - DEADLINE_SPARE_S
 
     def unheard_at(self, patience_s: float) -> float:
-        """When the node stops its workers by itself if nobody reacts: they need some of the time that is left."""
+        """When the node stops its workers if the leader does not react: they need some of the time that is left."""
         return self.at + min(patience_s, max((self.workers_until - self.at) / 2, 0.0))
 
 
@@ -101,7 +101,7 @@ STANDINGS: dict[str, dict[Standing, Standing]] = {
     "lease asked": {Standing.NO_LEASE: Standing.LEASE_ASKED},
     "lease failed": {Standing.LEASE_ASKED: Standing.NO_LEASE},
     "lease granted": {Standing.NO_LEASE: Standing.NO_KEY, Standing.LEASE_ASKED: Standing.NO_KEY},
-    "key stands": {Standing.NO_KEY: Standing.REGISTERED, Standing.KEY_GONE: Standing.REGISTERED},
+    "key seen": {Standing.NO_KEY: Standing.REGISTERED, Standing.KEY_GONE: Standing.REGISTERED},
     "key gone": {Standing.REGISTERED: Standing.KEY_GONE},
     "lease gone": dict.fromkeys((Standing.NO_KEY, Standing.REGISTERED, Standing.KEY_GONE), Standing.NO_LEASE),
 }
@@ -151,7 +151,9 @@ class Registration:
     grant_again_at: float = NEVER  # no lease is asked for before this time
     create_revision: int = 0  # of this node's key
     registered_at_revision: int = 0  # a later view without the key shows that it is gone
-    unproven_refresh: tuple[float, float] | None = None  # a refresh before the key stood: when it was sent, and the TTL
+    unproven_refresh: tuple[float, float] | None = (
+        None  # a refresh before the key was there: when it was sent, and the TTL
+    )
     outdated: tuple[int, int] | None = None  # a registration was refused; `StoreState.sent_at` of its request
     members_exist: bool | None = None  # whether any node is registered, None if that is not known
     lookup_again_at: float = NEVER  # that is not asked before this time
@@ -162,7 +164,7 @@ class Registration:
 
     @property
     def registered(self) -> bool:
-        """Whether this node's key stands under its lease."""
+        """Whether this node's key is in the store, under its lease."""
         return self.standing is Standing.REGISTERED
 
     def step(self, step: str) -> None:
@@ -172,7 +174,7 @@ class Registration:
 
 @dataclass(slots=True)
 class Succession:
-    """Who leads: the line of members, and what this agent proposes when it is the first."""
+    """The line of members, the first of which leads, and what this agent proposes when it does."""
 
     following: tuple[bool, str | None] | None = None  # (True, None): it leads; else the member that it follows
     passed: frozenset[str] = frozenset()  # members before this one that cannot lead now
@@ -190,7 +192,7 @@ class Succession:
 
     @property
     def leads(self) -> bool:
-        """Whether this node is the first in line: it follows everything, and proposes."""
+        """Whether this node leads: it follows everything, and proposes."""
         return self.following == (True, None)
 
 
@@ -198,7 +200,7 @@ class Succession:
 class Links:
     """Links to other nodes, what is asked over them, and the links that others have to this node."""
 
-    targets: Mapping[str, LinkTarget] = field(default_factory=dict)  # whom this agent keeps a link to
+    targets: Mapping[str, LinkTarget] = field(default_factory=dict)  # the nodes that this agent keeps a link to
     watched_for: tuple[StoreView, frozenset[tuple[str, int]], tuple[bool, str | None]] | None = None  # made of these
     up: frozenset[str] = frozenset()  # watched nodes whose link is up
     silent: frozenset[str] = frozenset()  # of these, those that have missed the newest question
@@ -208,9 +210,11 @@ class Links:
     asked_about: int = 0  # the generation whose failure it is about, 0 if none
     awaiting: bool = False  # it is not answered yet
     heard_at: float = NEVER  # when the newest answered question was asked
-    answered: frozenset[str] = frozenset()  # who has answered that
+    answered: frozenset[str] = frozenset()  # the nodes that answered it
     vouch_asked_at: float = NEVER  # when this node asked for a vouch last
-    yielding: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # who asked it: first and newest time
+    yielding: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # nodes that asked for one: first and newest time
     inbound: Mapping[str, InboundLink] = field(default_factory=dict)  # the oldest link first
     looking_up: str = ""  # the node of an inbound link whose key is being read
 
@@ -221,14 +225,14 @@ class Workers:
 
     target: Stamp = (0, 0)  # the start whose go is awaited, or was given last
     g: int = 0  # the generation of the workers that run or ran last
-    since: int = 0  # the revision of the roster that gave them their seats
+    since: int = 0  # the revision of the roster that gave them their tasks
     tasks: tuple[Task, ...] = ()  # their tasks in a parameter-server job
-    cluster_spec_rev: int = 0  # the newest revision of the roster that they were told
+    cluster_spec_rev: int = 0  # the newest revision of the roster that was published to them
     gone: bool = True  # no process of theirs is left
     started_at: float = 0.0
     step: int = -1  # the highest that one has reported
     run_deadline: RunDeadline = field(default_factory=RunDeadline)
-    run_until: float = NEVER  # the deadline that the nursery was told
+    run_until: float = NEVER  # the deadline that the nursery knows
     stop: StopKind = StopKind.ORDERLY
     forced: bool = False  # this node had to end them
     hung: bool = False  # they made no steps any more
@@ -241,7 +245,7 @@ class Workers:
     outcome_refused: tuple[int, Outcome] | None = None  # the newest word before the end that the store refused
     recorded_at: float = NEVER
     record_again_s: float = 0.0  # after this pause a word that others wait for is recorded once more
-    reported: Stamp = (0, 0)  # the generation and revision whose failure people were told last
+    reported: Stamp = (0, 0)  # the generation and revision whose failure was reported last
     spare_g: int = 0  # the newest generation that this node has said to be a spare of
 
     @property
@@ -257,7 +261,7 @@ class Leaving:
     drain: PendingDrain | None = None  # the first request to leave, with the earliest deadline of all
     announced: bool = False  # the node's key says that it drains
     orders_read_to: int = 0  # an operator's order of an older revision was for another node of this name
-    deregistered: bool = False  # its key is taken back
+    deregistered: bool = False  # its key is deleted
     idle_since: float = 0.0  # since when no generation has run
     exit_code: int = 0
 
@@ -377,7 +381,7 @@ class AgentState:
         self.unregister()
 
     def unregister(self) -> None:
-        """Nothing stands in the store for this node any more."""
+        """This node has no key in the store any more."""
         registration, line = self.registration, self.succession
         registration.members_exist = registration.outdated = None
         registration.create_revision = 0

@@ -1,8 +1,8 @@
-"""Who leads, and what the leader does: it decides, proposes, and revokes the leases of dead nodes (pure).
+"""Which node leads, and what the leader does: it decides, proposes, and revokes the leases of dead nodes (pure).
 
-The leader is the first in line: the members of the newest generation by M_id, then the spares by age. Every other agent
-follows the one before it in line, and takes over when that one is gone. Who leads is decided by nobody: two that take
-themselves for the leader cannot both write, because each proposal compares what it rests on.
+The members of the newest generation by M_id, then the spares by age, make a line, and the first of it leads. Every
+other agent follows the one before it, and takes over when that one is gone. Two that take themselves for the leader
+cannot both write, because each proposal compares what it rests on.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ def remember_view(agent: AgentState, event: ViewChanged) -> None:
 
 
 def on_proposal_answer(agent: AgentState, event: TransactionAnswered) -> None:
-    """The same proposal is not made again at once if it was refused."""
+    """A proposal that was refused is not repeated at once."""
     if not event.succeeded:
         agent.succession.refused_compares = event.transaction.compares
         agent.succession.propose_again_at = agent.now + ASK_AGAIN_S
-
-
-# --- what the leader does -------------------------------------------------------------------------------------------
 
 
 def is_leader(agent: AgentState) -> bool:
@@ -95,7 +92,7 @@ def make_proposal(agent: AgentState) -> None:
 
 
 def propose_again_at(agent: AgentState) -> float:
-    """When a proposal that was refused is made again."""
+    """When a proposal that was refused is repeated."""
     return agent.succession.propose_again_at
 
 

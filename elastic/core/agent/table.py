@@ -3,8 +3,8 @@
 This file has every rule in its order; what a rule asks and does is in the module of its subject:
 
 - `registration`: the lease and this node's key;
-- `succession`: who leads; deciding and proposing;
-- `links`: who is watched, asked and heard, proofs of death, vouching;
+- `succession`: which node leads; deciding and proposing;
+- `links`: the nodes that are watched, asked and heard, proofs of death, vouching;
 - `workers`: what this node is to run, start, stop, exits, outcome, run deadline;
 - `leaving`: drains, `--elastic_timeout`, the end of the job, the exit;
 - `store`: the mirror, and the one transaction under way.
@@ -19,11 +19,11 @@ Phases:
 ======== ==============================================================================================
 joining  not registered, no workers
 spare    registered, no workers, not in the newest generation
-gated    in the newest generation, old workers gone and recorded, waiting for the go
+gated    in the newest generation, old workers gone and recorded, waiting for its start signal
 running  workers run
 stopping workers are being stopped
 done     workers are gone, their outcome is recorded or being recorded
-leaving  taking back the registration
+leaving  deleting its key
 ended    nothing more happens
 ======== ==============================================================================================
 """
@@ -128,7 +128,7 @@ REPORTS: tuple[Duty, ...] = (
     Duty("say why a roster was revised", assignment.revision_is_news, assignment.report_revision),
     Duty("tell workers of the revision", assignment.cluster_spec_is_old, assignment.publish_cluster_spec),
     Duty("a generation runs", leaving.generation_runs, leaving.restart_timeout),
-    Duty("hold the right to run", vouching.may_hold, vouching.hold),
+    Duty("hold", vouching.may_hold, vouching.hold),
 )
 """What is done before the rows, in this order: a row may end what it is about."""
 
@@ -138,14 +138,14 @@ DUTIES: tuple[Duty, ...] = (
     Duty("adopt np", registration.np_is_open, registration.adopt_np),
     Duty("say why it is a spare", assignment.is_new_spare, assignment.report_spare),
     Duty("record what never started", outcome.never_started, outcome.record_never_started),
-    Duty("record seats that were given up", outcome.leaves_unstarted, outcome.record_leaves_unstarted),
+    Duty("record what was given up", outcome.leaves_unstarted, outcome.record_leaves_unstarted),
     EXTEND_DEADLINE,
     Duty("follow the predecessor", always, succession.follow, succession.follow_again_at),
     Duty("open a session", registration.needs_lease, registration.open_session),
     Duty("keep up with the store", always, store.keep_up, store.late_at),
     Duty("list again", store.needs_listing, store.list_again),
     Duty("record the outcome", outcome.may_record, outcome.record, outcome.record_again_at),
-    Duty("take back the key", leaving.may_deregister, leaving.take_back_key),
+    Duty("deregister", leaving.may_deregister, leaving.delete_key),
     Duty("register", registration.may_register, registration.register, registration.register_again_at),
     Duty("announce the drain", leaving.may_announce, leaving.announce),
     Duty("drop the decision", succession.resigns, succession.drop_decision),

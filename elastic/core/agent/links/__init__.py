@@ -1,4 +1,4 @@
-"""Links between agents: who is watched, asked and heard, who vouches for whom, and which links others may have (pure).
+"""Links between agents: which nodes are watched, asked and heard, which vouch, and which may have a link (pure).
 
 The watching agent dials: the leader keeps a link to every registered node, every other agent to the one that it follows
 in line. A link that is up costs nothing and is not asked anything, except while something is wrong:

@@ -47,7 +47,7 @@ def on_vouched(agent: AgentState, event: Vouched) -> None:
 def may_hold(agent: AgentState) -> bool:
     """The first of a generation holds its right to run by its links once its lease has missed a refresh.
 
-    Tasks of parameter-server jobs are given anew as soon as a lease has ended, so that nobody runs longer than that.
+    Tasks of parameter-server jobs are given anew as soon as a lease has ended, so that none runs longer than that.
     """
     generation = agent.generation
     runs = generation is not None and generation.g == agent.workers.g and not agent.workers.tasks
@@ -59,7 +59,7 @@ def hold(agent: AgentState) -> None:
     generation, deadline = agent.generation, agent.workers.run_deadline
     assert generation is not None
     others = {member.node for member in generation.members if member.node != agent.me.node}
-    heard_at = agent.links.heard_at if others else agent.now  # A node that is alone has nobody to ask.
+    heard_at = agent.links.heard_at if others else agent.now  # A node that is alone asks none.
     if agent.now <= heard_at + 2 * interval_s(agent) and others <= agent.memory.linked:
         agent.workers.run_deadline = deadline.vouched(heard_at + deadline.ttl_s)
 
@@ -147,7 +147,7 @@ def is_first(agent: AgentState) -> bool:
 
 
 def needs_vouch(agent: AgentState) -> bool:
-    """The workers run, the store is silent, and nobody was asked for a vouch lately."""
+    """The workers run, the store is silent, and no vouch was asked for lately."""
     return _lacks_store(agent) and agent.now >= agent.links.vouch_asked_at + interval_s(agent)
 
 

@@ -43,7 +43,7 @@ def needs_watch(agent: AgentState) -> bool:
 
 
 def watch(agent: AgentState) -> None:
-    """Say whom to watch, if it is somebody else than before. Who has lost its key is watched while it may work on."""
+    """Watch the leader's nodes or the predecessor, and a node that has lost its key for as long as it may work on."""
     following, members = agent.succession.following, agent.view.members
     assert following is not None
     agent.links.watched_for = (agent.view, agent.memory.gone, following)

@@ -1,4 +1,4 @@
-"""What this node is to run: its place in the newest generation, the go, and what people read about both (pure)."""
+"""What this node is to run: its place in the newest generation, the start signal, and their log lines (pure)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from elastic.core.model import Generation, GenerationMember
 from elastic.core.ps.text import tasks_in_words
 from elastic.core.restart_budget import budget_of
 
-# --- guards and effects ---------------------------------------------------------------------------------------------
-
 
 def is_chosen(agent: AgentState) -> bool:
-    """It is in the newest generation, in a start of its seats that it has not finished yet."""
+    """It is in the newest generation, in a start that it has not finished yet."""
     return agent.member is not None and agent.stamp > agent.workers.finished
 
 
@@ -28,7 +26,7 @@ def has_newer_target(agent: AgentState) -> bool:
 
 
 def may_start(agent: AgentState) -> bool:
-    """The generation that it waits for has its go, and it has the right to run."""
+    """The generation that it waits for has its start signal, and the lease is valid."""
     generation, go = agent.generation, agent.view.go
     opened = generation is not None and go is not None and go.value.g == generation.g
     ready = agent.view.incarnation is not None and agent.now < agent.workers.run_deadline.until()
@@ -36,7 +34,7 @@ def may_start(agent: AgentState) -> bool:
 
 
 def take_target(agent: AgentState) -> None:
-    """Wait for the go of the newest generation, and say who this node is there."""
+    """Wait for the start signal of the newest generation, and say which member this node is."""
     generation = agent.generation
     assert generation is not None
     agent.workers.target = agent.stamp
@@ -81,9 +79,6 @@ def start_workers(agent: AgentState) -> None:
     workers.step, workers.started_at, workers.run_until = -1, agent.now, workers.run_deadline.until()
     incarnation = agent.view.incarnation.value
     agent.act(StartWorkers(generation, go.value, m_id, incarnation, agent.spec.restarts_max))
-
-
-# --- duties ---------------------------------------------------------------------------------------------------------
 
 
 def failure_is_news(agent: AgentState) -> bool:

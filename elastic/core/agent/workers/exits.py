@@ -57,9 +57,6 @@ class WorkersGone(Struct, frozen=True):
     step: int = -1
 
 
-# --- events ---------------------------------------------------------------------------------------------------------
-
-
 def _is_current(agent: AgentState, g: int) -> bool:
     """Tell whether workers of generation g run: what comes later about older ones changes nothing."""
     return g == agent.workers.g and not agent.workers.gone
@@ -94,8 +91,8 @@ def on_gone(agent: AgentState, event: WorkersGone) -> None:
 def on_unreachable(agent: AgentState, event: PeersUnreachable) -> None:
     """Workers wait, and other machines are not reached. If that has lasted, and the job can do without, it counts.
 
-    So it is also in a planned stop, where they wait to save together. Who is left out is judged at the next gate, when
-    all have said whom they reach. Once they are stopped for a failure or a loss, what was said last counts.
+    So it is also in a planned stop, where they wait to save together. Which node is left out is judged at the next
+    gate, once all have said which nodes they reach. Once they are stopped for a failure or a loss, the last word holds.
     """
     workers, generation, spec = agent.workers, agent.generation, agent.spec
     if not _is_current(agent, event.g) or not (agent.phase is Phase.RUNNING or agent.saves):
@@ -113,16 +110,13 @@ def on_unreachable(agent: AgentState, event: PeersUnreachable) -> None:
 def _remaining_without(agent: AgentState, generation: Generation, unreached: Collection[str]) -> int:
     """How many nodes the job would have without those that are not reached; spares only the leader sees.
 
-    A leader that reaches nobody is most likely itself the one that is cut off.
+    A leader that reaches no other node is most likely itself the one that is cut off.
     """
     members = [member.node for member in generation.members]
     situation = Situation(agent.view, agent.spec, agent.memory, agent.policy, agent.now)
     spares = len(situation.joining_nodes()) if agent.succession.decision is not None else 0
     alone = spares > 0 and set(nodes_to_probe(members, agent.me.node)) <= set(unreached)
     return len(members) - (1 if alone else len(unreached)) + spares
-
-
-# --- guards ---------------------------------------------------------------------------------------------------------
 
 
 def are_gone(agent: AgentState) -> bool:

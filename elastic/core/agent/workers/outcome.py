@@ -13,8 +13,6 @@ RECORD_AGAIN_S = 10.0
 deleted or damaged it."""
 RECORD_AGAIN_MAX_S = 600.0
 
-# --- effects --------------------------------------------------------------------------------------------------------
-
 
 def record_done(agent: AgentState) -> None:
     """Record that the workers are done, while the servers run on."""
@@ -58,9 +56,6 @@ def own_outcome(agent: AgentState, *, over: bool) -> Outcome:
     )
 
 
-# --- duties ---------------------------------------------------------------------------------------------------------
-
-
 def _is_idle(agent: AgentState) -> bool:
     return agent.workers.gone and not agent.store.replaced
 
@@ -87,7 +82,7 @@ def record_never_started(agent: AgentState) -> None:
 
 
 def _leaving_start(agent: AgentState) -> Stamp | None:
-    """The start that a revision of the roster ends, None if this node keeps its seats."""
+    """The start that a revision of the roster ends, None if this node keeps its tasks."""
     generation = agent.generation
     index = generation.index(agent.me.node) if generation is not None else None
     if generation is None or index is None or not generation.members[index].leaving:
@@ -96,7 +91,7 @@ def _leaving_start(agent: AgentState) -> Stamp | None:
 
 
 def leaves_unstarted(agent: AgentState) -> bool:
-    """This node is to give up seats that it has not recorded the end of: the roster waits for that word."""
+    """This node is to give up tasks whose end it has not recorded: the roster waits for that word."""
     start = _leaving_start(agent)
     return start is not None and start > agent.workers.finished and _is_idle(agent)
 
@@ -144,7 +139,7 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
     """The outcome is recorded, or was refused.
 
     The first word about a failure is refused where the incarnation did not fit; the second time, an earlier try whose
-    answer was lost stands there.
+    answer was lost has written it.
     """
     workers, outcome = agent.workers, event.transaction.outcome
     if event.succeeded:

@@ -12,21 +12,19 @@ from elastic.core.text import failed_processes_text, process_name
 
 ENDED = "because the job has ended"
 
-# --- guards ---------------------------------------------------------------------------------------------------------
-
 
 def is_overdue(agent: AgentState) -> bool:
-    """Its right to run has ended."""
+    """Its run deadline has come."""
     return agent.now >= agent.workers.run_deadline.until()
 
 
 def overdue_at(agent: AgentState) -> float:
-    """When its right to run ends."""
+    """Its run deadline."""
     return agent.workers.run_deadline.until()
 
 
 def is_superseded(agent: AgentState) -> bool:
-    """A newer generation stands, its seats were given anew, or the store is another one."""
+    """There is a newer generation, or its tasks were given to it once more, or the store is another one."""
     if agent.store.replaced:
         return True
     generation, workers = agent.generation, agent.workers
@@ -62,9 +60,6 @@ def failed_in_plan(agent: AgentState) -> bool:
     """A worker failed while all were asked to leave for a planned change: what was planned cannot be done."""
     workers = agent.workers
     return agent.saves and not workers.tasks and not workers.gone and have_failed(agent)
-
-
-# --- effects --------------------------------------------------------------------------------------------------------
 
 
 def stop_overdue(agent: AgentState) -> None:
@@ -125,9 +120,6 @@ def stop_failed(agent: AgentState) -> None:
     workers.outcome_wanted = (workers.g, own_outcome(agent, over=False))
     why = f"because {failed_processes_text(failed, agent.me.member.host)}"
     agent.act(StopWorkers(workers.g, agent.limits.loss_grace_s, why))
-
-
-# --- duties ---------------------------------------------------------------------------------------------------------
 
 
 def may_run_longer(agent: AgentState) -> bool:

@@ -315,3 +315,13 @@ def test_leaving_waits_for_the_store_for_5_s_and_no_longer() -> None:
     assert bench.core.wake_at == 5.0
     bench.at(5.0)
     assert (bench.phase, bench.exit_code) == (Phase.ENDED, 143)
+
+
+def test_names_of_duties_are_unique() -> None:
+    names = [duty.name for duty in (*table.REPORTS, *table.DUTIES)]
+    assert len(names) == len(set(names))
+
+
+def test_after_the_end_no_time_is_waited_for() -> None:
+    assert table.TIMES[Phase.ENDED] == ()
+    assert all(table.TIMES[phase] for phase in Phase if phase is not Phase.ENDED)
