@@ -1,4 +1,4 @@
-"""Joins the core (`elastic.core.agent.table`) to the store, the session, the nursery, signals and people.
+"""Joins the core (`elastic.core.agent.core`) to the store, the session, the nursery, signals and people.
 
 It reads an event, calls the core, and performs the actions in their order. There is no policy here.
 """

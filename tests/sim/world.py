@@ -1,7 +1,7 @@
 """A whole job on a virtual clock: agents' cores, their stores' mirrors, sessions, nurseries, workers and links.
 
 Everything that an agent's shell does is modelled here as small as it can be; what is decided is decided by the real
-core (`elastic.core.agent.table`) over the real in-memory store. One seeded source of randomness, one queue of events:
+core (`elastic.core.agent.core`) over the real in-memory store. One seeded source of randomness, one queue of events:
 the same seed gives the same run.
 """
 

@@ -48,7 +48,6 @@ class AgentCore:
         if quiet and agent.store.relist is Relisting.NONE:  # Most events are these, in a job that just trains.
             self._perform((EXTEND_DEADLINE,))
         else:
-            agent.wake_at = None
             self._perform(REPORTS)
             self._walk()
             if self.phase is not Phase.ENDED:
@@ -59,16 +58,19 @@ class AgentCore:
         return agent.actions
 
     def _perform(self, duties: Iterable[Duty]) -> None:
+        agent = self.facts
         for duty in duties:
-            if duty.due(self.facts):
-                duty.effect(self.facts)
+            if duty.due(agent):
+                duty.effect(agent)
 
     def _walk(self) -> None:
         """Take rows until none holds."""
         agent = self.facts
         for _ in range(STEPS_MAX):
-            row = next((row for row in ROWS[agent.phase] if row.guard(agent)), None)
-            if row is None:
+            for row in ROWS[agent.phase]:
+                if row.guard(agent):
+                    break
+            else:
                 return
             row.effect(agent)
             agent.phase = row.to
@@ -78,7 +80,7 @@ class AgentCore:
 
     def _plan_wake_up(self) -> None:
         """Work out when this agent has something to do although nothing happens: the earliest time of any rule."""
-        earliest = self.facts.first_of(at(self.facts) for at in TIMES[self.phase])
+        earliest = self.facts.first_of([at(self.facts) for at in TIMES[self.phase]])
         self.facts.wake_at = earliest if earliest < float("inf") else None
 
 

@@ -348,7 +348,11 @@ class AgentState:
 
     def first_of(self, times: Iterable[float]) -> float:
         """The earliest of these times that is still to come, infinity if none is."""
-        return min((time for time in times if time > self.now), default=float("inf"))
+        first = float("inf")
+        for time in times:
+            if self.now < time < first:
+                first = time
+        return first
 
     def forget_store(self) -> None:
         """Begin anew in a store that has never seen this node."""
