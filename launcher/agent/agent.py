@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from elastic.core.agent.table import AgentCore
+from elastic.core.agent.core import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.errors import StoreUnavailable

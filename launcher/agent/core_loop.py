@@ -1,4 +1,4 @@
-"""Joins the core (`elastic.core.agent.table`) to the store, the session, the nursery, signals and people.
+"""Joins the core (`elastic.core.agent.core`) to the store, the session, the nursery, signals and people.
 
 It reads an event, calls the core, and performs the actions in their order. There is no policy here.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from elastic.channel.messages import CheckpointSaved
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
-from elastic.core.agent.table import AgentCore
+from elastic.core.agent.core import AgentCore
 from elastic.core.model import Cause, FinalStatus, Verdict
 from elastic.errors import ElasticError
 from elastic.store import session
@@ -169,7 +169,7 @@ class CoreLoop:
     @property
     def joined(self) -> bool:
         """Whether this node has joined."""
-        return self._core.facts.joined_at is not None
+        return self._core.facts.registration.joined_at is not None
 
     def block(self) -> BlockContent:
         """The content of the live status."""
@@ -271,7 +271,7 @@ class CoreLoop:
             case actions.StartWorkers():
                 self._started = action
                 self._curve.begin(action.incarnation)
-                self._workers.begin(action, self._core.facts.run_until, self._told_saved())
+                self._workers.begin(action, self._core.facts.workers.run_until, self._told_saved())
                 self._partition_watch.begin(action.generation)
                 self._group.create_task(self._reachability.check_neighbours(action.generation))
             case actions.PublishClusterSpec():

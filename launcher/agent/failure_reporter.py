@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from elastic.core.agent.table import AgentCore
+from elastic.core.agent.core import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Cause, ChangeReason, Outcome, OutcomeKind, Predecessor
@@ -51,12 +51,12 @@ class FailureReporter:
         self._awaited = 0
         self._told_g = 0
         self._early: Cause | None = None
-        self._incarnation = core.facts.incarnation
+        self._incarnation = core.facts.store.incarnation
 
     def after_event(self) -> None:
         """Notice a failure that has not been judged yet."""
-        if self._core.facts.incarnation != self._incarnation:  # Another store counts its generations anew.
-            self._incarnation = self._core.facts.incarnation
+        if self._core.facts.store.incarnation != self._incarnation:  # Another store counts its generations anew.
+            self._incarnation = self._core.facts.store.incarnation
             self._awaited = self._told_g = 0
         g = self._failed()
         if g > self._awaited:
@@ -84,7 +84,7 @@ class FailureReporter:
         cause = root_cause_of(before, outcomes, spec)
         if cause is None:
             return
-        if facts.tasks and facts.generation is not None:
+        if facts.workers.tasks and facts.generation is not None:
             cause = msgspec.structs.replace(cause, world_size=facts.generation.world_size)
         if not cause.first.secondary:
             self._early = cause
@@ -102,10 +102,10 @@ class FailureReporter:
     def _failed(self) -> int:
         """The newest generation that failed and is not judged, as far as this node can see; 0 if there is none."""
         facts = self._core.facts
-        if facts.joined_at is None or facts.view.verdict is not None:
+        if facts.registration.joined_at is None or facts.view.verdict is not None:
             return 0
-        if not facts.workers_gone and any(worker.code != 0 for worker in facts.own_exits):
-            return facts.workers_g
+        if not facts.workers.gone and any(worker.code != 0 for worker in facts.workers.own_exits):
+            return facts.workers.g
         generation, go = facts.generation, facts.view.go
         if generation is None or generation.before is None or (go is not None and go.value.g >= generation.g):
             return 0
@@ -133,7 +133,7 @@ class FailureReporter:
             view = ViewReader(self._keys).read(entries, revision, complete=False, follows=None)
             outcomes = {node: stored for (_, node), stored in view.outcomes.items()}
         facts = self._core.facts
-        wanted, me = facts.outcome_wanted, facts.me.node
+        wanted, me = facts.workers.outcome_wanted, facts.me.node
         if wanted is not None and wanted[0] == g and wanted[1].ended is OutcomeKind.FAILED and me not in outcomes:
             outcomes[me] = StoredDocument(wanted[1], revision + 1, revision + 1)
         return outcomes

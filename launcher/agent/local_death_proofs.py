@@ -33,10 +33,10 @@ class DeathProver:
     def check(self, facts: AgentState) -> None:
         """After an event, where this node proposes: see whether nodes that are missing are proven dead."""
         generation = facts.generation
-        if facts.decision is None or generation is None or boottime() < self._at:
+        if facts.succession.decision is None or generation is None or boottime() < self._at:
             return
         nodes = cluster_spec.vanished(facts.view, generation)
-        if facts.decision.code is Reason.UNPROVEN and generation.before is not None:
+        if facts.succession.decision.code is Reason.UNPROVEN and generation.before is not None:
             nodes += [node for node in generation.before.nodes if node not in nodes]
         if not nodes:
             self._pause_s = FIRST_S

@@ -28,7 +28,7 @@ def snapshot(
 ) -> NodeSnapshot:
     """This node at `now`. `waits` is what it says that it waits for, "" if it does not."""
     generation = facts.generation
-    refreshed_at = facts.run_deadline.refreshed_at if facts.lease is not None else -math.inf
+    refreshed_at = facts.workers.run_deadline.refreshed_at if facts.registration.lease is not None else -math.inf
     return NodeSnapshot(
         job_id=facts.keys.job_id,
         node=facts.me.node,
@@ -41,15 +41,15 @@ def snapshot(
         state=_state(facts),
         since_s=max(now - facts.entered_at, 0.0),
         lease_age_s=now - refreshed_at if math.isfinite(refreshed_at) else None,
-        run_deadline_s=facts.run_until - now if facts.run_until > now else None,
+        run_deadline_s=facts.workers.run_until - now if facts.workers.run_until > now else None,
         waits=truncate_text(waits, WORDS_MAX),
         workers=tuple(worker.at(now) for worker in workers.seen.values()),
     )
 
 
 def _state(facts: AgentState) -> str:
-    if not facts.prepared and facts.phase is Phase.JOINING:
+    if not facts.registration.prepared and facts.phase is Phase.JOINING:
         return "loading torch"
-    if facts.drain is not None and facts.phase not in (Phase.LEAVING, Phase.ENDED):
-        return truncate_text(f"draining ({facts.drain.reason})", WORDS_MAX)
+    if facts.leaving.drain is not None and facts.phase not in (Phase.LEAVING, Phase.ENDED):
+        return truncate_text(f"draining ({facts.leaving.drain.reason})", WORDS_MAX)
     return "ready" if facts.phase is Phase.SPARE and facts.generation is None else WORDS[facts.phase]

@@ -70,6 +70,6 @@ def initial_state(config: Config, node: str, host: str, held: NodePorts, now: fl
         me, JobKeys(config.job_id, config.key_prefix), limits, DecisionPolicy(node, kill_s=2 * KILL_S), now=now
     )
     facts.wall_at_zero = time.time() - now
-    facts.prepared = False
-    facts.idle_since = facts.entered_at = now
+    facts.registration.prepared = False
+    facts.leaving.idle_since = facts.entered_at = now
     return facts

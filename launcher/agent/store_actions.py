@@ -132,7 +132,9 @@ class StoreActions:
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
             self._learn(view)
             self._put(agent_events.ViewChanged(view, mirror.listings))
-            if self._prober.asked(mirror.entries, self._facts.registered, self._facts.lease):
+            if self._prober.asked(
+                mirror.entries, self._facts.registration.create_revision or None, self._facts.registration.lease
+            ):
                 self._begin(self._prober.answer())
             self._name_damaged(view)
 

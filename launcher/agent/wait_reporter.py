@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import Phase
-from elastic.core.agent.table import AgentCore
 from elastic.core.decide import decide
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
@@ -62,7 +62,7 @@ class WaitReporter:
         """What this node waits for as far as is known now, "" if it does not wait. Nobody is asked for it."""
         if self._core.phase not in WAITING:
             return ""
-        decision = self._core.facts.decision
+        decision = self._core.facts.succession.decision
         if not isinstance(decision, WaitDecision) or self._old_news(decision.code):
             return self._newest
         asked = decision.code in ASKED
@@ -71,7 +71,7 @@ class WaitReporter:
     def after_event(self) -> None:
         """Say what the proposer waits for, as soon as that becomes something else."""
         self._note_time()
-        decision = self._core.facts.decision
+        decision = self._core.facts.succession.decision
         code = decision.code if decision is not None else None
         if code is not self._code:
             self._code = code
@@ -119,15 +119,15 @@ class WaitReporter:
 
     def _leaves(self, code: Reason | None) -> bool:
         """Tell whether this node leaves, so that it does not wait for other nodes."""
-        return code in ASKED and self._core.facts.drain is not None
+        return code in ASKED and self._core.facts.leaving.drain is not None
 
     async def _reason(self) -> tuple[Reason | None, str]:
         facts = self._core.facts
-        if not facts.prepared:
+        if not facts.registration.prepared:
             return None, "this node loads torch for its workers"
-        if facts.decision is not None:
-            code, reason = facts.decision.code, facts.decision.reason
-            if not isinstance(facts.decision, WaitDecision) or self._old_news(code):
+        if facts.succession.decision is not None:
+            code, reason = facts.succession.decision.code, facts.succession.decision.reason
+            if not isinstance(facts.succession.decision, WaitDecision) or self._old_news(code):
                 return None, await self._silence()
             if code in ASKED:
                 reason += words(absent_nodes(facts.view, await self._unreached()))
@@ -142,7 +142,7 @@ class WaitReporter:
         policy = replace(facts.policy, node="")  # It is not this node that proposes.
         decision, self._memory = decide(view, memory, policy, self._clock())
         if not isinstance(decision, WaitDecision):
-            first = (facts.following or (False, None))[1] or "the first in line"
+            first = (facts.succession.following or (False, None))[1] or "the first in line"
             return decision.code, f"waiting for {first} to act: {decision.reason}"
         return decision.code, decision.reason + (words(absent_nodes(view)) if decision.code in ASKED else "")
 

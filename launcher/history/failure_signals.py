@@ -52,7 +52,7 @@ class FailureSignals:
                 self._add(facts, "lost", event.node, arrived, arrived)
             case WorkersHung():
                 self._add(facts, "failed", self._node, arrived, arrived)
-            case PeersUnreachable() if event.exits and facts.hung:
+            case PeersUnreachable() if event.exits and facts.workers.hung:
                 self._add(facts, "failed", self._node, arrived, arrived)
             case ViewChanged():
                 self._compare(facts, arrived, settled=settled)
@@ -120,14 +120,14 @@ class ProposalTracker:
         """Note what the core makes of an event: that it wants another generation, sends it, and is answered."""
         if isinstance(event, TransactionAnswered):
             self._answered(event, arrived)
-        if not isinstance(facts.decision, FormGeneration) or facts.decision is self._sent:
+        if not isinstance(facts.succession.decision, FormGeneration) or facts.succession.decision is self._sent:
             self._wanted_at = None
         elif self._wanted_at is None:
             self._wanted_at = arrived  # It may have to wait for the answer to another transaction.
         for action in actions:
             if isinstance(action, SendTransaction) and action.transaction.kind == "form":
                 self._proposals[facts.tag] = SentProposal(action.transaction, self._wanted_at or arrived, now)
-                self._wanted_at, self._sent = None, facts.decision
+                self._wanted_at, self._sent = None, facts.succession.decision
 
     def _answered(self, answer: TransactionAnswered, arrived: float) -> None:
         for tag, proposed in tuple(self._proposals.items()):

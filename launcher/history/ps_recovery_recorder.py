@@ -325,8 +325,8 @@ class PsRecoveryRecorder:
         elif self._gone_at is None:
             start.start, start.began = True, self._command_at
             start.marks[PhaseEnd.MET] = evidence_at
-            if facts.joined_at is not None:
-                start.marks[PhaseEnd.JOINED] = facts.joined_at
+            if facts.registration.joined_at is not None:
+                start.marks[PhaseEnd.JOINED] = facts.registration.joined_at
         else:
             start.marks[PhaseEnd.ASSIGNED] = evidence_at
         if proposal is not None:

@@ -260,7 +260,7 @@ class RecoveryRecorder:
         record = self._record(facts, generation, arrived, proposal)
         if record is not None:
             record.mark(PhaseEnd.PUBLISHED, (proposal.published_at if proposal is not None else None) or arrived)
-            if facts.workers_gone and self._gone_at is not None:
+            if facts.workers.gone and self._gone_at is not None:
                 record.mark(PhaseEnd.STOPPED, self._gone_at)
             if self._open is not None and known[0] == generation.run:
                 self._follow_on(record, self._open)
@@ -275,7 +275,11 @@ class RecoveryRecorder:
         proposal: SentProposal | None,
     ) -> _OngoingRecovery | None:
         """Begin the notes about a generation; None where there is nothing to tell of it."""
-        if not generation.members or any(place.tasks for place in generation.members) or facts.joined_at is None:
+        if (
+            not generation.members
+            or any(place.tasks for place in generation.members)
+            or facts.registration.joined_at is None
+        ):
             return None
         nodes = [place.node for place in generation.members]
         teller = leader_of(generation) if leader_of(generation) in nodes else nodes[0]
@@ -296,7 +300,7 @@ class RecoveryRecorder:
             member=self._node in nodes,
         )
         if fresh:
-            record.mark(PhaseEnd.JOINED, facts.joined_at)
+            record.mark(PhaseEnd.JOINED, facts.registration.joined_at)
             record.mark(PhaseEnd.MET, evidence_at)
         if proposal is not None:
             if not fresh:

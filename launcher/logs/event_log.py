@@ -91,7 +91,7 @@ class JsonEventLog:
         generation, go = facts.generation, facts.view.go
         if "joining: registered" in taken:
             self.write("joined", generation.g if generation else 0, {"again": self._generation > 0})
-        if facts.joined_at is None or generation is None:
+        if facts.registration.joined_at is None or generation is None:
             return
         if generation.g != self._generation:
             self._generation = generation.g

@@ -119,10 +119,10 @@ class MetricsCollector:
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float) -> None:
         """Note an event that came at `arrived`, and what the core asked for."""
         match event:
-            case WorkerExited() if event.exit.code and event.own and event.g == facts.workers_g:
+            case WorkerExited() if event.exit.code and event.own and event.g == facts.workers.g:
                 self._stopped(event.g, arrived)
-            case WorkersGone() if event.g == facts.workers_g:
-                wanted = facts.outcome_wanted
+            case WorkersGone() if event.g == facts.workers.g:
+                wanted = facts.workers.outcome_wanted
                 self._stopped(event.g, arrived, well=wanted is not None and wanted[1].ended is OutcomeKind.OK)
             case LeaseRefreshed() | LeaseGranted() | ViewChanged():
                 self._answered_at = arrived
@@ -218,11 +218,13 @@ class MetricsCollector:
 def is_spare(facts: AgentState) -> bool:
     """Whether this node stands by while a world without it runs."""
     generation = facts.generation
-    return facts.phase is Phase.SPARE and generation is not None and facts.registered is not None and not _inside(facts)
+    return (
+        facts.phase is Phase.SPARE and generation is not None and facts.registration.registered and not _inside(facts)
+    )
 
 
 def _inside(facts: AgentState) -> bool:
-    return facts.place is not None
+    return facts.member is not None
 
 
 def _key(generation: Generation) -> tuple[int, int, int]:
@@ -256,11 +258,11 @@ def _of_job(facts: AgentState) -> Iterator[MetricSample]:
 
 def _run_deadline_samples(facts: AgentState, now: float) -> Iterator[MetricSample]:
     """The lease, and the right to run that follows from it."""
-    right = facts.run_deadline
+    right = facts.workers.run_deadline
     if right.lease_held:
         yield MetricSample("lease_age_seconds", max(now - right.refreshed_at, 0.0))
         yield MetricSample("lease_ttl_seconds", right.ttl_s)
-    if facts.phase in (Phase.RUNNING, Phase.STOPPING) and not facts.workers_gone:
+    if facts.phase in (Phase.RUNNING, Phase.STOPPING) and not facts.workers.gone:
         limit = right.refreshed_at + right.ttl_s + right.outage_limit_s
         yield MetricSample("right_seconds", max(right.until() - now, 0.0))
         yield MetricSample("right_at_most_seconds", max(limit - now, 0.0))

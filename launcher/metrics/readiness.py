@@ -41,12 +41,12 @@ def ready(facts: AgentState | None, *, running: int, reason: str) -> HealthAnswe
 
 def _waits(facts: AgentState, generation: Generation | None, reason: str) -> str:
     """What a node that is not ready waits for."""
-    reason = facts.decision.reason if facts.decision is not None else reason
-    if not facts.prepared:
+    reason = facts.succession.decision.reason if facts.succession.decision is not None else reason
+    if not facts.registration.prepared:
         return "this node loads torch for its workers"
     match facts.phase:
         case Phase.JOINING:
-            return facts.refusal or "this node is not registered yet"
+            return facts.registration.refusal or "this node is not registered yet"
         case Phase.RUNNING:
             return "this node's workers start"
         case Phase.STOPPING:

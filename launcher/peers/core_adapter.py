@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
+from elastic.core.agent.links.vouching import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState
-from elastic.core.agent.vouching import grantable_seconds, may_replace
 from elastic.core.view import StoreView
 from launcher.logs.logger import AgentLog
 from launcher.peers.links import PeerLinks
@@ -70,7 +70,7 @@ class LinkAdapter:
 
     def linked(self) -> frozenset[str]:
         """The nodes that this one has a link to, or that have one to it."""
-        return self._facts.links_up.union(self._links.watchers)
+        return self._facts.links.up.union(self._links.watchers)
 
     def close(self) -> None:
         """Say goodbye: nobody takes this for a death."""

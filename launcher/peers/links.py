@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from elastic.core.agent.actions import LinkTarget
-from elastic.core.agent.links import ANSWER_S
+from elastic.core.agent.links.questions import ANSWER_S
 from launcher.net.endpoints import join_host_port
 from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.peer_link import PeerLink

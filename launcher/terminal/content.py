@@ -67,10 +67,10 @@ def _state(facts: AgentState, generation: Generation | None, said: str) -> str:
             return "leaving"
         case Phase.DONE:
             return said or "this node's workers are done; waiting for the others"
-    if not facts.prepared:
+    if not facts.registration.prepared:
         return "loading torch for the workers"
-    if facts.decision is not None and isinstance(facts.decision, WaitDecision):
-        return facts.decision.reason
+    if facts.succession.decision is not None and isinstance(facts.succession.decision, WaitDecision):
+        return facts.succession.decision.reason
     return said or facts.phase.value
 
 

@@ -16,8 +16,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import ConcludeJob, Reason
@@ -160,7 +160,7 @@ class TorchrunSession:
                 hello = await PeerListener.listen(listening, config.job_id, node, held.link)
                 try:
                     facts = registration.initial_state(config, node, host, held, boottime())
-                    facts.prepared = True  # Torch's agent has nothing to load.
+                    facts.registration.prepared = True  # Torch's agent has nothing to load.
                     return await self._live(store, hello, AgentCore(facts))
                 finally:
                     await hello.close()
@@ -223,14 +223,14 @@ class TorchrunSession:
             linking.close()
             await errands.give_back_lease()
         assert self._exit_code is not None
-        return SessionResult(self._exit_code, self.verdict, translate_message(facts.refusal))
+        return SessionResult(self._exit_code, self.verdict, translate_message(facts.registration.refusal))
 
     def _handle(self, core: AgentCore, event: agent_events.Event) -> None:
         for action in core.handle(event, boottime()):
             self._perform(action)
-        if self._held and (core.facts.drain_said or core.phase is not Phase.RUNNING):
+        if self._held and (core.facts.leaving.announced or core.phase is not Phase.RUNNING):
             self._release()
-        if self._over and core.facts.drain is None and core.phase in OVER:
+        if self._over and core.facts.leaving.drain is None and core.phase in OVER:
             self._events.put_nowait(agent_events.DrainRequested(0, "torchrun has ended here"))
         self._plan_wake(core)
         self._look()
@@ -292,7 +292,7 @@ class TorchrunSession:
     def _conclude(self) -> None:
         """Write that the job has completed, if this node may and nobody has written a verdict yet."""
         core = self._core
-        if core is None or core.facts.registered is None or self.verdict is not None:
+        if core is None or not core.facts.registration.registered or self.verdict is not None:
             return
         facts = core.facts
         spec, generation = facts.view.spec, facts.generation
@@ -309,7 +309,9 @@ class TorchrunSession:
         )
         decision = ConcludeJob(Reason.COMPLETED, reason, verdict)
         tag = f"{facts.tag}/closed"
-        wanted = propose(facts.keys, facts.view, facts.me.node, facts.registered or 0, decision, tag, time.time())
+        wanted = propose(
+            facts.keys, facts.view, facts.me.node, facts.registration.create_revision, decision, tag, time.time()
+        )
         self._store_actions.perform(actions.SendTransaction(wanted))
 
 

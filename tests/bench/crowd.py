@@ -19,8 +19,8 @@ from typing import Any
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import AgentState, Timeouts
-from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import DecisionPolicy
@@ -76,7 +76,7 @@ class Agent:
             DecisionPolicy(self.node),
             now=time.monotonic(),
         )
-        facts.idle_since = facts.entered_at = facts.now
+        facts.leaving.idle_since = facts.entered_at = facts.now
         self.core = AgentCore(facts)
         self.has = self.runs = 0
         self.apply_s = 0.0
@@ -144,7 +144,7 @@ class Agent:
     @property
     def proposes(self) -> bool:
         """Whether it is the first in line."""
-        return self.core.facts.following == (True, None)
+        return self.core.facts.succession.following == (True, None)
 
     def _plan_wake(self) -> None:
         at = self.core.wake_at
@@ -222,7 +222,7 @@ class Agent:
             case actions.StopWorkers():
                 self._events.append(agent_events.WorkersGone(action.g, -1))
             case actions.ExitAgent():
-                self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.refusal}"))
+                self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.registration.refusal}"))
 
     async def _send_together(self, transaction: Transaction) -> None:
         await self._mirror.standing.wait()
@@ -323,7 +323,9 @@ class Crowd:
             async with asyncio.timeout(LIMIT_S):
                 return await self._waiting
         except TimeoutError:
-            missing = [f"{one.node}: {one.core.phase}, {one.core.facts.decision}" for one in self._missing[what]]
+            missing = [
+                f"{one.node}: {one.core.phase}, {one.core.facts.succession.decision}" for one in self._missing[what]
+            ]
             raise TimeoutError(f"{what} of {len(missing)} agents: {missing[:5]}") from None
 
     async def stop(self) -> None:

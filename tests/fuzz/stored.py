@@ -91,7 +91,7 @@ def store(data: bytes) -> None:
     put_right(bench, before, written)
     bench.at(bench.now + 2)
     if bench.phase is Phase.STOPPING:
-        bench.tell(WorkersGone(bench.facts.workers_g, -1))
+        bench.tell(WorkersGone(bench.facts.workers.g, -1))
     assert time.monotonic() - begun < SLOW_S
 
 

@@ -91,10 +91,10 @@ class DoneAndGone(Observer):
 
     @staticmethod
     def _dies(world: World, node: Node) -> None:
-        created = node.core.facts.registered
+        created = node.core.facts.registration.create_revision
         world.kill_agent(node)
-        for other in alive(world) if created is not None else ():
-            world.feed(other, ProcessProvenDead(node.name, created or 0, node.host))
+        for other in alive(world) if created else ():
+            world.feed(other, ProcessProvenDead(node.name, created, node.host))
 
 
 class CrashLoop(Observer):

@@ -169,7 +169,7 @@ class Calm(Observer):
             self._look_for_rest(world)
 
     def _look_for_return(self, world: World, node: Node, limit: float) -> None:
-        if node.core.facts.registered is not None or node.exit_code is not None or world.verdict_there():
+        if node.core.facts.registration.registered or node.exit_code is not None or world.verdict_there():
             world.counts["a return was looked at"] += 1
             self.back = None
         elif world.now > limit:
@@ -443,12 +443,12 @@ def false_proof(world: World, calm: Calm, node: Node, old: Generation) -> None:
         return
     world.prove_falsely(node)
 
-    proven = node.core.facts.registered
+    proven = node.core.facts.registration.create_revision
 
     def came_back(generation: Generation, _: Go) -> str:
         facts = node.core.facts
-        registered = facts.registered not in (None, proven) and facts.joined_at is not None
-        back = registered and world.local(node) > (facts.joined_at or 0.0) + 0.02
+        registered = facts.registration.create_revision not in (0, proven) and facts.registration.joined_at is not None
+        back = registered and world.local(node) > (facts.registration.joined_at or 0.0) + 0.02
         return f"{node.name} is back and costs another start" if back and generation.index(node.name) is None else ""
 
     def done(view: StoreView) -> bool:

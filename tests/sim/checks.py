@@ -70,7 +70,7 @@ class Promises(Observer):
                 continue
             facts = node.core.facts
             first = facts.generation is not None and facts.generation.index(node.name) == 0
-            if (facts.run_deadline.vouched_until if first else node.granted_until) > world.local(node) - KILL_S:
+            if (facts.workers.run_deadline.vouched_until if first else node.granted_until) > world.local(node) - KILL_S:
                 world.counts["ran on by the word of others"] += 1
                 continue
             world.fail("8", f"the lease of {node.name} ended and its workers run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.guards import DRAIN_PATIENCE_S, RECORD_PATIENCE_S
+from elastic.core.agent.leaving import DRAIN_PATIENCE_S, RECORD_PATIENCE_S
 from elastic.core.agent.state import Phase
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import SAVE_LIMIT_S
@@ -22,7 +22,7 @@ IDLE = (Phase.JOINING, Phase.SPARE, Phase.GATED)
 def _passed_over(node: Node) -> bool:
     """Whether an agent sees a generation without it."""
     facts = node.core.facts
-    return facts.registered is not None and facts.generation is not None and facts.place is None
+    return facts.registration.registered and facts.generation is not None and facts.member is None
 
 
 class Ends(Observer):
@@ -62,12 +62,12 @@ class Ends(Observer):
                 world.fail("drain", f"{node.name} was told to leave, nobody takes notice, and it goes on")
             self._drained(world, node, max(node.drained_at, node.thawed_at))
         timeout_s, here = facts.limits.elastic_timeout_s, world.local(node)
-        idle = facts.phase in IDLE or (facts.phase is Phase.DONE and facts.place is None)
+        idle = facts.phase in IDLE or (facts.phase is Phase.DONE and facts.member is None)
         patient = timeout_s is None or not idle or world.now < node.thawed_at + SLACK_S
-        if not patient and here > facts.idle_since + (timeout_s or 0.0) + PATIENCE_S:
+        if not patient and here > facts.leaving.idle_since + (timeout_s or 0.0) + PATIENCE_S:
             world.fail("patience", f"{node.name} waits in {facts.phase} for longer than its --elastic_timeout")
-        if facts.refusal and facts.phase is not Phase.ENDED:
-            world.fail("refusal", f"{node.name} was refused and stays: {facts.refusal}")
+        if facts.registration.refusal and facts.phase is not Phase.ENDED:
+            world.fail("refusal", f"{node.name} was refused and stays: {facts.registration.refusal}")
         unwell = self._unwell.get(node.name, -1e9)
         self._stuck(world, node, unwell)
         over = self._ended_at is not None and world.now > max(self._ended_at, unwell) + SEEN_S
@@ -81,17 +81,18 @@ class Ends(Observer):
             "its workers are gone, and it takes them for running": facts.phase is Phase.RUNNING and workers is None,
             "a worker has failed, and the others are not stopped": workers is not None and workers.broken,
             "it is a spare, and does not know it": facts.phase is Phase.DONE and _passed_over(node),
-            "it is not registered, and does nothing about it": facts.phase is Phase.DONE and facts.registered is None,
+            "it is not registered, and does nothing about it": facts.phase is Phase.DONE
+            and not facts.registration.registered,
         }
         for words, holds in found.items():
             key = (node.name, words)
             if not holds:
                 self._since.pop(key, None)
                 continue
-            since, of = self._since.get(key, (world.now, facts.workers_g))
-            if of != facts.workers_g:  # Between two looks that state was over, and is there again.
+            since, of = self._since.get(key, (world.now, facts.workers.g))
+            if of != facts.workers.g:  # Between two looks that state was over, and is there again.
                 since = world.now
-            self._since[key] = since, facts.workers_g
+            self._since[key] = since, facts.workers.g
             if world.now > max(since, unwell, node.thawed_at) + STUCK_S:
                 world.fail("3", f"{node.name} is well for {STUCK_S} s: {words}")
 

@@ -139,7 +139,7 @@ def live(world: World) -> None:
     heal(world)
     world.run_to(world.now + HEALED_S, stop=lambda: over(world))
     if not over(world):
-        waiting = {node.name: f"{node.core.phase} {node.core.facts.decision}" for node in alive(world)}
+        waiting = {node.name: f"{node.core.phase} {node.core.facts.succession.decision}" for node in alive(world)}
         world.fail("liveness", f"the faults are healed and the job does not end: {waiting}")
     if world.steps < EVENTS_MIN:
         world.fail("effort", f"only {world.steps} events")

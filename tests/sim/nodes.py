@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import Event
-from elastic.core.agent.table import AgentCore
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
 from elastic.core.membership.decision import Decision

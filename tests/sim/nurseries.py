@@ -51,7 +51,7 @@ class Nurseries(Network):
             self.fail("1", f"{node.name} starts generation {generation.g} beside {node.workers.generation.g}")
         hangs, listens = self.random.random() < 0.5, self.random.random() < (0.95 if self.job.listens else 0.05)
         node.workers = workers = WorkerSet(action.incarnation, generation, hangs, listens)
-        node.run_until = node.core.facts.run_until
+        node.run_until = node.core.facts.workers.run_until
         self._plan_deadline(node)
         for observer in self.observers:
             observer.after_start(self.whole, node, generation)
@@ -136,7 +136,7 @@ class Nurseries(Network):
         ]
         self.counts["a node gave up on others"] += late
         self.feed(node, PeersUnreachable(generation.g, nodes, tuple(exits) if late else ()))
-        workers.broken |= node.core.facts.hung and node.workers is workers
+        workers.broken |= node.core.facts.workers.hung and node.workers is workers
 
     def _listener(self, node: Node, workers: WorkerSet | None) -> Callable[[], None]:
         """Once the world has met, workers that use the library say that they can be asked to leave."""
@@ -367,7 +367,7 @@ class Nurseries(Network):
         if node.frozen and node.alive:
             self.after(0.05, lambda: self._vanish(node, workers))
             return
-        right_s = node.core.facts.run_deadline.until() - self.local(node)
+        right_s = node.core.facts.workers.run_deadline.until() - self.local(node)
         acts = node.hears and self.now > node.thawed_at + 0.5 and right_s < 0.0
         if workers.overdue and acts and node.core.phase is Phase.RUNNING:
             self.fail("8", f"{node.name} does not stop its workers, its nursery had to")

@@ -95,7 +95,7 @@ class RosterWorld(World):
         place = action.generation.members[action.m_id]
         workers = Processes(action.incarnation, action.generation, hangs=False, m_id=action.m_id)
         node.workers = workers
-        node.run_until = node.core.facts.run_until
+        node.run_until = node.core.facts.workers.run_until
         self._plan_deadline(node)
         for observer in self.observers:
             observer.after_start(self.whole, node, action.generation)
@@ -218,15 +218,15 @@ class RosterWorld(World):
         facts, workers = node.core.facts, node.workers
         asked = (
             facts.view.verdict is not None
-            or facts.another_store
-            or facts.drain is not None
-            or any(worker.code for worker in facts.own_exits)
-            or facts.now >= facts.run_deadline.until()
+            or facts.store.replaced
+            or facts.leaving.drain is not None
+            or any(worker.code for worker in facts.workers.own_exits)
+            or facts.now >= facts.workers.run_deadline.until()
         )
         if (
             isinstance(workers, Processes)
             and not asked
-            and facts.place == workers.place
+            and facts.member == workers.place
             and facts.generation is not None
         ):
             self.fail("no restart", f"{node.name} keeps its seats and is stopped: {action.why}")
@@ -382,5 +382,5 @@ def live_roster(world: RosterWorld) -> None:
             start(world, f"h{number}")
     world.run_to(world.now + HEALED_S, stop=lambda: over(world))
     if not over(world):
-        waiting = {node.name: f"{node.core.phase} {node.core.facts.decision}" for node in alive(world)}
+        waiting = {node.name: f"{node.core.phase} {node.core.facts.succession.decision}" for node in alive(world)}
         world.fail("liveness", f"the faults are healed and the job does not end: {waiting}")

@@ -1,7 +1,7 @@
 """A whole job on a virtual clock: agents' cores, their stores' mirrors, sessions, nurseries, workers and links.
 
 Everything that an agent's shell does is modelled here as small as it can be; what is decided is decided by the real
-core (`elastic.core.agent.table`) over the real in-memory store. One seeded source of randomness, one queue of events:
+core (`elastic.core.agent.core`) over the real in-memory store. One seeded source of randomness, one queue of events:
 the same seed gives the same run.
 """
 
@@ -32,6 +32,7 @@ from elastic.core.agent.actions import (
     StopWorkers,
     WatchLinks,
 )
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import (
     DrainRequested,
     Event,
@@ -45,9 +46,8 @@ from elastic.core.agent.events import (
     VouchAsked,
     Vouched,
 )
+from elastic.core.agent.links.vouching import grantable_seconds, may_replace
 from elastic.core.agent.state import AgentState, Timeouts
-from elastic.core.agent.table import AgentCore
-from elastic.core.agent.vouching import grantable_seconds, may_replace
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np
@@ -118,9 +118,9 @@ class World(Nurseries):
         offset = self.random.uniform(0, 1000)
         limits = Timeouts(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
         facts = AgentState(me, KEYS, limits, DecisionPolicy(node=name, kill_s=KILL_S), now=offset + self.now)
-        facts.idle_since = facts.entered_at = facts.now
+        facts.leaving.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)
-        facts.prepared = node.warm = False
+        facts.registration.prepared = node.warm = False
         quick = warm or self.random.random() < 0.5
         self.after(self.random.uniform(0.01, 0.03 if quick else COLD_S), lambda: self.warmed(node))
         self.nodes[name] = node
@@ -157,7 +157,7 @@ class World(Nurseries):
         for row in core.taken:
             self.counts[f"row {row}"] += 1
             self.log(f"{node.name}: {row}")
-        decision = core.facts.decision
+        decision = core.facts.succession.decision
         if decision is not None and decision is not node.last_decision:
             if node.last_decision is None or node.last_decision.code is not decision.code:
                 self.counts[f"reason {decision.code.name}"] += 1
@@ -199,8 +199,8 @@ class World(Nurseries):
 
     def _prove_gone(self, dead: Node) -> None:
         """Everybody who can be reached learns over its link that a process is gone."""
-        created = dead.core.facts.registered
-        if created is None:
+        created = dead.core.facts.registration.create_revision
+        if not created:
             return
         event = ProcessProvenDead(dead.name, created, dead.host)
         for node in self.nodes.values():
@@ -224,8 +224,8 @@ class World(Nurseries):
 
     def prove_falsely(self, node: Node) -> None:
         """Links say to everybody else of a healthy node that its process is gone."""
-        created = node.core.facts.registered
-        if created is None:
+        created = node.core.facts.registration.create_revision
+        if not created:
             return
         self.log(f"{node.name}: falsely proven dead")
         for other in tuple(self.nodes.values()):
@@ -347,7 +347,7 @@ class World(Nurseries):
         up = set()
         for name, created in node.targets.items():
             other = self.nodes[name]
-            same = name in node.linked or other.core.facts.registered in (created, None)
+            same = name in node.linked or other.core.facts.registration.create_revision in (created, 0)
             way = not node.cut and not other.cut and not self.between(node, other)
             there = other.alive and other.exit_code is None and way and not other.unlinkable
             silent_at = min(other.silent_at, node.silent_at)

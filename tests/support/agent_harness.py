@@ -27,6 +27,7 @@ from elastic.core.agent.actions import (
     StartWorkers,
     StopWorkers,
 )
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import (
     DrainRequested,
     Event,
@@ -46,7 +47,6 @@ from elastic.core.agent.events import (
     WorkersGone,
 )
 from elastic.core.agent.state import AgentState, Phase, Timeouts
-from elastic.core.agent.table import AgentCore
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import (
@@ -112,7 +112,8 @@ class Bench:
         )
         limits = Timeouts(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
         self._watch = watch
-        self.core = AgentCore(AgentState(me, KEYS, limits, DecisionPolicy(node), now=0.0, prepared=prepared))
+        self.core = AgentCore(AgentState(me, KEYS, limits, DecisionPolicy(node), now=0.0))
+        self.core.facts.registration.prepared = prepared
         self.offline = offline
         self.watch_first = watch_first
         self.hears: frozenset[str] = frozenset()
@@ -160,11 +161,11 @@ class Bench:
 
     def refreshed(self) -> None:
         """The lease is refreshed now, and the node's key is read."""
-        lease = self.facts.lease
+        lease = self.facts.registration.lease
         assert lease is not None
         own = self.shelf.entry(KEYS.member(self.node))
         key_revision = own.mod_revision if own is not None and own.lease == lease else 0
-        self.tell(LeaseRefreshed(lease, self.facts.lease_ttl_s, self.now, key_revision))
+        self.tell(LeaseRefreshed(lease, self.facts.registration.lease_ttl_s, self.now, key_revision))
 
     def exits(self, *codes: int, **others: Any) -> None:
         """Workers of the running generation end by themselves with these codes, and all processes are gone."""
@@ -174,11 +175,11 @@ class Bench:
     def exit(self, *codes: int, **others: Any) -> None:
         """Workers of the running generation end by themselves with these codes."""
         for rank, code in enumerate(codes):
-            self.tell(WorkerExited(self.facts.workers_g, worker_exit(rank, code, **others), own=True))
+            self.tell(WorkerExited(self.facts.workers.g, worker_exit(rank, code, **others), own=True))
 
     def gone(self, step: int = -1) -> None:
         """Every worker process of the running generation is gone."""
-        self.tell(WorkersGone(self.facts.workers_g, step))
+        self.tell(WorkersGone(self.facts.workers.g, step))
 
     def links(self, nodes: str, hears: str | None = None) -> None:
         """Links to these nodes are up; those of `hears` (default: all of them) answer when they are asked."""
@@ -252,7 +253,7 @@ class Bench:
 
     def expire(self) -> None:
         """The store ends this node's lease, and the session says so."""
-        lease = self.facts.lease
+        lease = self.facts.registration.lease
         assert lease is not None
         self.shelf.core.revoke(lease)
         self.tell(SessionLost(lease, "TTL 0"))

@@ -1,8 +1,12 @@
-"""What one agent knows (pure)."""
+"""What one agent knows: a record for each subject, and `AgentState`, which holds them (pure).
+
+Times are seconds of this node's monotonic clock; a generation's number, or `g`, is 0 where there is none. Revisions are
+those of the store, 0 where nothing has been read or written. `NEVER` is a time in the past.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,8 +18,8 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, KeyValue
 from elastic.core.membership.decision import Decision, DecisionPolicy
 from elastic.core.membership.memory import DecisionMemory
-from elastic.core.model import Generation, GenerationMember, Outcome, Task, WorkerExit
-from elastic.core.run_deadline import RunDeadline
+from elastic.core.model import Generation, GenerationMember, JobSpec, Outcome, Task, WorkerExit
+from elastic.core.run_deadline import NEVER, RunDeadline
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 
@@ -23,7 +27,7 @@ DEADLINE_SPARE_S = 3.0
 """So long before the deadline of a drain the workers are gone: their end is recorded, and the node leaves."""
 
 Stamp = tuple[int, int]
-"""One start of a node's processes: the generation, and the revision of its roster that gave the node its seats."""
+"""One start of a node's processes: the generation, and the revision of its roster that gave the node its tasks."""
 
 
 class Phase(StrEnum):
@@ -51,193 +55,6 @@ class Timeouts(Struct, frozen=True):
     elastic_timeout_s: float | None = None
 
 
-@dataclass(slots=True)
-class AgentState:
-    """Everything that one agent knows. Changed by events, row effects and duties only."""
-
-    me: NodeIdentity
-    keys: JobKeys
-    limits: Timeouts
-    policy: DecisionPolicy
-    now: float
-    wall_at_zero: float = 0.0
-    phase: Phase = Phase.JOINING
-    entered_at: float = 0.0
-    actions: list[Action] = field(default_factory=list)
-    wake_at: float | None = None
-    # the store
-    view: StoreView = field(default_factory=StoreView)
-    listing: int = 0
-    looks: int = 0
-    sent_at: tuple[int, int] = (0, 0)
-    outdated: tuple[int, int] | None = None
-    incarnation: str | None = None
-    another_store: bool = False
-    first_revision: int = 0
-    floor: int = 0
-    listing_wanted: int = 0
-    relist_wanted: bool = False
-    relist_asked: int = -1
-    behind_since: float | None = None
-    inflight: Transaction | None = None
-    # session and registration
-    prepared: bool = True
-    lease: int | None = None
-    lease_ttl_s: float = 0.0
-    refreshed: tuple[float, float] | None = None
-    granting: bool = False
-    grant_again_at: float = float("-inf")
-    registered: int | None = None
-    registered_at_revision: int = 0
-    keyless: bool = False
-    joined_at: float | None = None
-    refusal: str = ""
-    joins: int = 0
-    somebody_lives: bool | None = None
-    ask_again_at: float = float("-inf")
-    told: tuple[str, ...] = ()
-    left: bool = False
-    # the line of proposers
-    following: tuple[bool, str | None] | None = None
-    passed: frozenset[str] = frozenset()
-    passed_g: int = 0
-    older_cursor: int | None = None
-    older_asked: int | None = None
-    older_node: str | None = None
-    older_again_at: float = float("-inf")
-    older_known: KeyValue | None = None
-    # links
-    targets: Mapping[str, LinkTarget] = field(default_factory=dict)
-    watched_at: tuple[StoreView, frozenset[tuple[str, int]], tuple[bool, str | None]] | None = None
-    links_up: frozenset[str] = frozenset()
-    silent: frozenset[str] = frozenset()
-    asked: int = 0
-    asked_at: float = float("-inf")
-    asked_whom: frozenset[str] = frozenset()
-    asked_about: int = 0
-    awaiting: bool = False
-    heard_at: float = float("-inf")
-    answered: frozenset[str] = frozenset()
-    vouch_asked_at: float = float("-inf")
-    yielding: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    dialled: Mapping[str, InboundLink] = field(default_factory=dict)
-    looking_up: str = ""
-    revoked: frozenset[int] = frozenset()
-    # the proposer
-    memory: DecisionMemory = field(default_factory=DecisionMemory)
-    decision: Decision | None = None
-    decided: int = 0
-    refused: tuple[Compare, ...] = ()
-    propose_again_at: float = float("-inf")
-    # workers
-    target: Stamp = (0, 0)
-    workers_g: int = 0
-    workers_since: int = 0
-    tasks: tuple[Task, ...] = ()
-    cluster_spec_rev: int = 0
-    workers_gone: bool = True
-    forced: bool = False
-    hurried: bool = False
-    cut_short: bool = False
-    planned: bool = False
-    hung: bool = False
-    unreached: tuple[str, ...] = ()
-    own_exits: list[WorkerExit] = field(default_factory=list)
-    also_exits: list[WorkerExit] = field(default_factory=list)
-    started_at: float = 0.0
-    step: int = -1
-    finished: Stamp = (0, 0)
-    outcome_wanted: tuple[int, Outcome] | None = None
-    outcome_written: tuple[int, Outcome] | None = None
-    outcome_refused: tuple[int, Outcome] | None = None
-    recorded_at: float = float("-inf")
-    record_again_s: float = 0.0
-    run_deadline: RunDeadline = field(default_factory=RunDeadline)
-    run_until: float = float("-inf")
-    # leaving
-    drain: PendingDrain | None = None
-    drain_said: bool = False
-    told_at_revision: int = 0
-    idle_since: float = 0.0
-    exit_code: int = 0
-    reported: Stamp = (0, 0)
-    spare_g: int = 0
-
-    @property
-    def generation(self) -> Generation | None:
-        """The newest generation of the present run."""
-        stored, spec = self.view.generation, self.view.spec
-        if stored is None or spec is None or stored.value.run != spec.value.run:
-            return None
-        return stored.value
-
-    @property
-    def place(self) -> GenerationMember | None:
-        """This node's place in the newest generation, None if it has none or is asked to leave."""
-        generation = self.generation
-        index = generation.index(self.me.node) if generation is not None else None
-        if generation is None or index is None or generation.members[index].leaving:
-            return None
-        return generation.members[index]
-
-    @property
-    def stamp(self) -> Stamp:
-        """Which start the newest generation asks of this node; (0, 0) if none."""
-        place = self.place
-        return (self.generation.g, place.since) if self.generation is not None and place is not None else (0, 0)
-
-    @property
-    def may_run_again(self) -> bool:
-        """Tell whether the verdict may be replaced.
-
-        It was asked for, this node has not joined yet, the verdict was there at its first look, and no member is
-        alive; one that just ended well is waited for as long as its lease may last.
-        """
-        verdict = self.view.verdict
-        return (
-            self.me.rerun
-            and self.joined_at is None
-            and verdict is not None
-            and verdict.mod_revision <= self.first_revision
-            and (self.somebody_lives is not True or self.now < self.entered_at + 2 * self.me.spec.lease_ttl_s)
-        )
-
-    @property
-    def tag(self) -> str:
-        """What this node's newest proposal is called."""
-        return f"{self.me.node}/{self.registered}/{self.decided}"
-
-    def act(self, action: Action) -> None:
-        """Ask the shell for something."""
-        self.actions.append(action)
-
-    def want_outcome(self, g: int, outcome: Outcome) -> None:
-        """Record this as soon as the store can be reached."""
-        self.outcome_wanted = (g, outcome)
-
-    def forget_store(self) -> None:
-        """Begin anew in a store that has never seen this node."""
-        self.another_store = False
-        self.target = self.finished = (0, 0)
-        self.workers_g = self.workers_since = self.spare_g = self.cluster_spec_rev = 0
-        self.reported = (0, 0)
-        self.outcome_wanted = self.outcome_written = self.outcome_refused = None
-        memory = self.memory
-        self.memory = DecisionMemory(
-            linked=memory.linked, dead=memory.dead, distrusted=memory.distrusted, size_before=memory.size_before
-        )
-        self.asked_about, self.revoked, self.yielding = 0, frozenset(), {}
-        self.passed, self.passed_g = frozenset(), 0
-
-    def unregister(self) -> None:
-        """Nothing stands in the store for this node any more."""
-        self.registered = None
-        self.somebody_lives = None
-        self.outdated = None
-        self.older_cursor = self.older_asked = self.older_node = self.older_known = None
-        self.drain_said = False
-
-
 class InboundLink(Struct, frozen=True):
     """A node that has a link to this one: when to see next whether it belongs to the job, and whether it ever did."""
 
@@ -259,5 +76,319 @@ class PendingDrain(Struct, frozen=True):
         return float("inf") if self.deadline is None else self.deadline - DEADLINE_SPARE_S
 
     def unheard_at(self, patience_s: float) -> float:
-        """When the node stops its workers by itself if nobody reacts: they need some of the time that is left."""
+        """When the node stops its workers if the leader does not react: they need some of the time that is left."""
         return self.at + min(patience_s, max((self.workers_until - self.at) / 2, 0.0))
+
+
+class Relisting(StrEnum):
+    """Whether the mirror is to list again; its next listing leads back to `NONE`."""
+
+    NONE = "none"
+    WANTED = "wanted"
+    ASKED = "asked"
+
+
+class Standing(StrEnum):
+    """How far this node's registration has got."""
+
+    NO_LEASE = "no lease"
+    LEASE_ASKED = "a lease is asked for"
+    NO_KEY = "a lease, no key yet"
+    REGISTERED = "registered"
+    KEY_GONE = "a lease, its key is gone"
+
+
+STANDINGS: dict[str, dict[Standing, Standing]] = {
+    "lease asked": {Standing.NO_LEASE: Standing.LEASE_ASKED},
+    "lease failed": {Standing.LEASE_ASKED: Standing.NO_LEASE},
+    "lease granted": {Standing.NO_LEASE: Standing.NO_KEY, Standing.LEASE_ASKED: Standing.NO_KEY},
+    "key seen": {Standing.NO_KEY: Standing.REGISTERED, Standing.KEY_GONE: Standing.REGISTERED},
+    "key gone": {Standing.REGISTERED: Standing.KEY_GONE},
+    "lease gone": dict.fromkeys((Standing.NO_KEY, Standing.REGISTERED, Standing.KEY_GONE), Standing.NO_LEASE),
+}
+"""Every step of a registration, and where it leads from each standing; from the others it leads nowhere."""
+
+
+class StopKind(StrEnum):
+    """How the workers are being stopped; each kind gives way only to those below it."""
+
+    ORDERLY = "orderly"  # not at all yet, or with what the first SIGTERM left them
+    PLANNED = "planned"  # nothing is broken: they may save
+    HURRIED = "hurried"  # for a loss, a failure, or an operator who does not wait
+    CUT_SHORT = "cut short"  # the time of a drain is up
+
+
+@dataclass(slots=True)
+class StoreState:
+    """The mirror of the store, and what must show in it before this agent writes again."""
+
+    view: StoreView = field(default_factory=StoreView)
+    listing: int = 0  # the listing that `view` continues; the mirror counts them
+    looks: int = 0  # how many views were shown so far
+    incarnation: str | None = None  # of the store that this agent works with
+    replaced: bool = False  # another store, or an empty one, is there, and workers of the old one still run
+    first_revision: int = 0  # of the first view
+    floor: int = 0  # a view of an older revision than this does not show what this agent wrote or was refused for
+    listing_wanted: int = 0  # an answer was lost: only this listing shows whether the transaction took place
+    relist: Relisting = Relisting.NONE
+    behind_since: float | None = None  # since when the view does not show what it should
+    inflight: Transaction | None = None  # sent, and not answered
+    sent_at: tuple[int, int] = (0, 0)  # `looks` and `listing` when the last transaction was sent
+
+    def want_listing(self) -> None:
+        """Have the mirror list again, unless it was asked to since its last listing."""
+        if self.relist is Relisting.NONE:
+            self.relist = Relisting.WANTED
+
+
+@dataclass(slots=True)
+class Registration:
+    """The lease, and this node's key under it."""
+
+    prepared: bool = True  # the nursery has loaded what workers need: a node that is chosen starts them at once
+    standing: Standing = Standing.NO_LEASE
+    lease: int | None = None
+    lease_ttl_s: float = 0.0
+    grant_again_at: float = NEVER  # no lease is asked for before this time
+    create_revision: int = 0  # of this node's key
+    registered_at_revision: int = 0  # a later view without the key shows that it is gone
+    unproven_refresh: tuple[float, float] | None = (
+        None  # a refresh before the key was there: when it was sent, and the TTL
+    )
+    outdated: tuple[int, int] | None = None  # a registration was refused; `StoreState.sent_at` of its request
+    members_exist: bool | None = None  # whether any node is registered, None if that is not known
+    lookup_again_at: float = NEVER  # that is not asked before this time
+    attempts: int = 0  # how often it tried to register; each try proposes another incarnation
+    joined_at: float | None = None  # when it was registered last
+    refusal: str = ""  # why the job does not take this node
+    reported_lines: tuple[str, ...] = ()  # what was said to people about joining, each line once
+
+    @property
+    def registered(self) -> bool:
+        """Whether this node's key is in the store, under its lease."""
+        return self.standing is Standing.REGISTERED
+
+    def step(self, step: str) -> None:
+        """Take a step of `STANDINGS`."""
+        self.standing = STANDINGS[step].get(self.standing, self.standing)
+
+
+@dataclass(slots=True)
+class Succession:
+    """The line of members, the first of which leads, and what this agent proposes when it does."""
+
+    following: tuple[bool, str | None] | None = None  # (True, None): it leads; else the member that it follows
+    passed: frozenset[str] = frozenset()  # members before this one that cannot lead now
+    passed_g: int = 0  # the generation that `passed` is about
+    older_cursor: int | None = None  # the predecessor registered before this revision; 0: there is none
+    older_asked: int | None = None  # the revision that a lookup is under way for
+    older_node: str | None = None  # the predecessor of a spare
+    older_again_at: float = NEVER  # a lookup that failed is not repeated before this time
+    older_known: KeyValue | None = None  # the predecessor's key as the registration has read it
+    revoked: frozenset[int] = frozenset()  # leases of dead nodes that were revoked
+    decision: Decision | None = None  # the newest decision, None while another node leads
+    proposals: int = 0  # how many were made so far
+    refused_compares: tuple[Compare, ...] = ()  # what the newest refused proposal compared
+    propose_again_at: float = NEVER  # the same is not proposed before this time
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads: it follows everything, and proposes."""
+        return self.following == (True, None)
+
+
+@dataclass(slots=True)
+class Links:
+    """Links to other nodes, what is asked over them, and the links that others have to this node."""
+
+    targets: Mapping[str, LinkTarget] = field(default_factory=dict)  # the nodes that this agent keeps a link to
+    watched_for: tuple[StoreView, frozenset[tuple[str, int]], tuple[bool, str | None]] | None = None  # made of these
+    up: frozenset[str] = frozenset()  # watched nodes whose link is up
+    silent: frozenset[str] = frozenset()  # of these, those that have missed the newest question
+    asked: int = 0  # the number of the newest question
+    asked_at: float = NEVER
+    asked_whom: frozenset[str] = frozenset()
+    asked_about: int = 0  # the generation whose failure it is about, 0 if none
+    awaiting: bool = False  # it is not answered yet
+    heard_at: float = NEVER  # when the newest answered question was asked
+    answered: frozenset[str] = frozenset()  # the nodes that answered it
+    vouch_asked_at: float = NEVER  # when this node asked for a vouch last
+    yielding: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # nodes that asked for one: first and newest time
+    inbound: Mapping[str, InboundLink] = field(default_factory=dict)  # the oldest link first
+    looking_up: str = ""  # the node of an inbound link whose key is being read
+
+
+@dataclass(slots=True)
+class Workers:
+    """This node's workers: what they are to run, how they are stopped, and how they ended."""
+
+    target: Stamp = (0, 0)  # the start whose go is awaited, or was given last
+    g: int = 0  # the generation of the workers that run or ran last
+    since: int = 0  # the revision of the roster that gave them their tasks
+    tasks: tuple[Task, ...] = ()  # their tasks in a parameter-server job
+    cluster_spec_rev: int = 0  # the newest revision of the roster that was published to them
+    gone: bool = True  # no process of theirs is left
+    started_at: float = 0.0
+    step: int = -1  # the highest that one has reported
+    run_deadline: RunDeadline = field(default_factory=RunDeadline)
+    run_until: float = NEVER  # the deadline that the nursery knows
+    stop: StopKind = StopKind.ORDERLY
+    forced: bool = False  # this node had to end them
+    hung: bool = False  # they made no steps any more
+    unreached: tuple[str, ...] = ()  # nodes of the generation that they wait for and do not reach
+    own_exits: list[WorkerExit] = field(default_factory=list)  # of workers that ended before a signal of ours
+    also_exits: list[WorkerExit] = field(default_factory=list)  # of workers that were ending when the signal came
+    finished: Stamp = (0, 0)  # the newest start that is over
+    outcome_wanted: tuple[int, Outcome] | None = None  # to be recorded, with its generation
+    outcome_written: tuple[int, Outcome] | None = None  # recorded last
+    outcome_refused: tuple[int, Outcome] | None = None  # the newest word before the end that the store refused
+    recorded_at: float = NEVER
+    record_again_s: float = 0.0  # after this pause a word that others wait for is recorded once more
+    reported: Stamp = (0, 0)  # the generation and revision whose failure was reported last
+    spare_g: int = 0  # the newest generation that this node has said to be a spare of
+
+    @property
+    def start(self) -> Stamp:
+        """Which start the workers belong to."""
+        return (self.g, self.since)
+
+
+@dataclass(slots=True)
+class Leaving:
+    """Why this node leaves, and how far it has got."""
+
+    drain: PendingDrain | None = None  # the first request to leave, with the earliest deadline of all
+    announced: bool = False  # the node's key says that it drains
+    orders_read_to: int = 0  # an operator's order of an older revision was for another node of this name
+    deregistered: bool = False  # its key is deleted
+    idle_since: float = 0.0  # since when no generation has run
+    exit_code: int = 0
+
+
+@dataclass(slots=True)
+class AgentState:
+    """Everything that one agent knows. Changed by events, row effects and duties only."""
+
+    me: NodeIdentity
+    keys: JobKeys
+    limits: Timeouts
+    policy: DecisionPolicy
+    now: float
+    wall_at_zero: float = 0.0  # the wall clock, Unix seconds, when this node's clock was 0
+    phase: Phase = Phase.JOINING
+    entered_at: float = 0.0  # when the agent came into its phase
+    actions: list[Action] = field(default_factory=list)  # asked of the shell since the last event
+    wake_at: float | None = None  # when the agent wants to be called although nothing happens
+    memory: DecisionMemory = field(default_factory=DecisionMemory)  # what `decide` goes by apart from the view
+    store: StoreState = field(default_factory=StoreState)
+    registration: Registration = field(default_factory=Registration)
+    succession: Succession = field(default_factory=Succession)
+    links: Links = field(default_factory=Links)
+    workers: Workers = field(default_factory=Workers)
+    leaving: Leaving = field(default_factory=Leaving)
+
+    @property
+    def view(self) -> StoreView:
+        """What the mirror shows."""
+        return self.store.view
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job's spec; before there is one, what this node would write."""
+        return self.view.spec.value if self.view.spec is not None else self.me.spec
+
+    @property
+    def generation(self) -> Generation | None:
+        """The newest generation of the present run."""
+        stored, spec = self.view.generation, self.view.spec
+        if stored is None or spec is None or stored.value.run != spec.value.run:
+            return None
+        return stored.value
+
+    @property
+    def member(self) -> GenerationMember | None:
+        """This node's member in the newest generation, None if it has none or is asked to leave."""
+        generation = self.generation
+        index = generation.index(self.me.node) if generation is not None else None
+        if generation is None or index is None or generation.members[index].leaving:
+            return None
+        return generation.members[index]
+
+    @property
+    def stamp(self) -> Stamp:
+        """Which start the newest generation asks of this node; (0, 0) if none."""
+        member = self.member
+        return (self.generation.g, member.since) if self.generation is not None and member is not None else (0, 0)
+
+    @property
+    def may_run_again(self) -> bool:
+        """Tell whether the verdict may be replaced.
+
+        It was asked for, this node has not joined yet, the verdict was there at its first look, and no member is
+        alive; one that just ended well is waited for as long as its lease may last.
+        """
+        verdict, registration = self.view.verdict, self.registration
+        return (
+            self.me.rerun
+            and registration.joined_at is None
+            and verdict is not None
+            and verdict.mod_revision <= self.store.first_revision
+            and (registration.members_exist is not True or self.now < self.entered_at + 2 * self.me.spec.lease_ttl_s)
+        )
+
+    @property
+    def tag(self) -> str:
+        """What this node's newest proposal is called."""
+        return f"{self.me.node}/{self.registration.create_revision}/{self.succession.proposals}"
+
+    def act(self, action: Action) -> None:
+        """Ask the shell for something."""
+        self.actions.append(action)
+
+    def first_of(self, times: Iterable[float]) -> float:
+        """The earliest of these times that is still to come, infinity if none is."""
+        first = float("inf")
+        for time in times:
+            if self.now < time < first:
+                first = time
+        return first
+
+    def forget_store(self) -> None:
+        """Begin anew in a store that has never seen this node."""
+        workers, succession = self.workers, self.succession
+        self.store.replaced = False
+        workers.target = workers.finished = workers.reported = (0, 0)
+        workers.g = workers.since = workers.spare_g = workers.cluster_spec_rev = 0
+        workers.outcome_wanted = workers.outcome_written = workers.outcome_refused = None
+        memory = self.memory
+        self.memory = DecisionMemory(
+            linked=memory.linked, dead=memory.dead, distrusted=memory.distrusted, size_before=memory.size_before
+        )
+        self.links.asked_about, self.links.yielding = 0, {}
+        succession.revoked, succession.passed, succession.passed_g = frozenset(), frozenset(), 0
+
+    @property
+    def saves(self) -> bool:
+        """Whether the workers save before they stop for a planned change."""
+        return self.phase is Phase.STOPPING and self.workers.stop is StopKind.PLANNED
+
+    def drop_lease(self) -> None:
+        """The lease is gone, and with it this node's key.
+
+        The workers run on for as long as the lease has given the right: it may have ended before its time, by a
+        person's hand or by that of a leader of etcd who was not the leader any more (etcd 15247), and soon there is the
+        next.
+        """
+        self.registration.lease = self.registration.unproven_refresh = None
+        self.registration.step("lease gone")
+        self.unregister()
+
+    def unregister(self) -> None:
+        """This node has no key in the store any more."""
+        registration, line = self.registration, self.succession
+        registration.members_exist = registration.outdated = None
+        registration.create_revision = 0
+        line.older_cursor = line.older_asked = line.older_node = line.older_known = None
+        self.leaving.announced = False

@@ -1,20 +1,29 @@
-"""One agent's life as a table: which phase follows which, when, and what is done on the way (pure).
+"""One agent's life as tables: which phase follows which, and what is asked for in any phase (pure).
 
-The agent is a set of facts. An event changes facts and nothing else (`elastic.core.agent.apply_event`). Then the rows
-of the current phase are asked in order; the first whose guard holds is taken, again and again until none holds. Then
-the duties are looked at: what should be asked of the store and has not been (`elastic.core.agent.reconcile`). So it
-does not matter in which order, how late or how often events come: only what is known counts.
+This file has every rule in its order; what a rule asks and does is in the module of its subject:
+
+- `registration`: the lease and this node's key;
+- `succession`: which node leads; deciding and proposing;
+- `links`: the nodes that are watched, asked and heard, proofs of death, vouching;
+- `workers`: what this node is to run, start, stop, exits, outcome, run deadline;
+- `leaving`: drains, `--elastic_timeout`, the end of the job, the exit;
+- `store`: the mirror, and the one transaction under way.
+
+An event changes what the agent knows, and nothing else (`events.HANDLERS`). `REPORTS` come next. Then the rows of the
+current phase are asked in order; the first whose guard holds is taken, again and again until none holds. Then come the
+`DUTIES`: what should be asked of the store, the nursery, the links or people, and has not been. So it does not matter
+in which order, how late or how often events come: only what is known counts.
 
 Phases:
 
 ======== ==============================================================================================
 joining  not registered, no workers
 spare    registered, no workers, not in the newest generation
-gated    in the newest generation, old workers gone and recorded, waiting for the go
-running  workers of `workers_g` run
-stopping workers of `workers_g` are being stopped
-done     workers of `workers_g` are gone, their outcome is recorded or being recorded
-leaving  taking back the registration
+gated    in the newest generation, old workers gone and recorded, waiting for its start signal
+running  workers run
+stopping workers are being stopped
+done     workers are gone, their outcome is recorded or being recorded
+leaving  deleting its key
 ended    nothing more happens
 ======== ==============================================================================================
 """
@@ -24,127 +33,137 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic.core.agent import effects, guards, worker_stop
-from elastic.core.agent.actions import Action
-from elastic.core.agent.apply_event import apply_event
-from elastic.core.agent.events import Event, LeaseRefreshed
-from elastic.core.agent.reconcile import extend_deadline, next_wake_up, only_extends_deadline, reconcile, report_changes
+from elastic.core.agent import leaving, registration, store, succession
+from elastic.core.agent.links import inbound, questions, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
-
-STEPS_MAX = 12
-"""No event moves an agent through more rows than this; more would be a loop in the table."""
+from elastic.core.agent.workers import assignment, exits, outcome, stop
 
 Guard = Callable[[AgentState], bool]
 Effect = Callable[[AgentState], None]
+Time = Callable[[AgentState], float]
+
+
+def never(agent: AgentState) -> float:
+    """No time alone makes a rule hold; only an event does."""
+    return float("inf")
+
+
+def always(agent: AgentState) -> bool:
+    """A duty that looks each time for itself."""
+    return True
+
+
+def no_effect(agent: AgentState) -> None:
+    """The phase is all that changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """In `phase`, if `guard` holds, do `effect` and go to `to`."""
+    """In `phase`, if `guard` holds, do `effect` and go to `to`. The guard may come to hold at the time `at`."""
 
     name: str
     phase: Phase
     guard: Guard
     effect: Effect
     to: Phase
+    at: Time = never
 
 
-class AgentCore:
-    """The whole behaviour of an agent: `handle(event, now)` gives the actions, in order.
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """In any phase but the last, if it is `due`, do `effect`. It may come to be due at the time `at`."""
 
-    `wake_at` is the time at which `Tick` is wanted. `taken` lists the rows that the last event took.
-    """
+    name: str
+    due: Guard
+    effect: Effect
+    at: Time = never
 
-    def __init__(self, facts: AgentState) -> None:
-        self.facts = facts
-        self.taken: list[str] = []
-        next_wake_up(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)  # Perhaps nothing ever happens.
 
-    @property
-    def phase(self) -> Phase:
-        """Where the agent is in its table."""
-        return self.facts.phase
-
-    @property
-    def wake_at(self) -> float | None:
-        """When to call again with `Tick`, None if nothing is being waited for."""
-        return self.facts.wake_at
-
-    def handle(self, event: Event, now: float) -> list[Action]:
-        """Take in one event and say what to do. `now`: this node's monotonic clock, seconds; it never runs back."""
-        facts = self.facts
-        facts.now = max(now, facts.now)
-        facts.actions = []
-        self.taken = []
-        quiet = isinstance(event, LeaseRefreshed) and only_extends_deadline(facts)
-        apply_event(facts, event)
-        if quiet and not facts.relist_wanted:  # Most events are these, in a job that just trains.
-            extend_deadline(facts)
-            next_wake_up(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)
-            return facts.actions
-        facts.wake_at = None
-        report_changes(facts)
-        self._walk()
-        if facts.phase is not Phase.ENDED:
-            reconcile(facts)
-            if facts.refusal:
-                self._walk()
-            next_wake_up(facts, guards.DRAIN_PATIENCE_S, guards.RECORD_PATIENCE_S)
-        return facts.actions
-
-    def _walk(self) -> None:
-        """Take rows until none holds."""
-        facts = self.facts
-        for _ in range(STEPS_MAX):
-            for row in ROWS[facts.phase]:
-                if row.guard(facts):
-                    break
-            else:
-                return
-            row.effect(facts)
-            facts.phase = row.to
-            facts.entered_at = facts.now
-            self.taken.append(row.name)
-        raise AssertionError(f"the table loops: {self.taken}")
-
+JOINING, SPARE, GATED, RUNNING = Phase.JOINING, Phase.SPARE, Phase.GATED, Phase.RUNNING
+STOPPING, DONE, LEAVING, ENDED = Phase.STOPPING, Phase.DONE, Phase.LEAVING, Phase.ENDED
 
 TABLE: tuple[Row, ...] = (
-    Row("joining: the job has ended", Phase.JOINING, guards.verdict, effects.report_verdict, Phase.ENDED),
-    Row("joining: refused", Phase.JOINING, guards.refused, effects.report_rejection, Phase.ENDED),
-    Row("joining: drain", Phase.JOINING, guards.drain_recorded, effects.leave_drained, Phase.ENDED),
-    Row("joining: gave up", Phase.JOINING, guards.timed_out, effects.leave_by_timeout, Phase.ENDED),
-    Row("joining: registered", Phase.JOINING, guards.registered, effects.report_joined, Phase.SPARE),
-    Row("spare: verdict", Phase.SPARE, guards.verdict, effects.report_verdict, Phase.LEAVING),
-    Row("spare: drain", Phase.SPARE, guards.drain, effects.leave_drained, Phase.LEAVING),
-    Row("spare: registration lost", Phase.SPARE, guards.lost_registration, effects.no_effect, Phase.JOINING),
-    Row("spare: chosen", Phase.SPARE, guards.chosen, effects.target, Phase.GATED),
-    Row("spare: gave up", Phase.SPARE, guards.timed_out, effects.leave_by_timeout, Phase.LEAVING),
-    Row("gated: verdict", Phase.GATED, guards.verdict, effects.report_verdict, Phase.LEAVING),
-    Row("gated: drain", Phase.GATED, guards.drain, effects.leave_drained, Phase.LEAVING),
-    Row("gated: registration lost", Phase.GATED, guards.lost_registration, effects.no_effect, Phase.JOINING),
-    Row("gated: passed over", Phase.GATED, guards.passed_over, effects.no_effect, Phase.SPARE),
-    Row("gated: newer generation", Phase.GATED, guards.newer_target, effects.target, Phase.GATED),
-    Row("gated: go", Phase.GATED, guards.go, effects.start, Phase.RUNNING),
-    Row("gated: gave up", Phase.GATED, guards.timed_out, effects.leave_by_timeout, Phase.LEAVING),
-    Row("running: right ended", Phase.RUNNING, guards.overdue, worker_stop.stop_overdue, Phase.STOPPING),
-    Row("running: failed", Phase.RUNNING, guards.failed, worker_stop.stop_failed, Phase.STOPPING),
-    Row("running: ok", Phase.RUNNING, guards.all_ok, effects.finish, Phase.DONE),
-    Row("running: only servers left", Phase.RUNNING, guards.only_servers_left, effects.record_done, Phase.RUNNING),
-    Row("running: superseded", Phase.RUNNING, guards.superseded, worker_stop.stop_superseded, Phase.STOPPING),
-    Row("running: verdict", Phase.RUNNING, guards.verdict, worker_stop.stop_verdict, Phase.STOPPING),
-    Row("running: killed", Phase.RUNNING, guards.vanished, effects.finish_killed, Phase.DONE),
-    Row("running: drain unheard", Phase.RUNNING, guards.drain_unanswered, worker_stop.stop_drained, Phase.STOPPING),
-    Row("stopping: out of time", Phase.STOPPING, guards.out_of_time, worker_stop.stop_out_of_time, Phase.STOPPING),
-    Row("stopping: a loss", Phase.STOPPING, guards.unplanned_now, worker_stop.stop_faster, Phase.STOPPING),
-    Row("stopping: failed", Phase.STOPPING, guards.failed_in_plan, worker_stop.stop_failed, Phase.STOPPING),
-    Row("stopping: gone", Phase.STOPPING, guards.workers_gone, effects.finish, Phase.DONE),
-    Row("done: verdict", Phase.DONE, guards.verdict, effects.report_verdict, Phase.LEAVING),
-    Row("done: drained", Phase.DONE, guards.drain_recorded, effects.leave_drained, Phase.LEAVING),
-    Row("done: registration lost", Phase.DONE, guards.lost_registration, effects.no_effect, Phase.JOINING),
-    Row("done: chosen", Phase.DONE, guards.chosen, effects.target, Phase.GATED),
-    Row("done: passed over", Phase.DONE, guards.passed_over, effects.no_effect, Phase.SPARE),
-    Row("leaving: left", Phase.LEAVING, guards.left, effects.exit_agent, Phase.ENDED),
-)
+    Row("joining: the job has ended", JOINING, leaving.job_ended, leaving.report_verdict, ENDED),
+    Row("joining: refused", JOINING, registration.is_refused, registration.report_refusal, ENDED),
+    Row("joining: drain", JOINING, leaving.drain_recorded, leaving.leave_drained, ENDED, leaving.give_up_drained_at),
+    Row("joining: gave up", JOINING, leaving.timed_out, leaving.leave_by_timeout, ENDED, leaving.timeout_at),
+    Row("joining: registered", JOINING, registration.is_registered, registration.report_joined, SPARE),
+    Row("spare: verdict", SPARE, leaving.job_ended, leaving.report_verdict, LEAVING),
+    Row("spare: drain", SPARE, leaving.drains, leaving.leave_drained, LEAVING),
+    Row("spare: registration lost", SPARE, registration.is_unregistered, no_effect, JOINING),
+    Row("spare: chosen", SPARE, assignment.is_chosen, assignment.take_target, GATED),
+    Row("spare: gave up", SPARE, leaving.timed_out, leaving.leave_by_timeout, LEAVING, leaving.timeout_at),
+    Row("gated: verdict", GATED, leaving.job_ended, leaving.report_verdict, LEAVING),
+    Row("gated: drain", GATED, leaving.drains, leaving.leave_drained, LEAVING),
+    Row("gated: registration lost", GATED, registration.is_unregistered, no_effect, JOINING),
+    Row("gated: passed over", GATED, assignment.is_passed_over, no_effect, SPARE),
+    Row("gated: newer generation", GATED, assignment.has_newer_target, assignment.take_target, GATED),
+    Row("gated: go", GATED, assignment.may_start, assignment.start_workers, RUNNING),
+    Row("gated: gave up", GATED, leaving.timed_out, leaving.leave_by_timeout, LEAVING, leaving.timeout_at),
+    Row("running: right ended", RUNNING, stop.is_overdue, stop.stop_overdue, STOPPING, stop.overdue_at),
+    Row("running: failed", RUNNING, exits.have_failed, stop.stop_failed, STOPPING),
+    Row("running: ok", RUNNING, exits.all_ok, outcome.finish, DONE),
+    Row("running: only servers left", RUNNING, exits.only_servers_left, outcome.record_done, RUNNING),
+    Row("running: superseded", RUNNING, stop.is_superseded, stop.stop_superseded, STOPPING),
+    Row("running: verdict", RUNNING, leaving.job_ended, stop.stop_ended, STOPPING),
+    Row("running: killed", RUNNING, exits.are_gone, outcome.finish_killed, DONE),
+    Row("running: drain unheard", RUNNING, leaving.unanswered, leaving.stop_drained, STOPPING, leaving.unanswered_at),
+    Row("stopping: out of time", STOPPING, leaving.out_of_time, leaving.stop_out_of_time, STOPPING, leaving.kill_at),
+    Row("stopping: a loss", STOPPING, stop.must_hurry, stop.stop_faster, STOPPING),
+    Row("stopping: failed", STOPPING, stop.failed_in_plan, stop.stop_failed, STOPPING),
+    Row("stopping: gone", STOPPING, exits.are_gone, outcome.finish, DONE),
+    Row("done: verdict", DONE, leaving.job_ended, leaving.report_verdict, LEAVING),
+    Row("done: drained", DONE, leaving.drain_recorded, leaving.leave_drained, LEAVING, leaving.give_up_drained_at),
+    Row("done: registration lost", DONE, registration.is_unregistered, no_effect, JOINING),
+    Row("done: chosen", DONE, assignment.is_chosen, assignment.take_target, GATED),
+    Row("done: passed over", DONE, assignment.is_passed_over, no_effect, SPARE),
+    Row("leaving: left", LEAVING, leaving.has_left, leaving.exit_agent, ENDED, leaving.give_up_at),
+)  # fmt: skip
 """Every transition there is. Rows of one phase are asked from top to bottom."""
 
 ROWS = {phase: tuple(row for row in TABLE if row.phase is phase) for phase in Phase}
+
+REPORTS: tuple[Duty, ...] = (
+    Duty("say why a generation failed", assignment.failure_is_news, assignment.report_failure),
+    Duty("say why a roster was revised", assignment.revision_is_news, assignment.report_revision),
+    Duty("tell workers of the revision", assignment.cluster_spec_is_old, assignment.publish_cluster_spec),
+    Duty("a generation runs", leaving.generation_runs, leaving.restart_timeout),
+    Duty("hold", vouching.may_hold, vouching.hold),
+)
+"""What is done before the rows, in this order: a row may end what it is about."""
+
+EXTEND_DEADLINE = Duty("extend the run deadline", stop.may_run_longer, stop.extend_deadline)
+
+DUTIES: tuple[Duty, ...] = (
+    Duty("adopt np", registration.np_is_open, registration.adopt_np),
+    Duty("say why it is a spare", assignment.is_new_spare, assignment.report_spare),
+    Duty("record what never started", outcome.never_started, outcome.record_never_started),
+    Duty("record what was given up", outcome.leaves_unstarted, outcome.record_leaves_unstarted),
+    EXTEND_DEADLINE,
+    Duty("follow the predecessor", always, succession.follow, succession.follow_again_at),
+    Duty("open a session", registration.needs_lease, registration.open_session),
+    Duty("keep up with the store", always, store.keep_up, store.late_at),
+    Duty("list again", store.needs_listing, store.list_again),
+    Duty("record the outcome", outcome.may_record, outcome.record, outcome.record_again_at),
+    Duty("deregister", leaving.may_deregister, leaving.delete_key),
+    Duty("register", registration.may_register, registration.register, registration.register_again_at),
+    Duty("announce the drain", leaving.may_announce, leaving.announce),
+    Duty("drop the decision", succession.resigns, succession.drop_decision),
+    Duty("decide", succession.may_decide, succession.make_decision, succession.waits_until),
+    Duty("propose", succession.may_propose, succession.make_proposal, succession.propose_again_at),
+    Duty("revoke leases of the dead", succession.may_revoke, succession.revoke_dead),
+    Duty("watch", watch.needs_watch, watch.watch),
+    Duty("ask the watched", questions.needs_answers, questions.ask, questions.ask_again_at),
+    Duty("ask for a vouch", vouching.needs_vouch, vouching.ask_vouch, vouching.ask_vouch_at),
+    Duty("check inbound links", inbound.is_due, inbound.check, inbound.check_at),
+)
+"""What is done after the rows, in this order. A transaction that is sent makes those below it wait for its answer."""
+
+
+def _times(phase: Phase) -> tuple[Time, ...]:
+    rules: tuple[Row | Duty, ...] = (*ROWS[phase], *DUTIES)
+    return tuple(rule.at for rule in rules if rule.at is not never)
+
+
+TIMES: dict[Phase, tuple[Time, ...]] = {phase: _times(phase) for phase in Phase} | {ENDED: ()}
+"""When a rule may come to hold in a phase although nothing happens."""

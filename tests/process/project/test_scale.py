@@ -30,7 +30,9 @@ async def _story(size: int) -> tuple[Calls, Calls, Calls, int]:
             meeting = await calls()
             agents = part.crowd.agents
             # One that another follows: not the last in line.
-            followed = {following[1] for agent in agents if (following := agent.core.facts.following) is not None}
+            followed = {
+                following[1] for agent in agents if (following := agent.core.facts.succession.following) is not None
+            }
             victim = await part.kill(next(one.number for one in agents if one.node in followed and not one.proposes))
             await part.expect()
             await part.prove(victim)

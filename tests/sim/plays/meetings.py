@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from elastic.core.agent.links.vouching import ASKS_PER_TTL
 from elastic.core.agent.state import Phase
-from elastic.core.agent.vouching import ASKS_PER_TTL
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.memory import LINK_PATIENCE_S
 from elastic.core.membership.planned_changes import GROW_EVERY_S
@@ -425,7 +425,11 @@ def no_key_can_be_written(world: World, watch: Calm, node: Node, old: Generation
     world.after(0.06, world.deliver)
 
     def look() -> None:
-        if node.workers is not None and node.core.phase is Phase.RUNNING and node.core.facts.registered is None:
+        if (
+            node.workers is not None
+            and node.core.phase is Phase.RUNNING
+            and not node.core.facts.registration.registered
+        ):
             world.fail("8", f"{node.name} has no key for longer than a lease, and its workers run")
 
     world.after(1.2 * ttl_s + 0.5, look)

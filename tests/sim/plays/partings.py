@@ -79,7 +79,7 @@ def first_astray(world: World, watch: Calm, node: Node, old: Generation) -> None
 def done_while_frozen(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """An agent stands still while its workers end well, and goes on as its right has ended and its lease has not."""
     node.agent_frozen = True
-    left_s = node.core.facts.run_deadline.until() - world.local(node)
+    left_s = node.core.facts.workers.run_deadline.until() - world.local(node)
     world.job.done_s = world.job.work_s
     for one in members_of(world, old):
         if one.workers is not None:
@@ -92,7 +92,7 @@ def forced_and_echo(world: World, watch: Calm, node: Node, old: Generation) -> N
     go = watch.view(world).go
     charged = go.value.budget.charged if go is not None else 0
     node.agent_frozen = True
-    after_s = max(node.core.facts.run_deadline.until() - world.local(node), 0.2) + 0.3
+    after_s = max(node.core.facts.workers.run_deadline.until() - world.local(node), 0.2) + 0.3
     for one in members_of(world, old):
         if one.workers is not None:
             one.workers.hangs = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.core.agent.events import SessionLost
-from elastic.core.agent.guards import DRAIN_PATIENCE_S
+from elastic.core.agent.leaving import DRAIN_PATIENCE_S
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.model import Generation
 from elastic.core.ps.task_placement import has_servers, has_workers

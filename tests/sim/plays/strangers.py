@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.inbound_link_policy import CHECK_AFTER_S
+from elastic.core.agent.links.inbound import CHECK_AFTER_S
 from elastic.core.model import Generation
 from tests.sim.accidents import cut_for
 from tests.sim.calm import Calm

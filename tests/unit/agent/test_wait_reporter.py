@@ -94,7 +94,7 @@ def test_a_node_that_leaves_does_not_say_that_it_waits_for_nodes(tmp_path: Path)
     said: list[str] = []
     bench = Bench(np="3:3")
     lines = lines_of(bench, tmp_path, said.append, lambda: 0.0)
-    bench.core.facts.drain = PendingDrain(0.0, 130, "SIGINT")
+    bench.core.facts.leaving.drain = PendingDrain(0.0, 130, "SIGINT")
     lines.after_event()
     assert said == []
 
@@ -132,7 +132,7 @@ def test_a_node_that_is_done_says_that_etcd_is_gone(
     monkeypatch.setattr(wait_reporter, "EVERY_S", 0.0)
     said: list[str] = []
     bench, clock, enough = done(), itertools.count(100.0, 20.0), asyncio.Event()
-    bench.core.facts.decision = decision
+    bench.core.facts.succession.decision = decision
     store = MemoryStore(bench.shelf.core, lambda: 0.0)
 
     def hear(text: str) -> None:
@@ -161,7 +161,7 @@ def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
     monkeypatch.setattr(wait_reporter, "EVERY_S", 0.001)
     said: list[str] = []
     bench = done()
-    bench.core.facts.decision = WaitDecision(Reason.TRAINING, "training with 2 nodes")
+    bench.core.facts.succession.decision = WaitDecision(Reason.TRAINING, "training with 2 nodes")
     heard = asyncio.Event()
 
     def clock() -> float:  # It is asked first when the first look has begun.
@@ -169,7 +169,9 @@ def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
         return 0.0
 
     def finish() -> None:
-        bench.core.facts.decision = WaitDecision(Reason.FINISHING, "1 of 2 nodes done; waiting for the others")
+        bench.core.facts.succession.decision = WaitDecision(
+            Reason.FINISHING, "1 of 2 nodes done; waiting for the others"
+        )
 
     def hear(text: str) -> None:
         said.append(text)

@@ -336,7 +336,7 @@ def test_a_way_that_is_open_again_is_said_and_forgotten() -> None:
     bench = waiting()
     bench.tell(PeersUnreachable(1, ("c",)), PeersUnreachable(1, ()))
     assert bench.lines[-1] == "the workers go on, or every node of this world can be reached from here again"
-    assert bench.facts.unreached == ()
+    assert bench.facts.workers.unreached == ()
 
 
 def test_where_the_job_needs_them_workers_wait_on_and_it_is_said_once() -> None:
@@ -426,4 +426,4 @@ def test_a_node_that_is_left_out_is_told_until_when_and_that_the_way_must_be_ope
 def test_what_is_said_of_another_generation_does_not_count() -> None:
     bench = waiting()
     bench.tell(PeersUnreachable(9, ("c",), (EXIT,)))
-    assert (bench.stops, bench.facts.unreached) == ([], ())
+    assert (bench.stops, bench.facts.workers.unreached) == ([], ())

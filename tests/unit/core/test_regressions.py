@@ -67,8 +67,8 @@ def test_a_stray_key_stops_nothing() -> None:
     bench = Bench("a", "1:2")
     bench.shelf.put(KEYS.root + "note", "hello")
     bench.look()
-    assert bench.facts.decision is not None
-    assert bench.facts.decision.code is Reason.TRAINING
+    assert bench.facts.succession.decision is not None
+    assert bench.facts.succession.decision.code is Reason.TRAINING
 
 
 def test_a_deleted_incarnation_is_said_and_not_taken_for_another_store() -> None:
@@ -76,8 +76,8 @@ def test_a_deleted_incarnation_is_said_and_not_taken_for_another_store() -> None
     bench.shelf.delete(KEYS.incarnation)
     bench.look()
     assert bench.phase is Phase.RUNNING
-    assert bench.facts.decision is not None
-    assert "incarnation" in bench.facts.decision.reason
+    assert bench.facts.succession.decision is not None
+    assert "incarnation" in bench.facts.succession.decision.reason
 
 
 def test_a_spec_of_another_version_and_shape_is_refused_with_both_versions() -> None:

@@ -370,12 +370,12 @@ def test_two_proposals_after_each_other_have_each_its_own_moments() -> None:
     bench = spare().agent
     facts, wanted = bench.facts, FormGeneration(Reason.LOST, "", bench.facts.generation)  # type: ignore[arg-type]
     first, second = (Transaction("form", (), ()) for _ in range(2))
-    facts.decision, facts.decided = wanted, 1
+    facts.succession.decision, facts.succession.proposals = wanted, 1
     proposing.observe(facts, Tick(), [SendTransaction(first)], arrived=1.0, now=1.1)
-    facts.decision, facts.decided = msgspec.structs.replace(wanted), 2
+    facts.succession.decision, facts.succession.proposals = msgspec.structs.replace(wanted), 2
     proposing.observe(facts, Tick(), [SendTransaction(second)], arrived=2.0, now=2.1)
     proposing.observe(facts, TransactionAnswered(first, True), [], arrived=2.2, now=2.2)
-    tags = [f"b/{facts.registered}/{number}" for number in (1, 2)]
+    tags = [f"b/{facts.registration.create_revision}/{number}" for number in (1, 2)]
     generations = [msgspec.structs.replace(wanted.generation, tag=tag) for tag in tags]
     found = [proposing.of(generation) for generation in generations]
     assert [(one.evidence_at, one.sent_at, one.published_at) for one in found if one is not None] == [

@@ -79,7 +79,7 @@ def comes_back(noted: Noted) -> None:
 
 
 def g(noted: Noted) -> int:
-    return noted.agent.facts.workers_g
+    return noted.agent.facts.workers.g
 
 
 WORDS: dict[str, Callable[[Noted], object]] = {

@@ -46,12 +46,12 @@ def test_a_node_whose_key_is_taken_away_writes_it_again_and_its_workers_run_on(h
 
 def test_a_node_whose_key_is_gone_has_no_longer_right_than_its_lease_had_given_then() -> None:
     bench = running()
-    until = bench.facts.run_deadline.until()
+    until = bench.facts.workers.run_deadline.until()
     bench.offline = True
     bench.tell(ViewChanged(replace(bench.facts.view, members={}, revision=bench.facts.view.revision + 1), 99))
     bench.now = 1.0
     bench.refreshed()
-    assert bench.facts.run_deadline.until() == until
+    assert bench.facts.workers.run_deadline.until() == until
     bench.at(until)
     assert (bench.phase, len(bench.stops)) == (Phase.STOPPING, 1)
 
@@ -61,7 +61,7 @@ def test_a_refresh_that_does_not_find_the_key_as_the_watch_has_shown_it_gives_no
     how: str,
 ) -> None:
     bench = running()
-    key, until = KEYS.member("b"), bench.facts.run_deadline.until()
+    key, until = KEYS.member("b"), bench.facts.workers.run_deadline.until()
     held = bench.shelf.entry(key)
     assert held is not None
     if how == "deleted":
@@ -70,24 +70,24 @@ def test_a_refresh_that_does_not_find_the_key_as_the_watch_has_shown_it_gives_no
         bench.shelf.core.txn((), (Put(key, JUNK, held.lease),))
     bench.now, bench.offline = 1.0, True
     bench.refreshed()
-    assert bench.facts.run_deadline.until() == until
+    assert bench.facts.workers.run_deadline.until() == until
     bench.offline = False
     bench.look()
     assert bench.registered
     bench.refreshed()
-    assert bench.facts.run_deadline.until() == until + 1.0
+    assert bench.facts.workers.run_deadline.until() == until + 1.0
     assert (bench.phase, bench.stops) == (Phase.RUNNING, [])
 
 
 def test_a_node_whose_lease_was_revoked_registers_with_another_one() -> None:
     bench = running()
-    lease = bench.facts.lease
+    lease = bench.facts.registration.lease
     assert lease is not None
     bench.shelf.core.revoke(lease)
     bench.look()
     assert bench.phase is Phase.RUNNING
     assert bench.registered
-    assert bench.facts.lease != lease
+    assert bench.facts.registration.lease != lease
 
 
 def test_a_word_that_others_wait_for_is_said_again_after_a_while_and_then_less_often() -> None:

@@ -14,8 +14,8 @@ from elastic.core.agent.events import (
     ViewChanged,
     WorkersGone,
 )
+from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import Phase
-from elastic.core.agent.vouching import grantable_seconds
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.memory import GONE_MAX
@@ -42,7 +42,7 @@ def run_untils(bench: Bench) -> list[float]:
 
 def test_the_nursery_is_told_a_later_time_at_each_refresh() -> None:
     bench = running()
-    assert bench.facts.run_until == OWN_S
+    assert bench.facts.workers.run_until == OWN_S
     bench.now = 1.25
     bench.refreshed()
     bench.now = 2.5
@@ -93,13 +93,13 @@ def test_a_lease_that_ends_before_its_time_has_given_the_right_for_its_time_and_
     bench.at(1.0)
     bench.expire()
     assert bench.phase is Phase.RUNNING
-    assert bench.facts.run_until == 1.0 + OWN_S
+    assert bench.facts.workers.run_until == 1.0 + OWN_S
     assert bench.registered
 
 
 def test_a_lease_that_ends_before_its_time_gives_no_more_than_its_time() -> None:
     bench = running()
-    lost = bench.facts.lease
+    lost = bench.facts.registration.lease
     assert lost is not None
     bench.offline = True
     bench.tell(SessionLost(lost, "TTL 0"))
@@ -157,7 +157,7 @@ def test_a_vouch_is_never_longer_than_a_leases_time() -> None:
     bench = proposer("b", "c")
     bench.offline = True
     bench.at(3.0)
-    assert bench.facts.run_deadline.until() == 3.0 + TTL_S
+    assert bench.facts.workers.run_deadline.until() == 3.0 + TTL_S
     assert grantable_seconds(bench.facts, "b", 1, bench.now) == TTL_S
 
 
@@ -179,7 +179,7 @@ def test_the_first_holds_its_right_beyond_its_lease_while_it_hears_every_member(
     for second in range(1, 60):
         bench.at(float(second))
     assert bench.phase is Phase.RUNNING
-    assert bench.facts.run_deadline.until() > 57 + TTL_S
+    assert bench.facts.workers.run_deadline.until() > 57 + TTL_S
 
 
 def test_a_node_that_is_alone_in_its_world_holds_its_right_without_asking_anybody() -> None:
@@ -209,7 +209,7 @@ def test_the_hold_ends_when_one_member_is_not_heard_any_more() -> None:
     bench.offline = True
     bench.at(3.0)
     bench.links("b")
-    assert bench.facts.run_deadline.until() == 3.0 + TTL_S
+    assert bench.facts.workers.run_deadline.until() == 3.0 + TTL_S
     bench.at(8.0)
     assert bench.stops == [(1, 0.0)]
 
@@ -248,7 +248,7 @@ def test_a_node_without_an_np_of_its_own_brings_that_of_a_job_without_a_maximum_
 def test_another_store_stops_the_workers_and_the_node_joins_there_anew() -> None:
     bench = running()
     bench.tell(vouched(60.0))
-    old = bench.facts.lease
+    old = bench.facts.registration.lease
     bench.shelf = Bench("z", after="y").shelf
     bench.shelf.put(KEYS.incarnation, "i2")
     bench.look()
@@ -279,8 +279,8 @@ def test_an_incarnation_that_cannot_be_read_starts_nothing_and_stops_nothing() -
 
 
 def test_only_the_first_in_line_proposes() -> None:
-    assert proposer().facts.decision is not None
-    assert running().facts.decision is None
+    assert proposer().facts.succession.decision is not None
+    assert running().facts.succession.decision is None
 
 
 def test_the_next_in_line_takes_over_when_the_one_before_it_is_gone() -> None:
@@ -348,19 +348,19 @@ def test_a_member_that_is_seen_dead_on_this_very_machine_is_lost_at_once() -> No
 def test_a_proposal_that_did_not_hold_is_decided_anew_from_a_newer_view() -> None:
     bench = proposer("b", "c")
     bench.links("b")
-    before = bench.facts.decided
+    before = bench.facts.succession.proposals
     bench.shelf.delete(KEYS.member("c"))
     stale = bench.seen()
     bench.shelf.put(KEYS.spec, bench.spec)
     bench.tell(stale)
-    assert bench.facts.decided == before + 2
+    assert bench.facts.succession.proposals == before + 2
     assert bench.facts.generation is not None
     assert [place.node for place in bench.facts.generation.members] == ["a", "b"]
 
 
 def test_a_proposer_that_waits_asks_to_be_called_when_the_window_ends() -> None:
     bench = Bench("a", "1:3")
-    decision = bench.facts.decision
+    decision = bench.facts.succession.decision
     assert decision is not None
     assert decision.code is Reason.TRAINING
     bench.exit(1)
@@ -368,7 +368,7 @@ def test_a_proposer_that_waits_asks_to_be_called_when_the_window_ends() -> None:
     assert bench.starts == [1, 2]
     bench.exit(1)
     bench.tell(WorkersGone(2))
-    decision = bench.facts.decision
+    decision = bench.facts.succession.decision
     assert decision is not None
     assert decision.code is Reason.BACKOFF
     assert bench.core.wake_at == 1.0
@@ -381,7 +381,7 @@ def test_a_leaving_proposer_proposes_nothing_more() -> None:
     bench.verdict(FinalStatus.FAILED)
     bench.offline = True
     bench.gone()
-    assert bench.facts.decision is None
+    assert bench.facts.succession.decision is None
 
 
 def test_a_node_that_works_on_is_not_refused_for_a_document_that_may_be_put_right() -> None:
@@ -393,7 +393,7 @@ def test_a_node_that_works_on_is_not_refused_for_a_document_that_may_be_put_righ
     bench.expire()
     bench.look()
     bench.at(1.0)
-    assert (bench.phase, bench.facts.refusal, bench.registered) == (Phase.RUNNING, "", False)
+    assert (bench.phase, bench.facts.registration.refusal, bench.registered) == (Phase.RUNNING, "", False)
     bench.shelf.core.txn((), (Put(KEYS.incarnation, stood),))
     bench.look()
     bench.at(2.0)
@@ -402,11 +402,11 @@ def test_a_node_that_works_on_is_not_refused_for_a_document_that_may_be_put_righ
 
 def test_a_refresh_while_nothing_is_due_only_prolongs_the_right() -> None:
     bench = running()
-    decided, asked = bench.facts.decided, len(bench.asked)
+    decided, asked = bench.facts.succession.proposals, len(bench.asked)
     bench.now = 0.5
     bench.refreshed()
     assert [type(action) for action in bench.asked[asked:]] == [ExtendRunDeadline]
-    assert (bench.facts.decided, bench.core.wake_at) == (decided, bench.facts.wake_at)
+    assert (bench.facts.succession.proposals, bench.core.wake_at) == (decided, bench.facts.wake_at)
     assert bench.core.wake_at is not None
 
 
@@ -416,7 +416,7 @@ def test_whose_lease_ends_while_its_workers_save_does_not_register_in_a_job_that
     bench.verdict(FinalStatus.FAILED)
     bench.expire()
     bench.look()
-    assert (bench.phase, bench.registered, bench.facts.lease) == (Phase.STOPPING, False, None)
+    assert (bench.phase, bench.registered, bench.facts.registration.lease) == (Phase.STOPPING, False, None)
 
 
 def test_nobody_says_how_its_workers_ended_in_a_store_whose_incarnation_is_gone() -> None:
@@ -443,8 +443,8 @@ def test_a_store_without_spec_and_incarnation_in_which_a_generation_stands_is_no
 
 def test_a_key_that_is_gone_from_another_store_is_missed_although_that_one_has_fewer_revisions() -> None:
     bench = running()
-    assert bench.facts.registered_at_revision > 1
+    assert bench.facts.registration.registered_at_revision > 1
     bench.offline = True
     other = StoreView(revision=1, incarnation=StoredDocument("i2", 1, 1), spec=StoredDocument(bench.spec, 1, 1))
     bench.tell(ViewChanged(other, 99))
-    assert bench.facts.registered_at_revision == 0
+    assert bench.facts.registration.registered_at_revision == 0

@@ -240,7 +240,7 @@ def test_rerun_does_not_replace_a_verdict_that_came_after_this_nodes_start() -> 
     bench = joining(rerun=True)
     bench.shelf.put(KEYS.incarnation, "i1")
     bench.shelf.put(KEYS.spec, bench.spec)
-    bench.facts.first_revision = bench.shelf.core.revision
+    bench.facts.store.first_revision = bench.shelf.core.revision
     bench.offline = False
     bench.verdict(FinalStatus.COMPLETED)
     assert bench.exit_code == 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.actions import Action, ExitAgent, ExtendRunDeadline, SendTransaction, StartWorkers
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import (
     DrainRequested,
     Event,
@@ -34,7 +35,6 @@ from elastic.core.agent.events import (
     WorkersGone,
 )
 from elastic.core.agent.state import AgentState, Phase, Timeouts
-from elastic.core.agent.table import AgentCore
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
@@ -133,7 +133,7 @@ class Watched:
             known = self.sent[-1 - which % len(self.sent)] if self.sent else Transaction("go", (), ())
             event = TransactionAnswered(known, succeeded, revision)
         facts = self.core.facts
-        ended, idle = facts.phase is Phase.ENDED, facts.workers_gone
+        ended, idle = facts.phase is Phase.ENDED, facts.workers.gone
         actions = self.core.handle(event, self.now)
         assert not (ended and actions), "nothing is asked after the end"
         assert self.core.wake_at is None or self.core.wake_at > self.now, "it is not called in the past"
@@ -144,14 +144,14 @@ class Watched:
                 case StartWorkers(generation=generation):
                     assert idle or isinstance(event, WorkersGone), "two worlds never run on one node"
                     assert generation.index("a") is not None
-                    assert self.now < facts.run_deadline.until(), "nothing starts without the right to run"
-                    self.told_until = facts.run_until
+                    assert self.now < facts.workers.run_deadline.until(), "nothing starts without the right to run"
+                    self.told_until = facts.workers.run_until
                 case ExtendRunDeadline(t=t):
                     assert t > self.told_until, "a time that was promised to the nursery is not told again"
                     self.told_until = t
                 case ExitAgent():
                     assert facts.phase is Phase.ENDED
-                    assert idle or facts.workers_gone, "an agent does not leave its workers behind"
+                    assert idle or facts.workers.gone, "an agent does not leave its workers behind"
         assert (facts.phase is Phase.ENDED) == (ended or any(isinstance(action, ExitAgent) for action in actions))
         return actions
 
@@ -198,7 +198,7 @@ def test_an_agent_in_a_real_store_keeps_to_its_table_whatever_happens(phase: Pha
         HAPPENINGS[name](bench)
         assert bench.starts == sorted(set(bench.starts)), "each generation is started once, in order"
         assert all(g in bench.starts for g, _ in bench.stops), "only what was started is stopped"
-        assert bench.phase in (Phase.RUNNING, Phase.STOPPING) or bench.facts.workers_gone
+        assert bench.phase in (Phase.RUNNING, Phase.STOPPING) or bench.facts.workers.gone
         if bench.phase is Phase.ENDED:
             assert bench.exit_code in (0, 1, 143)
             return

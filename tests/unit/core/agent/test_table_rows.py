@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import msgspec
@@ -237,12 +237,15 @@ STRANGE: dict[str, Event] = {
 
 def known(bench: Bench) -> dict[str, Any]:
     """Everything that the agent knows but the time."""
-    facts = bench.facts
-    return {
-        each.name: list(value) if isinstance(value := getattr(facts, each.name), list) else value
-        for each in fields(facts)
-        if each.name not in ("now", "actions", "wake_at", "memory")
-    }
+    return {name: value for name, value in _values(bench.facts) if name not in ("now", "actions", "wake_at", "memory")}
+
+
+def _values(record: Any) -> list[tuple[str, Any]]:
+    values = [(each.name, getattr(record, each.name)) for each in fields(record)]
+    return [
+        (name, _values(value) if is_dataclass(value) else list(value) if isinstance(value, list) else value)
+        for name, value in values
+    ]
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.JOINING])
@@ -285,8 +288,8 @@ def test_the_first_drain_counts() -> None:
     bench.drain()
     bench.now = 1.0
     bench.tell(DrainRequested(130, "SIGINT"))
-    assert bench.facts.drain is not None
-    assert (bench.facts.drain.at, bench.facts.drain.exit_code) == (0.0, 143)
+    assert bench.facts.leaving.drain is not None
+    assert (bench.facts.leaving.drain.at, bench.facts.leaving.drain.exit_code) == (0.0, 143)
 
 
 @pytest.mark.parametrize("event", [*STRANGE.values(), DrainRequested(143, "SIGTERM")])
@@ -312,3 +315,13 @@ def test_leaving_waits_for_the_store_for_5_s_and_no_longer() -> None:
     assert bench.core.wake_at == 5.0
     bench.at(5.0)
     assert (bench.phase, bench.exit_code) == (Phase.ENDED, 143)
+
+
+def test_names_of_duties_are_unique() -> None:
+    names = [duty.name for duty in (*table.REPORTS, *table.DUTIES)]
+    assert len(names) == len(set(names))
+
+
+def test_after_the_end_no_time_is_waited_for() -> None:
+    assert table.TIMES[Phase.ENDED] == ()
+    assert all(table.TIMES[phase] for phase in Phase if phase is not Phase.ENDED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic.core.agent.actions import CloseInbound, LogLine, LookUpNode
 from elastic.core.agent.events import InboundLinksChanged, Vouched
-from elastic.core.agent.inbound_link_policy import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
+from elastic.core.agent.links.inbound import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
 from elastic.core.model import ChangeReason, Predecessor
 from tests.support.agent_harness import LEASE_TTL_S, Bench, running, spare
 from tests.support.strategies import KEYS
@@ -131,19 +131,19 @@ def test_before_the_store_was_read_nothing_is_closed() -> None:
 def test_a_member_grants_no_more_than_the_time_of_a_lease() -> None:
     bench = running()
     bench.tell(Vouched("a", 1, 3.0, 86_400.0))
-    assert bench.facts.run_deadline.until() == 3.0 + LEASE_TTL_S
+    assert bench.facts.workers.run_deadline.until() == 3.0 + LEASE_TTL_S
 
 
 def test_nobody_but_a_member_of_the_generation_grants_anything() -> None:
     bench = running()
     bench.others("c")  # It is registered, and a spare.
-    before = bench.facts.run_deadline
+    before = bench.facts.workers.run_deadline
     for node in ("ghost", "c", "b"):  # The last one is this node.
         bench.tell(Vouched(node, 1, 3.0, 4.0))
-    assert bench.facts.run_deadline == before
+    assert bench.facts.workers.run_deadline == before
 
 
 def test_a_spare_takes_no_grant() -> None:
     bench = spare()
     bench.tell(Vouched("a", 1, 3.0, 4.0))
-    assert bench.facts.run_deadline.vouched_until == float("-inf")
+    assert bench.facts.workers.run_deadline.vouched_until == float("-inf")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from elastic.core.agent.actions import AskLinks, AskVouch, LinkTarget, WatchLinks
 from elastic.core.agent.events import LinksAnswered, LinksChanged, ProcessProvenDead, VouchAsked
-from elastic.core.agent.links import watch
+from elastic.core.agent.links.vouching import grantable_seconds, may_replace, should_take_over
+from elastic.core.agent.links.watch import watch
 from elastic.core.agent.state import Phase
-from elastic.core.agent.vouching import grantable_seconds, may_replace, should_take_over
 from elastic.core.membership.decision import Reason
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind
 from tests.support.agent_harness import Bench, running, vouched
@@ -122,8 +122,8 @@ def test_a_member_whose_key_is_gone_is_asked_and_works_on_if_it_answers() -> Non
     bench.shelf.delete(KEYS.member("b"))
     bench.look()
     assert len(bench.every(AskLinks)) == 1
-    assert bench.facts.decision is not None
-    assert bench.facts.decision.code is Reason.TRAINING
+    assert bench.facts.succession.decision is not None
+    assert bench.facts.succession.decision.code is Reason.TRAINING
     assert bench.core.wake_at is not None
     assert bench.core.wake_at <= REFRESH_S
     bench.at(REFRESH_S)
@@ -166,7 +166,7 @@ def test_a_member_whose_key_is_gone_and_that_answered_before_may_miss_one_questi
 
 def test_an_answer_from_long_before_does_not_excuse_a_missed_question() -> None:
     bench = silent_after_an_answer()
-    bench.facts.heard_at -= 3 * REFRESH_S
+    bench.facts.links.heard_at -= 3 * REFRESH_S
     bench.at(REFRESH_S)
     assert not is_in(bench, "b")
 
@@ -235,11 +235,11 @@ def test_the_next_in_line_proposes_and_grants_while_the_first_does_not_reach_the
     assert grantable_seconds(bench.facts, "a", 1, bench.now) == 0.0
     silent(bench, 1.0, 1.0 + REFRESH_S)
     bench.refreshed()
-    assert bench.facts.decision is not None
-    assert bench.facts.decision.code is Reason.TRAINING
+    assert bench.facts.succession.decision is not None
+    assert bench.facts.succession.decision.code is Reason.TRAINING
     assert grantable_seconds(bench.facts, "a", 1, bench.now) > 0
     bench.at(1.0 + 3 * REFRESH_S)
-    assert bench.facts.decision is None
+    assert bench.facts.succession.decision is None
     assert grantable_seconds(bench.facts, "a", 1, bench.now) == 0.0
 
 
@@ -247,7 +247,7 @@ def test_who_takes_the_place_of_the_first_keeps_its_link_to_it() -> None:
     bench = second()
     silent(bench, 1.0, 1.0 + REFRESH_S)
     bench.refreshed()
-    assert bench.facts.following == (True, None)
+    assert bench.facts.succession.following == (True, None)
     assert all("a" in action.targets for action in bench.every(WatchLinks))
 
 
@@ -264,7 +264,7 @@ def test_a_link_that_comes_up_while_others_are_asked_is_not_taken_for_silent() -
 def test_a_link_that_is_not_wanted_any_more_says_nothing_of_its_node() -> None:
     bench = first()
     bench.links("b", "c")
-    bench.facts.following = (False, "b")
+    bench.facts.succession.following = (False, "b")
     watch(bench.facts)
     bench.core.handle(LinksChanged(frozenset({"b"})), bench.now)
     assert bench.facts.memory.unheard == frozenset()
@@ -276,8 +276,8 @@ def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> N
     for tenth in range(10, 100):
         bench.now = tenth / 10
         bench.tell(VouchAsked("a"))
-    assert bench.facts.following == (False, "a")
-    assert bench.facts.decision is None
+    assert bench.facts.succession.following == (False, "a")
+    assert bench.facts.succession.decision is None
 
 
 def test_that_a_node_asks_for_a_word_concerns_the_others_only_if_it_is_the_first() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.actions import Action, FindPredecessor, MirrorKeys, Relist, SendTransaction
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import LeaseGranted, PredecessorFound, Tick, TransactionAnswered, ViewChanged
 from elastic.core.agent.state import AgentState, Timeouts
-from elastic.core.agent.table import AgentCore
 from elastic.core.kv import KeyValue
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Np

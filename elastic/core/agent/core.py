@@ -1,0 +1,95 @@
+"""The behaviour of one agent: an event in, actions out, by the rules of `elastic.core.agent.table` (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elastic.core.agent.actions import Action
+from elastic.core.agent.events import HANDLERS, Event, LeaseRefreshed
+from elastic.core.agent.state import AgentState, Phase, Relisting
+from elastic.core.agent.table import DUTIES, EXTEND_DEADLINE, REPORTS, ROWS, TIMES, Duty
+
+STEPS_MAX = 12
+"""No event moves an agent through more rows than this; more would be a loop in the table."""
+
+
+class AgentCore:
+    """The whole behaviour of an agent: `handle(event, now)` gives the actions, in order.
+
+    `wake_at` is the time at which `Tick` is wanted. `taken` lists the rows that the last event took.
+    """
+
+    def __init__(self, facts: AgentState) -> None:
+        self.facts = facts
+        self.taken: list[str] = []
+        self._plan_wake_up()  # Perhaps nothing ever happens.
+
+    @property
+    def phase(self) -> Phase:
+        """Where the agent is in its table."""
+        return self.facts.phase
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to call again with `Tick`, None if nothing is being waited for."""
+        return self.facts.wake_at
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take in one event and say what to do. `now`: this node's monotonic clock, seconds; it never runs back."""
+        agent = self.facts
+        agent.now = max(now, agent.now)
+        agent.actions = []
+        self.taken = []
+        if agent.phase is Phase.ENDED:
+            return []
+        quiet = isinstance(event, LeaseRefreshed) and _only_extends_deadline(agent)
+        for handler in HANDLERS[type(event)]:
+            handler(agent, event)
+        if quiet and agent.store.relist is Relisting.NONE:  # Most events are these, in a job that just trains.
+            self._perform((EXTEND_DEADLINE,))
+        else:
+            self._perform(REPORTS)
+            self._walk()
+            if self.phase is not Phase.ENDED:
+                self._perform(DUTIES)
+            if agent.registration.refusal:
+                self._walk()
+        self._plan_wake_up()
+        return agent.actions
+
+    def _perform(self, duties: Iterable[Duty]) -> None:
+        agent = self.facts
+        for duty in duties:
+            if duty.due(agent):
+                duty.effect(agent)
+
+    def _walk(self) -> None:
+        """Take rows until none holds."""
+        agent = self.facts
+        for _ in range(STEPS_MAX):
+            for row in ROWS[agent.phase]:
+                if row.guard(agent):
+                    break
+            else:
+                return
+            row.effect(agent)
+            agent.phase = row.to
+            agent.entered_at = agent.now
+            self.taken.append(row.name)
+        raise AssertionError(f"the table loops: {self.taken}")
+
+    def _plan_wake_up(self) -> None:
+        """Work out when this agent has something to do although nothing happens: the earliest time of any rule."""
+        earliest = self.facts.first_of([at(self.facts) for at in TIMES[self.phase]])
+        self.facts.wake_at = earliest if earliest < float("inf") else None
+
+
+def _only_extends_deadline(agent: AgentState) -> bool:
+    """Tell whether a refresh of the lease changes nothing but how long this node may run.
+
+    No time is up that this agent waits for, it does not wait for its right to start, and nobody before it in line has
+    said that it does not reach the store.
+    """
+    registered = agent.registration.registered
+    settled = registered and agent.phase in (Phase.SPARE, Phase.RUNNING) and not agent.links.yielding
+    return settled and (agent.wake_at is None or agent.now < agent.wake_at)

@@ -1,0 +1,250 @@
+"""How this node leaves: a drain and its patience, `--elastic_timeout`, the end of the job, and the exit (pure).
+
+A drain is a request to leave: a signal, an interruption notice, or an operator's order in the store. A running node
+announces it on its key, and the leader plans a generation without it. Where the leader does not react, or the time
+that the drain leaves is up, the node stops its workers on its own. It records how they ended, deletes its
+key, and exits.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from elastic.core.agent.actions import CloseSession, ExitAgent, LogLine, ReportVerdict, StopWorkers
+from elastic.core.agent.state import AgentState, PendingDrain, Phase, StopKind
+from elastic.core.agent.store import TransactionAnswered, ViewChanged, may_write, send
+from elastic.core.model import FinalStatus, Member, MemberState
+from elastic.core.transactions import deregister, update_member
+
+DRAIN_PATIENCE_S = 5.0
+"""A draining node whose job does not react stops its workers by itself after this time."""
+RECORD_PATIENCE_S = 5.0
+"""A leaving node tries for this long to record its outcome and to delete its key."""
+
+
+class DrainRequested(Struct, frozen=True):
+    """This agent is to leave, and ends with `exit_code`; `reason` says in words who or what asks for it.
+
+    `deadline`: the time of our clock at which this node may be gone, None if that is not known. Its workers get
+    until `state.DEADLINE_SPARE_S` before that.
+    """
+
+    exit_code: int
+    reason: str
+    deadline: float | None = None
+
+
+def on_drain(agent: AgentState, event: DrainRequested) -> None:
+    """The first drain counts; one that comes after it can only leave less time."""
+    drain = agent.leaving.drain
+    if drain is None:
+        agent.leaving.drain = PendingDrain(agent.now, event.exit_code, event.reason, event.deadline)
+    elif event.deadline is not None and (drain.deadline is None or event.deadline < drain.deadline):
+        agent.leaving.drain = replace(drain, deadline=event.deadline)
+
+
+def read_order(agent: AgentState, event: ViewChanged) -> None:
+    """An operator's order is a drain. One that was for another node of this name is none of this node's business."""
+    stored = agent.view.leaves.get(agent.me.node)
+    registered = agent.registration.registered
+    if stored is None or not registered or stored.mod_revision <= agent.leaving.orders_read_to:
+        return
+    agent.leaving.orders_read_to = stored.mod_revision
+    deadline = None if stored.value.within_s is None else agent.now + stored.value.within_s
+    on_drain(agent, DrainRequested(0, stored.value.reason, deadline))
+
+
+def on_announced(agent: AgentState, event: TransactionAnswered) -> None:
+    """The store says now that this node drains, unless it refused."""
+    agent.leaving.announced |= bool(event.succeeded)
+
+
+def on_deregistered(agent: AgentState, event: TransactionAnswered) -> None:
+    """This node's key is deleted; if the store refused, there was none of its own."""
+    agent.leaving.deregistered = True
+
+
+def job_ended(agent: AgentState) -> bool:
+    """There is a verdict, and not the one that this node's registration replaced."""
+    verdict, registered = agent.view.verdict, agent.registration.create_revision
+    return verdict is not None and not agent.may_run_again and verdict.mod_revision > registered
+
+
+def drains(agent: AgentState) -> bool:
+    """This node is asked to leave."""
+    return agent.leaving.drain is not None
+
+
+def timed_out(agent: AgentState) -> bool:
+    """No world came together in the time that it waits at most (`--elastic_timeout`)."""
+    return agent.now >= timeout_at(agent)
+
+
+def unanswered(agent: AgentState) -> bool:
+    """The leader has not reacted to its drain in time."""
+    return agent.now >= unanswered_at(agent)
+
+
+def out_of_time(agent: AgentState) -> bool:
+    """The workers have had the time that the drain's deadline leaves them, and some are still there."""
+    return agent.now >= kill_at(agent) and not agent.workers.gone and agent.workers.stop is not StopKind.CUT_SHORT
+
+
+def drain_recorded(agent: AgentState) -> bool:
+    """It is to leave, and how its workers ended is recorded, or has been tried for long enough."""
+    return agent.leaving.drain is not None and (_is_recorded(agent) or agent.now >= give_up_at(agent))
+
+
+def has_left(agent: AgentState) -> bool:
+    """Its outcome is recorded and its key deleted, or it has tried for long enough."""
+    away = agent.leaving.deregistered or not agent.registration.registered
+    return (away and _is_recorded(agent)) or agent.now >= give_up_at(agent)
+
+
+def _is_recorded(agent: AgentState) -> bool:
+    return agent.workers.outcome_wanted == agent.workers.outcome_written
+
+
+def timeout_at(agent: AgentState) -> float:
+    """When it has waited for a generation for `--elastic_timeout`."""
+    limit_s = agent.limits.elastic_timeout_s
+    return agent.leaving.idle_since + limit_s if limit_s is not None else float("inf")
+
+
+def unanswered_at(agent: AgentState) -> float:
+    """When it stops its workers although the leader has not reacted to its drain."""
+    drain = agent.leaving.drain
+    return drain.unheard_at(DRAIN_PATIENCE_S) if drain is not None else float("inf")
+
+
+def kill_at(agent: AgentState) -> float:
+    """When the workers of a draining node must be gone."""
+    drain = agent.leaving.drain
+    return drain.workers_until if drain is not None else float("inf")
+
+
+def give_up_at(agent: AgentState) -> float:
+    """When it leaves although the store has not taken its last words."""
+    return agent.entered_at + RECORD_PATIENCE_S
+
+
+def give_up_drained_at(agent: AgentState) -> float:
+    """The same, for a node that leaves because it was asked to."""
+    return give_up_at(agent) if agent.leaving.drain is not None else float("inf")
+
+
+def grace_s(agent: AgentState) -> float:
+    """How long workers have after SIGTERM when nothing is broken."""
+    return max(min(agent.limits.grace_s, kill_at(agent) - agent.now), 0.0)
+
+
+def report_verdict(agent: AgentState) -> None:
+    """Say how the job ended, and end with the exit code of that."""
+    assert agent.view.verdict is not None
+    verdict = agent.view.verdict.value
+    agent.act(ReportVerdict(verdict, late=agent.registration.joined_at is None))
+    agent.leaving.exit_code = 1 if verdict.status is FinalStatus.FAILED else 0
+    _end_unless_joined(agent)
+
+
+def leave_drained(agent: AgentState) -> None:
+    """End with the exit code of the drain, at once where nothing has been joined."""
+    drain = agent.leaving.drain
+    assert drain is not None
+    agent.leaving.exit_code = drain.exit_code
+    if agent.phase is Phase.JOINING:
+        comes = agent.registration.joined_at is None and drain.deadline is not None
+        agent.act(LogLine(f"{drain.reason}: {'this node does not join' if comes else 'leaving'}, the job stays open"))
+    _end_unless_joined(agent)
+
+
+def leave_by_timeout(agent: AgentState) -> None:
+    """Say that no world came together, and leave."""
+    words = f"no world came together in {agent.limits.elastic_timeout_s:g} s (--elastic_timeout); leaving"
+    agent.act(LogLine(words, warn=True))
+    agent.leaving.exit_code = 4
+    _end_unless_joined(agent)
+
+
+def _end_unless_joined(agent: AgentState) -> None:
+    """A node without a key in the store exits at once; the others go to `Phase.LEAVING` first."""
+    if agent.phase is Phase.JOINING:
+        end(agent)
+
+
+def exit_agent(agent: AgentState) -> None:
+    """Nothing is left of this node in the store: say so, and end."""
+    drain = agent.leaving.drain
+    if drain is not None and agent.leaving.exit_code == drain.exit_code and not job_ended(agent):
+        named = drain.deadline is not None or drain.exit_code < 128  # Of a signal its sender knows.
+        because = f" ({drain.reason})" if named else ""
+        agent.act(LogLine(f"left{because}; the job stays open"))
+    end(agent)
+
+
+def end(agent: AgentState) -> None:
+    """Give back the lease, and end this agent."""
+    if agent.registration.lease is not None:
+        agent.act(CloseSession(agent.registration.lease))
+    agent.act(ExitAgent(agent.leaving.exit_code))
+
+
+def stop_drained(agent: AgentState) -> None:
+    """Stop the workers in order, because the leader has not reacted to the drain."""
+    agent.workers.forced, agent.workers.stop = True, StopKind.PLANNED
+    if agent.now < kill_at(agent):
+        agent.act(LogLine("nobody took notice of the drain: stopping this node's workers"))
+    why = "for a planned change: this node drains"
+    agent.act(StopWorkers(agent.workers.g, grace_s(agent), why, planned=True))
+
+
+def stop_out_of_time(agent: AgentState) -> None:
+    """Kill the workers: the machine is about to go."""
+    drain, workers = agent.leaving.drain, agent.workers
+    assert drain is not None
+    workers.forced, workers.stop = True, StopKind.CUT_SHORT
+    agent.act(LogLine(f"no time is left ({drain.reason}): ending this node's workers", warn=True))
+    agent.act(StopWorkers(workers.g, 0.0, f"because no time is left: {drain.reason}"))
+
+
+def generation_runs(agent: AgentState) -> bool:
+    """A generation runs, with this node or without it."""
+    go, generation = agent.view.go, agent.generation
+    return go is not None and generation is not None and go.value.g == generation.g
+
+
+def restart_timeout(agent: AgentState) -> None:
+    """`--elastic_timeout` counts from the last moment at which a generation ran."""
+    agent.leaving.idle_since = agent.now
+
+
+def may_announce(agent: AgentState) -> bool:
+    """The others do not know yet that this node drains, and its workers run."""
+    leaving = agent.leaving
+    pending = agent.phase is Phase.RUNNING and leaving.drain is not None and not leaving.announced
+    return pending and agent.registration.registered and may_write(agent)
+
+
+def announce(agent: AgentState) -> None:
+    """Say on this node's key that it drains."""
+    registration = agent.registration
+    member, lease = draining_member(agent), registration.lease or 0
+    send(agent, update_member(agent.keys, agent.view, agent.me.node, registration.create_revision, member, lease))
+
+
+def draining_member(agent: AgentState) -> Member:
+    """This node as it is registered while it drains."""
+    reason = agent.leaving.drain.reason if agent.leaving.drain is not None else ""
+    return replace(agent.me.member, state=MemberState.DRAINING, drain_reason=reason)
+
+
+def may_deregister(agent: AgentState) -> bool:
+    """This node leaves, and its key is still there."""
+    pending = agent.phase is Phase.LEAVING and not agent.leaving.deregistered
+    return pending and agent.registration.registered and may_write(agent)
+
+
+def delete_key(agent: AgentState) -> None:
+    """Delete this node's key, so that the others need not wait for its lease to end."""
+    send(agent, deregister(agent.keys, agent.me.node, agent.registration.create_revision))

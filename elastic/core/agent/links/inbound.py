@@ -1,0 +1,108 @@
+"""Which nodes may have a link to this agent (pure).
+
+Every reader of the job's prefix knows the secret with which nodes prove that they belong to the job, and can make up
+node IDs. So an agent checks each link that others have to it, `CHECK_AFTER_S` after the link came up and every
+`CHECK_EVERY_S` from then on. A node belongs to the job if it is registered, or a member of the newest generation or of
+the one before. Most agents do not watch the list of members; they read the key of a node that they know nothing of. The
+agent closes the link of a node that does not belong to the job.
+
+While the store does not answer, links stay: when it comes back after an outage, no node is registered for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from elastic.core.agent.actions import CloseInbound, LogLine, LookUpNode
+from elastic.core.agent.links.watch import recent_members
+from elastic.core.agent.state import AgentState, InboundLink
+
+CHECK_AFTER_S = 2.0
+"""By then most nodes that join together are members of a generation, so that nothing has to be read."""
+CHECK_EVERY_S = 60.0
+"""A node that leaves closes its links itself. This is for links under the name of a node that has left."""
+UNCONFIRMED_MAX = 64
+"""Links of nodes that do not belong to the job as far as this agent knows. An agent is dialled by the leader and by the
+next node in line; of more than this, the oldest are closed."""
+
+
+class InboundLinksChanged(Struct, frozen=True):
+    """The nodes that have a link to this one, by their own word; the oldest link first."""
+
+    nodes: tuple[str, ...]
+
+
+class NodeLookedUp(Struct, frozen=True):
+    """The answer to `LookUpNode`: whether that node is registered; None if etcd did not say."""
+
+    node: str
+    registered: bool | None
+
+
+def on_inbound_changed(agent: AgentState, event: InboundLinksChanged) -> None:
+    """Check the links that are new after a while."""
+    first = InboundLink(agent.now + CHECK_AFTER_S)
+    agent.links.inbound = {node: agent.links.inbound.get(node, first) for node in event.nodes}
+
+
+def on_looked_up(agent: AgentState, event: NodeLookedUp) -> None:
+    """Close the link of a node that is not registered, keep the others, and ask again later if etcd did not say."""
+    agent.links.looking_up = ""
+    known = agent.links.inbound.get(event.node)
+    if known is None:
+        return
+    if event.registered is None:
+        _update(agent, event.node, replace(known, check_at=agent.now + CHECK_AFTER_S))
+    elif event.registered:
+        _update(agent, event.node, InboundLink(agent.now + CHECK_EVERY_S, confirmed=True))
+    else:
+        _close(agent, [event.node], f"the link of {event.node} is closed: no such node is registered in this job")
+
+
+def _update(agent: AgentState, node: str, link: InboundLink) -> None:
+    agent.links.inbound = {**agent.links.inbound, node: link}
+
+
+def is_due(agent: AgentState) -> bool:
+    """The time of a link has come, or there are more than enough."""
+    return len(agent.links.inbound) > UNCONFIRMED_MAX or bool(_due(agent))
+
+
+def _due(agent: AgentState) -> list[str]:
+    return [node for node, link in agent.links.inbound.items() if agent.now >= link.check_at]
+
+
+def check(agent: AgentState) -> None:
+    """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
+    due, known = _due(agent), recent_members(agent).union(agent.view.members)
+    later = InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)
+    agent.links.inbound = {**agent.links.inbound, **{node: later for node in due if node in known}}
+    if len(agent.links.inbound) > UNCONFIRMED_MAX:
+        inbound = agent.links.inbound.items()
+        unconfirmed = [node for node, link in inbound if not link.confirmed and node not in known]
+        if oldest := unconfirmed[:-UNCONFIRMED_MAX]:
+            many = f"{len(oldest)} links are closed: more than {UNCONFIRMED_MAX} are of nodes that are not known here"
+            _close(agent, oldest, many)
+    unknown = next((node for node in due if node in agent.links.inbound and node not in known), "")
+    if unknown and not agent.links.looking_up and agent.view.revision > 0:
+        agent.links.looking_up = unknown
+        agent.act(LookUpNode(unknown))
+
+
+def check_at(agent: AgentState) -> float:
+    """When to check links although nothing happens. While a key is being read, its answer starts the next check."""
+    return (
+        float("inf")
+        if agent.links.looking_up
+        else agent.first_of(link.check_at for link in agent.links.inbound.values())
+    )
+
+
+def _close(agent: AgentState, nodes: Sequence[str], why: str) -> None:
+    closing = frozenset(nodes)
+    agent.links.inbound = {node: dialler for node, dialler in agent.links.inbound.items() if node not in closing}
+    agent.act(CloseInbound(tuple(nodes)))
+    agent.act(LogLine(why, detail=True))

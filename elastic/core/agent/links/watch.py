@@ -1,0 +1,87 @@
+"""Which nodes this agent keeps a link to, and which of them it hears (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from elastic.core.agent.actions import LinkTarget, WatchLinks
+from elastic.core.agent.state import AgentState, Phase
+
+
+class LinksChanged(Struct, frozen=True):
+    """The watched nodes whose link is up now."""
+
+    nodes: frozenset[str]
+
+
+def on_links_changed(agent: AgentState, event: LinksChanged) -> None:
+    """A node whose link is new is heard, whatever it has missed before."""
+    agent.links.up = event.nodes
+    agent.links.silent &= event.nodes
+    update_liveness(agent, agent.memory.late & agent.links.silent)
+
+
+def update_liveness(agent: AgentState, late: frozenset[str]) -> None:
+    """Record which nodes are heard, which were heard before and are not now, and which of these are only late."""
+    linked = agent.links.up - agent.links.silent
+    unheard = (agent.memory.unheard | agent.memory.linked) - linked
+    agent.memory = replace(agent.memory, linked=linked, unheard=unheard, late=late)
+
+
+def needs_watch(agent: AgentState) -> bool:
+    """The nodes to watch are known, and may be others than before."""
+    following, watched = agent.succession.following, agent.links.watched_for
+    if following is None or (not agent.registration.registered and agent.phase is not Phase.JOINING):
+        return False  # Its place in line is being looked up, or it registers again: what it holds by links stays.
+    if agent.succession.leads and not agent.view.complete:
+        return False  # It leads from now on, and does not see yet whom to watch: the one that it followed may work on.
+    # With a thousand members the rest takes a millisecond.
+    return watched is None or watched[0] is not agent.view or watched[1:] != (agent.memory.gone, following)
+
+
+def watch(agent: AgentState) -> None:
+    """Watch the leader's nodes or the predecessor, and a node that has lost its key for as long as it may work on."""
+    following, members = agent.succession.following, agent.view.members
+    assert following is not None
+    agent.links.watched_for = (agent.view, agent.memory.gone, following)
+    names = members if agent.succession.leads else (following[1],) if following[1] else ()
+    targets = dict(_still_there(agent))
+    for node in names:
+        stored = members.get(node)
+        if node == agent.me.node or stored is None or not stored.value.link:
+            continue
+        if (node, stored.create_revision) not in agent.memory.gone:
+            targets[node] = LinkTarget(stored.value.host, stored.value.link, stored.create_revision)
+    if targets != agent.links.targets:
+        _retarget(agent, targets)
+
+
+def _retarget(agent: AgentState, targets: Mapping[str, LinkTarget]) -> None:
+    dropped = agent.links.targets.keys() - targets.keys()  # That these links end says nothing of those nodes.
+    memory = agent.memory
+    agent.memory = replace(memory, linked=memory.linked - dropped, unheard=memory.unheard - dropped)
+    agent.links.up -= dropped
+    agent.links.targets = targets
+    agent.act(WatchLinks(targets))
+
+
+def _still_there(agent: AgentState) -> Mapping[str, LinkTarget]:
+    """Watched members of the newest world whose keys are not in the view any more."""
+    known = recent_members(agent)
+    return {
+        node: target
+        for node, target in agent.links.targets.items()
+        if node in known and node not in agent.view.members and (node, target.create_revision) not in agent.memory.gone
+    }
+
+
+def recent_members(agent: AgentState) -> frozenset[str]:
+    """The nodes of the newest generation and of the one before it."""
+    generation = agent.generation
+    if generation is None:
+        return frozenset()
+    before = generation.before.nodes if generation.before is not None else ()
+    return frozenset(member.node for member in generation.members).union(before)

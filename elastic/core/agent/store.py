@@ -1,0 +1,149 @@
+"""The store as this agent sees it: the mirror, the one transaction under way, and when to list again (pure)."""
+
+from __future__ import annotations
+
+import zlib
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from elastic.core.agent.actions import Relist, SendTransaction
+from elastic.core.agent.state import AgentState, Relisting
+from elastic.core.kv import KeyValue
+from elastic.core.model import Generation
+from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
+
+ASK_AGAIN_S = 0.5
+"""A question to the store that led to nothing is asked again after this pause."""
+SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
+"""Transactions that change what every agent follows: the next one waits until the view shows them."""
+
+
+class ViewChanged(Struct, frozen=True):
+    """The mirror of the store changed. `listing` counts the complete listings so far."""
+
+    view: StoreView
+    listing: int
+
+
+class TransactionAnswered(Struct, frozen=True):
+    """What became of a transaction. `succeeded` None: the answer was lost.
+
+    `older`: who registered last before this registration, as it was then (revisions 0: only its key is known), None if
+    that is not known.
+    """
+
+    transaction: Transaction
+    succeeded: bool | None
+    revision: int = 0
+    older: KeyValue | None = None
+
+
+def on_view(agent: AgentState, event: ViewChanged) -> None:
+    """Take the view, and notice when it is that of another store."""
+    store, former = agent.store, agent.generation
+    store.view = event.view
+    store.looks += 1
+    if event.listing != store.listing:
+        store.relist = Relisting.NONE
+    store.listing = event.listing
+    if not store.first_revision:
+        agent.leaving.orders_read_to = store.first_revision = max(event.view.revision, 1)
+    incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
+    # A key that a person damaged or deleted is not another store; one that is empty has nothing else either.
+    empty = event.view.spec is None and event.view.generation is None
+    known = agent.keys.incarnation not in event.view.damaged and (incarnation is not None or empty)
+    if known and store.incarnation is not None and incarnation != store.incarnation:
+        _begin_in_another_store(agent, former)
+    if known and (incarnation is not None or agent.workers.gone):
+        store.incarnation = incarnation
+
+
+def _begin_in_another_store(agent: AgentState, former: Generation | None) -> None:
+    """Drop what holds in the former store only; what workers of it still need stays until they are gone."""
+    agent.store.floor = agent.registration.registered_at_revision = agent.leaving.orders_read_to = 0
+    agent.workers.run_deadline = agent.workers.run_deadline.lost()
+    agent.drop_lease()
+    if former is not None:
+        agent.memory = replace(agent.memory, size_before=len(former.members))
+    if agent.workers.gone:
+        agent.forget_store()
+    else:
+        agent.store.replaced = True
+
+
+def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
+    """Note what the answer to any transaction says of the mirror: what it must show, and whether it is to be read."""
+    store, kind = agent.store, event.transaction.kind
+    if store.inflight is event.transaction:
+        store.inflight = None
+    if event.succeeded is None:
+        store.listing_wanted = store.listing + 1
+        store.want_listing()
+    elif event.succeeded and kind in SEEN_BY_ITS_WRITER:
+        store.floor = max(store.floor, event.revision)
+    elif not event.succeeded and kind != "register":
+        store.floor = max(store.floor, event.revision)
+        store.want_listing()
+        agent.registration.members_exist = None
+
+
+def send(agent: AgentState, transaction: Transaction) -> None:
+    """Send a transaction; the next one waits for its answer."""
+    agent.store.inflight = transaction
+    agent.store.sent_at = (agent.store.looks, agent.store.listing)
+    agent.act(SendTransaction(transaction))
+
+
+def may_write(agent: AgentState) -> bool:
+    """Tell whether a transaction can be sent now: none is under way, and the view shows what it would rest on."""
+    return agent.store.inflight is None and agent.view.revision > 0 and not is_behind(agent)
+
+
+def is_behind(agent: AgentState) -> bool:
+    """Tell whether the view does not show yet what this agent has written, or what it was refused for."""
+    store = agent.store
+    return store.view.revision < store.floor or store.listing < store.listing_wanted or _awaits_winner(agent)
+
+
+def _awaits_winner(agent: AgentState) -> bool:
+    """Tell whether this node came second with its registration and has not seen yet what came first.
+
+    Spec and incarnation are written together, and their watches may show them one after the other.
+    """
+    store, outdated = agent.store, agent.registration.outdated
+    half = (store.view.spec is None) != (store.view.incarnation is None)
+    return outdated is not None and store.listing == outdated[1] and (store.looks == outdated[0] or half)
+
+
+def keep_up(agent: AgentState) -> None:
+    """Note since when the view is behind, and want another listing when that has lasted too long."""
+    if not is_behind(agent):
+        agent.store.behind_since = None
+    elif agent.store.behind_since is None:
+        agent.store.behind_since = agent.now
+    elif agent.now >= late_at(agent):
+        agent.store.want_listing()
+
+
+def late_at(agent: AgentState) -> float:
+    """When a view that is behind has been so for too long; each agent waits another time, so that not all list at once.
+
+    Infinity while it is not behind.
+    """
+    if agent.store.behind_since is None:
+        return float("inf")
+    spread = 1 + zlib.crc32(agent.me.node.encode()) % 1024 / 1024
+    return agent.store.behind_since + agent.limits.watch_patience_s * spread
+
+
+def needs_listing(agent: AgentState) -> bool:
+    """Tell whether the mirror is to list again, and has not been asked to since its last listing."""
+    return agent.store.relist is Relisting.WANTED
+
+
+def list_again(agent: AgentState) -> None:
+    """Ask the mirror for another listing."""
+    agent.store.relist = Relisting.ASKED
+    agent.act(Relist())

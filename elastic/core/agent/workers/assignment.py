@@ -1,0 +1,171 @@
+"""What this node is to run: its place in the newest generation, the start signal, and their log lines (pure)."""
+
+from __future__ import annotations
+
+from elastic.core import quarantine, text
+from elastic.core.agent.actions import LogLine, PublishClusterSpec, ReportFailure, StartWorkers
+from elastic.core.agent.state import AgentState, Phase, StopKind
+from elastic.core.model import Generation, GenerationMember
+from elastic.core.ps.text import tasks_in_words
+
+
+def is_chosen(agent: AgentState) -> bool:
+    """It is in the newest generation, in a start that it has not finished yet."""
+    return agent.member is not None and agent.stamp > agent.workers.finished
+
+
+def is_passed_over(agent: AgentState) -> bool:
+    """It is not in the newest generation."""
+    return agent.member is None
+
+
+def has_newer_target(agent: AgentState) -> bool:
+    """A newer generation or start is there than the one whose go it waits for."""
+    return agent.generation is not None and agent.stamp != agent.workers.target
+
+
+def may_start(agent: AgentState) -> bool:
+    """The generation that it waits for has its start signal, and the lease is valid."""
+    generation, go = agent.generation, agent.view.go
+    opened = generation is not None and go is not None and go.value.g == generation.g
+    ready = agent.view.incarnation is not None and agent.now < agent.workers.run_deadline.until()
+    return opened and ready and agent.stamp == agent.workers.target
+
+
+def take_target(agent: AgentState) -> None:
+    """Wait for the start signal of the newest generation, and say which member this node is."""
+    generation = agent.generation
+    assert generation is not None
+    agent.workers.target = agent.stamp
+    agent.workers.run_deadline = agent.workers.run_deadline.clear_grants()
+    m_id = generation.index(agent.me.node)
+    assert m_id is not None
+    member = generation.members[m_id]
+    words = _tasks_text(generation, member) if member.tasks else _ranks_text(generation, m_id)
+    agent.act(LogLine(f"generation {generation.g}{words}: {generation.reason}"))
+
+
+def _ranks_text(generation: Generation, m_id: int) -> str:
+    count, slots = len(generation.members), generation.slots
+    first = m_id * slots
+    ranks = f"rank {first}" if slots == 1 else f"ranks {first}-{first + slots - 1}"
+    return (
+        f": {count} node{'' if count == 1 else 's'}{f' of {slots} workers' if slots > 1 else ''}, "
+        f"world size {generation.world_size}, this is M_id {m_id} ({ranks})"
+    )
+
+
+def _tasks_text(generation: Generation, member: GenerationMember) -> str:
+    count = len(generation.members)
+    revision = f", revision {generation.rev}" if generation.rev else ""
+    return f"{revision}: {count} node{'' if count == 1 else 's'}, this one has {tasks_in_words(member)}"
+
+
+def start_workers(agent: AgentState) -> None:
+    """Start the workers of the generation that has its go."""
+    generation, go, workers = agent.generation, agent.view.go, agent.workers
+    assert generation is not None
+    assert go is not None
+    assert agent.view.incarnation is not None
+    m_id = generation.index(agent.me.node)
+    assert m_id is not None
+    workers.g, workers.since = workers.target
+    workers.tasks = generation.members[m_id].tasks
+    workers.cluster_spec_rev = generation.rev
+    workers.gone = workers.forced = workers.hung = False
+    workers.stop = StopKind.ORDERLY
+    workers.own_exits, workers.also_exits, workers.unreached = [], [], ()
+    workers.step, workers.started_at, workers.run_until = -1, agent.now, workers.run_deadline.until()
+    incarnation = agent.view.incarnation.value
+    agent.act(StartWorkers(generation, go.value, m_id, incarnation, agent.spec.restarts_max))
+
+
+def failure_is_news(agent: AgentState) -> bool:
+    """A go names the cause of a failure, and people have not read it."""
+    go = agent.view.go
+    joined = agent.registration.joined_at is not None
+    return joined and go is not None and go.value.cause is not None and (go.value.g, 0) > agent.workers.reported
+
+
+def report_failure(agent: AgentState) -> None:
+    """Tell people about the failure, unless the generation after it is over already."""
+    go, generation = agent.view.go, agent.generation
+    assert go is not None
+    assert go.value.cause is not None
+    agent.workers.reported = (go.value.g, 0)
+    if generation is not None and generation.g == go.value.g:
+        agent.act(ReportFailure(go.value.cause, go.value.note))
+
+
+def _revision(agent: AgentState) -> Generation | None:
+    """The newest revision of the roster, None if there is none after the first."""
+    generation = agent.generation
+    joined = agent.registration.joined_at is not None
+    return generation if joined and generation is not None and generation.rev else None
+
+
+def revision_is_news(agent: AgentState) -> bool:
+    """A revision of the roster answers a failure, and people have not read its cause."""
+    revision = _revision(agent)
+    failed = revision is not None and revision.cause is not None
+    return failed and revision is not None and (revision.g, revision.rev) > agent.workers.reported
+
+
+def report_revision(agent: AgentState) -> None:
+    """Tell people about the failure that a revision answers."""
+    revision = _revision(agent)
+    assert revision is not None
+    assert revision.cause is not None
+    agent.workers.reported = (revision.g, revision.rev)
+    agent.act(ReportFailure(revision.cause, ""))
+
+
+def cluster_spec_is_old(agent: AgentState) -> bool:
+    """The processes of this node run on in a newer revision of the roster."""
+    revision, workers = _revision(agent), agent.workers
+    same = revision is not None and revision.g == workers.g and not workers.gone
+    return same and revision is not None and revision.rev > workers.cluster_spec_rev
+
+
+def publish_cluster_spec(agent: AgentState) -> None:
+    """Tell them who is in the roster now, unless they are about to stop."""
+    revision = _revision(agent)
+    assert revision is not None
+    agent.workers.cluster_spec_rev = revision.rev
+    if agent.member is not None and agent.stamp == agent.workers.start:
+        agent.act(LogLine(f"revision {revision.rev} of the roster: {revision.reason}"))
+        agent.act(PublishClusterSpec(revision))
+
+
+def is_new_spare(agent: AgentState) -> bool:
+    """A generation goes on without this node, which has not said so. The view must not be older than the node's key."""
+    generation = agent.generation
+    if agent.phase is not Phase.SPARE or agent.leaving.drain is not None or generation is None:
+        return False
+    known = agent.view.revision >= agent.registration.registered_at_revision
+    outside = bool(generation.members) and generation.index(agent.me.node) is None
+    return known and outside and agent.workers.spare_g != generation.g
+
+
+def report_spare(agent: AgentState) -> None:
+    """Say why this node is a spare. Where there is room it is one for a moment only."""
+    generation, spec = agent.generation, agent.spec
+    assert generation is not None
+    agent.workers.spare_g = generation.g
+    room = not spec.ips and spec.roles is None and len(generation.members) < spec.np.high
+    until = "which joins at the next start" if room else "which takes over when one is lost"
+    spare = LogLine(f"spare: generation {generation.g} goes on without this node, {until}")
+    agent.act(_quarantine_line(agent, room=room) or spare)
+
+
+def _quarantine_line(agent: AgentState, *, room: bool) -> LogLine | None:
+    """Say why this node is a spare, if that is because its host is quarantined.
+
+    A host that others did not reach stays out where there is `room` for as long as the leader does not reach it.
+    """
+    for entry in agent.view.budget.hosts:
+        until = agent.memory.quarantine_deadlines.get((entry.host, entry.g), agent.now)
+        if entry.host == agent.me.member.host and (until > agent.now or (entry.unreachable and room)):
+            at = f"{text.clock_time(agent.wall_at_zero + until)} UTC" if until > agent.now else "it can be reached"
+            return LogLine(f"kept out until {at}: {quarantine.reason_text(entry)}; it comes back by itself", warn=True)
+    return None

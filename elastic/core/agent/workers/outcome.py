@@ -1,0 +1,152 @@
+"""How this node's workers ended, and how that comes into the store (pure)."""
+
+from __future__ import annotations
+
+from elastic.core.agent.state import AgentState, Phase, Stamp
+from elastic.core.agent.store import TransactionAnswered, may_write, send
+from elastic.core.agent.workers.exits import all_ok, trainers_ok
+from elastic.core.model import Outcome, OutcomeKind
+from elastic.core.transactions import record_outcome
+
+RECORD_AGAIN_S = 10.0
+"""A word that others wait for is said again after this time, and then after twice as long each time: somebody may have
+deleted or damaged it."""
+RECORD_AGAIN_MAX_S = 600.0
+
+
+def record_done(agent: AgentState) -> None:
+    """Record that the workers are done, while the servers run on."""
+    agent.workers.outcome_wanted = (agent.workers.g, own_outcome(agent, over=False))
+
+
+def finish_killed(agent: AgentState) -> None:
+    """Record that the workers were killed."""
+    agent.workers.forced = True
+    finish(agent)
+
+
+def finish(agent: AgentState) -> None:
+    """Record how the workers ended."""
+    workers = agent.workers
+    agent.leaving.idle_since = agent.now
+    if agent.store.replaced:
+        agent.forget_store()
+        return
+    workers.finished = max(workers.finished, workers.start)
+    workers.outcome_wanted = (workers.g, own_outcome(agent, over=True))
+
+
+def own_outcome(agent: AgentState, *, over: bool) -> Outcome:
+    """How the workers of this node ended; `over` if none of them runs any more."""
+    workers = agent.workers
+    failed = sorted((worker for worker in workers.own_exits if worker.code != 0), key=lambda worker: worker.secondary)
+    ok = all_ok(agent) or trainers_ok(agent)
+    ended = OutcomeKind.FAILED if failed else OutcomeKind.OK if ok else OutcomeKind.STOPPED
+    return Outcome(
+        ended=ended,
+        over=over,
+        host=agent.me.member.host,
+        forced=workers.forced and ended is not OutcomeKind.OK,  # They ended well before they could be stopped.
+        exits=tuple(failed),
+        also=tuple(workers.also_exits),
+        step=workers.step,
+        since=workers.since,
+        ran_s=round(agent.now - workers.started_at, 3),
+        unreached=workers.unreached,
+    )
+
+
+def _is_idle(agent: AgentState) -> bool:
+    return agent.workers.gone and not agent.store.replaced
+
+
+def _former_start(agent: AgentState) -> Stamp | None:
+    """The start of this node in the generation before the newest, None if it had none."""
+    before = agent.generation.before if agent.generation is not None else None
+    return before.start(agent.me.node) if before is not None else None
+
+
+def never_started(agent: AgentState) -> bool:
+    """This node has recorded nothing of its start in the generation before: the gate waits for that word."""
+    former, wanted = _former_start(agent), agent.workers.outcome_wanted
+    said = (wanted[0], wanted[1].since) if wanted is not None else (0, 0)
+    return former is not None and said < former and _is_idle(agent)
+
+
+def record_never_started(agent: AgentState) -> None:
+    """Record that nothing of that start runs."""
+    former = _former_start(agent)
+    assert former is not None
+    agent.workers.finished = max(agent.workers.finished, former)
+    _want_stopped(agent, former)
+
+
+def _leaving_start(agent: AgentState) -> Stamp | None:
+    """The start that a revision of the roster ends, None if this node keeps its tasks."""
+    generation = agent.generation
+    index = generation.index(agent.me.node) if generation is not None else None
+    if generation is None or index is None or not generation.members[index].leaving:
+        return None
+    return (generation.g, generation.members[index].since)
+
+
+def leaves_unstarted(agent: AgentState) -> bool:
+    """This node is to give up tasks whose end it has not recorded: the roster waits for that word."""
+    start = _leaving_start(agent)
+    return start is not None and start > agent.workers.finished and _is_idle(agent)
+
+
+def record_leaves_unstarted(agent: AgentState) -> None:
+    """Record that nothing of that start runs."""
+    start = _leaving_start(agent)
+    assert start is not None
+    agent.workers.finished = start
+    _want_stopped(agent, start)
+
+
+def _want_stopped(agent: AgentState, start: Stamp) -> None:
+    stopped = Outcome(ended=OutcomeKind.STOPPED, over=True, host=agent.me.member.host, since=start[1])
+    agent.workers.outcome_wanted = (start[0], stopped)
+
+
+def may_record(agent: AgentState) -> bool:
+    """There is something to record, or to record once more."""
+    workers = agent.workers
+    says = workers.outcome_wanted != workers.outcome_written or agent.now >= record_again_at(agent)
+    readable = agent.view.incarnation is not None  # Nobody knows otherwise whether this store is that of the workers.
+    wanted = workers.outcome_wanted is not None and not agent.store.replaced
+    return wanted and says and readable and may_write(agent)
+
+
+def record(agent: AgentState) -> None:
+    """Record how the workers ended."""
+    assert agent.workers.outcome_wanted is not None
+    send(agent, record_outcome(agent.keys, agent.view, agent.me.node, *agent.workers.outcome_wanted))
+
+
+def record_again_at(agent: AgentState) -> float:
+    """When this node says once more how its workers ended; never, unless others wait for that word."""
+    generation, workers = agent.generation, agent.workers
+    wanted = workers.outcome_wanted
+    waits = agent.phase in (Phase.DONE, Phase.GATED) and agent.registration.registered
+    if not waits or generation is None or wanted is None or wanted != workers.outcome_written or not wanted[1].over:
+        return float("inf")
+    before = generation.before.g if generation.before is not None else 0
+    return workers.recorded_at + workers.record_again_s if wanted[0] in (generation.g, before) else float("inf")
+
+
+def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
+    """The outcome is recorded, or was refused.
+
+    The first word about a failure is refused where the incarnation did not fit; the second time, an earlier try whose
+    answer was lost has written it.
+    """
+    workers, outcome = agent.workers, event.transaction.outcome
+    if event.succeeded:
+        again = workers.outcome_written == outcome
+        workers.record_again_s = min(2 * workers.record_again_s, RECORD_AGAIN_MAX_S) if again else RECORD_AGAIN_S
+        workers.outcome_written, workers.recorded_at = outcome, agent.now
+    elif outcome is not None and not outcome[1].over:
+        if outcome == workers.outcome_refused:
+            workers.outcome_written = outcome
+        workers.outcome_refused = outcome
