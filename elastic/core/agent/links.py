@@ -59,12 +59,13 @@ def watch(f: AgentState) -> None:
 
 def _still_there(f: AgentState) -> Mapping[str, LinkTarget]:
     """Watched members of the newest world whose keys are not in the view any more."""
-    known = recent_members(f)
-    return {
+    away = {
         node: target
         for node, target in f.targets.items()
-        if node in known and node not in f.view.members and (node, target.create_revision) not in f.memory.gone
+        if node not in f.view.members and (node, target.create_revision) not in f.memory.gone
     }
+    known = recent_members(f) if away else frozenset[str]()  # Of a thousand members it takes long.
+    return {node: target for node, target in away.items() if node in known}
 
 
 def recent_members(f: AgentState) -> frozenset[str]:
