@@ -46,6 +46,7 @@ from elastic.core.membership.running import while_running
 from elastic.core.membership.situation import LINK_PATIENCE_S, Situation, earliest
 from elastic.core.model import PsLayout
 from elastic.core.ps import cluster_spec
+from elastic.core.text import schemas_text
 from elastic.core.view import StoreView
 
 __all__ = [
@@ -72,6 +73,8 @@ def decide(
     """
     if view.verdict is not None:
         return WaitDecision(Reason.ENDED, f"the job has ended: {view.verdict.value.reason}"), memory
+    if view.schema is not None:
+        return WaitDecision(Reason.UNREADABLE, f"the spec {schemas_text(view.schema, 'agent')}; put it right"), memory
     if view.unreadable:
         return WaitDecision(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right"), memory
     if view.incarnation is None and (view.spec is not None or view.generation is not None):

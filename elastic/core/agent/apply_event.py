@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 from msgspec.structs import replace
@@ -203,13 +204,16 @@ def _spec(f: AgentState) -> JobSpec:
 
 def _view(f: AgentState, event: ViewChanged) -> None:
     world = f.generation
-    f.view = event.view
     f.looks += 1
     if event.listing != f.listing:
         f.relist_wanted = False
     f.listing = event.listing
     if not f.first_revision:
         f.told_at_revision = f.first_revision = max(event.view.revision, 1)
+    if event.view.schema is not None:  # The documents cannot be read; the last ones that could are still known.
+        f.view = dataclasses.replace(f.view, revision=event.view.revision, schema=event.view.schema)
+        return
+    f.view = event.view
     incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
     # A key that a person damaged or deleted is not another store; one that is empty has nothing else either.
     empty = event.view.spec is None and event.view.generation is None
