@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from elastic.core.keys import JobKeys
-from elastic.core.model import SCHEMA, JobMode, JobSpec, Member, PsLayout
+from elastic.core.model import JobMode, JobSpec, Member, PsLayout
+from elastic.core.text import schemas_text
 from elastic.core.transactions import Transaction, register, run_again
 from elastic.core.versions import VersionDifference, differences
 from elastic.core.view import StoreView
@@ -64,7 +65,7 @@ def join(
     been is not sent away by what cannot be read: it waits. Its --force is over, too: an operator may have changed np.
     """
     if view.schema is not None:
-        return _of_other_version(view.schema, fresh=fresh)
+        return _of_other_schema(keys, view.schema, fresh=fresh)
     for key in (keys.spec, keys.incarnation):
         if key in view.damaged and not fresh:
             return AdmissionPlan(lines=(f"{key} in etcd cannot be read; waiting until somebody has put it right",))
@@ -81,8 +82,6 @@ def join(
         if view.incarnation is None and view.generation is not None:
             return AdmissionPlan()  # Somebody deleted both, and workers may run: this is not where a job begins.
         return AdmissionPlan(_register(keys, view, me, incarnation, lease, me.spec))
-    if stored.schema != SCHEMA:
-        return _of_other_version(stored.schema, fresh=fresh)
     if view.incarnation is None:
         return AdmissionPlan()  # The view is put together range by range: the key comes, unless somebody deleted it.
     own: JobSpec = msgspec.structs.replace(me.spec, run=stored.run)
@@ -175,12 +174,13 @@ def _warnings(others: tuple[VersionDifference, ...]) -> tuple[str, ...]:
     return (f"this node joins although {values}{allowed}; {others[0].hint}",)
 
 
-def _of_other_version(schema: int, *, fresh: bool) -> AdmissionPlan:
-    """A node that comes is refused. One that was in the job waits: somebody has written what stands there by now."""
-    text = f"the job was started by another version of elastic-launch (schema {schema}, this one has {SCHEMA}); "
+def _of_other_schema(keys: JobKeys, schema: int, *, fresh: bool) -> AdmissionPlan:
+    """Refuse a new node. A node that was in the job waits: somebody has overwritten the spec since it registered."""
+    text = f"job {keys.job_id} {schemas_text(schema, 'agent')}; "
     if fresh:
-        return AdmissionPlan(refusal=f"{text}use the same version on every node")
-    return AdmissionPlan(lines=(f"{text}this node was in it, and waits until somebody has put that right",))
+        fix = "install the job's version of elastic-launch here, or stop the job and delete it (elastic-ctl forget)"
+        return AdmissionPlan(refusal=f"{text}{fix}")
+    return AdmissionPlan(lines=(f"{text}this node was in the job, and waits until somebody has restored {keys.spec}",))
 
 
 def _changes_text(changes: list[tuple[str, object, object]]) -> str:

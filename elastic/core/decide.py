@@ -30,6 +30,7 @@ from elastic.core.membership.running import RUNNING
 from elastic.core.membership.situation import Situation, Stage
 from elastic.core.operator_stop import STOP
 from elastic.core.ps.cluster_spec import PS_FIRST_START, PS_GATE, PS_RUNNING, PS_STOP
+from elastic.core.text import schemas_text
 from elastic.core.view import StoreView
 
 
@@ -83,10 +84,12 @@ def ended(view: StoreView) -> WaitDecision | None:
 
 
 def unreadable(view: StoreView) -> WaitDecision | None:
-    """A document cannot be read: wait until a person has put it right."""
-    if not view.unreadable:
-        return None
-    return WaitDecision(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right")
+    """A document cannot be read, or all are of another schema: wait until a person has put it right."""
+    if view.schema is not None:
+        return WaitDecision(Reason.UNREADABLE, f"the spec {schemas_text(view.schema, 'agent')}; put it right")
+    if view.unreadable:
+        return WaitDecision(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right")
+    return None
 
 
 def no_incarnation(view: StoreView) -> WaitDecision | None:

@@ -6,8 +6,10 @@ the design: job, node, member, worker, generation, go, outcome, verdict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import string
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -26,6 +28,8 @@ Words = Annotated[str, msgspec.Meta(max_length=300)]
 """A reason, for people."""
 Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=253)]
+HOST_BYTES: Final = string.ascii_letters.encode() + string.digits.encode() + b"_.:%-"
+"""The characters of the pattern of `Host`, in ASCII."""
 Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$", max_length=300)]
 
 TASKS_MAX = 100_000
@@ -37,8 +41,9 @@ Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annota
                      msgspec.Meta(max_length=16)]  # fmt: skip
 """What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
-SCHEMA = 6
-"""Version of every document below. An agent refuses to join a job of another schema."""
+SCHEMA = 7
+"""Version of every document below. It is in the spec of a job: an agent of another schema reads none of the job's
+documents, and does not join (`elastic.core.view`)."""
 
 
 class MemberState(StrEnum):
@@ -110,8 +115,11 @@ class Role(StrEnum):
     WORKER = "worker"
 
 
-class Task(msgspec.Struct, frozen=True, array_like=True):
-    """One process of a parameter-server job: server 0, worker 3. Indexes of each role count from 0."""
+class Task(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One process of a parameter-server job: server 0, worker 3. Indexes of each role count from 0.
+
+    `gc=False`: there may be thousands, and none of them is part of a cycle.
+    """
 
     role: Role
     index: TaskCount
@@ -216,17 +224,21 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
     member: Member | None = None
 
 
-class GenerationMember(msgspec.Struct, frozen=True, array_like=True):
+class GenerationMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One member of a generation. Its M_id is its index in `Generation.members`.
 
-    `masters` are those that it registered, () in the document of a generation in which nobody meets at this member.
+    `host` is a `Host`. `contradiction` checks that for all members at once: a pattern for each of them would take more
+    than half of the time in which a generation is decoded. `masters` are those that it registered, () in the document
+    of a generation in which nobody meets at this member.
 
     In a parameter-server job it has `tasks`, one for each of its `ports`; `since` is the revision in which they were
     given to it (a higher one starts them again), and `leaving` asks it to stop and to record its outcome.
+
+    `gc=False`: there may be thousands, and none of them is part of a cycle.
     """
 
     node: str
-    host: Host
+    host: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
     masters: PortsIfAny
     ports: Ports
     tasks: tuple[Task, ...] = ()
@@ -358,7 +370,7 @@ class TaskAssignment(NamedTuple):
     port: int
 
 
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
+class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One agreed world. Written whole, in one guarded transaction, by the proposer.
 
     In a parameter-server job its members change while it runs: each change is another revision `rev` of the same
@@ -386,10 +398,13 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     def index(self, node: str) -> int | None:
         """M_id of a node, None if it is not in this generation."""
-        for m_id, place in enumerate(self.members):
-            if place.node == node:
-                return m_id
-        return None
+        return self._m_ids.get(node)
+
+    @cached_property
+    def _m_ids(self) -> Mapping[str, int]:
+        """M_ids by node. Of members with the same name the first one counts."""
+        names = [place.node for place in self.members]
+        return dict(zip(reversed(names), reversed(range(len(names))), strict=True))
 
     @property
     def world_size(self) -> int:
@@ -507,12 +522,15 @@ def contradiction(document: object) -> str:
         case Member(slots=slots, ports=ports) if len(ports) != slots:
             return f"{slots} slots and {len(ports)} ports"
         case Generation(slots=slots, members=members) if any(
-            len(place.ports) != _ports(place, slots) for place in members
+            len(place.ports) != (len(place.tasks) or slots) for place in members
         ):
             return f"{slots} slots, and a member with another number of ports"
+        case Generation(members=members) if not _are_hosts(place.host for place in members):
+            return "a member whose host is no host"
         case _:
             return ""
 
 
-def _ports(place: GenerationMember, slots: int) -> int:
-    return len(place.tasks) or slots
+def _are_hosts(names: Iterable[str]) -> bool:
+    """Tell whether names have only characters that a `Host` may have."""
+    return not "".join(names).encode(errors="replace").translate(None, HOST_BYTES)

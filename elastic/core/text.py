@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
-from elastic.core.model import ANY_RANK, NP_UNLIMITED, Generation, Outcome, Role, WorkerExit
+from elastic.core.model import ANY_RANK, NP_UNLIMITED, SCHEMA, Generation, Outcome, Role, WorkerExit
 
 _NAMES: Final[Mapping[Role, str]] = {Role.WORKER: "rank", Role.SERVER: "server", Role.HETER: "heter worker"}
 _LOGS: Final[Mapping[Role, str]] = {Role.WORKER: "workerlog", Role.SERVER: "serverlog", Role.HETER: "heterlog"}
@@ -20,10 +20,11 @@ DRAIN_REASON_MAX = 120
 """Characters of a reason to drain that others repeat."""
 REASONS_MAX = 2
 """Different reasons to drain that a sentence has."""
-MARK_LENGTH: Final = 6
-"""Of the signs after the host in a node's id, of which each is one of 32. Of a million agents that start where 8 others
-of their host are still known, 0.008 draw the mark of one of these; of marks of four hexadecimal digits it would be 122.
-"""
+
+
+def schemas_text(schema: int, program: str) -> str:
+    """The schema of a job and that of a program, which differ: "has schema 6, and this agent has schema 7"."""
+    return f"has schema {schema}, and this {program} has schema {SCHEMA}"
 
 
 def process_name(role: Role, index: int) -> str:

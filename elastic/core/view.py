@@ -1,7 +1,8 @@
 """The documents of a job in the store: how they are written and read, and what one agent knows of them (pure).
 
 Documents are JSON with a schema: a document that does not fit raises `DocumentError` and nothing else can happen. Their
-keys are those of `elastic.core.keys`.
+keys are those of `elastic.core.keys`. The number of the schema is in `spec`. If it is another one than `SCHEMA`, no
+document of the job is decoded: what they mean, only the other version knows.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class StoreView:
 
     `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
     themselves and `follows`, the member before them in line. `damaged` names documents that could not be read,
-    `damaged_at` has the mod revision of each; `unreadable` are those of them that the whole job stands on. `schema` is
-    the version of a spec that was written by another version of this project.
+    `damaged_at` has the mod revision of each; `unreadable` are those of them that the whole job stands on.
+
+    `schema` is None, or the schema of a job of another version: `ViewReader` reads no document of such a job.
     """
 
     revision: int = 0
@@ -104,6 +106,8 @@ class ViewReader:
     def read(self, entries: Mapping[str, KeyValue], revision: int, *, complete: bool, follows: str | None) -> StoreView:
         """Build the view of these entries. A document that does not fit its schema is left out and named."""
         keys, before = self._keys, self._decoded
+        if (schema := _other_schema(entries.get(keys.spec))) is not None:
+            return StoreView(revision=revision, complete=complete, follows=follows, schema=schema)
         members_at, outcomes_at = len(keys.members), len(keys.outcomes)
         decoded: dict[str, tuple[KeyValue, StoredDocument[Any] | None]] = {}
         members: dict[str, StoredDocument[Member]] = {}
@@ -111,7 +115,6 @@ class ViewReader:
         outcomes: dict[tuple[int, str], StoredDocument[Outcome]] = {}
         damaged: list[str] = []
         single: dict[str, StoredDocument[Any]] = {}
-        schema: int | None = None
         for key, entry in entries.items():
             known = before.get(key)
             if known is None and not is_known(keys, key):
@@ -122,7 +125,6 @@ class ViewReader:
             stored = known[1]
             if stored is None:
                 damaged.append(key)
-                schema = _schema(entry.value) if key == keys.spec else schema
             elif key.startswith(keys.members):
                 members[key[members_at:]] = stored
             elif key.startswith(keys.leaves):
@@ -154,7 +156,6 @@ class ViewReader:
             damaged=tuple(damaged),
             damaged_at={key: decoded[key][0].mod_revision for key in damaged},
             unreadable=tuple(key for key in damaged if not key.startswith(keys.tolerated_prefixes)),
-            schema=schema,
         )
 
     def _decode(self, entry: KeyValue) -> StoredDocument[Any] | None:
@@ -203,20 +204,20 @@ def _read(keys: JobKeys, key: str, value: bytes) -> Any:
         raise DocumentError(f"{key}: {error}") from error
 
 
-def _schema(value: bytes) -> int | None:
-    """The version that a document names, None if it names none or this one."""
+def _other_schema(spec: KeyValue | None) -> int | None:
+    """The schema that a spec names, whatever else it says; None if it names none, or `SCHEMA`."""
     try:
-        schema = _VERSIONED.decode(value).schema
+        schema = SCHEMA if spec is None else _SCHEMA_OF_SPEC.decode(spec.value).schema
     except UNREADABLE:
         return None
     return schema if schema != SCHEMA else None
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    schema: int
+class _SchemaOfSpec(msgspec.Struct, frozen=True):
+    schema: int = SCHEMA
 
 
-_VERSIONED = msgspec.json.Decoder(_Versioned)
+_SCHEMA_OF_SPEC = msgspec.json.Decoder(_SchemaOfSpec)
 _ENCODER = msgspec.json.Encoder()
 _MEMBER = msgspec.json.Decoder(Member)
 _LEAVE = msgspec.json.Decoder(DrainOrder)

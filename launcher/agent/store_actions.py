@@ -130,7 +130,8 @@ class StoreActions:
         if mirror.listed:
             complete, follows = self._scope
             view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
-            self._learn(view)
+            if view.schema is None:
+                self._learn(view)
             self._put(agent_events.ViewChanged(view, mirror.listings))
             if self._prober.asked(
                 mirror.entries, self._facts.registration.create_revision or None, self._facts.registration.lease

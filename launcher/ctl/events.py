@@ -36,6 +36,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
+    await job.check_readable()
     listing = await job.store.list(KeyRange.prefix(job.keys.events))
     past = history_events.read(job.keys, listing.entries)
     if not past:

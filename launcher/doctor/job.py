@@ -17,6 +17,7 @@ from elastic.store.protocol import Store
 from launcher.doctor.probe import ANSWER_LIMIT_S, ProbeBusy, probe_members
 from launcher.job import status
 from launcher.job.absent_nodes import ASKED, absent_nodes
+from launcher.job.named_job import other_schema
 from launcher.system.checks import Check, fail, ok, warn
 from launcher.wire.probe_messages import ProbeAnswer
 
@@ -33,6 +34,10 @@ async def job_checks(store: Store, keys: JobKeys) -> AsyncIterator[Check]:
             return
         entries = {entry.key: entry for entry in listing.entries}
         view = ViewReader(keys).read(entries, listing.revision, complete=True, follows=None)
+        if view.schema is not None:
+            text, _, hint = other_schema(keys.job_id, view.schema).partition("; ")
+            yield fail("job", text, hint)
+            return
         for check in standing_checks(view, keys.job_id):
             yield check
         if view.members:

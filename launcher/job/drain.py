@@ -13,7 +13,7 @@ from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 from launcher.job import orders
 from launcher.job.named_job import NamedJob
-from launcher.job.submit import OrderRejected, check_versions, ended, operator, submit
+from launcher.job.submit import OrderRejected, ended, operator, submit
 from launcher.text.failure_report import of_nodes
 from launcher.text.sanitize import sanitize_line
 
@@ -29,7 +29,6 @@ async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None)
     view = await job.view()
     if view.verdict is not None:
         raise OrderRejected(ended(job, view))
-    check_versions(job, view)
     nodes = chosen(view, targets)
     reason = f"elastic-ctl drain by {operator()}"
     leaving: list[str] = []

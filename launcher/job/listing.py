@@ -19,6 +19,7 @@ from elastic.core.view import StoreView, ViewReader
 from elastic.errors import TooLarge
 from elastic.store.protocol import Store
 from launcher.history.events import written_at
+from launcher.job.named_job import other_schema
 
 PAGE: Final = 10_000
 """Keys in a page. For each request etcd counts all that follow, so that many small ones would be slow."""
@@ -104,16 +105,15 @@ async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _JobKeysSeen]]
 
 
 async def _read_job(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
-    """What is known of one job. One that is too large to be read is shown as that, beside all others."""
+    """What is known of one job. One that cannot be read is in the list, with the reason: its size, or its schema."""
     try:
         listings = await asyncio.gather(*map(store.list, keys.followed()))
     except TooLarge as error:
-        newest = written_at(keys, seen.newest_event)
-        return JobLine(
-            job_id=keys.job_id, state="unreadable", nodes=seen.nodes, last_event_at=newest, reason=str(error)
-        )
+        return _unreadable(keys, seen, str(error))
     entries = {entry.key: entry for listing in listings for entry in listing.entries}
     view = ViewReader(keys).read(entries, listings[0].revision, complete=False, follows=None)
+    if view.schema is not None:
+        return _unreadable(keys, seen, other_schema(keys.job_id, view.schema))
     spec = view.spec.value if view.spec is not None else None
     generation = view.generation.value if view.generation is not None else None
     if generation is not None and spec is not None and spec.run != generation.run:
@@ -132,6 +132,11 @@ async def _read_job(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
         verdict=verdict.status if verdict is not None else None,
         reason=verdict.reason if verdict is not None else generation.reason if generation is not None else "",
     )
+
+
+def _unreadable(keys: JobKeys, seen: _JobKeysSeen, reason: str) -> JobLine:
+    newest = written_at(keys, seen.newest_event)
+    return JobLine(job_id=keys.job_id, state="unreadable", nodes=seen.nodes, last_event_at=newest, reason=reason)
 
 
 def _state(view: StoreView, nodes: int, *, formed: bool) -> str:

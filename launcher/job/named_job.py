@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
+from elastic.core.text import schemas_text
 from elastic.core.view import StoreView, ViewReader
 from elastic.errors import ConfigError, ElasticError
 from elastic.store.protocol import Store
@@ -38,7 +39,7 @@ class NamedJob:
     servers: tuple[str, ...]
 
     async def view(self, *, everything: bool = False) -> StoreView:
-        """All documents of the job, at one revision. Raises `NoSuchJob` if there is none.
+        """All documents of the job, at one revision. Raises `NoSuchJob` if there is none, and `OtherSchema`.
 
         `everything`: a job of which nothing but its history is left is one, too.
         """
@@ -48,7 +49,20 @@ class NamedJob:
         if not listing.entries:
             raise self.missing()
         entries = {entry.key: entry for entry in listing.entries}
-        return ViewReader(self.keys).read(entries, listing.revision, complete=True, follows=None)
+        view = ViewReader(self.keys).read(entries, listing.revision, complete=True, follows=None)
+        self.check_schema(view)
+        return view
+
+    async def check_readable(self) -> None:
+        """Raise `OtherSchema` if the job is of another version. Only its spec is read."""
+        listing = await self.store.list(KeyRange.key(self.keys.spec))
+        entries = {entry.key: entry for entry in listing.entries}
+        self.check_schema(ViewReader(self.keys).read(entries, listing.revision, complete=False, follows=None))
+
+    def check_schema(self, view: StoreView) -> None:
+        """Raise `OtherSchema` if the job is of another version, so that the view has none of its documents."""
+        if view.schema is not None:
+            raise OtherSchema(other_schema(self.job_id, view.schema))
 
     def missing(self) -> NoSuchJob:
         """The error to raise where the store has nothing of the job."""
@@ -60,6 +74,17 @@ class NoSuchJob(ElasticError):
     """Nothing stands in the store under this job id."""
 
     exit_code = NO_SUCH_JOB
+
+
+class OtherSchema(ElasticError):
+    """The job is of another version of this project, so that none of its documents can be read."""
+
+    exit_code = NO_SUCH_JOB
+
+
+def other_schema(job_id: str, schema: int) -> str:
+    """What to do about a job whose documents have another schema than those that this program reads."""
+    return f"job {job_id} {schemas_text(schema, WHO)}; use the {WHO} of the job's version"
 
 
 @dataclass(frozen=True, slots=True)

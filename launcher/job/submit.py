@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 from elastic.core.kv import KeyRange, Operation, Put
-from elastic.core.model import SCHEMA
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from elastic.errors import ElasticError, OutcomeUnknown
@@ -37,11 +36,10 @@ async def submit(
 
     `what` says it in the job's history, which is written in the same transaction. Gives that view, and whether
     something was written. Where an answer was lost it is written again: every order says how things are to be, so that
-    it may stand twice. Raises `OrderRejected`, `NoSuchJob`, `StoreError`.
+    it may stand twice. Raises `OrderRejected`, `StoreError`, and what `NamedJob.view` raises.
     """
     for _ in range(TRIES_MAX):
         view = await job.view()
-        check_versions(job, view)
         transaction = order(view)
         if transaction is None:
             return view, False
@@ -53,16 +51,6 @@ async def submit(
         if result.done:
             return view, True
     raise OrderRejected(f"{job.job_id} changes too fast to be told anything; try again")
-
-
-def check_versions(job: NamedJob, view: StoreView) -> None:
-    """Raise `OrderRejected` if the agents are of another version: they would wait, or end, for what they cannot read.
-
-    Nothing can be ordered of a job that has ended, whatever its version.
-    """
-    schema = view.spec.value.schema if view.spec is not None else view.schema
-    if view.verdict is None and schema is not None and schema != SCHEMA:
-        raise OrderRejected(f"job {job.job_id} runs schema {schema}, this elastic-ctl has {SCHEMA}; use its version")
 
 
 async def _noted(job: NamedJob, view: StoreView, text: str, transaction: Transaction) -> tuple[Operation, ...]:

@@ -44,7 +44,10 @@ class JobWatch:
         await asyncio.wait({self._task})
 
     async def changes(self, limit_s: float | None = None) -> bool:
-        """Wait until something has changed since the last call, at most so long; whether it has."""
+        """Wait until something has changed since the last call, at most so long; whether it has.
+
+        Raises `OtherSchema` where another job has taken its place, of another version.
+        """
         assert self._task is not None
         if self._task.done():
             self._task.result()  # Only a mistake of ours ends it, and is raised here.
@@ -54,6 +57,7 @@ class JobWatch:
         except TimeoutError:
             return False
         self._changed.clear()
+        self._job.check_schema(self.view)
         return True
 
     def _mirrored(self, mirror: Mirror) -> None:

@@ -25,7 +25,7 @@ from launcher.history.events import HistoryEvent
 from launcher.history.job_report import build_report
 from launcher.history.training_curve import TrainingCurve
 from launcher.job import status
-from launcher.job.named_job import NamedJob
+from launcher.job.named_job import NamedJob, other_schema
 from launcher.job.overview import JobOverview, overview_of
 from launcher.web.page_data import newest_point, sections, with_live_points
 
@@ -150,8 +150,7 @@ class JobFeed:
         self._publish(sections(overview, report, written, events, now))
 
     def _publish(self, found: Mapping[str, object]) -> None:
-        absent = _absent(self.job.job_id) if self._there is False else None
-        everything = {**found, "absent": absent, "trouble": self._trouble}
+        everything = {**found, "absent": self._absence, "trouble": self._trouble}
         for name, value in everything.items():
             made = msgspec.json.encode(value)
             if self.sections.get(name) != made:  # What is the same stays the same object.
@@ -160,20 +159,29 @@ class JobFeed:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
+    @property
+    def _absence(self) -> str | None:
+        """Why there is nothing to show; None if there is, or if it is not known yet."""
+        if self._there is not False:
+            return None
+        schema = self.view.schema
+        return _absent(self.job.job_id) if schema is None else other_schema(self.job.job_id, schema)
+
     def _mirrored(self, mirror: Mirror) -> None:
         if not mirror.listed:
             return
-        keys, there = self.job.keys, bool(mirror.entries)
-        if self._there and not there:
-            self.sections = {}  # It was forgotten.
-        self._there = there
-        first = keys.generation
+        first = self.job.keys.generation
         documents = {key: entry for key, entry in mirror.entries.items() if key >= first}
         before = self.view.incarnation
         self.view = self._reader.read(documents, mirror.revision, complete=True, follows=None)
+        there = bool(mirror.entries) and self.view.schema is None
+        if self._there and not there:
+            self.sections = {}  # It was forgotten, or replaced by a job that cannot be read.
+        self._there = there
         if self.view.incarnation != before:
             self._seen, self._overview = TrainingCurve(), None  # They are those of another job.
-        self._history.read(mirror.entries)
+        if there:
+            self._history.read(mirror.entries)
         self._woken.set()
 
     def _troubled(self, error: StoreError | None) -> None:

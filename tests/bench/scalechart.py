@@ -24,6 +24,7 @@ def draw(found: Mapping[int, Measured], peers: Mapping[int, Met | None], path: P
     met = {size: one for size, one in peers.items() if one is not None}
     times.plot(sizes, [row.meet_s for row in rows], "o-", label="all register → all have the world")
     times.plot(sizes, [row.lost_s for row in rows], "s-", label="one lost → all have the next world")
+    times.plot(sizes, [row.change_s for row in rows], "D-", label="one lost → all workers run again, on one machine")
     times.plot(sizes, [row.apply_s for row in rows], "^-", label="one agent applies it (CPU)")
     times.plot(list(met), [one.seconds for one in met.values()], "x--", color="gray", label="torch: all meet")
     times.set_title("seconds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 
 from msgspec import Struct
@@ -43,13 +44,16 @@ class TransactionAnswered(Struct, frozen=True):
 def on_view(agent: AgentState, event: ViewChanged) -> None:
     """Take the view, and notice when it is that of another store."""
     store, former = agent.store, agent.generation
-    store.view = event.view
     store.looks += 1
     if event.listing != store.listing:
         store.relist = Relisting.NONE
     store.listing = event.listing
     if not store.first_revision:
         agent.leaving.orders_read_to = store.first_revision = max(event.view.revision, 1)
+    if event.view.schema is not None:  # The documents cannot be read; the last ones that could are still known.
+        store.view = dataclasses.replace(store.view, revision=event.view.revision, schema=event.view.schema)
+        return
+    store.view = event.view
     incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
     # A key that a person damaged or deleted is not another store; one that is empty has nothing else either.
     empty = event.view.spec is None and event.view.generation is None

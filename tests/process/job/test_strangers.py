@@ -127,7 +127,7 @@ def test_a_launcher_of_another_schema_is_refused_with_both_versions_and_the_job_
             before = await entries(store, JobKeys(job.job_id))
             other = await job.node("--np", "2", environ=another_version(job.folder / "other", schema))
             assert await other.exits() == 3
-            words = f"another version of elastic-launch (schema {SCHEMA}, this one has {schema}); use the same version"
+            words = f"job {job.job_id} has schema {SCHEMA}, and this agent has schema {schema}; install the job's "
             assert [line for line in other.lines if words in line]
             assert undisturbed(before, await entries(store, JobKeys(job.job_id)))
         finally:
@@ -138,6 +138,36 @@ def test_a_launcher_of_another_schema_is_refused_with_both_versions_and_the_job_
         assert [await node.exits() for node in nodes] == [0, 0]
 
     stage.play(told)  # type: ignore[attr-defined]
+
+
+@story
+async def test_a_node_is_rejected_by_a_job_of_another_schema_whose_documents_it_cannot_read(job: Job) -> None:
+    """The job is one that a later version may have written: its spec has other fields, and other types."""
+    keys = JobKeys(job.job_id)
+    documents = {
+        keys.spec: b'{"nodes":"2-4","schema":99,"run":{"number":1}}',
+        keys.incarnation: b'{"id":"abc"}',
+        keys.secret: b"\x01\x02",
+        keys.member("a"): b'["h",1]',
+        keys.generation: b"\x28\xb5\x2f\xfd",
+        keys.go: b"{}",
+        keys.outcome(1, "a"): b"ok",
+        keys.verdict: b'"completed"',
+        keys.saved: b'{"step":"7"}',
+    }
+    store = EtcdStore((job.etcd.endpoint,))
+    try:
+        await store.txn((), tuple(Put(key, value) for key, value in documents.items()))
+        before = await entries(store, keys)
+        node = await job.node("--np", "2")
+        assert await node.exits() == 3
+        assert await entries(store, keys) == before
+    finally:
+        await store.close()
+    words = f"job {job.job_id} has schema 99, and this agent has schema {SCHEMA}; install the job's version of "
+    assert len([line for line in node.lines if words in line]) == 1
+    assert not [line for line in node.lines if "cannot be read" in line]
+    no_stack_trace([node])
 
 
 @story

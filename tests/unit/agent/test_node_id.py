@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from elastic.core.generation_codec import MARK
 from launcher.agent import node_id
 
 
@@ -20,7 +19,3 @@ def test_an_id_is_known_to_be_of_its_host_and_of_no_other_that_begins_with_it() 
     assert not node_id.is_of(node, "10.0.0.55")
     assert not node_id.is_of(node_id.new_node_id("10.0.0.55"), "10.0.0.5")
     assert not node_id.is_of(f"{node}-0", "10.0.0.5")
-
-
-def test_a_document_of_the_world_leaves_the_host_of_such_an_id_out() -> None:
-    assert node_id.new_node_id("host")[:-MARK] == "host"

@@ -307,25 +307,32 @@ def test_another_run_has_the_versions_of_the_node_that_begins_it() -> None:
 # --- what cannot be joined ----------------------------------------------------------------------------------------
 
 
+OTHER_SPECS = [encode(msgspec.structs.replace(STORED, schema=99)), b'{"schema":99}', b'{"schema":99,"np":"1:4"}']
+"""Specs of another schema, with the fields of this one, without them, and with other types."""
+
+
+@pytest.mark.parametrize("spec", OTHER_SPECS)
 @pytest.mark.parametrize("somebody_lives", [None, False, True])
-def test_a_job_of_another_schema_is_refused_with_both_versions_whoever_lives(somebody_lives: bool | None) -> None:
-    shelf = a_job("a", spec=msgspec.structs.replace(STORED, schema=SCHEMA + 1))
+def test_a_node_is_rejected_by_a_job_of_another_schema_whoever_lives(somebody_lives: bool | None, spec: bytes) -> None:
+    shelf = a_job("a")
+    shelf.core.txn((), (Put(KEYS.spec, spec),))
     decided = plan(shelf, me(), somebody_lives, fresh=True)
-    assert decided.transaction is None
-    assert decided.refusal == (
-        f"the job was started by another version of elastic-launch (schema {SCHEMA + 1}, this one has {SCHEMA}); "
-        "use the same version on every node"
+    assert decided == AdmissionPlan(
+        refusal=f"job j1 has schema 99, and this agent has schema {SCHEMA}; install the job's version of "
+        "elastic-launch here, or stop the job and delete it (elastic-ctl forget)"
     )
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_a_node_of_a_running_job_is_not_sent_away_by_a_spec_of_another_schema_and_waits(readable: bool) -> None:
+@pytest.mark.parametrize("spec", OTHER_SPECS)
+def test_a_node_of_a_running_job_is_not_sent_away_by_a_spec_of_another_schema_and_waits(spec: bytes) -> None:
     shelf = a_job("a")
-    spec = encode(msgspec.structs.replace(STORED, schema=SCHEMA + 1)) if readable else b'{"schema":999}'
     shelf.core.txn((), (Put(KEYS.spec, spec),))
     decided = plan(shelf, me(), True)
     assert (decided.transaction, decided.refusal) == (None, "")
-    assert decided.lines[0].endswith("this node was in it, and waits until somebody has put that right")
+    assert decided.lines == (
+        f"job j1 has schema 99, and this agent has schema {SCHEMA}; this node was in the job, and waits until somebody "
+        f"has restored {KEYS.spec}",
+    )
 
 
 def test_a_spec_that_cannot_be_read_is_named_and_not_written_over() -> None:

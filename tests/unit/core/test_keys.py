@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
 from elastic.core.model import (
+    SCHEMA,
     ChangeReason,
     Generation,
     GenerationMember,
@@ -24,7 +25,16 @@ from elastic.core.model import (
     OutcomeKind,
     SavedCheckpoint,
 )
-from elastic.core.view import DOCUMENT_BYTES_MAX, Document, StoredDocument, ViewReader, decode, encode, is_known
+from elastic.core.view import (
+    DOCUMENT_BYTES_MAX,
+    Document,
+    StoredDocument,
+    StoreView,
+    ViewReader,
+    decode,
+    encode,
+    is_known,
+)
 from elastic.errors import DocumentError
 from tests.support.job_transcript import member
 from tests.support.strategies import KEYS, keyed
@@ -311,6 +321,43 @@ def test_damaged_documents_are_left_out_and_named_and_those_that_the_job_stands_
     assert (view.complete, view.follows) == (False, "b")
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [encode(msgspec.structs.replace(SPEC, schema=SCHEMA + 1)), b'{"schema":99}', b'{"nodes":"1-4","schema":99,"np":0}'],
+)
+def test_no_document_of_a_job_of_another_schema_is_read_or_called_damaged(spec: bytes) -> None:
+    foreign = entries(
+        entry(KEYS.spec, spec),
+        entry(KEYS.incarnation, b'"abc"'),
+        entry(KEYS.generation, b"\x00\x01"),
+        entry(KEYS.member("a"), encode(member())),
+        entry(KEYS.member("b"), b"\xff"),
+    )
+    view = ViewReader(KEYS).read(foreign, 9, complete=True, follows="b")
+    schema = msgspec.json.decode(spec)["schema"]
+    assert view == StoreView(revision=9, complete=True, follows="b", schema=schema)
+
+
+@pytest.mark.parametrize("spec", [b'{"schema":"7"}', b'{"schema":7.5}', b"[7]", b"junk", b"", b"[" * 5000])
+def test_a_spec_without_a_schema_number_is_damaged_and_the_other_documents_are_read(spec: bytes) -> None:
+    view = ViewReader(KEYS).read(
+        entries(entry(KEYS.spec, spec), entry(KEYS.incarnation, b'"abc"')), 9, complete=True, follows=None
+    )
+    assert (view.schema, view.unreadable) == (None, (KEYS.spec,))
+    assert view.incarnation == StoredDocument("abc", 4, 5)
+
+
+def test_a_job_is_read_again_when_its_spec_is_of_this_schema_again() -> None:
+    reader = ViewReader(KEYS)
+    good = entries(entry(KEYS.spec, encode(SPEC)), entry(KEYS.member("a"), encode(member())))
+    first = reader.read(good, 5, complete=True, follows=None)
+    other = good | entries(entry(KEYS.spec, b'{"schema":99}', 6))
+    assert reader.read(other, 6, complete=True, follows=None).schema == 99
+    last = reader.read(good | entries(entry(KEYS.spec, encode(SPEC), 7)), 7, complete=True, follows=None)
+    assert last.schema is None
+    assert last.members["a"] is first.members["a"]
+
+
 def test_the_newest_checkpoint_is_no_document_that_the_job_stands_on() -> None:
     saved = SavedCheckpoint(step=500, host="a", folder="/data", run=1, g=2)
     good = ViewReader(KEYS).read(entries(entry(KEYS.saved, encode(saved), 4)), 9, complete=True, follows=None)
@@ -361,7 +408,8 @@ def test_every_entry_of_this_version_is_read_or_named(raw: dict[str, bytes]) -> 
     )
     single = [view.incarnation, view.spec, view.generation, view.go, view.verdict, view.saved]
     read = sum(document is not None for document in single) + len(view.members) + len(view.outcomes)
-    assert read + len(view.damaged) == sum(is_known(KEYS, key) for key in raw)
+    known = sum(is_known(KEYS, key) for key in raw) if view.schema is None else 0
+    assert read + len(view.damaged) == known
     assert set(view.unreadable) <= set(view.damaged)
 
 

@@ -51,6 +51,22 @@ def test_a_size_of_torchs_of_which_one_round_did_not_meet_has_no_time() -> None:
     assert [(one.what, one.value) for one in kept] == [("32 agents meet", 2.0)]
 
 
+def test_the_table_has_beside_each_loss_how_long_it_took_until_all_workers_ran_again() -> None:
+    change = scale.Change(1.0, 8000.0, 1.0)
+    measured = [
+        scale.Measured(
+            connect_s=1.0, meet_s=1.0, meet_cpu_s=1.0, lost_s=lost_s, change_s=10 * lost_s, apply_s=0.002,
+            apply_worst_s=0.1, meet=change, lost=change, generations=1, document_bytes=30_000,
+        )
+        for lost_s in (0.3, 0.1, 0.2)
+    ]  # fmt: skip
+    kept = {one.what: one.value for one in scale.figures({100: measured, 1000: measured, 3000: measured[:1]}, {})}
+    assert list(kept)[1:3] == ["one of 1000 lost", scale.running_again(1000)]
+    assert (kept["one of 1000 lost"], kept[scale.running_again(1000)]) == (0.2, 2.0)
+    assert (kept["one of 3000 lost"], kept[scale.running_again(3000)]) == (0.3, 3.0)
+    assert not any("100 " in what for what in kept)
+
+
 def test_the_pages_of_the_readme_name_both_pictures() -> None:
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     assert all(f"docs/{name}" in readme for name in picture.PAGES)

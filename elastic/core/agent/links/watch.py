@@ -70,12 +70,13 @@ def _retarget(agent: AgentState, targets: Mapping[str, LinkTarget]) -> None:
 
 def _still_there(agent: AgentState) -> Mapping[str, LinkTarget]:
     """Watched members of the newest world whose keys are not in the view any more."""
-    known = recent_members(agent)
-    return {
+    away = {
         node: target
         for node, target in agent.links.targets.items()
-        if node in known and node not in agent.view.members and (node, target.create_revision) not in agent.memory.gone
+        if node not in agent.view.members and (node, target.create_revision) not in agent.memory.gone
     }
+    known = recent_members(agent) if away else frozenset[str]()  # Of a thousand members it takes long.
+    return {node: target for node, target in away.items() if node in known}
 
 
 def recent_members(agent: AgentState) -> frozenset[str]:
