@@ -84,7 +84,7 @@ def ended(view: StoreView) -> WaitDecision | None:
 
 
 def unreadable(view: StoreView) -> WaitDecision | None:
-    """A document cannot be read, or all are of another schema: wait until a person has put it right."""
+    """A document cannot be read, or all are of another schema: wait until a person has repaired it."""
     if view.schema is not None:
         return WaitDecision(Reason.UNREADABLE, f"the spec {schemas_text(view.schema, 'agent')}; put it right")
     if view.unreadable:
@@ -93,7 +93,7 @@ def unreadable(view: StoreView) -> WaitDecision | None:
 
 
 def no_incarnation(view: StoreView) -> WaitDecision | None:
-    """The incarnation of a job that has begun is gone: wait until a person has put it back."""
+    """The incarnation of a job that has begun is gone: wait until a person has restored it."""
     if view.incarnation is not None or (view.spec is None and view.generation is None):
         return None
     return WaitDecision(Reason.NO_INCARNATION, "the key incarnation of this job was deleted; put it back")

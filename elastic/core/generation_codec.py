@@ -37,7 +37,7 @@ def write(generation: Generation) -> bytes:
 
 
 def read(document: bytes) -> Generation:
-    """Decode a document. A `ValueError` (those of msgspec are some) says what is wrong with it."""
+    """Decode a document. Raises `ValueError`, which says what is wrong, or one of `elastic._decode.UNREADABLE`."""
     return _DECODER.decode(_inflate(document) if document.startswith(ZLIB_START) else document)
 
 

@@ -2,14 +2,14 @@
 
 ::
 
-    <prefix>/<job>/arrived              model.Arrival; each node that registers reads it and writes its own
     <prefix>/<job>/halt                 model.StopOrder, from an operator: the run is to end
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
+    <prefix>/<job>/leader               model.Leader, under that node's lease
     <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`link_messages`)
     <prefix>/<job>/spec                 model.JobSpec
     <prefix>/<job>/leave/<node>         model.DrainOrder, from an operator: that node is to leave
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
-    <prefix>/<job>/generation           model.Generation, the one document that the proposer writes (`generation_codec`)
+    <prefix>/<job>/generation           model.Generation, written by the leader (`generation_codec`)
     <prefix>/<job>/go                   model.Go
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
                                         the same generation (a roster's revision) the node is <node>/<since>
@@ -41,7 +41,7 @@ class JobKeys:
             raise ValueError(f"job id {job_id!r}: 1 to 128 letters, digits, '.', '_' or '-'")
         self.job_id = job_id
         self.root: Final = f"{prefix.rstrip('/')}/{job_id}/"
-        self.arrived: Final = self.root + "arrived"
+        self.leader: Final = self.root + "leader"
         self.incarnation: Final = self.root + "incarnation"
         self.secret: Final = self.root + "secret"
         self.spec: Final = self.root + "spec"
@@ -85,17 +85,21 @@ class JobKeys:
     @property
     def tolerated_prefixes(self) -> tuple[str, ...]:
         """How the keys begin whose documents one node, or nobody, stands on: the job goes on if they are damaged."""
-        return (self.members, self.outcomes, self.saved, self.secret, self.halt, self.leaves)
+        return (self.members, self.outcomes, self.saved, self.secret, self.halt, self.leaves, self.leader)
 
     @property
     def everything(self) -> tuple[KeyRange, ...]:
-        """What the proposer follows: all but what sorts first: history and course for people, answers, who arrived."""
+        """What the leader follows: all but what sorts first: history and course for people, and answers."""
         return (KeyRange(self.generation, self._end),)
 
-    def followed(self, *members: str) -> tuple[KeyRange, ...]:
-        """What everybody else follows: the job's documents, itself, and the one member before it in line."""
-        documents = (KeyRange(self.generation, self.members), KeyRange(self.outcomes[:-1] + "0", self._end))
-        return (*documents, *(KeyRange.key(self.member(node)) for node in members))
+    @property
+    def documents(self) -> tuple[KeyRange, ...]:
+        """The job's documents, without members and outcomes."""
+        return (KeyRange(self.generation, self.members), KeyRange(self.outcomes[:-1] + "0", self._end))
+
+    def followed(self, node: str) -> tuple[KeyRange, ...]:
+        """What every other agent follows: the job's documents, and its own key."""
+        return (*self.documents, KeyRange.key(self.member(node)))
 
     @property
     def _end(self) -> str:

@@ -47,7 +47,7 @@ class KeyValue(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """A range as it was at `revision`, ordered by key (or newest first, if asked)."""
+    """A range as it was at `revision`, ordered by key."""
 
     revision: int
     entries: tuple[KeyValue, ...]
@@ -108,47 +108,27 @@ class Delete(Struct, frozen=True):
     range: KeyRange
 
 
-class ReadRange(Struct, frozen=True):
-    """Read the range inside the transaction."""
-
-    range: KeyRange
+Operation = Put | Delete
 
 
-Operation = Put | Delete | ReadRange
-
-
-class ElseIf(Struct, frozen=True):
-    """What a transaction does whose own compares do not hold: `then`, if these compares hold, and otherwise nothing."""
-
-    compares: tuple[Compare, ...]
-    then: tuple[Operation, ...]
-
-
-ElseBranch = Sequence[Operation] | ElseIf
-
-
-def check_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()) -> None:
+def check_txn(compares: Sequence[Compare], then: Sequence[Operation]) -> None:
     """Refuse, with `StoreError`, a transaction that no store takes: too long, or with a key put twice or also deleted.
 
     Both stores call it before anything is sent, so that they refuse the same in the same words.
     """
-    inner = otherwise if isinstance(otherwise, ElseIf) else None
-    other = inner.then if inner is not None else otherwise
-    assert not isinstance(other, ElseIf)
-    count = len(compares) + len(then) + len(other) + (len(inner.compares) if inner is not None else 0)
+    count = len(compares) + len(then)
     if count > OPERATIONS_MAX:
         raise StoreError(f"a transaction of {count} compares and operations; at most {OPERATIONS_MAX}")
-    for branch in (then, other):
-        deleted = [operation.range for operation in branch if isinstance(operation, Delete)]
-        put: set[str] = set()
-        for operation in branch:
-            if not isinstance(operation, Put):
-                continue
-            if not operation.key:
-                raise StoreError("a transaction that puts the empty key")
-            if operation.key in put or any(operation.key in span for span in deleted):
-                raise StoreError(f"a transaction that writes {operation.key!r} twice")
-            put.add(operation.key)
+    deleted = [operation.range for operation in then if isinstance(operation, Delete)]
+    put: set[str] = set()
+    for operation in then:
+        if not isinstance(operation, Put):
+            continue
+        if not operation.key:
+            raise StoreError("a transaction that puts the empty key")
+        if operation.key in put or any(operation.key in span for span in deleted):
+            raise StoreError(f"a transaction that writes {operation.key!r} twice")
+        put.add(operation.key)
 
 
 def merged(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
@@ -163,20 +143,10 @@ def merged(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
 
 
 class TxnResult(Struct, frozen=True):
-    """Whether the compares held, the store's revision after it, and what each `ReadRange` found, in order.
-
-    `else_result`: they did not hold, but those of the `ElseIf` did.
-    """
+    """Whether the compares held, so that the operations were carried out, and the store's revision after it."""
 
     succeeded: bool
     revision: int
-    reads: tuple[tuple[KeyValue, ...], ...] = ()
-    else_result: bool = False
-
-    @property
-    def done(self) -> bool:
-        """Whether one or the other was carried out."""
-        return self.succeeded or self.else_result
 
 
 class KeyChange(Struct, frozen=True):

@@ -216,12 +216,16 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     link: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
 
 
-class Arrival(msgspec.Struct, frozen=True, array_like=True):
-    """Who registered last: what stands under its key if that was written in the same revision, otherwise only who."""
+class Leader(msgspec.Struct, frozen=True, kw_only=True):
+    """Which node leads, under its lease, and where its agent listens (`link`, 0 if it does not).
+
+    `created`: the create revision of the node's key; 0 if both keys were written at once.
+    """
 
     node: str
-    lease: int = 0
-    member: Member | None = None
+    host: Host
+    link: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
+    created: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class GenerationMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -375,7 +379,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     In a parameter-server job its members change while it runs: each change is another revision `rev` of the same
     generation, and who keeps its seats is not disturbed. `cause` is the failure that the newest revision mends.
-    `distrusted` are hosts that spoke after a link had shown their death: only their leases count.
+    `distrusted` are hosts that spoke after a link had shown their death: only their leases count. `unlinked` are
+    members that listen for links and to which no leader has had one yet.
     """
 
     g: Number
@@ -390,6 +395,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     rev: Amount = 0
     cause: Cause | None = None
     distrusted: tuple[Host, ...] = ()
+    unlinked: tuple[str, ...] = ()
 
     @property
     def planned(self) -> bool:

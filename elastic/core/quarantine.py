@@ -160,16 +160,6 @@ def quarantine_summary(texts: Sequence[str], between: str = "; ") -> str:
     return shown if more <= 0 else f"{shown}{between}{more} more {'is' if more == 1 else 'are'} kept out"
 
 
-def presumed_linked(view: StoreView) -> frozenset[str]:
-    """Whom a reader that has no links may take for reached by the proposer.
-
-    That is everybody, but who was left out because others did not reach it, and is not back.
-    """
-    apart = {one.host for one in view.budget.hosts if one.unreachable}
-    inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
-    return frozenset(node for node, stored in view.members.items() if node in inside or stored.value.host not in apart)
-
-
 def newest(hosts: Iterable[Quarantine]) -> tuple[Quarantine, ...]:
     """The newest of the row, then of those that were kept out, in their order; with those that others do not reach.
 

@@ -4,7 +4,7 @@ The right to run is a time, on the node's own clock (CLOCK_BOOTTIME in the agent
 
 - its own lease: last good refresh, counted from its *send*, plus the granted time, less a margin in which a SIGKILL
   empties the node;
-- the word of others: a vouch by the proposer, or, for the proposer itself, a hold while every member of its
+- the word of others: a vouch by the leader, or, for the leader itself, a hold while every member of its
   generation is linked to it. Neither goes beyond the last good refresh + the lease's time + `store_outage_limit_s`.
 """
 

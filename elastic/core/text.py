@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from elastic.core.model import ANY_RANK, NP_UNLIMITED, SCHEMA, Generation, Outcome, Role, WorkerExit
@@ -16,6 +17,8 @@ SPLIT: Final = "the network is split"
 """What of the machine is to blame where a worker is ended because others cannot be reached (`machine_fault`)."""
 SPLIT_NAMED_MAX = 4
 """A reason names so many of those that do not reach others."""
+COUNTED: Final = "\ufffc"
+"""Stands in a sentence for a time that is being counted down (Unicode's object replacement character)."""
 DRAIN_REASON_MAX = 120
 """Characters of a reason to drain that others repeat."""
 REASONS_MAX = 2
@@ -154,9 +157,16 @@ def n_of_m(here: int, wanted: int) -> str:
     return f"{here} of {node_count(wanted)} {'is' if here == 1 else 'are'}"
 
 
-def settling_text(here: int, wanted: int, seconds: float, whom: str = "others to join") -> str:
-    """What a settling window waits for."""
-    return f"{n_of_m(here, wanted)} here; waiting {max(seconds, 0.1):.0f} s more for {whom}"
+def settling_text(here: int, wanted: int, whom: str = "others to join") -> str:
+    """What a settling window waits for; its time is counted down."""
+    return f"{n_of_m(here, wanted)} here; waiting {COUNTED} more for {whom}"
+
+
+def counted_down(sentence: str, left: Sequence[float]) -> str:
+    """A sentence with these seconds in the places of its times, in their order."""
+    first, *rest = sentence.split(COUNTED)
+    times = [duration_in_words(seconds) for seconds in left[: len(rest)]]
+    return first + "".join(time + text for time, text in zip_longest(times, rest, fillvalue=""))
 
 
 def duration_in_words(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """Every transaction that an agent sends, as a value (pure).
 
-Safety between agents that act at the same time is here and nowhere else: a proposal holds only if the proposer is
+Safety between agents that act at the same time is here and nowhere else: a proposal holds only if the leader is
 still the member it was, nothing it looked at has changed, the store is the same one, and no verdict is there.
 """
 
@@ -15,30 +15,22 @@ from elastic.core.kv import (
     OPERATIONS_MAX,
     Compare,
     Delete,
-    ElseIf,
     KeyRange,
-    KeyValue,
     Operation,
     Put,
-    ReadRange,
-    TxnResult,
 )
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate
-from elastic.core.model import Arrival, FinalStatus, Generation, Go, JobSpec, Member, Outcome, Verdict
-from elastic.core.view import StoreView, decode, encode
-from elastic.errors import DocumentError
+from elastic.core.model import FinalStatus, Generation, JobSpec, Leader, Member, Outcome
+from elastic.core.view import StoredDocument, StoreView, encode
 
 LOST_COMPARED_MAX = 50
 ABSENT_COMPARED_MAX = 100
 UNFINISHED_MAX = 50
 FORGET_MAX = 20
-WRITTEN_MAX = 3
+WRITTEN_MAX = 4
 """Members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
 transaction, and where many are lost still fewer of the others. What is not forgotten now is of an older start, and
 counts no more in any case. Besides, a proposal writes or deletes at most `WRITTEN_MAX` keys or ranges."""
-ARRIVED_REVISIONS_MAX = 1000
-"""To watch from a revision of the past costs etcd as much as everything that was written since: what a member was then
-is of use only if it is not older than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,6 @@ class Transaction:
     compares: tuple[Compare, ...]
     then: tuple[Operation, ...]
     lease: int = 0
-    otherwise: ElseIf | tuple[()] = ()
     outcome: tuple[int, Outcome] | None = None
 
 
@@ -62,57 +53,94 @@ def propose(
     tag: str,
     at: float,
 ) -> Transaction:
-    """The guarded transaction that carries out a decision of `membership.decide`.
+    """The guarded transaction that carries out a decision of `elastic.core.decide`.
 
-    `created` is the create revision of the proposer's member key; `tag` is unlike that of any other proposal; `at` is
+    `created` is the create revision of the leader's member key; `tag` is unlike that of any other proposal; `at` is
     the wall clock, for people.
     """
-    compares = [
+    compares = _unchanged(keys, view, node, created)
+    if isinstance(decision, FormGeneration):
+        return _form(keys, view, node, decision, compares, tag)
+    if isinstance(decision, OpenGate):
+        absent = [_nothing_readable(view, keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
+        go = msgspec.structs.replace(decision.go, tag=tag)
+        return Transaction("go", (*compares, *absent), (Put(keys.go, encode(go)),))
+    verdict = msgspec.structs.replace(decision.verdict, tag=tag, at=at)
+    return Transaction("verdict", compares, (Put(keys.verdict, encode(verdict)),))
+
+
+def _unchanged(keys: JobKeys, view: StoreView, node: str, created: int) -> tuple[Compare, ...]:
+    """This node leads and is registered as it believes, and nothing that `decide` looked at has changed."""
+    return (
         Compare.created(keys.member(node), created),
+        Compare.modified(keys.leader, view.leader.mod_revision if view.leader else 0),
         *_same_store(keys, view),
         Compare.modified(keys.generation, view.generation.mod_revision if view.generation else 0),
         Compare.modified(keys.go, view.go.mod_revision if view.go else 0),
         Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
         Compare.modified(keys.halt, view.halt.mod_revision if view.halt else view.damaged_at.get(keys.halt, 0)),
         Compare.absent(keys.verdict),
-    ]
-    if isinstance(decision, FormGeneration):
-        generation: Generation = msgspec.structs.replace(decision.generation, tag=tag)
-        g = view.generation.value.g if view.generation is not None else 0
-        if decision.planned:
-            compares.append(Compare.empty(keys.outcome(g, "")))
-        since = {place.node: place.since for place in view.generation.value.members} if view.generation else {}
-        for lost in decision.lost[:LOST_COMPARED_MAX]:
-            compares.append(_nothing_readable(view, keys.outcome(g, lost, since.get(lost, 0))))
-            if lost not in view.members:
-                compares.append(_nothing_readable(view, keys.member(lost)))
-        room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
-        gone = [other for other in decision.gone if other not in view.members]
-        # A watch can miss that one is registered again, and its processes run.
-        compares += [_nothing_readable(view, keys.member(other)) for other in gone[: min(LOST_COMPARED_MAX, room // 2)]]
-        room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
-        at_work = decision.unfinished[: min(UNFINISHED_MAX, room // 2)]
-        compares += [_nothing_readable(view, keys.outcome(g, other, since.get(other, 0))) for other in at_work]
-        oldest = generation.before.g if generation.before is not None else generation.g
-        then: tuple[Operation, ...] = (
-            Put(keys.generation, encode(generation)),
-            Delete(keys.outcomes_below(oldest)),
-        )
-        for old in decision.forget[: min(FORGET_MAX, (room - len(at_work)) // 2)]:
-            then = (*then, Delete(KeyRange.key(keys.outcome(g, old))), Delete(keys.later_outcomes(g, old)))
-        if not generation.rev and any(written == generation.g for written, _ in view.outcomes):
-            then = (*then, Delete(KeyRange.prefix(keys.outcome(generation.g, ""))))  # Of one that somebody deleted.
-        if decision.go is not None:
-            then = (*then, Put(keys.go, encode(msgspec.structs.replace(decision.go, tag=tag))))
-        elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:
-            then = (*then, Delete(KeyRange.key(keys.go)))  # Left over from a generation that somebody deleted.
-        return Transaction("form", tuple(compares), then)
-    if isinstance(decision, OpenGate):
-        compares += [_nothing_readable(view, keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
-        go: Go = msgspec.structs.replace(decision.go, tag=tag)
-        return Transaction("go", tuple(compares), (Put(keys.go, encode(go)),))
-    verdict: Verdict = msgspec.structs.replace(decision.verdict, tag=tag, at=at)
-    return Transaction("verdict", tuple(compares), (Put(keys.verdict, encode(verdict)),))
+    )
+
+
+def _form(
+    keys: JobKeys, view: StoreView, leader: str, decision: FormGeneration, unchanged: tuple[Compare, ...], tag: str
+) -> Transaction:
+    """Publish a generation, and delete what it makes needless.
+
+    A leader that leaves with it gives up the lead: the next leader is a member, which the others reach.
+    """
+    compares = [*unchanged, *_undone(keys, view, decision, OPERATIONS_MAX - len(unchanged) - WRITTEN_MAX)]
+    room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
+    generation: Generation = msgspec.structs.replace(decision.generation, tag=tag)
+    oldest = generation.before.g if generation.before is not None else generation.g
+    then: list[Operation] = [Put(keys.generation, encode(generation)), Delete(keys.outcomes_below(oldest))]
+    for node in decision.forget[: min(FORGET_MAX, room // 2)]:
+        key = keys.outcome(_newest_g(view), node)
+        then += [Delete(KeyRange.key(key)), Delete(keys.later_outcomes(_newest_g(view), node))]
+    if not generation.rev and any(written == generation.g for written, _ in view.outcomes):
+        then.append(Delete(KeyRange.prefix(keys.outcome(generation.g, ""))))  # Of one that somebody deleted.
+    if decision.go is not None:
+        then.append(Put(keys.go, encode(msgspec.structs.replace(decision.go, tag=tag))))
+    elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:
+        then.append(Delete(KeyRange.key(keys.go)))  # Left over from a generation that somebody deleted.
+    left = view.generation is not None and view.generation.value.index(leader) is not None
+    if left and generation.members and generation.index(leader) is None:
+        then.append(Delete(KeyRange.key(keys.leader)))
+    return Transaction("form", tuple(compares), tuple(then))
+
+
+def _undone(keys: JobKeys, view: StoreView, decision: FormGeneration, room: int) -> list[Compare]:
+    """What must not have happened meanwhile: an outcome that the decision does not know, a node that is back."""
+    g = _newest_g(view)
+    since = {member.node: member.since for member in view.generation.value.members} if view.generation else {}
+    compares = [Compare.empty(keys.outcome(g, ""))] if decision.planned else []
+    for node in decision.lost[:LOST_COMPARED_MAX]:
+        compares.append(_nothing_readable(view, keys.outcome(g, node, since.get(node, 0))))
+        if node not in view.members:
+            compares.append(_nothing_readable(view, keys.member(node)))
+    gone = [node for node in decision.gone if node not in view.members]
+    # A watch can miss that one is registered again, and its processes run.
+    some = gone[: min(LOST_COMPARED_MAX, (room - len(compares)) // 2)]
+    compares += [_nothing_readable(view, keys.member(node)) for node in some]
+    at_work = decision.unfinished[: min(UNFINISHED_MAX, (room - len(compares)) // 2)]
+    return compares + [_nothing_readable(view, keys.outcome(g, node, since.get(node, 0))) for node in at_work]
+
+
+def _newest_g(view: StoreView) -> int:
+    return view.generation.value.g if view.generation is not None else 0
+
+
+def take_lead(keys: JobKeys, view: StoreView, node: str, created: int, member: Member, lease: int) -> Transaction:
+    """Become the leader, if nobody else has meanwhile: nobody leads, or the leader is proven dead."""
+    compares = (Compare.created(keys.member(node), created), _same_leader(keys, view), *_same_store(keys, view))
+    leader = Leader(node=node, host=member.host, link=member.link, created=created)
+    return Transaction("lead", compares, (Put(keys.leader, encode(leader), lease),), lease)
+
+
+def _same_leader(keys: JobKeys, view: StoreView) -> Compare:
+    at = view.leader.mod_revision if view.leader is not None else view.damaged_at.get(keys.leader, 0)
+    return Compare.modified(keys.leader, at)
 
 
 def register(
@@ -129,66 +157,39 @@ def register(
 ) -> Transaction:
     """Put a member under its lease; with `spec`, write that too.
 
-    `incarnation` is used if the store has none, and so is `secret`, with the incarnation or the spec. If somebody else
-    has just begun the empty job, with the very same spec, this node joins that one: of a thousand nodes that are
-    started together all but one come second, and need no second transaction.
-
-    What stands under the node's key is replaced, also if it cannot be read. `nobody_lives` holds the transaction to a
-    job without any member. It reads who registered last before it: the one to follow in line, most likely, whom each
-    would otherwise look for among all, and read.
+    `incarnation` is used if the store has none, and so is `secret`, with the incarnation or the spec. The node that
+    writes the incarnation leads. What stands under the node's key is replaced, also if it cannot be read.
+    `nobody_lives` holds the transaction to a job without any member.
     """
     own = view.members.get(node)
     at = own.mod_revision if own else view.damaged_at.get(keys.member(node), 0)
-    fits = (Compare.absent(keys.verdict), Compare.modified(keys.member(node), at))
     compares = [
         Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
-        *fits,
+        Compare.absent(keys.verdict),
+        Compare.modified(keys.member(node), at),
         *_same_store(keys, view),
     ]
-    then: list[Operation] = [
-        ReadRange(KeyRange.key(keys.arrived)),
-        Put(keys.arrived, encode(Arrival(node) if at else Arrival(node, lease, member))),
-        Put(keys.member(node), encode(member), lease),
-    ]
-    otherwise: ElseIf | tuple[()] = ()
-    if spec is not None and view.spec is None and view.incarnation is None:
-        otherwise = ElseIf((Compare.equals(keys.spec, encode(spec)), *fits), tuple(then))
+    then: list[Operation] = [Put(keys.member(node), encode(member), lease)]
     if nobody_lives:
         compares.append(Compare.empty(keys.members))
     if spec is not None:
         then.append(Put(keys.spec, encode(spec)))
     if view.incarnation is None:
-        compares.append(Compare.absent(keys.generation))
-        then.append(Put(keys.incarnation, encode(incarnation)))
+        compares += [Compare.absent(keys.generation), _same_leader(keys, view)]
+        leader = Leader(node=node, host=member.host, link=member.link)
+        then += [Put(keys.incarnation, encode(incarnation)), Put(keys.leader, encode(leader), lease)]
     if secret and (view.incarnation is None or (spec is not None and view.secret is None)):
         then.append(Put(keys.secret, encode(secret)))
-    return Transaction("register", tuple(compares), tuple(then), lease, otherwise)
+    return Transaction("register", tuple(compares), tuple(then), lease)
 
 
 def unless_superseded(keys: JobKeys, view: StoreView, transaction: Transaction) -> Transaction:
-    """The same for a node whose workers run, or are being stopped: only if no world has started since.
+    """The same for a node whose workers run, or are being stopped: only if no generation has started since.
 
-    Nobody has waited for its workers then, and nobody is to take it for a newcomer while they are there.
+    The gate has not waited for its workers then, and nobody is to take it for a joining node while they are there.
     """
     at = view.go.mod_revision if view.go is not None else view.damaged_at.get(keys.go, 0)
     return replace(transaction, compares=(*transaction.compares, Compare.modified(keys.go, at)))
-
-
-def registered_before(keys: JobKeys, transaction: Transaction, result: TxnResult) -> KeyValue | None:
-    """The member that registered last before a transaction of `register`, as it was then; None if nobody knows.
-
-    Its revisions are 0 if more than its name is not known.
-    """
-    if transaction.kind != "register" or not result.done or not result.reads or not result.reads[0]:
-        return None
-    try:
-        arrival: Arrival = decode(keys, keys.arrived, result.reads[0][0].value)
-    except DocumentError:
-        return None
-    key, at = keys.member(arrival.node), result.reads[0][0].mod_revision
-    if arrival.member is None or at < result.revision - ARRIVED_REVISIONS_MAX:
-        return KeyValue(key, b"", 0, 0)
-    return KeyValue(key, encode(arrival.member), at, at, arrival.lease)
 
 
 def run_again(keys: JobKeys, view: StoreView, node: str, member: Member, lease: int, spec: JobSpec) -> Transaction:
@@ -232,11 +233,18 @@ def record_outcome(keys: JobKeys, view: StoreView, node: str, g: int, outcome: O
     return Transaction("record", compares, (Put(key, encode(outcome)),), outcome=(g, outcome))
 
 
-def deregister(keys: JobKeys, node: str, created: int) -> Transaction:
-    """Take the member away, if it is still the one that was registered, and what told it to leave."""
+def deregister(keys: JobKeys, node: str, created: int, leader: StoredDocument[Leader] | None) -> Transaction:
+    """Take the member away, if it is still the one that was registered, and what told it to leave.
+
+    `leader` is the leader's key where this node leads: it goes, too, so that the next one need not wait for its lease.
+    """
     key = keys.member(node)
-    then = (Delete(KeyRange.key(key)), Delete(KeyRange.key(keys.leave(node))))
-    return Transaction("leave", (Compare.created(key, created),), then)
+    compares = [Compare.created(key, created)]
+    then: list[Operation] = [Delete(KeyRange.key(key)), Delete(KeyRange.key(keys.leave(node)))]
+    if leader is not None:
+        compares.append(Compare.modified(keys.leader, leader.mod_revision))
+        then.append(Delete(KeyRange.key(keys.leader)))
+    return Transaction("leave", tuple(compares), tuple(then))
 
 
 def _nothing_readable(view: StoreView, key: str) -> Compare:

@@ -20,12 +20,12 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyValue
 from elastic.core.model import (
     SCHEMA,
-    Arrival,
     Budget,
     DrainOrder,
     Generation,
     Go,
     JobSpec,
+    Leader,
     Member,
     Outcome,
     SavedCheckpoint,
@@ -41,7 +41,7 @@ DOCUMENT_BYTES_MAX = 1_400_000
 T = TypeVar("T")
 
 Document = (
-    str | Arrival | JobSpec | Member | Generation | Go | Outcome | Verdict | SavedCheckpoint | StopOrder | DrainOrder
+    str | Leader | JobSpec | Member | Generation | Go | Outcome | Verdict | SavedCheckpoint | StopOrder | DrainOrder
 )
 
 
@@ -60,7 +60,7 @@ class StoreView:
     """What one agent knows of its job in the store, at `revision`.
 
     `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
-    themselves and `follows`, the member before them in line. `damaged` names documents that could not be read,
+    themselves. `damaged` names documents that could not be read,
     `damaged_at` has the mod revision of each; `unreadable` are those of them that the whole job stands on.
 
     `schema` is None, or the schema of a job of another version: `ViewReader` reads no document of such a job.
@@ -68,6 +68,7 @@ class StoreView:
 
     revision: int = 0
     incarnation: StoredDocument[str] | None = None
+    leader: StoredDocument[Leader] | None = None
     secret: StoredDocument[str] | None = None
     spec: StoredDocument[JobSpec] | None = None
     generation: StoredDocument[Generation] | None = None
@@ -79,7 +80,6 @@ class StoreView:
     members: Mapping[str, StoredDocument[Member]] = field(default_factory=dict)
     outcomes: Mapping[tuple[int, str], StoredDocument[Outcome]] = field(default_factory=dict)
     complete: bool = False
-    follows: str | None = None
     damaged: tuple[str, ...] = ()
     damaged_at: Mapping[str, int] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
@@ -103,11 +103,11 @@ class ViewReader:
         self._keys = keys
         self._decoded: dict[str, tuple[KeyValue, StoredDocument[Any] | None]] = {}
 
-    def read(self, entries: Mapping[str, KeyValue], revision: int, *, complete: bool, follows: str | None) -> StoreView:
+    def read(self, entries: Mapping[str, KeyValue], revision: int, *, complete: bool) -> StoreView:
         """Build the view of these entries. A document that does not fit its schema is left out and named."""
         keys, before = self._keys, self._decoded
         if (schema := _other_schema(entries.get(keys.spec))) is not None:
-            return StoreView(revision=revision, complete=complete, follows=follows, schema=schema)
+            return StoreView(revision=revision, complete=complete, schema=schema)
         members_at, outcomes_at = len(keys.members), len(keys.outcomes)
         decoded: dict[str, tuple[KeyValue, StoredDocument[Any] | None]] = {}
         members: dict[str, StoredDocument[Member]] = {}
@@ -141,6 +141,7 @@ class ViewReader:
         return StoreView(
             revision=revision,
             incarnation=single.get(keys.incarnation),
+            leader=single.get(keys.leader),
             secret=single.get(keys.secret),
             spec=single.get(keys.spec),
             generation=single.get(keys.generation),
@@ -152,7 +153,6 @@ class ViewReader:
             members=members,
             outcomes=outcomes,
             complete=complete,
-            follows=follows,
             damaged=tuple(damaged),
             damaged_at={key: decoded[key][0].mod_revision for key in damaged},
             unreadable=tuple(key for key in damaged if not key.startswith(keys.tolerated_prefixes)),
@@ -224,8 +224,8 @@ _LEAVE = msgspec.json.Decoder(DrainOrder)
 _OUTCOME = msgspec.json.Decoder(Outcome)
 _OUTCOME_KEY = re.compile(r"\d{10}/.+")
 _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    "arrived": msgspec.json.Decoder(Arrival).decode,
     "incarnation": msgspec.json.Decoder(str).decode,
+    "leader": msgspec.json.Decoder(Leader).decode,
     "secret": msgspec.json.Decoder(str).decode,
     "spec": msgspec.json.Decoder(JobSpec).decode,
     "generation": generation_codec.read,

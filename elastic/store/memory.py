@@ -9,7 +9,6 @@ from contextlib import suppress
 from elastic.core.kv import (
     NOW,
     Compare,
-    ElseBranch,
     EndpointStatus,
     KeyRange,
     Lease,
@@ -22,7 +21,6 @@ from elastic.core.kv import (
 )
 from elastic.errors import StoreUnavailable, WatchLost
 from elastic.store.memory_core import MemoryCore
-from elastic.store.protocol import WatchExtension
 
 
 class _WatchReader:
@@ -31,7 +29,6 @@ class _WatchReader:
     def __init__(self) -> None:
         self._woken = asyncio.Event()
         self.lost = False
-        self._more: list[tuple[KeyRange, int]] = []
 
     def wake(self) -> None:
         self._woken.set()
@@ -39,15 +36,6 @@ class _WatchReader:
     def lose(self) -> None:
         self.lost = True
         self._woken.set()
-
-    async def take_on(self, ranges: Sequence[KeyRange], from_revision: int) -> None:
-        self._more += [(span, from_revision) for span in ranges]
-        self._woken.set()
-
-    def taken(self) -> list[tuple[KeyRange, int]]:
-        """The ranges that were added since the last call, and from which revision each."""
-        taken, self._more = self._more, []
-        return taken
 
     def clear(self) -> None:
         self._woken.clear()
@@ -95,29 +83,21 @@ class MemoryStore:
         *,
         keys_only: bool = False,
         limit: int = 0,
-        created_before: int = 0,
-        newest_first: bool = False,
     ) -> Listing:
         """See `Store.list`."""
         core = self._begin_call()
-        listing = core.list(
-            range, keys_only=keys_only, limit=limit, created_before=created_before, newest_first=newest_first
-        )
+        listing = core.list(range, keys_only=keys_only, limit=limit)
         self._revision_seen = core.revision
         return listing
 
-    async def txn(
-        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()
-    ) -> TxnResult:
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
         """See `Store.txn`."""
         core = self._begin_call()
-        result = core.txn(compares, then, otherwise)
+        result = core.txn(compares, then)
         self._revision_seen = core.revision
         return result
 
-    async def watch(
-        self, ranges: Sequence[KeyRange], from_revision: int, more: WatchExtension | None = None
-    ) -> AsyncGenerator[WatchBatch, None]:
+    async def watch(self, ranges: Sequence[KeyRange], from_revision: int) -> AsyncGenerator[WatchBatch, None]:
         """See `Store.watch`. All changes of one revision come in one batch."""
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
@@ -127,15 +107,11 @@ class MemoryStore:
         core.subscribe(reader.wake)
         try:
             core.history(spans, next_revision)  # raises Compacted before the watch stands
-            if more is not None:
-                await more.offer_extension(reader.take_on)
             yield WatchBatch(next_revision - 1, ())
             while not reader.lost:
                 reader.clear()
                 core.expire(self._clock())
-                taken = reader.taken()
-                batches = _history(core, spans, next_revision, taken)
-                spans += tuple(span for span, _ in taken)
+                batches = core.history(spans, next_revision)
                 next_revision = max(next_revision, core.revision + 1)
                 for batch in batches:
                     self._revision_seen = max(self._revision_seen, batch.revision)
@@ -175,20 +151,3 @@ class MemoryStore:
             raise StoreUnavailable("this client of the store was closed")
         self.core.expire(self._clock())
         return self.core
-
-
-def _history(
-    core: MemoryCore, spans: Sequence[KeyRange], next_revision: int, taken: Sequence[tuple[KeyRange, int]]
-) -> tuple[WatchBatch, ...]:
-    """What a watch has still to tell, of the ranges that were `taken` on from a revision of their own on."""
-    batches = core.history((*spans, *(span for span, _ in taken)), min((next_revision, *(since for _, since in taken))))
-    narrowed = (
-        WatchBatch(batch.revision, tuple(
-            change
-            for change in batch.changes
-            if batch.revision >= next_revision
-            or any(change.entry.key in span and batch.revision >= since for span, since in taken)
-        ))
-        for batch in batches
-    )  # fmt: skip
-    return tuple(batch for batch in narrowed if batch.changes)

@@ -15,14 +15,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from elastic.core.kv import (
     Compare,
     CompareTarget,
     Delete,
-    ElseBranch,
-    ElseIf,
     KeyChange,
     KeyRange,
     KeyValue,
@@ -30,7 +27,6 @@ from elastic.core.kv import (
     Listing,
     Operation,
     Put,
-    ReadRange,
     TxnResult,
     WatchBatch,
     check_txn,
@@ -41,7 +37,6 @@ _FIRST_REVISION = 1
 """The revision of an empty etcd."""
 
 _Keys = list[str]  # inside the class `list` is the method
-_BY_CREATION = attrgetter("create_revision")
 
 
 @dataclass(slots=True)
@@ -85,44 +80,31 @@ class MemoryCore:
         *,
         keys_only: bool = False,
         limit: int = 0,
-        created_before: int = 0,
-        newest_first: bool = False,
     ) -> Listing:
         """Read a range; see `Store.list`."""
-        entries = self._read(range)
-        if created_before:
-            entries = tuple(entry for entry in entries if entry.create_revision < created_before)
-        if newest_first:
-            entries = tuple(sorted(entries, key=_BY_CREATION, reverse=True))
-        if limit:
-            entries = entries[:limit]
+        entries = tuple([self._entries[key] for key in self._select(range)[: limit or None]])
         if keys_only:
             entries = tuple(KeyValue(e.key, b"", e.create_revision, e.mod_revision, e.lease) for e in entries)
         return Listing(self._revision, entries)
 
-    def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()) -> TxnResult:
-        """Run `then` if every compare holds, else `otherwise`; see `Store.txn`. A refused one changes nothing."""
-        check_txn(compares, then, otherwise)
-        succeeded = all(self._holds(compare) for compare in compares)
-        instead = not succeeded and isinstance(otherwise, ElseIf) and all(map(self._holds, otherwise.compares))
-        other = (otherwise.then if instead else ()) if isinstance(otherwise, ElseIf) else otherwise
-        taken = then if succeeded else other
-        for operation in taken:
+    def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
+        """Run `then` if every compare holds; see `Store.txn`. A refused transaction changes nothing."""
+        check_txn(compares, then)
+        if not all(self._holds(compare) for compare in compares):
+            return TxnResult(False, self._revision)
+        for operation in then:
             if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
                 raise StoreError(f"lease {operation.lease:x} of {operation.key!r} does not exist")
         revision = self._revision + 1
         changes: list[KeyChange] = []
-        reads: list[tuple[KeyValue, ...]] = []
-        for operation in taken:
+        for operation in then:
             match operation:
                 case Put():
                     changes.append(self._put(operation, revision))
                 case Delete():
                     changes += [self._remove(key, revision) for key in self._select(operation.range)]
-                case ReadRange():
-                    reads.append(self._read(operation.range))
         self._record(changes)
-        return TxnResult(succeeded, self._revision, tuple(reads), instead)
+        return TxnResult(True, self._revision)
 
     def grant(self, ttl_s: float, now: float) -> Lease:
         """Make a lease that ends at `now + ttl_s` unless it is refreshed. Its ids count up from 1."""
@@ -207,9 +189,6 @@ class MemoryCore:
         if span.end == span.start + "\0":
             return [span.start] if span.start in self._entries else []
         return keys[bisect_left(keys, span.start) : bisect_left(keys, span.end)]
-
-    def _read(self, span: KeyRange) -> tuple[KeyValue, ...]:
-        return tuple([self._entries[key] for key in self._select(span)])
 
     def _holds(self, compare: Compare) -> bool:
         entries = [self._entries[key] for key in self._select(compare.range)]

@@ -8,12 +8,11 @@ Keys and range ends are text; values are bytes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from elastic.core.kv import (
     Compare,
-    ElseBranch,
     EndpointStatus,
     KeyRange,
     Lease,
@@ -23,31 +22,6 @@ from elastic.core.kv import (
     TxnResult,
     WatchBatch,
 )
-
-
-class WatchExtension:
-    """Given to a watch, it lets the watch's reader have it take on ranges later."""
-
-    def __init__(self) -> None:
-        """No watch has it yet."""
-        self._take: Callable[[Sequence[KeyRange], int], Awaitable[None]] | None = None
-        self._waiting: list[tuple[Sequence[KeyRange], int]] = []
-
-    async def offer_extension(self, take: Callable[[Sequence[KeyRange], int], Awaitable[None]]) -> None:
-        """Be the watch that takes them, as soon as it stands; it gets at once what was added before."""
-        while self._waiting:
-            await take(*self._waiting.pop(0))
-        self._take = take
-
-    async def add(self, ranges: Sequence[KeyRange], from_revision: int) -> None:
-        """Watch these too, from that revision on. They must not overlap what is watched; errors end the watch.
-
-        What has happened to them before now may come after newer changes of the others.
-        """
-        if self._take is None:
-            self._waiting.append((ranges, from_revision))
-        else:
-            await self._take(ranges, from_revision)
 
 
 class Store(Protocol):
@@ -63,26 +37,16 @@ class Store(Protocol):
         *,
         keys_only: bool = False,
         limit: int = 0,
-        created_before: int = 0,
-        newest_first: bool = False,
     ) -> Listing:
-        """Read a range, linearizably.
-
-        `created_before` R keeps keys with a create revision below R; `newest_first` orders by create revision,
-        falling; `limit` 0 means all.
-        """
+        """Read a range, linearizably: its first `limit` keys, or all of them if that is 0."""
         ...
 
-    async def txn(
-        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()
-    ) -> TxnResult:
-        """Run `then` if every compare holds, else `otherwise`; all or nothing. At most `OPERATIONS_MAX` in all."""
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
+        """Run `then`, all or nothing, if every compare holds. At most `OPERATIONS_MAX` of both together."""
         ...
 
-    def watch(
-        self, ranges: Sequence[KeyRange], from_revision: int, more: WatchExtension | None = None
-    ) -> AsyncGenerator[WatchBatch, None]:
-        """Yield every change in the ranges, and in those of `more`, from `from_revision` on, in order, until closed.
+    def watch(self, ranges: Sequence[KeyRange], from_revision: int) -> AsyncGenerator[WatchBatch, None]:
+        """Yield every change in the ranges from `from_revision` on, in order, until closed.
 
         `NOW`: from the moment on at which the watch begins; the first batch has a revision of which nothing later is
         missing. Each batch has changes of one revision; the changes of one revision to several ranges may come in two

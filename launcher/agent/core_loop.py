@@ -30,6 +30,7 @@ from launcher.agent.node_snapshot import snapshot
 from launcher.agent.recovery_reporter import RecoveryReporter
 from launcher.agent.store_actions import CLOSING_LIMIT_S, StoreActions
 from launcher.agent.wait_reporter import WaitReporter
+from launcher.agent.wait_teller import WaitTeller
 from launcher.config.config import Config
 from launcher.logs.event_log import JsonEventLog
 from launcher.logs.json_format import JsonFormatter
@@ -99,7 +100,9 @@ class CoreLoop:
         self._reachability = StartupReachability(store, keys, node, agent_log)
         self._links = LinkAdapter(hello, config.job_id, core.facts, events.put_nowait, agent_log)
         self._say_versions()
-        self._wait_reporter = WaitReporter(core, store, keys, agent_log, boottime)
+        self._wait_reporter = WaitReporter(core, store, keys, agent_log, boottime, self._links.heard_wait)
+        self._links.on_heard_wait(self._wait_reporter.on_heard)
+        self._wait_teller = WaitTeller(core.facts, self._links.tell_wait, boottime)
         self._inspect_server = InspectServer(self._snapshot, workers.last_logs, workers.stacks, agent_log.warning)
         self._links.show(self._inspect_server.take)
         self._failures = FailureReporter(core, store, keys, agent_log, self._tell_early, self._told_cause)
@@ -159,6 +162,7 @@ class CoreLoop:
                 raise
             raise lack from failed
         finally:
+            self._wait_teller.close()
             self._links.close()
             self._workers.stop(0.0, "because the agent ends")
             await self._inspect_server.close()
@@ -173,7 +177,7 @@ class CoreLoop:
 
     def block(self) -> BlockContent:
         """The content of the live status."""
-        return block_content(self._core.facts, self._workers.pace, said=self._wait_reporter.last_reason)
+        return block_content(self._core.facts, self._workers.pace, said=self._wait_reporter.sentence)
 
     def _snapshot(self) -> NodeSnapshot:
         """How this node stands, for an operator who asks."""
@@ -223,6 +227,7 @@ class CoreLoop:
             for action in next_actions:
                 self._perform(action)
             self._wait_reporter.after_event()
+            self._wait_teller.after_event()
             self._failures.after_event()
             self._event_log.observe(self._core.facts, event, next_actions, self._core.taken)
             if self._exit_code is not None:
@@ -259,7 +264,7 @@ class CoreLoop:
                 actions.SendTransaction()
                 | actions.MirrorKeys()
                 | actions.Relist()
-                | actions.FindPredecessor()
+                | actions.FindMember()
                 | actions.LookUpNode()
                 | actions.OpenSession()
                 | actions.CloseSession()

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from elastic.channel.messages import Progress, WorkerMessage
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Compare, KeyRange, KeyValue, Put, ReadRange
+from elastic.core.kv import Compare, KeyRange, KeyValue, Put
 from elastic.core.view import encode
 from elastic.errors import OutcomeUnknown, StoreError
 from elastic.store.protocol import Store
@@ -147,7 +147,6 @@ class CurvePublisher:
                 result = await self._store.txn(
                     (Compare.equals(self._keys.incarnation, incarnation), Compare.modified(key, self._revision)),
                     (Put(key, training_curve.write(written)),),
-                    (ReadRange(KeyRange.key(self._keys.incarnation)), ReadRange(KeyRange.key(key))),
                 )
             except OutcomeUnknown:
                 self._revision = None
@@ -155,10 +154,10 @@ class CurvePublisher:
             if result.succeeded:
                 self._revision = result.revision
                 return
-            job, entries = result.reads
-            if [entry.value for entry in job] != [incarnation]:
+            job = await self._store.list(KeyRange.key(self._keys.incarnation))
+            if [entry.value for entry in job.entries] != [incarnation]:
                 return
-            self._know(entries)
+            self._revision = None
 
     def _know(self, entries: tuple[KeyValue, ...]) -> None:
         """Go on with what stands there; what cannot be read is replaced."""

@@ -130,7 +130,7 @@ class FailureReporter:
         else:
             revision = listing.revision
             entries = {entry.key: entry for entry in listing.entries}
-            view = ViewReader(self._keys).read(entries, revision, complete=False, follows=None)
+            view = ViewReader(self._keys).read(entries, revision, complete=False)
             outcomes = {node: stored for (_, node), stored in view.outcomes.items()}
         facts = self._core.facts
         wanted, me = facts.workers.outcome_wanted, facts.me.node

@@ -16,7 +16,7 @@ from elastic.core.agent import events as agent_events
 from elastic.core.agent.state import AgentState
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
-from elastic.core.transactions import Transaction, registered_before
+from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView, ViewReader
 from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge
 from elastic.store import session
@@ -40,7 +40,7 @@ StoreAction = (
     actions.SendTransaction
     | actions.MirrorKeys
     | actions.Relist
-    | actions.FindPredecessor
+    | actions.FindMember
     | actions.LookUpNode
     | actions.OpenSession
     | actions.CloseSession
@@ -83,7 +83,7 @@ class StoreActions:
         self._reader = ViewReader(self._keys)
         self._prober = ProbeResponder(store, self._keys, self._node, agent_log)
         self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error))
-        self._scope = (False, "")
+        self._complete = False
         self._session: asyncio.Task[None] | None = None
         self._lease: int | None = None
         self._damaged: set[str] = set()
@@ -102,14 +102,12 @@ class StoreActions:
             case actions.SendTransaction():
                 self._begin(self._send(action.transaction))
             case actions.MirrorKeys():
-                self._scope = (action.complete, action.node or "")
-                nodes = (self._node,) if action.node is None else (self._node, action.node)
-                ranges = self._keys.everything if action.complete else self._keys.followed(*nodes)
-                self._mirror.follow(ranges, action.known)
+                self._complete = action.complete
+                self._mirror.follow(self._keys.everything if action.complete else self._keys.followed(self._node))
             case actions.Relist():
                 self._mirror.refresh_soon()
-            case actions.FindPredecessor():
-                self._begin(self._find_older(action.before_revision))
+            case actions.FindMember():
+                self._begin(self._find_member())
             case actions.LookUpNode():
                 self._begin(self._look_up(action.node))
             case actions.OpenSession():
@@ -128,8 +126,7 @@ class StoreActions:
 
     def _mirrored(self, mirror: Mirror) -> None:
         if mirror.listed:
-            complete, follows = self._scope
-            view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
+            view = self._reader.read(mirror.entries, mirror.revision, complete=self._complete)
             if view.schema is None:
                 self._learn(view)
             self._put(agent_events.ViewChanged(view, mirror.listings))
@@ -186,7 +183,7 @@ class StoreActions:
 
     async def _send(self, transaction: Transaction) -> None:
         try:
-            result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
+            result = await self._store.txn(transaction.compares, transaction.then)
         except StoreDenied as error:
             self._tolerate_denied(error)
             self._agent_log.debug(f"{transaction.kind}: {error}")
@@ -201,26 +198,20 @@ class StoreActions:
         else:
             self._let_in = True
             self._trouble("right", None)
-            self._agent_log.debug(f"{transaction.kind}: {'done' if result.done else 'something has changed'}")
-            older = registered_before(self._keys, transaction, result)
-            self._put(agent_events.TransactionAnswered(transaction, result.done, result.revision, older))
-            if result.done:
+            self._agent_log.debug(f"{transaction.kind}: {'done' if result.succeeded else 'something has changed'}")
+            self._put(agent_events.TransactionAnswered(transaction, result.succeeded, result.revision))
+            if result.succeeded:
                 self._history.add(transaction)
 
-    async def _find_older(self, before: int) -> None:
-        members = KeyRange.prefix(self._keys.members)
+    async def _find_member(self) -> None:
         try:
-            listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
+            listing = await self._store.list(KeyRange.prefix(self._keys.members), keys_only=True, limit=1)
         except StoreError as error:
             if isinstance(error, StoreDenied):
                 self._tolerate_denied(error)
-            self._put(agent_events.PredecessorFound(before, None, failed=True))
-            return
-        predecessor = listing.entries[0] if listing.entries else None
-        node = predecessor.key.removeprefix(self._keys.members) if predecessor is not None else None
-        self._put(
-            agent_events.PredecessorFound(before, node, predecessor.create_revision if predecessor is not None else 0)
-        )
+            self._put(agent_events.MemberFound(None))
+        else:
+            self._put(agent_events.MemberFound(bool(listing.entries)))
 
     async def _look_up(self, node: str) -> None:
         try:

@@ -1,32 +1,35 @@
-"""What this node waits for, in words: said at once when it changes, and every 10 s while nothing happens."""
+"""What this node waits for, in words: said when it becomes something else, and every 10 s while nothing happens.
+
+The leader says what it has decided. Another node says what the leader has sent it (`launcher.agent.wait_teller`), and
+without that only what it knows itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-
-from msgspec.structs import replace
+from contextlib import suppress
 
 from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import Phase
-from elastic.core.decide import decide
+from elastic.core.decide import PRECONDITIONS
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import Reason, WaitDecision
-from elastic.core.membership.memory import DecisionMemory
-from elastic.core.quarantine import presumed_linked
-from elastic.core.view import ViewReader
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
 from launcher.job.absent_nodes import ASKED, absent_nodes, words
 from launcher.logs.logger import AgentLog
+from launcher.peers.heard_wait import HeardWait
 from launcher.peers.reachability import check_reachable
 
 FIRST_S = 1.0
 EVERY_S = 10.0
 SPARE_EVERY_S = 60.0
+WORD_S = 3.0
+"""Seconds after this node began to wait in which the leader has sent it the reason, or does not."""
 REACHED_MAX = 64
-"""The first in line tries to reach so many others each time that it says what it waits for."""
+"""The leader tries to reach so many others each time that it says what it waits for."""
 
 WAITING = (Phase.JOINING, Phase.SPARE, Phase.GATED, Phase.DONE)
 AT_WORK = (Reason.TRAINING, Reason.FINISHING)
@@ -35,41 +38,46 @@ SAID_AT_ONCE = (Reason.MISSING, Reason.BELOW_MIN, Reason.UNPROVEN, Reason.BACKOF
 
 
 class WaitReporter:
-    """Looks at the core, and at the store when another node is the one that decides."""
+    """Looks at the core, and at what the leader has sent this node."""
 
     def __init__(
-        self, core: AgentCore, store: Store, keys: JobKeys, agent_log: AgentLog, clock: Callable[[], float]
+        self,
+        core: AgentCore,
+        store: Store,
+        keys: JobKeys,
+        agent_log: AgentLog,
+        clock: Callable[[], float],
+        heard: Callable[[], HeardWait | None],
     ) -> None:
+        """`heard` gives what the leader has sent this node, if that still counts."""
         self._core = core
         self._store = store
-        self._reader = ViewReader(keys)
         self._keys = keys
         self._agent_log = agent_log
         self._clock = clock
-        self._memory = DecisionMemory()
+        self._heard = heard
+        self._heard_code: Reason | None = None
+        self._news = asyncio.Event()
         self._code: Reason | None = None
-        self._said = self._last = self._newest = ""
+        self._said = self._newest = ""
         self._since: float | None = None
         """Since when this node waits; a world that ran for a moment only counts, too."""
-
-    @property
-    def last_reason(self) -> str:
-        """What it said last of what this node waits for, "" if it waits for nothing."""
-        return self._last if self._since is not None else ""
 
     @property
     def sentence(self) -> str:
         """What this node waits for as far as is known now, "" if it does not wait. Nobody is asked for it."""
         if self._core.phase not in WAITING:
             return ""
-        decision = self._core.facts.succession.decision
+        decision, heard, now = self._core.facts.succession.decision, self._heard(), self._clock()
+        if decision is None and heard is not None:
+            return heard.reason_at(now)
         if not isinstance(decision, WaitDecision) or self._old_news(decision.code):
             return self._newest
         asked = decision.code in ASKED
-        return decision.reason + (words(absent_nodes(self._core.facts.view)) if asked else "")
+        return decision.reason_at(now) + (words(absent_nodes(self._core.facts.view)) if asked else "")
 
     def after_event(self) -> None:
-        """Say what the proposer waits for, as soon as that becomes something else."""
+        """Say what this node, which leads, waits for, as soon as that becomes something else."""
         self._note_time()
         decision = self._core.facts.succession.decision
         code = decision.code if decision is not None else None
@@ -78,32 +86,44 @@ class WaitReporter:
             if isinstance(decision, WaitDecision):
                 if code in SAID_AT_ONCE and not self._leaves(code):
                     who = words(absent_nodes(self._core.facts.view)) if code in ASKED else ""
-                    self._said = self._last = decision.reason + who
+                    self._said = decision.reason + who
                     self._agent_log.info(self._said)
                 else:
                     self._agent_log.debug(f"proposer: {decision.reason}")
 
+    def on_heard(self) -> None:
+        """Say soon what the leader has sent this node, if it waits for something else now."""
+        heard = self._heard()
+        code = heard.code if heard is not None else None
+        if code != self._heard_code:
+            self._heard_code = code
+            self._news.set()
+
     async def run(self) -> None:
-        """Every 10 s, while this node has no work, say why, and for how long that has been so."""
+        """While this node has no work, say why, and for how long that has been so."""
         pause = FIRST_S
         while True:
-            await asyncio.sleep(pause)
-            pause = EVERY_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), pause)
+            self._news.clear()
             since = self._note_time()
-            if since is not None:
-                code, reason = await self._reason()
-                self._newest = reason
-                if code in AT_WORK:
-                    pause = SPARE_EVERY_S
-                if reason and self._core.phase in WAITING and not self._leaves(code):
-                    spare = code in AT_WORK and self._core.phase is Phase.SPARE
-                    waited_s = self._clock() - since
-                    so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
-                    text = f"{'spare: ' if spare else ''}{reason}{so_far}"
-                    self._last = f"{'spare: ' if spare else ''}{reason}"
-                    if text != self._said:  # It was said in this moment, when it became so.
-                        self._agent_log.info(text)
-                    self._said = ""
+            pause = EVERY_S if since is None else await self._report(since)
+
+    async def _report(self, since: float) -> float:
+        """Say what this node waits for; the seconds until it is to be said again."""
+        code, reason = await self._reason(since)
+        self._newest = reason
+        waited_s = self._clock() - since
+        if reason and self._core.phase in WAITING and not self._leaves(code):
+            spare = code in AT_WORK and self._core.phase is Phase.SPARE
+            so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
+            text = f"{'spare: ' if spare else ''}{reason}{so_far}"
+            if text != self._said:  # It was said in this moment, when it became so.
+                self._agent_log.info(text)
+            self._said = ""
+        if not reason and waited_s < WORD_S:
+            return FIRST_S
+        return SPARE_EVERY_S if code in AT_WORK else EVERY_S
 
     def _note_time(self) -> float | None:
         """Since when this node waits, None while it does not."""
@@ -121,30 +141,40 @@ class WaitReporter:
         """Tell whether this node leaves, so that it does not wait for other nodes."""
         return code in ASKED and self._core.facts.leaving.drain is not None
 
-    async def _reason(self) -> tuple[Reason | None, str]:
+    async def _reason(self, since: float) -> tuple[Reason | None, str]:
+        """What this node waits for, and which of the leader's reasons that is, if any."""
         facts = self._core.facts
         if not facts.registration.prepared:
             return None, "this node loads torch for its workers"
-        if facts.succession.decision is not None:
-            code, reason = facts.succession.decision.code, facts.succession.decision.reason
-            if not isinstance(facts.succession.decision, WaitDecision) or self._old_news(code):
-                return None, await self._silence()
-            if code in ASKED:
+        decision = facts.succession.decision
+        if isinstance(decision, WaitDecision) and not self._old_news(decision.code):
+            reason = decision.reason_at(self._clock())
+            if decision.code in ASKED:
                 reason += words(absent_nodes(facts.view, await self._unreached()))
-            return code, reason
-        try:
-            listing = await self._store.list(self._keys.everything[0])
-        except StoreError as error:
-            return None, f"etcd does not answer ({error})"
-        entries = {entry.key: entry for entry in listing.entries}
-        view = self._reader.read(entries, listing.revision, complete=True, follows=None)
-        memory = replace(self._memory, linked=presumed_linked(view))  # Whom the proposer is linked to, only it knows.
-        policy = replace(facts.policy, node="")  # It is not this node that proposes.
-        decision, self._memory = decide(view, memory, policy, self._clock())
-        if not isinstance(decision, WaitDecision):
-            first = (facts.succession.following or (False, None))[1] or "the first in line"
-            return decision.code, f"waiting for {first} to act: {decision.reason}"
-        return decision.code, decision.reason + (words(absent_nodes(view)) if decision.code in ASKED else "")
+            return decision.code, reason
+        if (silence := await self._silence()) or decision is not None:
+            return None, silence
+        return self._told(since)
+
+    def _told(self, since: float) -> tuple[Reason | None, str]:
+        """What the documents or the leader say to a node that does not lead; if nobody says anything, only that."""
+        facts, heard, now = self._core.facts, self._heard(), self._clock()
+        if facts.store.looks:
+            for precondition in PRECONDITIONS:
+                if (wait := precondition(facts.view)) is not None:
+                    return wait.code, wait.reason
+        if heard is not None:
+            return (None, "") if self._old_news(heard.code) else (heard.code, heard.reason_at(now))
+        if now < since + WORD_S:
+            return None, ""
+        if not facts.registration.registered:
+            return None, "this node is not registered yet"
+        return None, f"waiting for the leader{self._leader()}, which has not said yet for what"
+
+    def _leader(self) -> str:
+        """The node that leads, if this node knows it."""
+        leader = self._core.facts.view.leader
+        return f" {leader.value.node}" if leader is not None else ""
 
     async def _silence(self) -> str:
         """What keeps this node from what it has decided, or from hearing what comes next; "" if etcd answers."""

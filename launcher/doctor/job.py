@@ -33,7 +33,7 @@ async def job_checks(store: Store, keys: JobKeys) -> AsyncIterator[Check]:
             yield fail("job", f"there is no job {keys.job_id} below {keys.root}", "check --job_id and --key_prefix")
             return
         entries = {entry.key: entry for entry in listing.entries}
-        view = ViewReader(keys).read(entries, listing.revision, complete=True, follows=None)
+        view = ViewReader(keys).read(entries, listing.revision, complete=True)
         if view.schema is not None:
             text, _, hint = other_schema(keys.job_id, view.schema).partition("; ")
             yield fail("job", text, hint)

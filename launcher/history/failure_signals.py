@@ -82,8 +82,9 @@ class FailureSignals:
         if view.complete:
             for node in memory.absent_since:
                 self._add(facts, "lost", node, arrived, arrived)
-        elif view.follows is not None and view.follows not in view.members:
-            self._add(facts, "lost", view.follows, arrived, arrived)
+        elif view.leader is None:
+            for node in facts.links.targets:  # The last leader.
+                self._add(facts, "lost", node, arrived, arrived)
         if view.complete and generation is not None and settled:
             for (g, node), stored in view.outcomes.items():
                 if g == generation.g and stored.value.ended is not OutcomeKind.OK:

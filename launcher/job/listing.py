@@ -107,11 +107,11 @@ async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _JobKeysSeen]]
 async def _read_job(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
     """What is known of one job. One that cannot be read is in the list, with the reason: its size, or its schema."""
     try:
-        listings = await asyncio.gather(*map(store.list, keys.followed()))
+        listings = await asyncio.gather(*map(store.list, keys.documents))
     except TooLarge as error:
         return _unreadable(keys, seen, str(error))
     entries = {entry.key: entry for listing in listings for entry in listing.entries}
-    view = ViewReader(keys).read(entries, listings[0].revision, complete=False, follows=None)
+    view = ViewReader(keys).read(entries, listings[0].revision, complete=False)
     if view.schema is not None:
         return _unreadable(keys, seen, other_schema(keys.job_id, view.schema))
     spec = view.spec.value if view.spec is not None else None

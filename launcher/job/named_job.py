@@ -49,7 +49,7 @@ class NamedJob:
         if not listing.entries:
             raise self.missing()
         entries = {entry.key: entry for entry in listing.entries}
-        view = ViewReader(self.keys).read(entries, listing.revision, complete=True, follows=None)
+        view = ViewReader(self.keys).read(entries, listing.revision, complete=True)
         self.check_schema(view)
         return view
 
@@ -57,7 +57,7 @@ class NamedJob:
         """Raise `OtherSchema` if the job is of another version. Only its spec is read."""
         listing = await self.store.list(KeyRange.key(self.keys.spec))
         entries = {entry.key: entry for entry in listing.entries}
-        self.check_schema(ViewReader(self.keys).read(entries, listing.revision, complete=False, follows=None))
+        self.check_schema(ViewReader(self.keys).read(entries, listing.revision, complete=False))
 
     def check_schema(self, view: StoreView) -> None:
         """Raise `OtherSchema` if the job is of another version, so that the view has none of its documents."""

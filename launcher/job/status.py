@@ -2,7 +2,8 @@
 
 It says what the documents say. A node that died a moment ago is "running" here until its lease ends or its death is
 proven, and what is being waited for is what a proposer would say that had just come: it cannot know for how long
-others have been waiting, so that its times are the longest possible ones.
+others have been waiting, so that its times are the longest possible ones. When nodes join a running job hangs on what
+only the proposer remembers, and is not said.
 """
 
 from __future__ import annotations
@@ -29,16 +30,15 @@ from elastic.core.model import (
     Verdict,
 )
 from elastic.core.ps.text import tasks_in_words
-from elastic.core.quarantine import presumed_linked
-from elastic.core.run_deadline import KILL_S
+from elastic.core.run_deadline import KILL_S, NEVER
 from elastic.core.text import process_name
 from elastic.core.view import StoreView
 from launcher.job.absent_nodes import absent_nodes
 
 NO_LONGER_REGISTERED = "no longer registered"
 
-_TIMED = (Reason.SETTLING, Reason.GROW_SETTLING, Reason.GROW_LATER, Reason.UNPROVEN)
-"""Their sentences count seconds from the moment at which the asker first looked."""
+GROWTH = (Reason.GROW_SETTLING, Reason.GROW_LATER, Reason.GROWN)
+"""Nodes join as soon as it is time; the proposer knows since when they are here, and when the job grew last."""
 
 
 class NodeState(StrEnum):
@@ -74,7 +74,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One job.
 
     `generation` is the newest of this run, None before the first; `go` tells whether its workers may run. `restarts`
-    are those charged. `proposer` is the first in line, `now` what it would say. `damaged` are the keys of documents
+    are those charged. `proposer` is the leader, `now` what it would say. `damaged` are the keys of documents
     that cannot be read; `saved` is the newest committed checkpoint. What the spec says is None while there is no
     readable one; under torchrun `restarts_max` is None, too, because each of its agents counts its own. `lacking` nodes
     are missing, of those that np asks for; `absent_nodes` says who is known not to count, and why.
@@ -107,7 +107,6 @@ def describe(view: StoreView, job_id: str) -> JobStatus:
     generation = world.generation
     budget = view.budget if generation is not None else Budget()
     nodes = tuple(world.nodes())
-    leader = next((node.node for node in nodes if node.node in view.members), None)
     return JobStatus(
         job_id=job_id,
         run=spec.run if spec is not None else None,
@@ -119,7 +118,7 @@ def describe(view: StoreView, job_id: str) -> JobStatus:
         world_size=generation.world_size if generation is not None else 0,
         restarts=budget.charged,
         restarts_max=spec.restarts_max if spec is not None and spec.mode is not JobMode.TORCHRUN else None,
-        leader=leader,
+        leader=view.leader.value.node if view.leader is not None else None,
         now=_now(view),
         verdict=view.verdict.value if view.verdict is not None else None,
         damaged=view.damaged,
@@ -256,15 +255,28 @@ def _missing(view: StoreView, nodes: tuple[NodeStatus, ...]) -> tuple[str, ...]:
 def _now(view: StoreView) -> str:
     if not view.members and view.verdict is None and not view.unreadable:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
-    places = view.generation.value.members if view.generation is not None else ()
-    here = frozenset(view.members)
-    memory = DecisionMemory(linked=presumed_linked(view), unheard=frozenset(place.node for place in places) - here)
-    decision, memory = decide(view, memory, DecisionPolicy("", kill_s=2 * KILL_S), 0.0)
-    return _decision_words(decision, timed=bool(memory.quarantine_deadlines))
+    inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
+    memory = DecisionMemory(linked=_presumed_linked(view), unheard=frozenset(inside - view.members.keys()))
+    policy = DecisionPolicy("", kill_s=2 * KILL_S)
+    decision, memory = decide(view, memory, policy, 0.0)
+    if decision.code in GROWTH:
+        settled = msgspec.structs.replace(memory, grown_at=None, ready_since=dict.fromkeys(view.members, NEVER))
+        who = decide(view, settled, policy, 0.0)[0].reason
+        return f"{who} as soon as it is time (--settle, --grow_every); only the proposer knows when"
+    return _decision_words(decision)
 
 
-def _decision_words(decision: Decision, *, timed: bool) -> str:
-    """`timed`: the sentence counts how long a host is still kept out."""
+def _presumed_linked(view: StoreView) -> frozenset[str]:
+    """Whom a reader that has no links may take for reached by the proposer.
+
+    That is everybody, but who was left out because others did not reach it, and is not back.
+    """
+    apart = {one.host for one in view.budget.hosts if one.unreachable}
+    inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
+    return frozenset(node for node, stored in view.members.items() if node in inside or stored.value.host not in apart)
+
+
+def _decision_words(decision: Decision) -> str:
     match decision:
         case FormGeneration():
             return f"about to make the next generation: {decision.reason}"
@@ -273,8 +285,7 @@ def _decision_words(decision: Decision, *, timed: bool) -> str:
         case ConcludeJob():
             return f"about to end the job: {decision.reason}"
         case _:
-            timed = timed and decision.code is Reason.TRAINING
-            return decision.reason + (" (or less)" if timed or decision.code in _TIMED else "")
+            return decision.reason + (" (or less)" if decision.ends else "")
 
 
 def _outcome_words(outcome: Outcome) -> str:

@@ -48,7 +48,7 @@ async def submit(
             result = await job.store.txn(transaction.compares, (*transaction.then, *noted))
         except OutcomeUnknown:
             continue
-        if result.done:
+        if result.succeeded:
             return view, True
     raise OrderRejected(f"{job.job_id} changes too fast to be told anything; try again")
 

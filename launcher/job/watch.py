@@ -62,7 +62,7 @@ class JobWatch:
 
     def _mirrored(self, mirror: Mirror) -> None:
         if mirror.listed:
-            self.view = self._reader.read(mirror.entries, mirror.revision, complete=True, follows=None)
+            self.view = self._reader.read(mirror.entries, mirror.revision, complete=True)
             self._changed.set()
 
     def _troubled(self, error: StoreError | None) -> None:

@@ -41,7 +41,6 @@ def ready(facts: AgentState | None, *, running: int, reason: str) -> HealthAnswe
 
 def _waits(facts: AgentState, generation: Generation | None, reason: str) -> str:
     """What a node that is not ready waits for."""
-    reason = facts.succession.decision.reason if facts.succession.decision is not None else reason
     if not facts.registration.prepared:
         return "this node loads torch for its workers"
     match facts.phase:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
-from elastic.core.agent.links.vouching import grantable_seconds, may_replace
+from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import AgentState
 from elastic.core.view import StoreView
 from launcher.logs.logger import AgentLog
+from launcher.peers.heard_wait import HeardWait
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
 from launcher.wire.inspect_messages import InspectWelcome
+from launcher.wire.link_messages import WaitTold
 
 Asked = actions.WatchLinks | actions.AskLinks | actions.AskVouch | actions.CloseInbound
 """The actions that are done here."""
@@ -45,11 +47,31 @@ class LinkAdapter:
             on_dialled=lambda nodes: put(agent_events.InboundLinksChanged(nodes)),
             complain=agent_log.warning,
         )
+        self._heard: HeardWait | None = None
+        self._on_heard: Callable[[], None] = lambda: None
+        self._links.hear_waits(self._hear_wait)
         hello.hand_to(self._links.accept)
 
     def show(self, take: Callable[[socket.socket, InspectWelcome], None]) -> None:
         """Give every connection of somebody who only wants to look to `take`, which owns it."""
         self._links.show(take)
+
+    def tell_wait(self, nodes: Collection[str], told: WaitTold) -> None:
+        """Tell these nodes, as the leader, what they wait for."""
+        self._links.tell(nodes, told)
+
+    def heard_wait(self) -> HeardWait | None:
+        """What the leader has sent this node that it waits for.
+
+        It counts for as long as the link is up that it came over: who does not lead any more closes its links.
+        """
+        if self._heard is not None and self._heard.node not in self._links.watchers:
+            self._heard = None
+        return self._heard
+
+    def on_heard_wait(self, take: Callable[[], None]) -> None:
+        """Call `take` whenever this node is told that."""
+        self._on_heard = take
 
     def learn(self, view: StoreView) -> None:
         """Take the job's secret from the store. One that was deleted goes on to count."""
@@ -79,8 +101,11 @@ class LinkAdapter:
     def _proven(self, node: str, created: int, host: str) -> None:
         self._put(agent_events.ProcessProvenDead(node, created, host, self._links.closed_at.get(node, 0.0)))
 
+    def _hear_wait(self, node: str, told: WaitTold) -> None:
+        leader = self._facts.view.leader
+        if leader is None or leader.value.node == node:  # No other node knows; the leader asks no other.
+            self._heard = HeardWait.of(node, told, boottime())
+            self._on_heard()
+
     def _grants(self, node: str, g: int) -> float:
-        """Answer at once; that it asks may tell the core something, too."""
-        if may_replace(self._facts, node):
-            self._put(agent_events.VouchAsked(node))
         return grantable_seconds(self._facts, node, g, boottime())

@@ -28,6 +28,7 @@ from launcher.wire.link_messages import (
     Pong,
     Prove,
     VouchGranted,
+    WaitTold,
 )
 
 PROOF_LIMIT_S = 2.0
@@ -57,6 +58,8 @@ class InboundLinks:
         self.complain = complain
         self.on_look: Callable[[socket.socket, inspect_messages.InspectWelcome], None] | None = None
         """Owns the connection of an asker that has proven itself, and is to send it this first."""
+        self.on_wait: Callable[[str, WaitTold], None] | None = None
+        """Hears what the nodes that have a link to this one say that it waits for."""
         self.secret_text = ""
         self.links: dict[str, InboundConnection] = {}
         self.cut: dict[str, None] = {}
@@ -171,6 +174,9 @@ class InboundConnection:
                 self.send(Pong(message.n))
             elif isinstance(message, VouchGranted):
                 self._inbound.on_granted(self.node, message)
+            elif isinstance(message, WaitTold):
+                if self._inbound.on_wait is not None:
+                    self._inbound.on_wait(self.node, message)
             elif isinstance(message, Bye):
                 self.close()
             else:

@@ -1,7 +1,7 @@
 """Links: how an agent knows within milliseconds that another agent's process is dead, and asks those that live.
 
-The *watcher* dials the *watched*: the proposer every member, each other agent the member that it follows in line. The
-addresses come from the member documents, so that a proof names one registration. How it is used:
+The *watcher* dials the *watched*: the leader every member, each other agent the leader. The addresses come
+from the store, with the registration that a proof is about. How it is used:
 
     links = Links(job_id, node, on_change=…, on_proof=…, …)     # in a running loop; every callback comes from it
     hello.hand_to(links.accept)                     # the agent's listener, from when the agent may be watched
@@ -9,6 +9,7 @@ addresses come from the member documents, so that a proof names one registration
     links.watch({node: LinkTarget(host, link, create_revision), …})     # whenever that may have changed; cheap if not
     links.ask(number)                               # who is alive? `on_answered` within ASK_LIMIT_S
     links.ask_vouch(g)                              # who watches this node is asked; `on_vouched` for each grant
+    links.tell(nodes, message)                      # those of them that are linked are told, and do not answer
     links.close_inbound(nodes)                      # these nodes have dialled this one, and do not belong to the job
     links.close()                                   # in order: nobody takes it for a death. Before `hello.close()`
 
@@ -41,7 +42,7 @@ from launcher.peers.peer_link import PeerLink
 from launcher.system.clock import boottime
 from launcher.wire import link_messages
 from launcher.wire.inspect_messages import InspectWelcome
-from launcher.wire.link_messages import Bye, LinkError, LinkMessage, Ping, Pong, Vouch, VouchGranted
+from launcher.wire.link_messages import Bye, LinkError, LinkMessage, Ping, Pong, Vouch, VouchGranted, WaitTold
 
 DIALS_MAX = 64
 """Members that are dialled at the same time; a reconnect waits for none of them."""
@@ -127,6 +128,10 @@ class PeerLinks:
         """Give every connection of somebody who proves that it only wants to look to `take`, which owns it."""
         self._inbound.on_look = take
 
+    def hear_waits(self, take: Callable[[str, WaitTold], None]) -> None:
+        """Give what other nodes say that this one waits for to `take`, with the node that says it."""
+        self._inbound.on_wait = take
+
     def secret(self, text: str | None) -> None:
         """Say what the job's secret is; with another one than before all links are made anew."""
         if self._closed or (text or "") == self.secret_text:
@@ -170,6 +175,12 @@ class PeerLinks:
             before.timer.cancel()
         timer = self._loop.call_later(ASK_LIMIT_S if waiting else 0.0, self._answer, number)
         self._asked[number] = _LivenessQuestion(waiting, timer)
+
+    def tell(self, nodes: Collection[str], message: WaitTold) -> None:
+        """Say this to those of the nodes that are watched and linked."""
+        for name in nodes:
+            if (link := self._watched.get(name)) is not None:
+                link.send(message)
 
     def ask_vouch(self, g: int) -> None:
         """Ask everybody that watches this node for the right to run generation `g`."""

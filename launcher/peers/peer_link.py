@@ -6,8 +6,8 @@
 
 There is a proof only where a link to that very node, with the secret of the job, was up and was closed, and the one
 reconnect to the same address is refused or greeted by somebody else. A link that the member itself had made (it was
-the proposer, which watches everybody) counts in the same way. A way that is cut, a machine that is silent, a
-process that is frozen, and one that closes in order give none.
+the leader, which watches everybody), or that an earlier leader had to it, counts in the same way. A way that is cut, a
+machine that is silent, a process that is frozen, and one that closes in order give none.
 """
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ class PeerLink:
     def _failed(self, came: DialResult) -> None:
         self._drop()
         if not self.redialling:
-            if came in (DialResult.REFUSED, DialResult.OTHER) and not self._addresses and self._watcher.was_cut(self):
+            known = self.target.dialable or self._watcher.was_cut(self)
+            if came in (DialResult.REFUSED, DialResult.OTHER) and not self._addresses and known:
                 self._watcher.is_proven_gone(self)
             self._next()
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.membership.decision import WaitDecision
 from elastic.core.model import NP_UNLIMITED, Generation
 from elastic.core.text import NAMED_MAX, node_count
 from launcher.workers.reports.progress_text import metric_words, rate_words, step_words
@@ -48,7 +47,7 @@ def block_content(facts: AgentState, pace: StepRate, *, said: str) -> BlockConte
 
 
 def _others(facts: AgentState, generation: Generation) -> str:
-    """Who stands by. Only the first in line knows of all who are registered."""
+    """Who stands by. Only the leader knows of all who are registered."""
     spares = facts.view.members.keys() - {place.node for place in generation.members}
     spares -= {facts.me.node} if facts.phase is not Phase.SPARE else set()
     names = sorted(spares)[:NAMED_MAX]
@@ -69,8 +68,6 @@ def _state(facts: AgentState, generation: Generation | None, said: str) -> str:
             return said or "this node's workers are done; waiting for the others"
     if not facts.registration.prepared:
         return "loading torch for the workers"
-    if facts.succession.decision is not None and isinstance(facts.succession.decision, WaitDecision):
-        return facts.succession.decision.reason
     return said or facts.phase.value
 
 

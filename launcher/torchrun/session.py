@@ -31,6 +31,7 @@ from launcher.agent.history_writer import HistoryWriter
 from launcher.agent.store_actions import CLOSING_LIMIT_S, StoreActions
 from launcher.agent.store_connection import CONNECT_PAUSE_S, resolve
 from launcher.agent.wait_reporter import WaitReporter
+from launcher.agent.wait_teller import WaitTeller
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.net import addresses
@@ -202,7 +203,9 @@ class TorchrunSession:
             learn=linking.learn,
             begin=lambda coroutine: self._group.create_task(coroutine),
         )
-        lines = WaitReporter(core, store, facts.keys, self.agent_log, boottime)
+        lines = WaitReporter(core, store, facts.keys, self.agent_log, boottime, linking.heard_wait)
+        linking.on_heard_wait(lines.on_heard)
+        teller = WaitTeller(facts, linking.tell_wait, boottime)
         self._core, self._store_actions, self._linking = core, errands, linking
         try:
             async with asyncio.TaskGroup() as self._group:
@@ -211,6 +214,7 @@ class TorchrunSession:
                 while self._exit_code is None:
                     self._handle(core, await self._events.get())
                     lines.after_event()
+                    teller.after_event()
                 await history.settle(CLOSING_LIMIT_S)
                 raise _SessionFinished
         except* _SessionFinished:
@@ -220,6 +224,7 @@ class TorchrunSession:
         finally:
             if self._wake is not None:
                 self._wake.cancel()
+            teller.close()
             linking.close()
             await errands.give_back_lease()
         assert self._exit_code is not None
@@ -249,7 +254,7 @@ class TorchrunSession:
                 actions.SendTransaction()
                 | actions.MirrorKeys()
                 | actions.Relist()
-                | actions.FindPredecessor()
+                | actions.FindMember()
                 | actions.OpenSession()
                 | actions.CloseSession()
             ):

@@ -173,7 +173,7 @@ class JobFeed:
         first = self.job.keys.generation
         documents = {key: entry for key, entry in mirror.entries.items() if key >= first}
         before = self.view.incarnation
-        self.view = self._reader.read(documents, mirror.revision, complete=True, follows=None)
+        self.view = self._reader.read(documents, mirror.revision, complete=True)
         there = bool(mirror.entries) and self.view.schema is None
         if self._there and not there:
             self.sections = {}  # It was forgotten, or replaced by a job that cannot be read.

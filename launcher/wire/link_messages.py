@@ -4,7 +4,7 @@
     elastic-launch 2 <job> <node> <nonce>   ──►            who listens here: for everybody that connects
                                             ◄──  Prove     who dials, its nonce, and that it knows the job's secret
     Proven                                  ──►            that the listener knows it too: the link is up
-    Pong, Vouch, Bye                        ◄─►  Ping, Granted
+    Pong, Vouch, Bye                        ◄─►  Ping, Granted, Bye; the leader: WaitTold
 
 Instead of `Prove` an operator's command says `InspectHello`, and goes on as `launcher.wire.inspect_messages` has it.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -33,11 +34,18 @@ NAME_MAX = 300
 """Characters of a job id or a node id."""
 GRANT_MAX_S = 86_400.0
 """No vouch is longer than a day."""
+WAIT_BYTES = 400
+"""Of the sentence that says what is waited for; in JSON it may need twice as many."""
+WAIT_CODE_MAX = 40
+TIMES_MAX = 4
+"""Times that such a sentence counts down."""
+LEFT_MAX_S = 1e7
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=NAME_MAX)]
 Nonce = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
 """128 random bits as hexadecimal digits."""
 Mac = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Left = Annotated[float, msgspec.Meta(ge=0.0, le=LEFT_MAX_S)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -94,6 +102,18 @@ class VouchGranted(msgspec.Struct, frozen=True, tag="granted"):
     seconds: Annotated[float, msgspec.Meta(ge=0.0, le=GRANT_MAX_S)]
 
 
+class WaitTold(msgspec.Struct, frozen=True, tag="wait"):
+    """The dialler, which leads, says what the listener waits for; nobody answers.
+
+    `code` is the name of an `elastic.core.membership.decision.Reason`. In the place of each `COUNTED` of the text
+    (`elastic.core.text`) comes one of the seconds that were `left` at the sending.
+    """
+
+    code: Annotated[str, msgspec.Meta(max_length=WAIT_CODE_MAX)]
+    text: Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z", max_length=WAIT_BYTES)]
+    left: Annotated[tuple[Left, ...], msgspec.Meta(max_length=TIMES_MAX)]
+
+
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
     """This end closes in order: it is no sign of a death."""
 
@@ -105,7 +125,7 @@ class InspectHello(msgspec.Struct, frozen=True, tag="look"):
     mac: Mac
 
 
-LinkMessage = Prove | Proven | Ping | Pong | Vouch | VouchGranted | Bye | InspectHello
+LinkMessage = Prove | Proven | Ping | Pong | Vouch | VouchGranted | WaitTold | Bye | InspectHello
 
 _ENCODER = msgspec.json.Encoder()
 _MESSAGES = msgspec.json.Decoder(LinkMessage)
@@ -123,6 +143,15 @@ def decode(line: bytes) -> LinkMessage:
     except UNREADABLE as error:
         raise LinkError(f"not a message: {error}") from error
     return message
+
+
+def wait_told(code: str, text: str, left: Iterable[float]) -> WaitTold:
+    """The message for a sentence of any length; one that is too long ends with "…"."""
+    data = "".join(one if one.isprintable() else " " for one in text).encode()
+    if len(data) > WAIT_BYTES:
+        data = data[: WAIT_BYTES - 3].decode(errors="ignore").encode() + "…".encode()
+    times = [round(min(max(seconds, 0.0), LEFT_MAX_S), 2) for seconds in left]
+    return WaitTold(code, data.decode(), tuple(times[:TIMES_MAX]))
 
 
 def greeting_line(greeting: Greeting) -> bytes:

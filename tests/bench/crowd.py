@@ -25,7 +25,7 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np
-from elastic.core.transactions import Transaction, registered_before
+from elastic.core.transactions import Transaction
 from elastic.core.view import ViewReader
 from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from elastic.store import session
@@ -95,7 +95,7 @@ class Agent:
             random_source=self._random,
         )
         self._reader = ViewReader(crowd.keys)
-        self._scope = (False, "")
+        self._complete = False
         self._events: deque[agent_events.Event] = deque()
         self._busy = False
         self._dirty = False
@@ -142,9 +142,21 @@ class Agent:
             self.apply_s = time.thread_time() - began
 
     @property
-    def proposes(self) -> bool:
-        """Whether it is the first in line."""
-        return self.core.facts.succession.following == (True, None)
+    def leads(self) -> bool:
+        """Whether it leads."""
+        return self.core.facts.leads
+
+    def links_to(self, node: str) -> int | None:
+        """The create revision of a node to which this one has a link, None if it has none.
+
+        The leader has one to every member, and every other node to the leader.
+        """
+        view = self.core.facts.view
+        if self.leads:
+            return view.members[node].create_revision
+        if view.leader is None or view.leader.value.node != node:
+            return None
+        return view.leader.value.created or view.leader.create_revision
 
     def _plan_wake(self) -> None:
         at = self.core.wake_at
@@ -167,7 +179,7 @@ class Agent:
         self._dirty = True
         if entry is not None and entry.mod_revision > self.has:
             self.has, self.document_bytes = entry.mod_revision, len(entry.value)
-            self.hold = self.crowd.holding and not self.proposes
+            self.hold = self.crowd.holding and not self.leads
             self.crowd.reached("bytes", self)
         if not self.hold:
             self._look()
@@ -175,9 +187,8 @@ class Agent:
     def _look(self) -> None:
         if self._mirror.listed:
             self._dirty = False
-            complete, follows = self._scope
             mirror = self._mirror
-            view = self._reader.read(mirror.entries, mirror.revision, complete=complete, follows=follows or None)
+            view = self._reader.read(mirror.entries, mirror.revision, complete=self._complete)
             self.feed(agent_events.ViewChanged(view, mirror.listings))
 
     def _trouble(self, error: StoreError | None) -> None:
@@ -202,16 +213,14 @@ class Agent:
             case actions.SendTransaction():
                 self._spawn(self._send(action.transaction))
             case actions.MirrorKeys():
-                self._scope = (action.complete, action.node or "")
-                keys = self.crowd.keys
-                nodes = (self.node,) if action.node is None else (self.node, action.node)
-                self._mirror.follow(keys.everything if action.complete else keys.followed(*nodes), action.known)
+                self._complete, keys = action.complete, self.crowd.keys
+                self._mirror.follow(keys.everything if action.complete else keys.followed(self.node))
                 if not self._mirror.listed:
                     self.pictured.clear()
             case actions.Relist():
                 self._mirror.refresh_soon()
-            case actions.FindPredecessor():
-                self._spawn(self._find_older(action.before_revision))
+            case actions.FindMember():
+                self._spawn(self._find_member())
             case actions.OpenSession():
                 self._spawn(self._open_session(action.ttl_s))
             case actions.RevokeLease():
@@ -232,21 +241,17 @@ class Agent:
 
     async def _send(self, transaction: Transaction) -> None:
         try:
-            result = await self._store.txn(transaction.compares, transaction.then, transaction.otherwise)
+            result = await self._store.txn(transaction.compares, transaction.then)
         except (OutcomeUnknown, StoreUnavailable):
             self.feed(agent_events.TransactionAnswered(transaction, None))
         else:
-            self.crowd.sent[transaction.kind, result.done] += 1
-            older = registered_before(self.crowd.keys, transaction, result)
-            self.feed(agent_events.TransactionAnswered(transaction, result.done, result.revision, older))
+            self.crowd.sent[transaction.kind, result.succeeded] += 1
+            self.feed(agent_events.TransactionAnswered(transaction, result.succeeded, result.revision))
 
-    async def _find_older(self, before: int) -> None:
-        members = KeyRange.prefix(self.crowd.keys.members)
-        listing = await self._store.list(members, keys_only=True, limit=1, created_before=before, newest_first=True)
-        self.crowd.sent["find older", True] += 1
-        found = listing.entries[0] if listing.entries else None
-        node = found.key.removeprefix(self.crowd.keys.members) if found is not None else None
-        self.feed(agent_events.PredecessorFound(before, node, found.create_revision if found is not None else 0))
+    async def _find_member(self) -> None:
+        listing = await self._store.list(KeyRange.prefix(self.crowd.keys.members), keys_only=True, limit=1)
+        self.crowd.sent["find member", True] += 1
+        self.feed(agent_events.MemberFound(bool(listing.entries)))
 
     async def _open_session(self, ttl_s: float) -> None:
         sent_at = time.monotonic()

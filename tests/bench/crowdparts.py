@@ -10,6 +10,7 @@ import gc
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -80,12 +81,20 @@ class Part:
         """From now on the next generation is awaited."""
         self.crowd.expect("bytes", "run")
 
+    async def leader(self) -> int | None:
+        """The number of the agent that leads, None if it is not of this part."""
+        return next((agent.number for agent in self.crowd.agents if agent.leads), None)
+
     async def prove(self, victim: Victim) -> None:
-        """Show the proposer, if it is of this part, that a process is gone."""
-        for agent in self.crowd.agents:
-            if agent.proposes:
-                created = agent.core.facts.view.members[victim.node].create_revision
+        """Show every agent that has a link to a process that it is gone: the leader, or all if the process led."""
+        self.crowd.sent.clear()
+        for agent in tuple(self.crowd.agents):
+            if (created := agent.links_to(victim.node)) is not None:
                 agent.feed(agent_events.ProcessProvenDead(victim.node, created, victim.host))
+
+    async def sent(self) -> Counter[tuple[str, bool]]:
+        """How many transactions of each kind were carried out, and refused, since the last `prove`."""
+        return self.crowd.sent
 
     async def heard(self) -> float:
         """When the last had the bytes of the next generation."""

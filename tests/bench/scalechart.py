@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def draw(found: Mapping[int, Measured], peers: Mapping[int, Met | None], path: Path) -> None:
     """Write the chart as PNG. Both axes are logarithmic: a straight line of slope one is a linear cost."""
-    figure, (times, messages, volume) = plt.subplots(1, 3, figsize=(13, 4), dpi=110)
+    figure, (times, messages, volume) = plt.subplots(1, 3, figsize=(13, 5), dpi=110)
     sizes, rows = list(found), list(found.values())
     met = {size: one for size, one in peers.items() if one is not None}
     times.plot(sizes, [row.meet_s for row in rows], "o-", label="all register → all have the world")
@@ -40,7 +40,7 @@ def draw(found: Mapping[int, Measured], peers: Mapping[int, Met | None], path: P
         axes.set_yscale("log")
         axes.set_xlabel("agents")
         axes.grid(visible=True, which="major", alpha=0.3)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14))  # Over the axes it would hide a line.
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)

@@ -11,10 +11,22 @@ from typing import Any
 
 from elastic.core.agent.actions import LinkTarget
 from launcher.net.lines import LineSplitter, LineTooLong
+from launcher.peers.heard_wait import HeardWait
 from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.links import PeerLinks
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Bye, Greeting, LinkError, Ping, Pong, Prove, Proven, Vouch, VouchGranted
+from launcher.wire.link_messages import (
+    Bye,
+    Greeting,
+    LinkError,
+    Ping,
+    Pong,
+    Prove,
+    Proven,
+    Vouch,
+    VouchGranted,
+    WaitTold,
+)
 from tests.fuzz.target import Target
 
 SECRET = "the secret of the job"
@@ -34,6 +46,8 @@ def lines(data: bytes) -> None:
                 with contextlib.suppress(LinkError):
                     message = link_messages.decode(line)
                     assert link_messages.decode(link_messages.encode(message).removesuffix(b"\n")) == message
+                    if isinstance(message, WaitTold):
+                        HeardWait.of("h-0001", message, 100.0).reason_at(141.0)
                     if isinstance(message, Prove):
                         link_messages.proves(SECRET, LISTENER, message)
 
@@ -75,15 +89,16 @@ def door(data: bytes) -> None:
     """A stranger who says this to a listening agent is sent away, and has no link."""
 
     async def story() -> None:
-        granted: list[VouchGranted] = []
+        heard: list[object] = []
         one = InboundLinks(
             "j1",
             "h-0001",
-            lambda node, message: granted.append(message),
+            lambda node, message: heard.append(message),
             on_links=lambda: None,
             complain=lambda node, text: None,
         )
         one.secret_text = SECRET
+        one.on_wait = lambda node, message: heard.append(message)
         ours, theirs = tcp_pair()
         ours.setblocking(False)
         one.accept(ours)
@@ -95,7 +110,7 @@ def door(data: bytes) -> None:
                 theirs.shutdown(socket.SHUT_WR)
             await rounds()
         assert not one.links
-        assert not granted
+        assert not heard
         one.close()
 
     run(story())
@@ -143,10 +158,11 @@ def run(story: Coroutine[Any, Any, None]) -> None:
     assert not it.wrong, it.wrong.pop()
 
 
+WAIT = link_messages.wait_told("TRAINING", "c joins in \ufffc", [41.0])
 PROVE = link_messages.prove(SECRET, LISTENER, "w-0001", NONCE)
 SAID = b"".join(
     link_messages.encode(message)
-    for message in (PROVE, Ping(1), Pong(1), Vouch(1, 2), VouchGranted(1, 2, 3.0), Proven("0" * 64), Bye())
+    for message in (PROVE, Ping(1), Pong(1), Vouch(1, 2), VouchGranted(1, 2, 3.0), WAIT, Proven("0" * 64), Bye())
 )
 GREETING = link_messages.greeting_line(LISTENER)
 OLD = link_messages.greeting_line(Greeting("j1", "h-0001"))

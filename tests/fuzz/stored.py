@@ -62,7 +62,8 @@ def store(data: bytes) -> None:
     """An agent at work sees the documents change, and then put right again.
 
     The first byte says in which state it is. What cannot be read alone makes no agent stop or start anything, but for
-    the key of another member, which counts as lost where no link to it is up.
+    the key of another member, which counts as lost where no link to it is up, and that of the leader, which another
+    node takes.
     """
     begun = time.monotonic()
     stage = STAGES[data[0] % len(STAGES)] if data else running
@@ -75,16 +76,14 @@ def store(data: bytes) -> None:
         core = bench.shelf.core
         core.txn((), (Delete(KeyRange.key(key)) if value == DELETED else Put(key, value, lease),))
     listing = bench.shelf.core.list(KEYS.everything[0])
-    view = ViewReader(KEYS).read(
-        {entry.key: entry for entry in listing.entries}, listing.revision, complete=True, follows=None
-    )
+    view = ViewReader(KEYS).read({entry.key: entry for entry in listing.entries}, listing.revision, complete=True)
     people(view)
     decision, _ = decide(view, DecisionMemory(), DecisionPolicy("a"), bench.now)
     if view.unreadable:
         assert isinstance(decision, WaitDecision), decision
     bench.look()
     bench.at(bench.now + 1)
-    read = [key for key in written if key in view.damaged and not key.startswith(KEYS.members)]
+    read = [key for key in written if key in view.damaged and not key.startswith((KEYS.members, KEYS.leader))]
     if written and len(read) == len(written):
         deeds = [one for one in bench.asked[asked:] if isinstance(one, StopWorkers | StartWorkers | ExitAgent)]
         assert not deeds or stage is joining, deeds

@@ -46,7 +46,7 @@ class Promises(Observer):
     def view(self, world: World) -> StoreView:
         """What really stands in the store."""
         entries = {entry.key: entry for entry in world.store.list(KEYS.everything[0]).entries}
-        return self._reader.read(entries, world.store.revision, complete=True, follows=None)
+        return self._reader.read(entries, world.store.revision, complete=True)
 
     # 8: the nursery's clock, at every step
     def after_event(self, world: World) -> None:
@@ -64,13 +64,13 @@ class Promises(Observer):
         self._look_at = world.now + 0.9 * soonest
 
     def after_expiry(self, world: World, nodes: list[Node]) -> None:
-        """A lease that ended leaves no worker behind, unless members vouch for the node; the first holds by itself."""
+        """A lease that ended leaves no worker behind, unless the leader vouches for it; the leader holds its own."""
         for node in nodes:
             if node.workers is None or node.frozen or world.now < node.thawed_at + THAW_S:
                 continue
             facts = node.core.facts
-            first = facts.generation is not None and facts.generation.index(node.name) == 0
-            if (facts.workers.run_deadline.vouched_until if first else node.granted_until) > world.local(node) - KILL_S:
+            until = facts.workers.run_deadline.vouched_until if facts.leads else node.granted_until
+            if until > world.local(node) - KILL_S:
                 world.counts["ran on by the word of others"] += 1
                 continue
             world.fail("8", f"the lease of {node.name} ended and its workers run")

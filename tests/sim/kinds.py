@@ -104,6 +104,13 @@ PLAYS: Final = (
     "stranger_grants",
     "stranger_is_the_first",
     "strangers_linked",
+    "leader_is_the_last",
+    "leader_is_a_spare",
+    "leader_cut_off",
+    "leader_key_deleted",
+    "leader_member_deleted",
+    "rack_lost",
+    "leader_of_a_list",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -101,6 +101,16 @@ def row_out(name: str) -> Change:
     return change
 
 
+def duty_out(name: str) -> Change:
+    """A duty of the agent is never done."""
+
+    def change() -> None:
+        for duties in ("REPORTS", "DUTIES"):
+            constant(table, duties, tuple(duty for duty in getattr(table, duties) if duty.name != name))()
+
+    return change
+
+
 def compare_out(function: object, dropped: Callable[[Compare], bool]) -> Change:
     """The transactions that a function makes lack some compares."""
 

@@ -9,13 +9,13 @@ from elastic.core.agent.events import (
     LeaseGranted,
     LeaseGrantFailed,
     LeaseRefreshed,
-    PredecessorFound,
+    MemberFound,
     SessionLost,
     TransactionAnswered,
     ViewChanged,
 )
 from elastic.core.kv import KeyChange, KeyRange
-from elastic.core.transactions import Transaction, registered_before
+from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from elastic.errors import StoreError
 from tests.sim.clockwork import Clockwork
@@ -164,22 +164,21 @@ class Network(Clockwork):
         self.after(delay, show)
 
     def _view_changed(self, node: Node) -> None:
-        complete, follows = node.scope
-        view: StoreView = node.reader.read(node.entries, node.revision, complete=complete, follows=follows)
+        view: StoreView = node.reader.read(node.entries, node.revision, complete=node.complete)
         self.feed(node, ViewChanged(view, node.listing))
 
     def relist(self, node: Node) -> None:
         """Read the followed ranges anew; what comes back is the truth."""
         if not node.hears or node.exit_code is not None:
             return
-        ranges, scope = node.ranges, node.scope
+        ranges = node.ranges
 
         def read() -> Callable[[], None]:
             entries = {entry.key: entry for span in ranges for entry in self.store.list(span).entries}
             revision, number = self.store.revision, self.store_number
 
             def answer() -> None:
-                if node.ranges != ranges or node.scope != scope:
+                if node.ranges != ranges:
                     return
                 if number == node.store_number and revision < node.revision:
                     self.relist(node)  # The watch has brought more meanwhile. A mirror puts the two together.
@@ -221,7 +220,7 @@ class Network(Clockwork):
             node.sent_view, node.sent_memory, node.sent_at = seen, remembered, sent_at
             before = self.store.revision
             try:
-                result = self.store.txn(compares, transaction.then, transaction.otherwise)
+                result = self.store.txn(compares, transaction.then)
             except StoreError:
                 return lambda: self.feed(node, TransactionAnswered(transaction, False, self.store.revision))
             if result.revision > before:
@@ -229,15 +228,10 @@ class Network(Clockwork):
                 for observer in self.observers:
                     observer.after_commit(self.whole, node, transaction)
                 self.deliver()
-            elif not result.done:
+            elif not result.succeeded:
                 for observer in self.observers:
                     observer.after_refusal(self.whole, node, transaction)
-            return lambda: self.feed(
-                node,
-                TransactionAnswered(
-                    transaction, result.done, result.revision, registered_before(KEYS, transaction, result)
-                ),
-            )
+            return lambda: self.feed(node, TransactionAnswered(transaction, result.succeeded, result.revision))
 
         linger_s = max((one.after_send(self.whole, node, transaction) for one in self._senders), default=0.0)
         self.ask(node, call, lambda: self.feed(node, TransactionAnswered(transaction, None)), linger_s)
@@ -293,13 +287,9 @@ class Network(Clockwork):
 
         self.ask(node, call, lambda: None)
 
-    def _older(self, node: Node, before: int) -> None:
+    def _find_member(self, node: Node) -> None:
         def call() -> Callable[[], None]:
-            found = self.store.list(
-                KeyRange.prefix(KEYS.members), keys_only=True, limit=1, created_before=before, newest_first=True
-            ).entries
-            name = found[0].key[len(KEYS.members) :] if found else None
-            event = PredecessorFound(before, name, found[0].create_revision if found else 0)
-            return lambda: self.feed(node, event)
+            found = self.store.list(KeyRange.prefix(KEYS.members), keys_only=True, limit=1).entries
+            return lambda: self.feed(node, MemberFound(bool(found)))
 
-        self.ask(node, call, lambda: self.feed(node, PredecessorFound(before, None, failed=True)))
+        self.ask(node, call, lambda: self.feed(node, MemberFound(None)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -121,14 +120,14 @@ class Node:
     exit_code: int | None = None
     # mirror
     ranges: tuple[KeyRange, ...] = ()
-    scope: tuple[bool, str | None] = (False, None)
+    complete: bool = False
     entries: dict[str, KeyValue] = field(default_factory=dict)
     revision: int = 0
     listing: int = 0
     listed_at: int = 0
     listed: bool = False
     follows_at: int = 0
-    follows: Counter[str | None] = field(default_factory=Counter)
+    follows: int = 0
     graves: dict[str, int] = field(default_factory=dict)
     store_number: int = 0
     reader: ViewReader = field(default_factory=lambda: SharedReader(KEYS))
@@ -150,11 +149,10 @@ class Node:
     wake_planned: float = NEVER
     deadline_planned: float = NEVER
     last_decision: Decision | None = None
-    # what it knew when it sent the transaction that reached the store last; who told it that it does not reach it
+    # what it knew when it sent the transaction that reached the store last
     sent_view: StoreView | None = None
     sent_memory: DecisionMemory = field(default_factory=DecisionMemory)
     sent_at: float = 0.0
-    heard_astray: dict[str, float] = field(default_factory=dict)
 
     @property
     def hears(self) -> bool:

@@ -74,7 +74,7 @@ class Rules(Observer):
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """Every document that is written."""
         entries = {entry.key: entry for entry in world.store.list(KEYS.everything[0]).entries}
-        view = self._reader.read(entries, world.store.revision, complete=True, follows=None)
+        view = self._reader.read(entries, world.store.revision, complete=True)
         self._same_store(world, view, node, transaction)
         match transaction.kind:
             case "register":
@@ -260,14 +260,10 @@ class Rules(Observer):
 
     def _all_in_reach(self, world: World, generation: Generation, old: Generation, node: Node) -> None:
         """No planned change while a member works on that does not reach the store, as far as the proposer knew."""
-        interval_s = world.spec.lease_ttl_s / 4
         for place in old.members:
             other = world.nodes[place.node]
             works = other.workers is not None and other.workers.generation.g == old.g
-            heard_at = node.heard_astray.get(place.node, -1e9)
-            of_old = heard_at > self._formed_at.get((world.store_number, old.g), 0.0)  # Not of another store's.
-            told = of_old and 0.002 < node.sent_at - heard_at < 1.5 * interval_s
-            if works and node.sent_view is not None and (place.node not in node.sent_view.members or told):
+            if works and node.sent_view is not None and place.node not in node.sent_view.members:
                 world.fail("7", f"{generation.why} while {place.node} works on and does not reach the store")
 
     def _went(self, world: World, view: StoreView, node: Node) -> None:

@@ -109,7 +109,7 @@ def late_writes_into_an_empty_store(world: World, rng: random.Random) -> None:
 
 def proposal_outlives_its_proposer(world: World, rng: random.Random) -> None:
     """The proposer's writes linger on their way, and its lease is revoked before they arrive."""
-    first = next((node for node in alive(world) if node.scope[0]), None)
+    first = next((node for node in alive(world) if node.complete), None)
     if first is None:
         return
     world.late_answers = 0.9

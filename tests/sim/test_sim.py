@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from elastic.core.agent.table import TABLE
-from elastic.core.membership import gate
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.situation import Situation
 from elastic.core.ps import revision
@@ -37,7 +36,7 @@ TEETH_SEEDS = 1_500
 DEFECTS = ("no mod-revision compare", "no create-revision compare", "no nursery deadline")
 """What the store and the nursery of a simulated job may lack."""
 PATCHES: dict[str, tuple[object, str, Callable[..., Any]]] = {
-    "a gate that is always open": (gate, "_gate_wait", lambda *_: None),
+    "a gate that is always open": (Situation, "stopped", lambda *_: True),
     "seats that are free too early": (revision, "tasks_free_at", lambda q, node: q.now),
     "servers that do not start again": (revision.RevisionBuilder, "restart_servers", lambda _: None),
     "a host that is kept out for ever": (

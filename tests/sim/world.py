@@ -21,7 +21,7 @@ from elastic.core.agent.actions import (
     CloseSession,
     ExitAgent,
     ExtendRunDeadline,
-    FindPredecessor,
+    FindMember,
     LookUpNode,
     MirrorKeys,
     OpenSession,
@@ -43,10 +43,9 @@ from elastic.core.agent.events import (
     NodeProvenDead,
     ProcessProvenDead,
     Tick,
-    VouchAsked,
     Vouched,
 )
-from elastic.core.agent.links.vouching import grantable_seconds, may_replace
+from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy
@@ -68,7 +67,7 @@ EVENTS_MAX = 150_000
 STOP_LOOKS = 16
 """After so many events it is asked again whether the run is over."""
 FOLLOWS_MAX = 6
-"""A walk along the line, however long it is, comes to each node once, and a registration begins it anew."""
+"""A node begins to lead, and leads no more; a registration begins it anew."""
 
 
 class World(Nurseries):
@@ -128,7 +127,7 @@ class World(Nurseries):
         self._tick_session(node)
         self._tick_links(node)
         self._tick_relist(node)
-        self._perform(node, [MirrorKeys(False, None)])
+        self._perform(node, [MirrorKeys(False)])
         self._plan_wake(node)
         return node
 
@@ -277,11 +276,9 @@ class World(Nurseries):
                 case SendTransaction():
                     self._send(node, action.transaction)
                 case MirrorKeys():
-                    node.scope = (action.complete, action.node)
-                    me = (node.name,) if action.node is None else (node.name, action.node)
-                    self._count_follow(node, action.node)
-                    node.listed = False
-                    node.ranges = KEYS.everything if action.complete else KEYS.followed(*me)
+                    self._count_follow(node)
+                    node.complete, node.listed = action.complete, False
+                    node.ranges = KEYS.everything if action.complete else KEYS.followed(node.name)
                     self.relist(node)
                 case Relist():
                     self.relist(node)
@@ -296,7 +293,8 @@ class World(Nurseries):
                     self.ask(node, lambda lease=lease: self._revoke(lease), lambda: None)  # type: ignore[misc]
                 case WatchLinks():
                     node.targets = {name: target.create_revision for name, target in action.targets.items()}
-                    self.after(2 * self.latency(), lambda: self._link(node))
+                    dialable = {name for name, target in action.targets.items() if target.dialable}
+                    self.after(2 * self.latency(), lambda dialable=dialable: self._dial(node, dialable))  # type: ignore[misc]
                 case AskLinks():
                     self._ask_links(node, action.number)
                 case AskVouch():
@@ -305,8 +303,8 @@ class World(Nurseries):
                     self._close_inbound(node, action.nodes)
                 case LookUpNode():
                     self._look_up(node, action.node)
-                case FindPredecessor():
-                    self._older(node, action.before_revision)
+                case FindMember():
+                    self._find_member(node)
                 case StartWorkers():
                     self._start_workers(node, action)
                 case StopWorkers():
@@ -323,14 +321,13 @@ class World(Nurseries):
                     if text:
                         self.log(f"{node.name} says: {text}")
 
-    def _count_follow(self, node: Node, whom: str | None) -> None:
+    def _count_follow(self, node: Node) -> None:
         """Promise 12: what an agent follows does not change again and again while the store stays as it is."""
         if node.follows_at != self.store.revision:
-            node.follows_at = self.store.revision
-            node.follows.clear()
-        node.follows[whom] += 1
-        if node.follows[whom] > FOLLOWS_MAX:
-            self.fail("12", f"{node.name} began {node.follows[whom]} times to follow {whom} while nothing changed")
+            node.follows_at, node.follows = self.store.revision, 0
+        node.follows += 1
+        if node.follows > FOLLOWS_MAX:
+            self.fail("12", f"{node.name} changed {node.follows} times what it follows while nothing changed")
 
     def _tick_links(self, node: Node) -> None:
         """Links that broke are made again, and those to a machine that is gone are noticed in the end."""
@@ -339,6 +336,18 @@ class World(Nurseries):
         self.after(0.5, lambda: self._tick_links(node))
         self._link(node)
         self._tell_dialled(node)
+
+    def _dial(self, node: Node, dialable: set[str]) -> None:
+        """Make links; where nobody listens any more and somebody did, that is a proof of death."""
+        linked = node.linked
+        self._link(node)
+        for name in sorted(dialable & node.targets.keys() - linked):
+            other = self.nodes[name]
+            ended = not other.alive or other.exit_code is not None
+            silent = min(other.silent_at, node.silent_at) <= self.now or node.cut or other.cut or other.unlinkable
+            if ended and node.links and node.hears and not silent and not self.between(node, other):
+                self.counts["nobody listened any more"] += 1
+                self.feed(node, ProcessProvenDead(name, node.targets[name], other.host))
 
     def _link(self, node: Node) -> None:
         """Tell the core which links are up. The kernel of a frozen node keeps them; no link goes to another life."""
@@ -420,10 +429,6 @@ class World(Nurseries):
             if not other.hears or node.name not in other.linked or node.cut or other.cut or self.between(node, other):
                 continue
             granted = grantable_seconds(other.core.facts, node.name, g, self.local(other))
-            if may_replace(other.core.facts, node.name):
-                delay = self.latency()
-                other.heard_astray[node.name] = self.now + delay
-                self._later(other, delay, VouchAsked(node.name))
             if granted > 0:
                 self.counts["a word was given"] += 1
                 node.granted_until = max(node.granted_until, asked_at + granted)

@@ -65,18 +65,14 @@ def test_every_option_of_a_listing_means_the_same_of_large_documents(bench: Benc
     async def story(store: Store) -> None:
         await put_many(store, bench.prefix, 30)
         everything = KeyRange.prefix(bench.prefix)
-        in_order = (await store.list(everything, keys_only=True)).entries
-        middle = in_order[20].create_revision
 
         async def numbers(**options: int) -> list[int]:
             entries = (await store.list(everything, **options)).entries  # type: ignore[arg-type]
             return [int(entry.key.removeprefix(bench.prefix)) for entry in entries]
 
         assert await numbers(limit=25) == [*range(25)]
-        assert await numbers(newest_first=True) == [*reversed(range(30))]
-        assert await numbers(newest_first=True, limit=13) == [*reversed(range(17, 30))]
-        assert await numbers(created_before=middle) == [*range(20)]
-        assert await numbers(created_before=middle, newest_first=True, limit=15) == [*reversed(range(5, 20))]
+        assert await numbers(keys_only=True) == [*range(30)]
+        assert await numbers(keys_only=True, limit=3) == [*range(3)]
 
     on(bench, story)
 

@@ -18,9 +18,19 @@ def come_back(bench: Bench) -> None:
     bench.look()
 
 
-def lose(bench: Bench, node: str) -> None:
-    """Another node is gone."""
-    bench.shelf.delete(KEYS.member(node))
+def change_leader(bench: Bench) -> None:
+    """The leader is gone; where another node than this one is left, it leads."""
+    view = bench.shelf.view
+    if view.leader is not None and view.leader.value.node in view.members:
+        bench.lose(view.leader.value.node)
+    if (left := [node for node in bench.shelf.view.members if node != bench.node]) and bench.shelf.view.leader is None:
+        bench.lead(left[0])
+        bench.look()
+
+
+def delete_leader(bench: Bench) -> None:
+    """Somebody deletes the leader's key."""
+    bench.shelf.delete(KEYS.leader)
     bench.look()
 
 
@@ -39,7 +49,10 @@ HAPPENINGS: dict[str, Callable[[Bench], object]] = {
     "the lease is refreshed": lambda bench: bench.refreshed() if bench.facts.registration.lease is not None else None,
     "the store is gone": lambda bench: setattr(bench, "offline", True),
     "the store is back": come_back,
-    "the one before is gone": lambda bench: lose(bench, "a"),
+    "the other node is gone": lambda bench: bench.lose("a") if "a" in bench.shelf.view.members else None,
+    "the other node comes": lambda bench: bench.others("a"),
+    "another node leads": change_leader,
+    "nobody leads": delete_leader,
     "others hear it": lambda bench: bench.tell(vouched(bench.now + 30, bench.facts.workers.g)),
     "it hears the others": lambda bench: bench.tell(LinksChanged(frozenset("a"))),
     "a second": lambda bench: bench.at(bench.now + 1),

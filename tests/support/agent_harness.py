@@ -16,7 +16,7 @@ from elastic.core.agent.actions import (
     AskLinks,
     CloseSession,
     ExitAgent,
-    FindPredecessor,
+    FindMember,
     LogLine,
     LookUpNode,
     MirrorKeys,
@@ -36,8 +36,8 @@ from elastic.core.agent.events import (
     LeaseRefreshed,
     LinksAnswered,
     LinksChanged,
+    MemberFound,
     NodeLookedUp,
-    PredecessorFound,
     SessionLost,
     Tick,
     TransactionAnswered,
@@ -47,7 +47,7 @@ from elastic.core.agent.events import (
     WorkersGone,
 )
 from elastic.core.agent.state import AgentState, Phase, Timeouts
-from elastic.core.kv import KeyRange
+from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import (
     Budget,
@@ -58,6 +58,7 @@ from elastic.core.model import (
     GenerationMember,
     Go,
     JobSpec,
+    Leader,
     Member,
     Outcome,
     Predecessor,
@@ -65,8 +66,7 @@ from elastic.core.model import (
     Task,
     Verdict,
 )
-from elastic.core.transactions import registered_before
-from elastic.core.view import ViewReader
+from elastic.core.view import ViewReader, encode
 from elastic.errors import StoreError
 from launcher.config.readers import np as read_np
 from tests.support.job_transcript import member, worker_exit
@@ -159,6 +159,11 @@ class Bench:
         self.now = now
         self.tell(Tick())
 
+    def wake(self) -> None:
+        """The time has come at which the agent wants to be called."""
+        assert self.core.wake_at is not None
+        self.at(self.core.wake_at)
+
     def refreshed(self) -> None:
         """The lease is refreshed now, and the node's key is read."""
         lease = self.facts.registration.lease
@@ -193,18 +198,32 @@ class Bench:
     # --- what others write ----------------------------------------------------------------------------------------
 
     def others(self, nodes: str, **values: Any) -> None:
-        """Other nodes register; the first node of all brings the spec."""
-        if self.shelf.view.spec is None:
+        """Other nodes register; the first node of all brings the spec, and leads."""
+        first = self.shelf.view.spec is None
+        if first:
             self.shelf.put(KEYS.incarnation, "i1")
             self.shelf.put(KEYS.spec, self.spec)
         for node in nodes.split():
             self.shelf.put(KEYS.member(node), Member(**{**_fields(member(f"host-{node}")), **values}), leased=True)
+        if first:
+            self.lead(nodes.split()[0])
+        self.look()
+
+    def lead(self, node: str) -> None:
+        """Another node, which is registered, has taken the leader's key under its lease."""
+        stored = self.shelf.view.members[node]
+        leader = Leader(node=node, host=stored.value.host, link=stored.value.link, created=stored.create_revision)
+        self.shelf.core.txn((), (Put(KEYS.leader, encode(leader), stored.lease),))
+
+    def lose(self, node: str) -> None:
+        """The lease of another node ends."""
+        self.shelf.core.revoke(self.shelf.view.members[node].lease)
         self.look()
 
     def world(
         self, g: int, nodes: str, *, why: ChangeReason = ChangeReason.LOSS, before: Predecessor | None = None
     ) -> None:
-        """The proposer publishes a generation."""
+        """The leader publishes a generation."""
         stored = self.shelf.view.spec
         run = stored.value.run if stored is not None else 1
         slots = self.spec.slots
@@ -217,7 +236,7 @@ class Bench:
         self.look()
 
     def roster(self, rev: int, nodes: str, *, since: int = 0, leaving: bool = False, g: int = 1) -> None:
-        """The proposer publishes a revision: each node has a server's and a worker's seat; b's as they are said."""
+        """The leader publishes a revision: each node has a server's and a worker's seat; b's as they are said."""
         places = tuple(
             GenerationMember(
                 node,
@@ -237,7 +256,7 @@ class Bench:
         self.look()
 
     def go(self, g: int, *, cause: Cause | None = None) -> None:
-        """The proposer gives the go."""
+        """The leader gives the go."""
         self.shelf.put(KEYS.go, Go(g=g, tag="", master="host-a:7000", budget=Budget(), cause=cause, note="note"))
         self.look()
 
@@ -263,16 +282,20 @@ class Bench:
     def seen(self) -> ViewChanged:
         """What the mirror would show now."""
         scope = self._scope
-        nodes = (self.node,) if scope.node is None else (self.node, scope.node)
-        ranges = KEYS.everything if scope.complete else KEYS.followed(*nodes)
+        ranges = KEYS.everything if scope.complete else KEYS.followed(self.node)
         entries = {entry.key: entry for span in ranges for entry in self.shelf.core.list(span).entries}
-        view = self._reader.read(entries, self.shelf.core.revision, complete=scope.complete, follows=scope.node)
+        view = self._reader.read(entries, self.shelf.core.revision, complete=scope.complete)
         return ViewChanged(view, self._listing)
 
     @property
     def facts(self) -> AgentState:
         """What the agent knows."""
         return self.core.facts
+
+    @property
+    def mirrors_everything(self) -> bool:
+        """Whether the agent follows all members and outcomes, as the leader does."""
+        return self._scope.complete
 
     @property
     def phase(self) -> Phase:
@@ -323,23 +346,20 @@ class Bench:
                 self._events.append(TransactionAnswered(transaction, None))
             case SendTransaction(transaction=transaction):
                 try:
-                    result = store.txn(transaction.compares, transaction.then, transaction.otherwise)
+                    result = store.txn(transaction.compares, transaction.then)
                 except StoreError:
                     answer = TransactionAnswered(transaction, False, store.revision)
                 else:
-                    answer = TransactionAnswered(
-                        transaction, result.done, result.revision, registered_before(KEYS, transaction, result)
-                    )
+                    answer = TransactionAnswered(transaction, result.succeeded, result.revision)
                 events = (answer, self.seen())
                 self._events.extend(reversed(events) if self.watch_first else events)
             case OpenSession() if self.offline:
                 self._events.append(LeaseGrantFailed())
             case OpenSession(ttl_s=ttl_s):
                 self._events.append(LeaseGranted(store.grant(ttl_s, self.now).id, ttl_s, self.now))
-            case FindPredecessor(before_revision=before) if self.offline:
-                self._events.append(PredecessorFound(before, None, failed=True))
-            case FindPredecessor(before_revision=before):
-                self._events.append(self._older(before))
+            case FindMember():
+                listed = None if self.offline else store.list(KeyRange.prefix(KEYS.members), limit=1).entries
+                self._events.append(MemberFound(None if listed is None else bool(listed)))
             case AskLinks(number=number):
                 self._events.append(LinksAnswered(number, self.hears))
             case LookUpNode(node=node):
@@ -352,17 +372,8 @@ class Bench:
                 self._relist()
             case CloseSession(lease=lease) | RevokeLease(lease=lease) if not self.offline:
                 store.revoke(lease)
-        if not isinstance(action, SendTransaction | MirrorKeys | FindPredecessor | Relist):
+        if not isinstance(action, SendTransaction | MirrorKeys | FindMember | Relist):
             self.asked.append(action)
-
-    def _older(self, before: int) -> PredecessorFound:
-        listing = self.shelf.core.list(
-            KeyRange.prefix(KEYS.members), limit=1, created_before=before, newest_first=True, keys_only=True
-        )
-        if not listing.entries:
-            return PredecessorFound(before, None)
-        found = listing.entries[0]
-        return PredecessorFound(before, found.key.removeprefix(KEYS.members), found.create_revision)
 
     def _relist(self) -> None:
         self._relist_wanted = self.offline
@@ -389,7 +400,7 @@ def joining(**options: Any) -> Bench:
 
 
 def spare(**options: Any) -> Bench:
-    """It has joined the job of `a`, which came first and is the one that proposes. There is no generation yet."""
+    """It has joined the job of `a`, which came first and leads. There is no generation yet."""
     bench = Bench(**{"after": "a", **options})
     assert bench.phase is Phase.SPARE
     return bench

@@ -24,7 +24,7 @@ async def read_everything(job: Job) -> StoreView:
     finally:
         await store.close()
     entries = {entry.key: entry for listing in listings for entry in listing.entries}
-    return ViewReader(keys).read(entries, listings[0].revision, complete=True, follows=None)
+    return ViewReader(keys).read(entries, listings[0].revision, complete=True)
 
 
 class Ghost:

@@ -11,6 +11,7 @@ from elastic.core.model import (
     GenerationMember,
     Go,
     JobSpec,
+    Leader,
     Member,
     MemberState,
     Np,
@@ -52,8 +53,9 @@ def view(
     go: int | None = None,
     outcomes: Mapping[tuple[int, str], Outcome] | None = None,
     verdict: Verdict | None = None,
+    leader: str = "",
 ) -> StoreView:
-    """A job in the store; members are registered in the order given."""
+    """A job in the store; members are registered in the order given. Nobody leads unless `leader` is given."""
     members: dict[str, StoredDocument[Member]] = {}
     for revision, one in enumerate(registered, 10):
         node, value = (one, member(one)) if isinstance(one, str) else (f"{one.host}-1", one)
@@ -62,6 +64,7 @@ def view(
     return StoreView(
         revision=50,
         incarnation=StoredDocument("i", 1, 1),
+        leader=StoredDocument(Leader(node=leader, host="h"), 10, 10, 1) if leader else None,
         spec=StoredDocument(spec, 2, 2) if spec is not None else None,
         generation=StoredDocument(newest, 20, 20) if newest is not None else None,
         go=StoredDocument(opened, 21, 21) if opened is not None else None,

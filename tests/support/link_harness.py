@@ -49,6 +49,7 @@ class Watching:
             on_dialled=lambda nodes: self._tell("dialled", *nodes),
             complain=lambda text: self._tell("complaint", text),
         )
+        self.links.hear_waits(lambda node, told: self._tell("waits", node, told.text, *told.left))
         self.links.secret(secret)
 
     def _tell(self, *what: object) -> None:

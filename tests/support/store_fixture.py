@@ -31,7 +31,7 @@ class Shelf:
 
     def send(self, transaction: Transaction) -> bool:
         """Send a transaction as an agent does; whether its guards held."""
-        return self.core.txn(transaction.compares, transaction.then, transaction.otherwise).done
+        return self.core.txn(transaction.compares, transaction.then).succeeded
 
     def entry(self, key: str) -> KeyValue | None:
         """One key as it stands there."""
@@ -43,7 +43,7 @@ class Shelf:
         """Everything of the job, as its proposer sees it."""
         listing = self.core.list(KeyRange(self.keys.generation, self.keys.root[:-1] + "0"))
         entries = {entry.key: entry for entry in listing.entries}
-        return self._reader.read(entries, listing.revision, complete=True, follows=None)
+        return self._reader.read(entries, listing.revision, complete=True)
 
     @property
     def contents(self) -> tuple[KeyValue, ...]:

@@ -20,6 +20,7 @@ from elastic.core.model import (
     GenerationMember,
     Go,
     JobSpec,
+    Leader,
     Member,
     MemberState,
     Np,
@@ -186,8 +187,11 @@ verdicts = st.builds(
     cause=st.none() | causes,
 )
 
+leaders = st.builds(Leader, node=nodes, host=hosts, link=st.integers(0, 65_535), created=st.integers(0, 12))
+
 keyed: st.SearchStrategy[tuple[str, Document]] = st.one_of(
     st.tuples(st.just(KEYS.incarnation), texts),
+    st.tuples(st.just(KEYS.leader), leaders),
     st.tuples(st.just(KEYS.spec), specs),
     st.tuples(st.just(KEYS.member("a")), members),
     st.tuples(st.just(KEYS.generation), generations),
@@ -212,6 +216,7 @@ def views(*, complete: bool | None = None) -> st.SearchStrategy[StoreView]:
         StoreView,
         revision=st.integers(0, 12),
         incarnation=st.none() | stored(st.sampled_from(["i1", "i2"])),
+        leader=st.none() | stored(leaders),
         spec=st.none() | stored(specs),
         generation=st.none() | stored(generations),
         go=st.none() | stored(goes),
@@ -220,7 +225,6 @@ def views(*, complete: bool | None = None) -> st.SearchStrategy[StoreView]:
         members=st.dictionaries(nodes, stored(members), max_size=3),
         outcomes=st.dictionaries(st.tuples(generations_g, nodes), stored(outcomes), max_size=3),
         complete=st.booleans() if complete is None else st.just(complete),
-        follows=st.none() | nodes,
         damaged=st.lists(st.sampled_from([KEYS.spec, KEYS.incarnation, KEYS.member("a")]), max_size=1).map(tuple),
         unreadable=st.lists(st.just(KEYS.go), max_size=1).map(tuple),
     )
@@ -237,6 +241,9 @@ plain_member = st.builds(
     masters=st.just((7000,)),
     ports=st.just((8000,)),
     state=st.sampled_from([MemberState.READY, MemberState.READY, MemberState.DRAINING]),
+)
+plain_leader = st.builds(
+    Leader, node=nodes, host=st.just("h"), link=st.sampled_from([0, 9000]), created=st.integers(0, 4)
 )
 plain_exit = st.builds(
     WorkerExit,
@@ -295,13 +302,13 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
         incarnation=draw(
             st.sampled_from([StoredDocument("i1", 1, 1), StoredDocument("i1", 1, 1), StoredDocument("i2", 1, 1), None])
         ),
+        leader=draw(st.none() | stored(plain_leader)),
         spec=StoredDocument(spec, 1, 1),
         generation=StoredDocument(generation, 1, draw(revisions)),
         go=draw(st.none() | st.just(StoredDocument(go, 1, 1))),
         members=draw(st.dictionaries(nodes, stored(plain_member), max_size=4)),
         outcomes=draw(st.dictionaries(outcome_of, stored(plain_outcome), max_size=4)),
         complete=draw(st.booleans()) if complete is None else complete,
-        follows=draw(st.none() | nodes),
     )
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from elastic.core.kv import KeyValue
 from elastic.core.model import Cause, Generation, Go, Verdict
 from elastic.core.transactions import Transaction
 
@@ -34,11 +33,15 @@ class RevokeLease(Struct, frozen=True):
 
 
 class LinkTarget(NamedTuple):
-    """Where a member's agent listens, and which registration of it says so."""
+    """Where a member's agent listens, and which registration of it says so.
+
+    `dialable`: a leader has had a link to it, so that it is dead if nobody listens there.
+    """
 
     host: str
     port: int
     create_revision: int
+    dialable: bool = False
 
 
 class WatchLinks(Struct, frozen=True):
@@ -78,20 +81,13 @@ class SendTransaction(Struct, frozen=True):
 
 
 class MirrorKeys(Struct, frozen=True):
-    """Mirror everything (`complete`), or the job's documents, this node, and one other member.
-
-    `known` is that member as it was at its revision: it need not be read, the watch goes on from there.
-    """
+    """Mirror everything (`complete`), or the job's documents and this node's own key."""
 
     complete: bool
-    node: str | None = None
-    known: KeyValue | None = None
 
 
-class FindPredecessor(Struct, frozen=True):
-    """Look for the newest member registered before this revision (0: any). Answered by `PredecessorFound`."""
-
-    before_revision: int
+class FindMember(Struct, frozen=True):
+    """Look whether any node is registered. Answered by `MemberFound`."""
 
 
 class Relist(Struct, frozen=True):
@@ -164,6 +160,6 @@ class ExitAgent(Struct, frozen=True):
 
 Action = (
     OpenSession | CloseSession | RevokeLease | WatchLinks | AskLinks | AskVouch | CloseInbound | LookUpNode |
-    SendTransaction | MirrorKeys | FindPredecessor | Relist | StartWorkers | PublishClusterSpec | StopWorkers |
+    SendTransaction | MirrorKeys | FindMember | Relist | StartWorkers | PublishClusterSpec | StopWorkers |
     ExtendRunDeadline | LogLine | ReportFailure | ReportVerdict | ExitAgent
 )  # fmt: skip

@@ -87,9 +87,8 @@ class AgentCore:
 def _only_extends_deadline(agent: AgentState) -> bool:
     """Tell whether a refresh of the lease changes nothing but how long this node may run.
 
-    No time is up that this agent waits for, it does not wait for its right to start, and nobody before it in line has
-    said that it does not reach the store.
+    No time is up that this agent waits for, and it does not wait for its right to start.
     """
     registered = agent.registration.registered
-    settled = registered and agent.phase in (Phase.SPARE, Phase.RUNNING) and not agent.links.yielding
+    settled = registered and agent.phase in (Phase.SPARE, Phase.RUNNING)
     return settled and (agent.wake_at is None or agent.now < agent.wake_at)

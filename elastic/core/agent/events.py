@@ -18,20 +18,45 @@ from elastic.core.agent.links import deaths, inbound, questions, vouching, watch
 from elastic.core.agent.links.deaths import NodeProvenDead, ProcessProvenDead
 from elastic.core.agent.links.inbound import InboundLinksChanged, NodeLookedUp
 from elastic.core.agent.links.questions import LinksAnswered
-from elastic.core.agent.links.vouching import VouchAsked, Vouched
+from elastic.core.agent.links.vouching import Vouched
 from elastic.core.agent.links.watch import LinksChanged
-from elastic.core.agent.registration import LeaseGranted, LeaseGrantFailed, LeaseRefreshed, NodePrepared, SessionLost
+from elastic.core.agent.registration import (
+    LeaseGranted,
+    LeaseGrantFailed,
+    LeaseRefreshed,
+    MemberFound,
+    NodePrepared,
+    SessionLost,
+)
 from elastic.core.agent.state import AgentState
 from elastic.core.agent.store import TransactionAnswered, ViewChanged
-from elastic.core.agent.succession import PredecessorFound
 from elastic.core.agent.workers import exits, outcome
 from elastic.core.agent.workers.exits import PeersUnreachable, WorkerExited, WorkersGone, WorkersHung, WorkersListen
 
 __all__ = [
-    "DrainRequested", "Event", "InboundLinksChanged", "LeaseGrantFailed", "LeaseGranted", "LeaseRefreshed",
-    "LinksAnswered", "LinksChanged", "NodeLookedUp", "NodePrepared", "NodeProvenDead", "PeersUnreachable",
-    "PredecessorFound", "ProcessProvenDead", "SessionLost", "Tick", "TransactionAnswered", "ViewChanged", "VouchAsked",
-    "Vouched", "WorkerExited", "WorkersGone", "WorkersHung", "WorkersListen",
+    "DrainRequested",
+    "Event",
+    "InboundLinksChanged",
+    "LeaseGrantFailed",
+    "LeaseGranted",
+    "LeaseRefreshed",
+    "LinksAnswered",
+    "LinksChanged",
+    "MemberFound",
+    "NodeLookedUp",
+    "NodePrepared",
+    "NodeProvenDead",
+    "PeersUnreachable",
+    "ProcessProvenDead",
+    "SessionLost",
+    "Tick",
+    "TransactionAnswered",
+    "ViewChanged",
+    "Vouched",
+    "WorkerExited",
+    "WorkersGone",
+    "WorkersHung",
+    "WorkersListen",
 ]  # fmt: skip
 
 
@@ -41,15 +66,16 @@ class Tick(Struct, frozen=True):
 
 Event = (
     ViewChanged | LeaseGranted | LeaseGrantFailed | LeaseRefreshed | SessionLost | TransactionAnswered |
-    PredecessorFound | WorkerExited | WorkersListen | WorkersHung | PeersUnreachable | WorkersGone | NodePrepared |
-    DrainRequested | LinksChanged | LinksAnswered | VouchAsked | Vouched | InboundLinksChanged | NodeLookedUp |
+    MemberFound | WorkerExited | WorkersListen | WorkersHung | PeersUnreachable | WorkersGone | NodePrepared |
+    DrainRequested | LinksChanged | LinksAnswered | Vouched | InboundLinksChanged | NodeLookedUp |
     ProcessProvenDead | NodeProvenDead | Tick
 )  # fmt: skip
 
 Handler = Callable[[AgentState, Any], None]
 
 ANSWERS: dict[str, tuple[Handler, ...]] = {
-    "register": (registration.on_answer, succession.on_registered),
+    "register": (registration.on_answer,),
+    "lead": (succession.on_lead_answer,),
     "say": (leaving.on_announced,),
     "record": (outcome.on_answer,),
     "leave": (leaving.on_deregistered,),
@@ -77,7 +103,7 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
     LeaseGrantFailed: (registration.on_grant_failed,),
     LeaseRefreshed: (registration.on_refreshed,),
     SessionLost: (registration.on_session_lost,),
-    PredecessorFound: (succession.on_predecessor,),
+    MemberFound: (registration.on_member_found,),
     WorkerExited: (exits.on_exit,),
     WorkersListen: (exits.on_listen,),
     WorkersHung: (exits.on_hung,),
@@ -86,7 +112,6 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
     DrainRequested: (leaving.on_drain,),
     LinksChanged: (watch.on_links_changed,),
     LinksAnswered: (questions.on_answers,),
-    VouchAsked: (vouching.on_vouch_asked,),
     Vouched: (vouching.on_vouched,),
     InboundLinksChanged: (inbound.on_inbound_changed,),
     NodeLookedUp: (inbound.on_looked_up,),

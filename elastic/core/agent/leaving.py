@@ -247,4 +247,5 @@ def may_deregister(agent: AgentState) -> bool:
 
 def delete_key(agent: AgentState) -> None:
     """Delete this node's key, so that the others need not wait for its lease to end."""
-    send(agent, deregister(agent.keys, agent.me.node, agent.registration.create_revision))
+    leader = agent.view.leader if agent.leads else None
+    send(agent, deregister(agent.keys, agent.me.node, agent.registration.create_revision, leader))

@@ -7,12 +7,14 @@ from msgspec.structs import replace
 
 from elastic.core.admission import AdmissionPlan, join
 from elastic.core.agent import leaving
-from elastic.core.agent.actions import FindPredecessor, LogLine, OpenSession
+from elastic.core.agent.actions import FindMember, LogLine, OpenSession
 from elastic.core.agent.state import AgentState, Phase, Standing
 from elastic.core.agent.store import ASK_AGAIN_S, TransactionAnswered, ViewChanged, may_write, send
 from elastic.core.transactions import unless_superseded
 
 GRANT_RETRY_S = 0.5
+LOOKUP_LIMIT_S = 5.0
+"""After this time without an answer it is looked again whether any node is registered."""
 
 
 class NodePrepared(Struct, frozen=True):
@@ -48,6 +50,19 @@ class SessionLost(Struct, frozen=True):
 
     lease: int
     reason: str
+
+
+class MemberFound(Struct, frozen=True):
+    """The answer to `FindMember`: whether any node is registered, None if the store did not say."""
+
+    exists: bool | None
+
+
+def on_member_found(agent: AgentState, event: MemberFound) -> None:
+    """Note it, or ask again after a pause."""
+    agent.registration.lookup_again_at = agent.now + ASK_AGAIN_S
+    if event.exists is not None:
+        agent.registration.members_exist = event.exists
 
 
 def on_prepared(agent: AgentState, event: NodePrepared) -> None:
@@ -133,9 +148,9 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
     second; none of them lists for that.
     """
     registration, lease = agent.registration, event.transaction.lease
-    if not event.succeeded:
-        if registration.standing is Standing.KEY_GONE and lease == registration.lease:
-            agent.drop_lease()  # Most likely it was the lease that went, and the key with it.
+    if not event.succeeded and registration.standing is Standing.KEY_GONE and lease == registration.lease:
+        agent.drop_lease()  # Most likely it was the lease that went, and the key with it.
+    elif not event.succeeded:
         registration.members_exist = None
         registration.outdated = agent.store.sent_at
     elif registration.lease is not None and lease == registration.lease:
@@ -231,10 +246,9 @@ def register(agent: AgentState) -> None:
         if registration.prepared:  # A node that is in a generation starts its workers at once.
             alone = agent.workers.gone
             send(agent, plan.transaction if alone else unless_superseded(agent.keys, agent.view, plan.transaction))
-    elif agent.succession.older_asked is None and agent.now >= registration.lookup_again_at:
-        registration.lookup_again_at = agent.now + ASK_AGAIN_S
-        agent.succession.older_asked = 0
-        agent.act(FindPredecessor(0))
+    elif agent.now >= registration.lookup_again_at:
+        registration.lookup_again_at = agent.now + LOOKUP_LIMIT_S
+        agent.act(FindMember())
 
 
 def _join_plan(agent: AgentState) -> AdmissionPlan:

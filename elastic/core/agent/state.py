@@ -15,7 +15,7 @@ from msgspec import Struct
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.actions import Action, LinkTarget
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Compare, KeyValue
+from elastic.core.kv import Compare
 from elastic.core.membership.decision import Decision, DecisionPolicy
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Generation, GenerationMember, JobSpec, Outcome, Task, WorkerExit
@@ -175,26 +175,16 @@ class Registration:
 
 @dataclass(slots=True)
 class Succession:
-    """The line of members, the first of which leads, and what this agent proposes when it does."""
+    """Which node leads, and what this agent does when it does."""
 
-    following: tuple[bool, str | None] | None = None  # (True, None): it leads; else the member that it follows
-    passed: frozenset[str] = frozenset()  # members before this one that cannot lead now
-    passed_g: int = 0  # the generation that `passed` is about
-    older_cursor: int | None = None  # the predecessor registered before this revision; 0: there is none
-    older_asked: int | None = None  # the revision that a lookup is under way for
-    older_node: str | None = None  # the predecessor of a spare
-    older_again_at: float = NEVER  # a lookup that failed is not repeated before this time
-    older_known: KeyValue | None = None  # the predecessor's key as the registration has read it
+    vacant_since: float | None = None  # since when no living node leads, as far as this agent sees
+    lead_again_at: float = NEVER  # after a refusal this node does not try to lead before this time
+    mirrors_all: bool = False  # whether the mirror was asked for everything
     revoked: frozenset[int] = frozenset()  # leases of dead nodes that were revoked
     decision: Decision | None = None  # the newest decision, None while another node leads
     proposals: int = 0  # how many were made so far
     refused_compares: tuple[Compare, ...] = ()  # what the newest refused proposal compared
     propose_again_at: float = NEVER  # the same is not proposed before this time
-
-    @property
-    def leads(self) -> bool:
-        """Whether this node leads: it follows everything, and proposes."""
-        return self.following == (True, None)
 
 
 @dataclass(slots=True)
@@ -202,7 +192,7 @@ class Links:
     """Links to other nodes, what is asked over them, and the links that others have to this node."""
 
     targets: Mapping[str, LinkTarget] = field(default_factory=dict)  # the nodes that this agent keeps a link to
-    watched_for: tuple[StoreView, frozenset[tuple[str, int]], tuple[bool, str | None]] | None = None  # made of these
+    watched_for: tuple[StoreView, frozenset[tuple[str, int]]] | None = None  # the targets were made of these
     up: frozenset[str] = frozenset()  # watched nodes whose link is up
     silent: frozenset[str] = frozenset()  # of these, those that have missed the newest question
     asked: int = 0  # the number of the newest question
@@ -213,9 +203,6 @@ class Links:
     heard_at: float = NEVER  # when the newest answered question was asked
     answered: frozenset[str] = frozenset()  # the nodes that answered it
     vouch_asked_at: float = NEVER  # when this node asked for a vouch last
-    yielding: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # nodes that asked for one: first and newest time
     inbound: Mapping[str, InboundLink] = field(default_factory=dict)  # the oldest link first
     looking_up: str = ""  # the node of an inbound link whose key is being read
 
@@ -300,6 +287,12 @@ class AgentState:
         return self.view.spec.value if self.view.spec is not None else self.me.spec
 
     @property
+    def leads(self) -> bool:
+        """Whether the leader's key is this node's, under its present lease, as far as the view shows."""
+        leader = self.view.leader
+        return leader is not None and leader.value.node == self.me.node and leader.lease == self.registration.lease
+
+    @property
     def generation(self) -> Generation | None:
         """The newest generation of the present run."""
         stored, spec = self.view.generation, self.view.spec
@@ -366,8 +359,7 @@ class AgentState:
         self.memory = DecisionMemory(
             linked=memory.linked, dead=memory.dead, distrusted=memory.distrusted, size_before=memory.size_before
         )
-        self.links.asked_about, self.links.yielding = 0, {}
-        succession.revoked, succession.passed, succession.passed_g = frozenset(), frozenset(), 0
+        self.links.asked_about, succession.revoked = 0, frozenset()
 
     @property
     def saves(self) -> bool:
@@ -387,8 +379,6 @@ class AgentState:
 
     def unregister(self) -> None:
         """This node has no key in the store any more."""
-        registration, line = self.registration, self.succession
-        registration.members_exist = registration.outdated = None
-        registration.create_revision = 0
-        line.older_cursor = line.older_asked = line.older_node = line.older_known = None
+        self.registration.members_exist = self.registration.outdated = None
+        self.registration.create_revision = 0
         self.leaving.announced = False

@@ -10,14 +10,13 @@ from msgspec.structs import replace
 
 from elastic.core.agent.actions import Relist, SendTransaction
 from elastic.core.agent.state import AgentState, Relisting
-from elastic.core.kv import KeyValue
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
-SEEN_BY_ITS_WRITER = ("register", "say", "form", "go", "verdict")
+SEEN_BY_ITS_WRITER = ("register", "lead", "say", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
 
 
@@ -29,16 +28,11 @@ class ViewChanged(Struct, frozen=True):
 
 
 class TransactionAnswered(Struct, frozen=True):
-    """What became of a transaction. `succeeded` None: the answer was lost.
-
-    `older`: who registered last before this registration, as it was then (revisions 0: only its key is known), None if
-    that is not known.
-    """
+    """What became of a transaction. `succeeded` None: the answer was lost."""
 
     transaction: Transaction
     succeeded: bool | None
     revision: int = 0
-    older: KeyValue | None = None
 
 
 def on_view(agent: AgentState, event: ViewChanged) -> None:
@@ -87,7 +81,7 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
         store.want_listing()
     elif event.succeeded and kind in SEEN_BY_ITS_WRITER:
         store.floor = max(store.floor, event.revision)
-    elif not event.succeeded and kind != "register":
+    elif not event.succeeded and kind not in ("register", "lead"):  # Others came first, and the watch shows it.
         store.floor = max(store.floor, event.revision)
         store.want_listing()
         agent.registration.members_exist = None

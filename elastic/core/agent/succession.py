@@ -1,25 +1,34 @@
 """Which node leads, and what the leader does: it decides, proposes, and revokes the leases of dead nodes (pure).
 
-The members of the newest generation by M_id, then the spares by age, make a line, and the first of it leads. Every
-other agent follows the one before it, and takes over when that one is gone. Two that take themselves for the leader
-cannot both write, because each proposal compares what it rests on.
+The leader has the key `leader`, under its lease. When that key is gone, or its node is proven dead, the other nodes try
+to take it: each waits a little longer than those before it, so that mostly one tries. Only the leader follows members
+and outcomes. Two nodes that take themselves for the leader cannot both write, because each proposal compares what it
+rests on.
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
+import zlib
+
 from msgspec.structs import replace
 
-from elastic.core.agent.actions import FindPredecessor, MirrorKeys, RevokeLease
+from elastic.core.agent.actions import MirrorKeys, RevokeLease
 from elastic.core.agent.links.deaths import is_proven_dead
-from elastic.core.agent.links.vouching import nodes_without_store, should_take_over, yielding_ends_at
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.store import ASK_AGAIN_S, TransactionAnswered, ViewChanged, may_write, send
 from elastic.core.decide import decide
 from elastic.core.membership.decision import WaitDecision
 from elastic.core.membership.memory import remember
-from elastic.core.transactions import propose
+from elastic.core.transactions import propose, take_lead
 
+RANK_S = 0.01
+"""Seconds that each member leaves to the one before it to take the lead: longer than a write mostly takes."""
+RANKS_MAX = 10
+"""Members that one waits for at most: a rack that is lost with the leader must not cost seconds."""
+SPREAD_S = 0.0005
+"""Members beyond that spread over this many seconds for each member of the generation: two try in a millisecond."""
+OUTSIDE_S = 0.05
+"""Nodes without an M_id spread over this time."""
 PROPOSALS = ("form", "go", "verdict")
 """Transactions of the leader."""
 NO_LEADER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)
@@ -38,10 +47,85 @@ def on_proposal_answer(agent: AgentState, event: TransactionAnswered) -> None:
         agent.succession.propose_again_at = agent.now + ASK_AGAIN_S
 
 
+def is_vacant(agent: AgentState) -> bool:
+    """Tell whether no living node leads: the key is gone or damaged, its node is dead, or it is of our last lease."""
+    leader = agent.view.leader
+    if leader is None:  # The first registration writes both; a watch may show its other keys a moment earlier.
+        return agent.view.incarnation is not None
+    earlier_self = leader.value.node == agent.me.node and not agent.leads
+    return earlier_self or is_proven_dead(agent, leader.value.node, leader.value.created or leader.create_revision)
+
+
+def note_vacancy(agent: AgentState) -> None:
+    """Note since when no living node leads."""
+    since = agent.succession.vacant_since
+    agent.succession.vacant_since = (agent.now if since is None else since) if is_vacant(agent) else None
+
+
+def lead_at(agent: AgentState) -> float:
+    """When this node tries to lead, infinity while another node does."""
+    succession = agent.succession
+    if succession.vacant_since is None or not _may_lead(agent):
+        return float("inf")
+    return max(succession.vacant_since + _patience_s(agent), succession.lead_again_at)
+
+
+def _patience_s(agent: AgentState) -> float:
+    """How long this node leaves the lead to those before it, in seconds.
+
+    Members of the generation wait by their M_id, without those that are proven dead. Where many are dead with the
+    leader, and for nodes without an M_id, chance decides; the more they are, the longer the time over which they
+    spread, so that the first of them still comes at once.
+    """
+    members = agent.generation.members if agent.generation is not None else ()
+    dead = {node for node, _ in agent.memory.gone} | agent.memory.dead
+    chance = zlib.crc32(agent.me.node.encode()) % 1024 / 1024
+    rank = 0
+    for member in members:
+        if member.node == agent.me.node:
+            return rank * RANK_S if rank < RANKS_MAX else RANKS_MAX * RANK_S + chance * len(members) * SPREAD_S
+        rank += member.node not in dead
+    return min(rank, RANKS_MAX) * RANK_S + chance * OUTSIDE_S
+
+
+def _may_lead(agent: AgentState) -> bool:
+    return agent.registration.registered and agent.phase not in NO_LEADER
+
+
+def may_take_lead(agent: AgentState) -> bool:
+    """No living node leads, and it is this node's turn."""
+    return agent.now >= lead_at(agent) and may_write(agent)
+
+
+def send_take_lead(agent: AgentState) -> None:
+    """Try to become the leader."""
+    registration = agent.registration
+    created, lease = registration.create_revision, registration.lease or 0
+    send(agent, take_lead(agent.keys, agent.view, agent.me.node, created, agent.me.member, lease))
+
+
+def on_lead_answer(agent: AgentState, event: TransactionAnswered) -> None:
+    """Another node came first: the watch shows it in a moment."""
+    if not event.succeeded:
+        agent.succession.lead_again_at = agent.now + ASK_AGAIN_S
+
+
+def mirrors_too_much_or_little(agent: AgentState) -> bool:
+    """This node has begun to lead, or leads no more: the leader follows everything, the others the documents."""
+    return agent.leads != agent.succession.mirrors_all
+
+
+def change_mirror(agent: AgentState) -> None:
+    """Follow what the leader follows, or what the others do."""
+    agent.succession.mirrors_all = agent.leads
+    if agent.leads:  # A node that was absent when this one led last may have been there since, and go again.
+        agent.memory = replace(agent.memory, absent_since={})
+    agent.act(MirrorKeys(agent.leads))
+
+
 def is_leader(agent: AgentState) -> bool:
     """This node is the leader, and sees the whole job."""
-    registered = agent.registration.registered and agent.phase not in NO_LEADER
-    return registered and agent.view.complete and agent.succession.leads
+    return _may_lead(agent) and agent.view.complete and agent.leads
 
 
 def resigns(agent: AgentState) -> bool:
@@ -63,8 +147,6 @@ def may_decide(agent: AgentState) -> bool:
 
 def make_decision(agent: AgentState) -> None:
     """Decide what the job does next."""
-    if (astray := nodes_without_store(agent)) != agent.memory.astray:
-        agent.memory = replace(agent.memory, astray=astray)
     agent.succession.decision, agent.memory = decide(agent.view, agent.memory, agent.policy, agent.now)
 
 
@@ -100,9 +182,8 @@ def propose_again_at(agent: AgentState) -> float:
 
 def may_revoke(agent: AgentState) -> bool:
     """This node leads, and nodes are proven dead."""
-    registered = agent.registration.registered
     proofs = agent.memory.gone or agent.memory.dead
-    return registered and agent.view.complete and agent.succession.leads and bool(proofs)
+    return agent.registration.registered and agent.view.complete and agent.leads and bool(proofs)
 
 
 def revoke_dead(agent: AgentState) -> None:
@@ -112,136 +193,3 @@ def revoke_dead(agent: AgentState) -> None:
         if dead and stored.lease and stored.lease not in agent.succession.revoked:
             agent.succession.revoked |= {stored.lease}
             agent.act(RevokeLease(stored.lease))
-
-
-# --- the line -------------------------------------------------------------------------------------------------------
-
-
-class PredecessorFound(Struct, frozen=True):
-    """The answer to `FindPredecessor`: the newest member registered before that revision, None if there is none.
-
-    `failed` says that the store did not answer.
-    """
-
-    before_revision: int
-    node: str | None
-    create_revision: int = 0
-    failed: bool = False
-
-
-def on_predecessor(agent: AgentState, event: PredecessorFound) -> None:
-    """Follow the predecessor that was found. The lookup from revision 0 asks whether anybody is registered."""
-    line = agent.succession
-    if event.before_revision != 0 and line.older_asked != event.before_revision:
-        return
-    line.older_asked = None
-    if event.before_revision == 0:
-        if not event.failed:
-            agent.registration.members_exist = event.node is not None
-    elif event.failed:
-        line.older_again_at = agent.now + ASK_AGAIN_S
-    else:
-        line.older_node = event.node
-        line.older_cursor = event.create_revision if event.node is not None else 0
-
-
-def on_registered(agent: AgentState, event: TransactionAnswered) -> None:
-    """The registration has read who came before this node."""
-    older, line = event.older, agent.succession
-    taken = event.succeeded and event.transaction.lease == agent.registration.lease
-    if taken and older is not None and older.key != agent.keys.member(agent.me.node):
-        line.older_cursor = agent.registration.create_revision
-        line.older_node = older.key.removeprefix(agent.keys.members)
-        line.older_known = older if older.mod_revision else None
-
-
-def _present(agent: AgentState, node: str) -> bool:
-    """Tell whether a node before this one in line can propose: it is registered, alive, and reaches the store."""
-    stored = agent.view.members.get(node)
-    if stored is None or should_take_over(agent, node):
-        return False
-    return not is_proven_dead(agent, node, stored.create_revision)
-
-
-def follow(agent: AgentState) -> None:
-    """Follow the member before this one in line; whoever has nobody before it follows everything and proposes."""
-    line = agent.succession
-    want = _place_in_line(agent) if agent.registration.registered else (False, None)
-    if want is not None and want != line.following:
-        line.following, line.decision = want, None
-        if line.leads:  # Who was away when it proposed the last time may have been there since, and go again.
-            agent.memory = replace(agent.memory, absent_since={})
-        known, line.older_known = line.older_known, None
-        agent.act(MirrorKeys(*want, known if known is not None and want == (False, line.older_node) else None))
-
-
-def _place_in_line(agent: AgentState) -> tuple[bool, str | None] | None:
-    """(True, None) for the first in line, (False, node) for the others, None while that is being looked up."""
-    generation, line = agent.generation, agent.succession
-    index = generation.index(agent.me.node) if generation is not None else None
-    if generation is not None and generation.g != line.passed_g:
-        line.passed, line.passed_g = frozenset(), generation.g
-    if agent.view.complete:
-        nearest = _nearest_before(agent, index)
-        if nearest is None:
-            return (True, None)
-        line.passed -= {nearest}
-        line.older_node = nearest
-        line.older_cursor = min(agent.view.members[nearest].create_revision, agent.registration.create_revision)
-        return (False, nearest)
-    if generation is None or index is None:
-        return _place_of_spare(agent)
-    if agent.view.follows is not None and not _present(agent, agent.view.follows):
-        line.passed |= {agent.view.follows}
-    before = (member.node for member in reversed(generation.members[:index]) if member.node not in line.passed)
-    nearest = next(before, None)
-    return (nearest is None, nearest)
-
-
-def _place_of_spare(agent: AgentState) -> tuple[bool, str | None] | None:
-    line, followed, inflight = agent.succession, agent.view.follows, agent.store.inflight
-    if line.older_cursor is None:
-        line.older_cursor, line.older_node = agent.registration.create_revision, None
-    elif line.older_node is not None and followed == line.older_node and not _is_valid_predecessor(agent, followed):
-        line.older_node = None
-    if line.older_node is not None or line.older_cursor == 0:
-        return (line.older_node is None, line.older_node)
-    if inflight is not None and inflight.kind == "register":
-        return None  # The watch came before the answer, which knows who.
-    if line.older_asked is None and line.older_cursor is not None and agent.now >= line.older_again_at:
-        line.older_asked = line.older_cursor
-        agent.act(FindPredecessor(line.older_cursor))
-    return None
-
-
-def _is_valid_predecessor(agent: AgentState, node: str) -> bool:
-    """Tell whether the node that a spare follows is there, and still before it in line.
-
-    Members of the generation always are; another spare may have registered again, and is younger then.
-    """
-    stored = agent.view.members.get(node)
-    if stored is None or not _present(agent, node):
-        return False
-    inside = agent.generation is not None and agent.generation.index(node) is not None
-    return inside or stored.create_revision < (agent.registration.create_revision)
-
-
-def _nearest_before(agent: AgentState, index: int | None) -> str | None:
-    """The nearest present node before this one, from a complete view: members by M_id, then spares by age."""
-    generation = agent.generation
-    members = [member.node for member in generation.members] if generation is not None else []
-    if index is None:
-        registered = agent.registration.create_revision
-        spares = [
-            (stored.create_revision, node)
-            for node, stored in agent.view.members.items()
-            if stored.create_revision < registered and node not in members
-        ]
-        members = members + [node for _, node in sorted(spares)]
-        index = len(members)
-    return next((node for node in reversed(members[:index]) if _present(agent, node)), None)
-
-
-def follow_again_at(agent: AgentState) -> float:
-    """When a lookup that failed is repeated, or a node that did not reach the store counts as reaching it again."""
-    return agent.first_of((agent.succession.older_again_at, yielding_ends_at(agent)))

@@ -7,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from elastic.core.model import Generation, Go, Verdict
+from elastic.core.text import counted_down
 
 
 class Reason(StrEnum):
@@ -55,11 +56,21 @@ class Reason(StrEnum):
 
 
 class WaitDecision(Struct, frozen=True):
-    """Nothing to do until something changes, or until `until` (this agent's clock)."""
+    """Nothing to do until something changes, or until `until` (this agent's clock).
+
+    `reason` is the sentence at the time of the decision. Where it counts times down, `pattern` is the sentence without
+    them, and `ends` are when each of them is over.
+    """
 
     code: Reason
     reason: str
     until: float | None = None
+    pattern: str = ""
+    ends: tuple[float, ...] = ()
+
+    def reason_at(self, now: float) -> str:
+        """The sentence as it is to be said now."""
+        return counted_down(self.pattern, [end - now for end in self.ends]) if self.ends else self.reason
 
 
 class FormGeneration(Struct, frozen=True):

@@ -29,11 +29,11 @@ def settling(s: Situation) -> WaitDecision | None:
     if here >= expected or s.now >= until:
         return None
     whom = listed_hosts.possible_hosts_text(s.spec.ips, s.hosts(s.joining_nodes))
-    return s.wait(Reason.SETTLING, settling_text(here, expected, until - s.now, whom), until)
+    return s.wait(Reason.SETTLING, settling_text(here, expected, whom), until)
 
 
 def formed(s: Situation) -> FormGeneration:
-    """Form the first generation and give it its go at once: no node can run an older one."""
+    """Form the first generation and start it at once: no node can run an older one."""
     reason = f"{n_of_m(len(s.joining_nodes), _expected(s))} here"
     return with_go(s, form(s, Reason.FORMED, reason, []))
 

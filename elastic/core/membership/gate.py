@@ -18,7 +18,7 @@ from elastic.core.membership.rule import Rule
 from elastic.core.membership.situation import Situation, all_completed
 from elastic.core.model import OutcomeKind
 from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.core.text import drain_text, failure_text, join_names, lost_text, n_of_m, with_verb
+from elastic.core.text import COUNTED, drain_text, failure_text, join_names, lost_text, n_of_m, with_verb
 
 
 def completed(s: Situation) -> ConcludeJob | None:
@@ -28,7 +28,7 @@ def completed(s: Situation) -> ConcludeJob | None:
 
 
 def gate_lost(s: Situation) -> FormGeneration | None:
-    """A member was lost that may have had workers, or any node of a planned stop was: go on with those that remain."""
+    """A member that may have workers was lost, or a node in a planned stop: continue with those that remain."""
     before = s.previous
     if any(_may_have_workers(s, node) for node in s.missing):
         return form(s, Reason.GATE_LOST, f"{lost_text(s.missing, s.view.members)} before the start", s.staying)
@@ -57,7 +57,7 @@ def gate_stopped(s: Situation) -> FormGeneration | None:
 
 
 def gate_left(s: Situation) -> FormGeneration | None:
-    """A member that has no old workers is gone: go on with those that remain."""
+    """A member that has no old workers is gone: continue with those that remain."""
     if not s.missing:
         return None
     before = s.previous.nodes if s.previous is not None else ()
@@ -68,7 +68,7 @@ def gate_left(s: Situation) -> FormGeneration | None:
 
 
 def gate_drained(s: Situation) -> FormGeneration | None:
-    """A member drains: go on without it."""
+    """A member drains: continue without it."""
     return (
         form(s, Reason.GATE_DRAINED, drain_text(s.draining, s.drain_reasons(s.draining)), s.staying)
         if s.draining
@@ -116,7 +116,7 @@ def unproven(s: Situation) -> WaitDecision | None:
     if not gone or _survivor_stopped(s):
         return None
     until = max(s.memory.absent_since.get(node, s.now) for node in gone) + _longest_run_s(s)
-    text = f"{join_names(gone)} vanished without a word and may still run for {until - s.now:.0f} s"
+    text = f"{join_names(gone)} vanished without a word and may still run for {COUNTED}"
     text += f" (--store_outage_limit {s.spec.store_outage_limit_s:g})"
     return s.wait(Reason.UNPROVEN, text, until, s.joined_until) if s.now < until else None
 

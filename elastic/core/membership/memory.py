@@ -28,8 +28,6 @@ class DecisionMemory(Struct, frozen=True):
     """Nodes that were linked once and are not now."""
     late: frozenset[str] = frozenset()
     """Nodes of `unheard` whose link is up: they missed the newest question and answered the one before."""
-    astray: frozenset[str] = frozenset()
-    """Nodes that have just said over their link that they do not reach the store."""
     gone: frozenset[tuple[str, int]] = frozenset()
     """Members, with their create revision, whose process a link has shown to be dead. That can be wrong."""
     dead: frozenset[str] = frozenset()

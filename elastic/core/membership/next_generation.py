@@ -78,7 +78,16 @@ def successor(s: Situation, members: Sequence[GenerationMember], why: ChangeReas
         before=_predecessor(s, why),
         budget=budget,
         distrusted=tuple(sorted(s.memory.distrusted))[:DISTRUSTED_MAX],
+        unlinked=unlinked_members(s, members),
     )
+
+
+def unlinked_members(s: Situation, members: Sequence[GenerationMember]) -> tuple[str, ...]:
+    """The members that listen for links and to which no leader has had one: not this one, and none before it."""
+    linked = s.memory.linked | set(s.nodes).difference(s.generation.unlinked if s.generation is not None else ())
+    others = [member.node for member in members if member.node not in linked and member.node != s.policy.node]
+    stored = ((node, s.view.members.get(node)) for node in others)
+    return tuple(node for node, member in stored if member is not None and member.value.link)
 
 
 def _predecessor(s: Situation, why: ChangeReason) -> Predecessor | None:

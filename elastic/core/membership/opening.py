@@ -20,7 +20,7 @@ from elastic.core.text import duration_in_words, endpoint, node_count
 
 
 def quarantined(s: Situation) -> FormGeneration | None:
-    """Workers fail on some hosts again and again: go on without these hosts, if enough nodes are left."""
+    """Workers fail on some hosts again and again: continue without these hosts, if enough nodes are left."""
     suspects = frozenset(s.judgement.suspects)
     if not suspects:
         return None
@@ -63,7 +63,7 @@ def no_master(s: Situation) -> WaitDecision | None:
 
 
 def opened(s: Situation) -> OpenGate | None:
-    """Every member is ready and no old worker is left: give the go."""
+    """Every member is ready and no old worker is left: give the start signal."""
     go = _go(s, s.current, s.judgement)
     if go is None:
         return None

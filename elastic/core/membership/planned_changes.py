@@ -10,7 +10,7 @@ from elastic.core.membership.rule import Rule
 from elastic.core.membership.settling import settled_at
 from elastic.core.membership.situation import BATCH_S, Situation
 from elastic.core.quarantine import quarantine_summary
-from elastic.core.text import drain_text, duration_in_words, join_names, node_count, settling_text, with_verb
+from elastic.core.text import COUNTED, drain_text, join_names, node_count, settling_text, with_verb
 
 GROW_EVERY_S = 60.0
 """A job whose workers lose what they have not saved grows at most once in this time, if `--grow_every` says nothing."""
@@ -26,15 +26,15 @@ def drain_batch(s: Situation) -> WaitDecision | None:
 
 
 def drained(s: Situation) -> FormGeneration | None:
-    """Members drain: go on without them."""
+    """Members drain: continue without them."""
     if not s.draining:
         return None
     return form(s, Reason.DRAINED, drain_text(s.draining, s.drain_reasons(s.draining)), s.staying, planned=True)
 
 
 def out_of_reach(s: Situation) -> WaitDecision | None:
-    """A member does not reach the store, so that its workers would not hear of a planned change: wait for it."""
-    away = [node for node in s.nodes if s.member(node) is None or node in s.memory.astray]
+    """A member does not reach the store, so that its workers would miss a planned change: wait for it."""
+    away = [node for node in s.nodes if s.member(node) is None]
     joining = s.newcomers
     if not away or not (joining or len(s.nodes) > s.spec.np.high):
         return None
@@ -43,7 +43,7 @@ def out_of_reach(s: Situation) -> WaitDecision | None:
 
 
 def shrunk(s: Situation) -> FormGeneration | None:
-    """Fewer nodes are wanted than run: go on without the last ones."""
+    """Fewer nodes are wanted than run: continue without the last ones."""
     count, high = len(s.nodes), s.spec.np.high
     return (
         form(s, Reason.SHRUNK, f"{count} nodes run, {high} are wanted", s.staying, planned=True)
@@ -57,7 +57,7 @@ def grow_settling(s: Situation) -> WaitDecision | None:
     here, until, high = len(s.nodes) + len(s.newcomers), settled_at(s, s.newcomers), s.spec.np.high
     if not s.newcomers or here >= high or s.now >= until:
         return None
-    return s.wait(Reason.GROW_SETTLING, settling_text(here, high, until - s.now), until)
+    return s.wait(Reason.GROW_SETTLING, settling_text(here, high), until)
 
 
 def grow_later(s: Situation) -> WaitDecision | None:
@@ -66,7 +66,7 @@ def grow_later(s: Situation) -> WaitDecision | None:
         return None
     every_s = _grow_every_s(s)
     until = s.memory.grown_at + every_s
-    text = f"{with_verb(s.newcomers, 'join')} in {until - s.now:.0f} s (--grow_every {every_s:g})"
+    text = f"{with_verb(s.newcomers, 'join')} in {COUNTED} (--grow_every {every_s:g})"
     return s.wait(Reason.GROW_LATER, text, until) if s.now < until else None
 
 
@@ -78,15 +78,12 @@ def grown(s: Situation) -> FormGeneration | None:
 
 def training(s: Situation) -> WaitDecision:
     """Nothing is to be done."""
-    out = [
-        f"{host} is kept out for {duration_in_words(until - s.now)} more"
-        for (host, _), until in s.memory.quarantine_deadlines.items()
-        if s.now < until
-    ]
+    ends = {host: until for (host, _), until in s.memory.quarantine_deadlines.items() if s.now < until}
+    out = [f"{host} is kept out for {COUNTED} more" for host in ends]
     out += [f"{host} is kept out until it can be reached" for host in sorted(s.out_of_reach() - s.quarantined())]
     spares = f", {len(s.ready)} spare" if s.ready else ""
     summary = f"; {quarantine_summary(out)}" if out else ""
-    return s.wait(Reason.TRAINING, f"training with {node_count(len(s.nodes))}{spares}{summary}")
+    return s.wait(Reason.TRAINING, f"training with {node_count(len(s.nodes))}{spares}{summary}", *ends.values())
 
 
 def _grow_every_s(s: Situation) -> float:

@@ -51,7 +51,7 @@ def settling(s: Situation) -> WaitDecision | None:
     if here >= expected or s.now >= until:
         return None
     whom = listed_hosts.possible_hosts_text(s.spec.ips, s.hosts(s.joining_nodes))
-    return s.wait(Reason.SETTLING, settling_text(here, expected, until - s.now, whom), until)
+    return s.wait(Reason.SETTLING, settling_text(here, expected, whom), until)
 
 
 def reformed(s: Situation) -> FormGeneration:

@@ -12,7 +12,7 @@ from elastic.core.membership.reform import nobody_left
 from elastic.core.membership.rule import Rule
 from elastic.core.membership.situation import Situation, all_completed
 from elastic.core.model import OutcomeKind
-from elastic.core.text import failure_text, join_names, lost_text, node_count
+from elastic.core.text import COUNTED, failure_text, join_names, lost_text, node_count
 
 
 def completed(s: Situation) -> ConcludeJob | None:
@@ -21,7 +21,7 @@ def completed(s: Situation) -> ConcludeJob | None:
 
 
 def lost(s: Situation) -> FormGeneration | None:
-    """A member is lost: go on with those that remain, and with spares."""
+    """A member is lost: continue with those that remain, and with spares."""
     return form(s, Reason.LOST, lost_text(s.lost, s.view.members), s.staying, lost=s.lost) if s.lost else None
 
 
@@ -55,7 +55,7 @@ def returning(s: Situation) -> WaitDecision | None:
         return None
     until = max(s.returning.values())
     leases = f"the lease{'s' if len(s.returning) > 1 else ''} of {join_names(s.returning)} ended"
-    return s.wait(Reason.RETURNING, f"{leases}; waiting {max(until - s.now, 1):.0f} s more for a new one", until)
+    return s.wait(Reason.RETURNING, f"{leases}; waiting {COUNTED} more for a new one", until)
 
 
 def finishing(s: Situation) -> WaitDecision | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from elastic.core import listed_hosts
 from elastic.core.membership.decision import DecisionPolicy, Reason, WaitDecision
 from elastic.core.membership.memory import LINK_PATIENCE_S, DecisionMemory
@@ -23,6 +25,7 @@ from elastic.core.model import (
 )
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import NEVER
+from elastic.core.text import COUNTED
 from elastic.core.view import StoredDocument, StoreView
 
 BATCH_S = 0.3
@@ -302,8 +305,13 @@ class Situation:
     # When to ask again
 
     def wait(self, code: Reason, text: str, *until: float | None) -> WaitDecision:
-        """Wait for a change of the view, or until the earliest of these times and of those that every wait has."""
-        return WaitDecision(code, text, earliest(*until, self.next_deadline))
+        """Wait for a change of the view, or until the earliest of these times and of those that every wait has.
+
+        The first of these times are those that the text counts down.
+        """
+        ends = tuple(end for end in until[: text.count(COUNTED)] if end is not None)
+        wait = WaitDecision(code, text, earliest(*until, self.next_deadline), text, ends)
+        return replace(wait, reason=wait.reason_at(self.now))
 
     @cached_property
     def next_deadline(self) -> float | None:

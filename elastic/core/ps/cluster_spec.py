@@ -46,12 +46,12 @@ from elastic.core.ps.revision import (
 )
 from elastic.core.ps.task_placement import assign, has_servers, has_workers, host_of, in_order, vacant_servers
 from elastic.core.ps.text import in_words, servers_in_words
-from elastic.core.text import join_names, n_of_m, settling_text
+from elastic.core.text import COUNTED, join_names, n_of_m, settling_text
 from elastic.core.view import StoreView
 
 
 def formed(s: Situation) -> Decision:
-    """There is no generation yet: form the first and give it its go at once, when enough nodes are here."""
+    """There is no generation yet: form the first and start it at once, when enough nodes are here."""
     first = assemble(Assembly(s, s.spec.np.first, Reason.FORMED, ChangeReason.FIRST))
     return with_go(s, first) if isinstance(first, FormGeneration) else first
 
@@ -99,7 +99,7 @@ def unproven(s: Situation) -> WaitDecision | None:
     freed_at = max((tasks_free_at(s, node) for node in _unfinished(s)), default=s.now)
     if s.now >= freed_at:
         return None
-    text = f"{join_names(_unfinished(s))} vanished and may still run for {freed_at - s.now:.0f} s"
+    text = f"{join_names(_unfinished(s))} vanished and may still run for {COUNTED}"
     return s.wait(Reason.UNPROVEN, text, freed_at)
 
 
@@ -226,7 +226,7 @@ def settling(it: Assembly) -> WaitDecision | None:
     until, expected = settled_at(s, [member.node for member in it.members]), expected_nodes(s, before)
     if not it.layout.separate or it.workers >= expected or s.now >= until:
         return None
-    return s.wait(Reason.SETTLING, settling_text(it.workers, expected, until - s.now), until)
+    return s.wait(Reason.SETTLING, settling_text(it.workers, expected), until)
 
 
 def assembled(it: Assembly) -> FormGeneration:

@@ -10,7 +10,7 @@ import msgspec
 
 from elastic.core.membership.conclusion import failed_by
 from elastic.core.membership.decision import Decision, FormGeneration, Reason, WaitDecision
-from elastic.core.membership.next_generation import strip_unused_ports
+from elastic.core.membership.next_generation import strip_unused_ports, unlinked_members
 from elastic.core.membership.situation import BATCH_S, Situation
 from elastic.core.model import (
     Cause,
@@ -284,6 +284,7 @@ class RevisionBuilder:
             rev=self.rev,
             cause=self.cause,
             distrusted=(),
+            unlinked=unlinked_members(self.s, members),
         )
         planned = bool(summary.joined or summary.draining or summary.surplus)
         at_work = [member.node for member in old.members if has_workers(member) and member.node not in self.ends]

@@ -20,14 +20,11 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 from elastic.core.kv import (
     NOW,
     Compare,
-    ElseBranch,
-    ElseIf,
     EndpointStatus,
     KeyRange,
     Lease,
     Listing,
     Operation,
-    ReadRange,
     RefreshResult,
     TxnResult,
     WatchBatch,
@@ -35,14 +32,13 @@ from elastic.core.kv import (
     merged,
 )
 from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
-from elastic.store.etcd.codec import compare_message, else_if_message, entries, operation_message, span
+from elastic.store.etcd.codec import compare_message, entries, operation_message, span
 from elastic.store.etcd.endpoint import EtcdEndpoint, EtcdOptions
 from elastic.store.etcd.errors import ErrorMeaning, meaning, refusal, unanswered
 from elastic.store.etcd.failover import HASLEADER, EtcdServers
 from elastic.store.etcd.paging import in_pages
 from elastic.store.etcd.stubs import rpc
 from elastic.store.etcd.watch import WatchStream
-from elastic.store.protocol import WatchExtension
 
 
 class EtcdStore:
@@ -84,19 +80,9 @@ class EtcdStore:
         *,
         keys_only: bool = False,
         limit: int = 0,
-        created_before: int = 0,
-        newest_first: bool = False,
     ) -> Listing:
         """See `Store.list`."""
-        request = rpc.RangeRequest(
-            keys_only=keys_only,
-            limit=limit,
-            # To etcd 0 is "no filter"; with -1 nothing is old enough.
-            max_create_revision=(created_before - 1 or -1) if created_before else 0,
-            **span(range),
-        )
-        if newest_first:
-            request.sort_order, request.sort_target = rpc.RangeRequest.DESCEND, rpc.RangeRequest.CREATE
+        request = rpc.RangeRequest(keys_only=keys_only, limit=limit, **span(range))
         try:
             answer = await self._ask_range(request)
         except TooLarge:
@@ -107,37 +93,14 @@ class EtcdStore:
     async def _ask_range(self, request: Any) -> Any:
         return await self._servers.ask(lambda endpoint: endpoint.kv.Range, request)
 
-    async def txn(
-        self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: ElseBranch = ()
-    ) -> TxnResult:
-        """See `Store.txn`. One that only reads never raises `OutcomeUnknown`.
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
+        """See `Store.txn`. It is never repeated once etcd may have it."""
+        check_txn(compares, then)
+        request = rpc.TxnRequest(compare=map(compare_message, compares), success=map(operation_message, then))
+        answer = await self._servers.ask(lambda endpoint: endpoint.kv.Txn, request, repeat=False)
+        return TxnResult(answer.succeeded, answer.header.revision)
 
-        Do not use one that only reads where it can be cancelled: etcd 3.5.1 panics then.
-        """
-        check_txn(compares, then, otherwise)
-        nested = isinstance(otherwise, ElseIf)
-        failure = [else_if_message(otherwise)] if isinstance(otherwise, ElseIf) else map(operation_message, otherwise)
-        request = rpc.TxnRequest(
-            compare=map(compare_message, compares),
-            success=map(operation_message, then),
-            failure=failure,
-        )
-        reads_only = not isinstance(otherwise, ElseIf) and all(
-            isinstance(operation, ReadRange) for operation in (*then, *otherwise)
-        )
-        answer = await self._servers.ask(lambda endpoint: endpoint.kv.Txn, request, repeat=reads_only)
-        taken = answer.responses[0].response_txn if nested and not answer.succeeded else answer
-        reads = tuple(
-            entries(response.response_range.kvs)
-            for response in taken.responses
-            if response.WhichOneof("response") == "response_range"
-        )
-        instead = taken is not answer and taken.succeeded
-        return TxnResult(answer.succeeded, answer.header.revision, reads, instead)
-
-    async def watch(
-        self, ranges: Sequence[KeyRange], from_revision: int, more: WatchExtension | None = None
-    ) -> AsyncGenerator[WatchBatch, None]:
+    async def watch(self, ranges: Sequence[KeyRange], from_revision: int) -> AsyncGenerator[WatchBatch, None]:
         """See `Store.watch`. Of a revision that touches several ranges the changes may come in two batches."""
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
@@ -145,7 +108,7 @@ class EtcdStore:
         seen = self.revision_seen if from_revision == NOW else from_revision - 1
         stream = WatchStream(self._servers.usable(), merged(ranges), from_revision, seen, self._servers.options.try_s)
         self._servers.streams.add(stream)
-        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(ranges[0], seen), more)
+        arriving = stream.batches(self._servers.metadata(), lambda: self._check_same(ranges[0], seen))
         try:
             async with aclosing(arriving):
                 async for batch in arriving:

@@ -9,13 +9,11 @@ from elastic.core.kv import (
     Compare,
     CompareTarget,
     Delete,
-    ElseIf,
     KeyChange,
     KeyRange,
     KeyValue,
     Operation,
     Put,
-    ReadRange,
 )
 from elastic.store.etcd.stubs import kv, rpc
 
@@ -49,14 +47,6 @@ def operation_message(operation: Operation) -> Any:
             return rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value, lease=lease))
         case Delete(what):
             return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(**span(what)))
-        case ReadRange(what):
-            return rpc.RequestOp(request_range=rpc.RangeRequest(**span(what)))
-
-
-def else_if_message(instead: ElseIf) -> Any:
-    """A transaction within one."""
-    inner = rpc.TxnRequest(compare=map(compare_message, instead.compares), success=map(operation_message, instead.then))
-    return rpc.RequestOp(request_txn=inner)
 
 
 def entry(pair: Any) -> KeyValue:

@@ -41,12 +41,9 @@ async def in_pages(ask: Ask, request: Any) -> tuple[int, list[Any]]:
 
 
 async def _once(ask: Ask, request: Any) -> tuple[int, list[Any]]:
-    newest_first = request.sort_order == rpc.RangeRequest.DESCEND
-    limit = 0 if newest_first else request.limit  # Pages come in the order of their keys.
+    limit = request.limit
     page = rpc.RangeRequest()
     page.CopyFrom(request)
-    page.ClearField("sort_order")
-    page.ClearField("sort_target")
     revision, size, pairs = 0, 0, list[Any]()
     keys = PAGE_KEYS if request.range_end else 1
     while True:
@@ -73,9 +70,7 @@ async def _once(ask: Ask, request: Any) -> tuple[int, list[Any]]:
         page.key = answer.kvs[-1].key + b"\0"
         if 4 * page_bytes < MESSAGE_BYTES_MAX:
             keys *= 2
-    if newest_first:
-        pairs.sort(key=lambda pair: -pair.create_revision)
-    return revision, pairs[: request.limit or None]
+    return revision, pairs
 
 
 async def _named(ask: Ask, page: Any) -> str:

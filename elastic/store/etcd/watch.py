@@ -2,8 +2,7 @@
 
 etcd's own order holds within one range. With several ranges on a stream it holds too, except while a watch catches up
 with the past. So what arrives together is sorted; and if a change comes that is older than one already delivered, the
-watch ends with `WatchLost`, and the reader lists again. What is delivered is therefore always in order, but for ranges
-that were taken on later from a revision of the past: their past comes when it comes.
+watch ends with `WatchLost`, and the reader lists again. What is delivered is therefore always in order.
 
 A stream says nothing when its server is frozen. Therefore whoever owns it calls `lose` as soon as a request to that
 server gets no answer.
@@ -14,8 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
@@ -26,7 +24,6 @@ from elastic.store.etcd.codec import change, span
 from elastic.store.etcd.endpoint import EtcdEndpoint
 from elastic.store.etcd.errors import ErrorMeaning, details, meaning, refusal, watch_end
 from elastic.store.etcd.stubs import rpc
-from elastic.store.protocol import WatchExtension
 
 GATHER_S = 0.002
 """One revision that touches several ranges arrives in as many messages; so long they are waited for."""
@@ -74,7 +71,7 @@ class WatchStream:
         return arrived
 
     async def batches(
-        self, metadata: Metadata, check: Callable[[], Awaitable[None]], more: WatchExtension | None = None
+        self, metadata: Metadata, check: Callable[[], Awaitable[None]]
     ) -> AsyncGenerator[WatchBatch, None]:
         """Open the stream and yield what comes, one batch for each revision, first an empty one.
 
@@ -87,7 +84,7 @@ class WatchStream:
         try:
             try:
                 async with asyncio.timeout(self._create_limit_s):
-                    await self._send(call, self._ranges, self._from_revision)
+                    await self._send(call)
                     held, revisions = await self._created()
             except TimeoutError:
                 self.broken = True
@@ -96,11 +93,8 @@ class WatchStream:
             if min(revisions) < self._seen:
                 await check()
             begins_after = max(revisions) if self._from_revision == NOW else self._from_revision - 1
-            early = self._ranges
-            if more is not None:
-                await more.offer_extension(partial(self._take_on, call))
             yield WatchBatch(begins_after, ())
-            async with aclosing(self._deliver(held, begins_after, early)) as delivered:
+            async with aclosing(self._deliver(held, begins_after)) as delivered:
                 async for batch in delivered:
                     yield batch
         finally:
@@ -113,20 +107,10 @@ class WatchStream:
         if not pump.cancelled() and (error := pump.exception()) is not None:
             self._put(error)
 
-    async def _take_on(self, call: Any, ranges: Sequence[KeyRange], from_revision: int) -> None:
-        """Watch more ranges on the stream that stands: a new one would cost several times as much."""
-        self._ranges += tuple(ranges)
-        try:
-            async with asyncio.timeout(self._create_limit_s):
-                await self._send(call, ranges, from_revision)
-        except TimeoutError:
-            self.broken = True
-            self.lose(StoreUnavailable(f"etcd at {self.endpoint} did not take a range to watch in time"))
-
-    async def _send(self, call: Any, ranges: Sequence[KeyRange], from_revision: int) -> None:
+    async def _send(self, call: Any) -> None:
         """Ask for every range; an error here is also seen, with its text, by the pump."""
-        for watched in ranges:
-            request = rpc.WatchCreateRequest(start_revision=from_revision, **span(watched))
+        for watched in self._ranges:
+            request = rpc.WatchCreateRequest(start_revision=self._from_revision, **span(watched))
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(rpc.WatchRequest(create_request=request))
 
@@ -182,13 +166,11 @@ class WatchStream:
                     held.append(response)
         return held, revisions
 
-    async def _deliver(
-        self, held: list[Any], after: int, early: Sequence[KeyRange]
-    ) -> AsyncGenerator[WatchBatch, None]:
+    async def _deliver(self, held: list[Any], after: int) -> AsyncGenerator[WatchBatch, None]:
         """Yield batches in the order of their revisions until an error ends it.
 
-        Nothing up to the revision `after` is told of the ranges that were taken first: of a watch from now, one range
-        may begin a little sooner than another.
+        Nothing up to the revision `after` is told: of a watch from now, one range may begin a little sooner than
+        another.
         """
         delivered = after
         responses = held
@@ -199,20 +181,16 @@ class WatchStream:
             changes: list[KeyChange] = []
             for response in responses:
                 try:
-                    changes += [
-                        each
-                        for each in map(change, self._opened(response).events)
-                        if each.entry.mod_revision > after or not any(each.entry.key in span for span in early)
-                    ]
+                    events = map(change, self._opened(response).events)
+                    changes += [each for each in events if each.entry.mod_revision > after]
                 except StoreError as error:
                     end = error
                     break
             changes.sort(key=lambda each: each.entry.mod_revision)  # stable: the order within a revision stays
-            late = takewhile(lambda each: each.entry.mod_revision < delivered, changes)  # noqa: B023
-            if any(each.entry.key in span for each in late for span in early):
+            if changes and changes[0].entry.mod_revision < delivered:
                 raise WatchLost("changes came out of order")
             for revision, group in groupby(changes, key=lambda each: each.entry.mod_revision):
-                delivered = max(delivered, revision)
+                delivered = revision
                 yield WatchBatch(revision, tuple(group))
             if end is not None:
                 raise end

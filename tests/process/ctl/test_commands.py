@@ -19,7 +19,18 @@ import pytest
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Put
-from elastic.core.model import ChangeReason, FinalStatus, Generation, GenerationMember, Go, JobSpec, Member, Np, Verdict
+from elastic.core.model import (
+    ChangeReason,
+    FinalStatus,
+    Generation,
+    GenerationMember,
+    Go,
+    JobSpec,
+    Leader,
+    Member,
+    Np,
+    Verdict,
+)
 from elastic.core.view import Document, encode
 from elastic.errors import ConfigError
 from elastic.store.embedded import find_etcd
@@ -80,6 +91,7 @@ async def fill(endpoint: str) -> None:
         keys = JobKeys("j1", prefix)
         documents: dict[str, Document] = {
             keys.incarnation: "one",
+            keys.leader: Leader(node=NODE, host="10.0.0.1"),
             keys.spec: SPEC,
             keys.generation: GENERATION,
             keys.go: GO,

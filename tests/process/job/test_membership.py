@@ -217,3 +217,22 @@ async def test_a_node_that_gives_up_waiting_leaves_with_4_and_writes_no_verdict(
     later = [await job.node("--np", "2") for _ in range(2)]
     await job.world(1, 2)
     assert {worker.node for worker in job.workers} == {node.id for node in later}
+
+
+@story
+async def test_a_node_that_joins_too_soon_says_when_it_is_taken_in(job: Job) -> None:
+    """Only the leader remembers when the job grew; the newest generation came of a failure."""
+    flags = ("--np", "1:3", "--grow_every", "60", "--max_restarts", "3")
+    await job.node(*flags)
+    await job.world(1, 1)
+    await job.node(*flags)
+    await (await job.world(2, 2))[1].exits(1)
+    await job.world(3, 2)
+    third = await job.node(*flags)
+    await third.says("joined")
+    line = rf"{third.id} joins in (\d+) s \(--grow_every 60\)"
+    said = await third.says(line)
+    again = await third.says(line, since=third.lines.index(said.string) + 1)
+    assert 7 <= int(said[1]) - int(again[1]) <= 13
+    assert 0 < int(again[1]) < int(said[1]) < 60
+    assert not [line for line in third.lines if "to act" in line or "the leader" in line]

@@ -254,7 +254,7 @@ class Stranger:
             keys.root + "unheard.of",
             keys.events + "zzz",
             keys.saved,
-            keys.arrived,
+            keys.leader,
             keys.outcomes + "1/a",
         ]
         if not readable:  # A member whose key is gone counts as lost if a loaded machine does not answer in time.
@@ -269,7 +269,7 @@ class Stranger:
         operation: Operation = Put(key, value, chance.choice([0, old.lease]) if old is not None else 0)
         if self._understood(key, value) and not readable:
             return
-        bearable = (keys.members, keys.saved, keys.arrived, keys.events)
+        bearable = (keys.members, keys.saved, keys.leader, keys.events)
         if chance.random() < 0.15 and (readable or key.startswith(bearable)):
             operation = Delete(KeyRange.key(key))
         await self.store.txn((), (operation,))

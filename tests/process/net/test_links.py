@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -14,10 +15,21 @@ import time
 import pytest
 
 from elastic.core.agent.actions import LinkTarget
+from elastic.core.agent.events import Event
+from elastic.core.membership.decision import Reason
+from elastic.core.model import Leader
+from elastic.core.view import StoredDocument
+from launcher.logs.console import Console
+from launcher.logs.logger import AgentLog
 from launcher.peers import links as links_module
 from launcher.peers import peer_link
+from launcher.peers.core_adapter import LinkAdapter
+from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
-from tests.support.link_harness import Watching, at, listening, peer, played, proves_nothing, watching
+from launcher.wire.link_messages import wait_told
+from tests.scripts.link_peer import JOB
+from tests.support.agent_harness import Bench
+from tests.support.link_harness import SECRET, Watching, at, listening, peer, played, proves_nothing, watching
 
 # A death
 
@@ -417,3 +429,68 @@ def test_a_vouch_that_is_refused_is_not_told() -> None:
             assert asker.last[1] == 6
 
     played(story)
+
+
+# What a node waits for
+
+
+def test_the_nodes_that_are_named_hear_what_they_wait_for() -> None:
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1") as (first, one), listening("n-2") as (second, other):
+            watcher.links.watch({"n-1": at(one), "n-2": at(other)})
+            await watcher.until("up", "n-1", "n-2")
+            watcher.links.tell(("n-2", "n-3"), wait_told("TRAINING", "training", ()))
+            watcher.links.tell(("n-1", "n-2"), wait_told("GROW_LATER", "n-1 joins in \ufffc", (41.25,)))
+            await first.until("waits", "w-1", "n-1 joins in \ufffc", 41.25)
+            await second.until("waits", "w-1", "training")
+            await second.until("waits", "w-1", "n-1 joins in \ufffc", 41.25)
+            assert not [told for told in first.told if told[0] == "waits"]
+
+    played(story)
+
+
+def _leader(node: str) -> StoredDocument[Leader]:
+    return StoredDocument(Leader(node=node, host="127.0.0.1"), 1, 1, 1)
+
+
+def test_what_was_told_counts_for_as_long_as_the_link_is_up() -> None:
+    async def story() -> None:
+        hello = await PeerListener.listen("127.0.0.1", JOB, "n-1")
+        facts, news = Bench("n-1").facts, asyncio.Event()
+
+        def changed(event: Event) -> None:
+            news.set()
+
+        facts.store.view = dataclasses.replace(facts.view, leader=_leader("w-1"))
+        adapter = LinkAdapter(hello, JOB, facts, changed, AgentLog("n-1", Console(2)))
+        adapter.learn(dataclasses.replace(facts.view, secret=StoredDocument(SECRET, 1, 1)))
+        heard = asyncio.Event()
+        adapter.on_heard_wait(heard.set)
+        async with watching() as watcher:
+            watcher.links.watch({"n-1": at(hello)})
+            await watcher.until("up", "n-1")
+            watcher.links.tell(("n-1",), wait_told("GROW_LATER", "n-1 joins in \ufffc", (41.0,)))
+            await heard.wait()
+            told = adapter.heard_wait()
+            assert told is not None
+            assert (told.node, told.code) == ("w-1", Reason.GROW_LATER)
+            assert told.reason_at(boottime() + 11.0) == "n-1 joins in 30 s"
+            heard.clear()
+            facts.store.view = dataclasses.replace(facts.view, leader=_leader("n-1"))
+            watcher.links.tell(("n-1",), wait_told("TRAINING", "training", ()))
+            await is_answered(watcher)
+            assert not heard.is_set(), "it leads, and knows better"
+            news.clear()
+            watcher.links.watch({})
+            await news.wait()
+            assert adapter.heard_wait() is None
+        adapter.close()
+        await hello.close()
+
+    played(story)
+
+
+async def is_answered(watcher: Watching) -> None:
+    """What was said before was read."""
+    watcher.links.ask(99)
+    await watcher.until("answered", 99, "n-1")

@@ -18,7 +18,7 @@ from launcher.peers import inbound_links, listener, peer_link
 from launcher.peers.listener import PeerListener
 from launcher.peers.peer_link import PeerLink
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Bye, Greeting, Ping, Pong, Prove, VouchGranted
+from launcher.wire.link_messages import Bye, Greeting, Ping, Pong, Prove, VouchGranted, wait_told
 from tests.scripts.link_peer import JOB
 from tests.support.descriptor_limit import none_left
 from tests.support.link_harness import SECRET, Watching, at, listening, played, proves_nothing, watching
@@ -69,10 +69,11 @@ async def is_alive(watcher: Watching) -> None:
         b"[" * 1000 + b"\n",
         link_messages.encode(Ping(1)),
         link_messages.encode(VouchGranted(1, 1, 5.0)),
+        link_messages.encode(wait_told("TRAINING", "nothing", ())),
         link_messages.encode(Prove("w-2", "0" * 32, "0" * 64)),
         link_messages.encode(Prove("n-1", "0" * 32, "0" * 64)),
     ],
-    ids=["nothing", "empty", "http", "noise", "endless", "deep", "ping", "grant", "no proof", "itself"],
+    ids=["nothing", "empty", "http", "noise", "endless", "deep", "ping", "grant", "wait", "no proof", "itself"],
 )
 def test_who_says_something_else_than_a_proof_is_sent_away(data: bytes) -> None:
     async def story() -> None:

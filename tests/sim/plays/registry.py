@@ -19,7 +19,7 @@ from tests.sim.checks import Promises
 from tests.sim.ends import Ends
 from tests.sim.life import CHAOS_S, HEALED_S, heal, over
 from tests.sim.nodes import Node
-from tests.sim.plays import meetings, operators, partings, races, strangers
+from tests.sim.plays import leaders, meetings, operators, partings, races, strangers
 from tests.sim.rosters import RosterPromises, RosterWorld
 from tests.sim.rules import Rules
 from tests.sim.world import World
@@ -155,6 +155,13 @@ PLAYS: Final[Mapping[str, Play]] = {
         strangers.stranger_is_the_first, links=True, nodes=4, spec={"store_outage_limit_s": 30.0}
     ),
     "strangers_linked": Play(strangers.strangers_linked, links=True, nodes=4),
+    "leader_is_the_last": Play(leaders.leader_is_the_last, nodes=4, links=True),
+    "leader_is_a_spare": Play(leaders.leader_is_a_spare, nodes=5, high=3, links=True),
+    "leader_cut_off": Play(leaders.leader_cut_off, nodes=4),
+    "leader_key_deleted": Play(leaders.leader_key_deleted, nodes=4, links=True),
+    "leader_member_deleted": Play(leaders.leader_member_deleted, nodes=4, links=True),
+    "rack_lost": Play(leaders.rack_lost, nodes=7),
+    "leader_of_a_list": Play(leaders.leader_is_the_last, nodes=4, links=True, spec={"ips": ("h3", "h1", "h0", "h2")}),
 }
 """Every play, by its name."""
 

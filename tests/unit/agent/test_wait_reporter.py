@@ -7,17 +7,19 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from elastic.core.agent.state import PendingDrain, Phase
 from elastic.core.membership.decision import ConcludeJob, Decision, Reason, WaitDecision
-from elastic.core.model import Budget, ChangeReason, FinalStatus, Go, Quarantine, Verdict
+from elastic.core.model import FinalStatus, Verdict
+from elastic.core.text import COUNTED
 from elastic.store.memory import MemoryStore
 from launcher.agent import wait_reporter
 from launcher.agent.wait_reporter import WaitReporter
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog
+from launcher.peers.heard_wait import HeardWait
+from launcher.wire.link_messages import wait_told
 from tests.support.agent_harness import Bench, done, spare
 from tests.support.strategies import KEYS
 
@@ -42,13 +44,14 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
         store = MemoryStore(bench.shelf.core, lambda: 0.0)
         with (tmp_path / "console").open("w") as file:
             agent_log = Heard("b", Console(file.fileno()))
-        lines = WaitReporter(bench.core, store, KEYS, agent_log, lambda: next(clock))
+        heard = HeardWait("a", Reason.MISSING, "2 of 3 nodes are here; waiting for 1 more", ())
+        lines = WaitReporter(bench.core, store, KEYS, agent_log, lambda: next(clock), lambda: heard)
         running = asyncio.create_task(lines.run())
         await enough.wait()
         running.cancel()
 
     asyncio.run(main())
-    # The clock moves by 20 s with every look at it: one for the question, one for the answer.
+    # The clock moves by 20 s with every look at it: one for the sentence, one for how long it has waited.
     assert said == [
         "2 of 3 nodes are here; waiting for 1 more (40 s so far)",
         "2 of 3 nodes are here; waiting for 1 more (80 s so far)",
@@ -59,7 +62,8 @@ def test_the_time_counts_from_the_last_moment_in_which_workers_ran(tmp_path: Pat
     bench, times = spare(np="3:3"), iter((100.0, 300.0))
     with (tmp_path / "console").open("w") as file:
         agent_log = AgentLog("b", Console(file.fileno()))
-    lines = WaitReporter(bench.core, MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, agent_log, lambda: next(times))
+    store = MemoryStore(bench.shelf.core, lambda: 0.0)
+    lines = WaitReporter(bench.core, store, KEYS, agent_log, lambda: next(times), lambda: None)
     for phase in (Phase.SPARE, Phase.RUNNING, Phase.DONE):
         bench.core.facts.phase = phase
         lines.after_event()
@@ -106,6 +110,7 @@ def lines_of(
     clock: Callable[[], float],
     *,
     store: MemoryStore | None = None,
+    heard: Callable[[], HeardWait | None] = lambda: None,
 ) -> WaitReporter:
     """The lines of this bench's node, given to `hear`. Without another `store` it is the bench's own."""
 
@@ -115,7 +120,8 @@ def lines_of(
 
     with (folder / "console").open("w") as file:
         agent_log = Heard("b", Console(file.fileno()))
-    return WaitReporter(bench.core, store or MemoryStore(bench.shelf.core, lambda: 0.0), KEYS, agent_log, clock)
+    store = store or MemoryStore(bench.shelf.core, lambda: 0.0)
+    return WaitReporter(bench.core, store, KEYS, agent_log, clock, heard)
 
 
 OVER = Verdict(status=FinalStatus.COMPLETED, reason="all done", run=1, g=1, tag="", at=0.0)
@@ -188,29 +194,135 @@ def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
     assert said == ["1 of 2 nodes done; waiting for the others"]
 
 
-def test_a_node_that_others_do_not_reach_does_not_say_for_ever_that_it_joins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wait_reporter, "FIRST_S", 0.0)
-    said: list[str] = []
-    heard = asyncio.Event()
-    bench = spare()
-    budget = Budget(hosts=(Quarantine("host-b", times=1, g=1, words="a does not reach it", unreachable=True),))
-    bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
-    bench.world(2, "a", why=ChangeReason.QUARANTINED)
-    listens = msgspec.structs.replace(bench.shelf.view.members["b"].value, link=9000)
-    bench.shelf.put(KEYS.member("b"), listens, leased=True)
+# What the leader has told
 
-    def hear(text: str) -> None:
-        said.append(text)
-        heard.set()
 
-    lines = lines_of(bench, tmp_path, hear, lambda: 100.0)
+class Said:
+    """What a node says, on a clock that the test sets."""
+
+    def __init__(self, bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(wait_reporter, "FIRST_S", 0.001)
+        monkeypatch.setattr(wait_reporter, "EVERY_S", 0.001)
+        self.now = 100.0
+        self.heard: HeardWait | None = None
+        self.lines: list[str] = []
+        self._came = asyncio.Event()
+        self.reporter = lines_of(bench, folder, self._hear, lambda: self.now, heard=lambda: self.heard)
+
+    def _hear(self, text: str) -> None:
+        self.lines.append(text)
+        self._came.set()
+
+    async def next(self) -> str:
+        """The next line that it says."""
+        self._came.clear()
+        await self._came.wait()
+        return self.lines[-1]
+
+
+def test_a_node_counts_down_what_the_leader_has_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(spare(), tmp_path, monkeypatch)
+    text = f"b joins in {COUNTED} (--grow_every 60)"
+    said.heard = HeardWait.of("a", wait_told(Reason.GROW_LATER.name, text, (41.4,)), said.now)
 
     async def main() -> None:
-        running = asyncio.create_task(lines.run())
-        await heard.wait()
+        running = asyncio.create_task(said.reporter.run())
+        assert await said.next() == "b joins in 41 s (--grow_every 60)"
+        said.now += 11.0
+        assert (await said.next()).startswith("b joins in 30 s (--grow_every 60) (11 s so far)")
+        assert said.reporter.sentence == "b joins in 30 s (--grow_every 60)"
+        said.now += 100.0
+        assert (await said.next()).startswith("b joins in 1 s (--grow_every 60)")
         running.cancel()
 
     asyncio.run(main())
-    assert said == ["spare: training with 1 node, 1 spare; host-b is kept out until it can be reached"]
+
+
+def test_a_node_that_was_told_nothing_says_only_that_and_not_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom the leader is linked to, and since when it waits, stands in no document."""
+    said = Said(spare(), tmp_path, monkeypatch)
+
+    async def main() -> None:
+        running = asyncio.create_task(said.reporter.run())
+        await asyncio.sleep(0.05)
+        assert said.lines == []
+        said.now += 12.0
+        assert await said.next() == "waiting for the leader a, which has not said yet for what (12 s so far)"
+        running.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_node_that_follows_the_first_of_the_generation_names_it_as_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said(done(), tmp_path, monkeypatch)
+
+    async def main() -> None:
+        said.reporter.after_event()
+        said.now += 4.0
+        running = asyncio.create_task(said.reporter.run())
+        assert await said.next() == "waiting for the leader a, which has not said yet for what (4 s so far)"
+        running.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_node_says_what_stands_in_the_documents_without_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = spare()
+    bench.shelf.delete(KEYS.incarnation)
+    bench.look()
+    said = Said(bench, tmp_path, monkeypatch)
+
+    async def main() -> None:
+        running = asyncio.create_task(said.reporter.run())
+        assert await said.next() == "the key incarnation of this job was deleted; put it back"
+        running.cancel()
+
+    asyncio.run(main())
+
+
+def test_another_wait_is_said_at_once_and_the_same_again_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said(spare(), tmp_path, monkeypatch)
+    monkeypatch.setattr(wait_reporter, "EVERY_S", 3600.0)
+    monkeypatch.setattr(wait_reporter, "SPARE_EVERY_S", 3600.0)
+
+    def tell(code: Reason, text: str) -> None:
+        said.heard = HeardWait("a", code, text, ())
+        said.reporter.on_heard()
+
+    async def main() -> None:
+        running = asyncio.create_task(said.reporter.run())
+        tell(Reason.TRAINING, "training with 2 nodes, 1 spare")
+        assert await said.next() == "spare: training with 2 nodes, 1 spare"
+        tell(Reason.TRAINING, "training with 3 nodes, 1 spare")
+        await asyncio.sleep(0.05)
+        assert len(said.lines) == 1
+        tell(Reason.STOPPING, "waiting for a to stop its old workers")
+        assert await said.next() == "waiting for a to stop its old workers"
+        running.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_node_that_leads_counts_down_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(np="1:3")
+    said = Said(bench, tmp_path, monkeypatch)
+    text = f"c joins in {COUNTED} (--grow_every 60)"
+    bench.core.facts.phase = Phase.SPARE
+    bench.core.facts.succession.decision = WaitDecision(Reason.GROW_LATER, "", 160.0, text, (160.0,))
+
+    async def main() -> None:
+        running = asyncio.create_task(said.reporter.run())
+        assert await said.next() == "c joins in 60 s (--grow_every 60)"
+        said.now += 4.0
+        assert await said.next() == "c joins in 56 s (--grow_every 60) (4 s so far)"
+        running.cancel()
+
+    asyncio.run(main())

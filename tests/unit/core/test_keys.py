@@ -81,7 +81,7 @@ def test_a_good_job_id_has_keys(job_id: str) -> None:
 
 def all_keys(keys: JobKeys) -> list[str]:
     """One key of each kind that an agent reads."""
-    documents = [keys.incarnation, keys.spec, keys.generation, keys.go, keys.verdict, keys.saved]
+    documents = [keys.incarnation, keys.leader, keys.spec, keys.generation, keys.go, keys.verdict, keys.saved]
     return [*documents, keys.member("a"), keys.member("b"), keys.outcome(0, "a"), keys.outcome(9_999_999_999, "b")]
 
 
@@ -90,15 +90,15 @@ def within(ranges: Iterable[KeyRange], key: str) -> bool:
     return any(key in span for span in ranges)
 
 
-def test_the_proposer_follows_everything_of_its_job_but_the_history_for_people() -> None:
+def test_the_leader_follows_everything_of_its_job_but_the_history_for_people() -> None:
     assert all(within(KEYS.everything, key) for key in all_keys(KEYS))
     assert not within(KEYS.everything, KEYS.events + "2024")
 
 
-def test_the_others_follow_the_jobs_documents_themselves_and_one_other_member_only() -> None:
-    followed = KEYS.followed("a", "b")
-    outside = [key for key in [*all_keys(KEYS), KEYS.member("c")] if not within(followed, key)]
-    assert outside == [KEYS.outcome(0, "a"), KEYS.outcome(9_999_999_999, "b"), KEYS.member("c")]
+def test_the_others_follow_the_jobs_documents_and_their_own_key_only() -> None:
+    followed = KEYS.followed("a")
+    outside = [key for key in all_keys(KEYS) if not within(followed, key)]
+    assert outside == [KEYS.member("b"), KEYS.outcome(0, "a"), KEYS.outcome(9_999_999_999, "b")]
     assert not within(KEYS.followed("a"), KEYS.member("aa"))
 
 
@@ -283,7 +283,6 @@ def test_a_view_has_every_document_with_its_revisions_and_lease() -> None:
         ),
         9,
         complete=True,
-        follows=None,
     )
     assert view.revision == 9
     assert view.incarnation == StoredDocument("abc", 1, 2)
@@ -306,7 +305,6 @@ def test_damaged_documents_are_left_out_and_named_and_those_that_the_job_stands_
         ),
         9,
         complete=False,
-        follows="b",
     )
     assert (view.spec, view.go, view.outcomes) == (None, None, {})
     assert list(view.members) == ["b"]
@@ -318,7 +316,7 @@ def test_damaged_documents_are_left_out_and_named_and_those_that_the_job_stands_
         KEYS.outcomes + "x/a",
     )
     assert view.unreadable == (KEYS.spec, KEYS.go)
-    assert (view.complete, view.follows) == (False, "b")
+    assert not view.complete
 
 
 @pytest.mark.parametrize(
@@ -333,16 +331,14 @@ def test_no_document_of_a_job_of_another_schema_is_read_or_called_damaged(spec: 
         entry(KEYS.member("a"), encode(member())),
         entry(KEYS.member("b"), b"\xff"),
     )
-    view = ViewReader(KEYS).read(foreign, 9, complete=True, follows="b")
+    view = ViewReader(KEYS).read(foreign, 9, complete=True)
     schema = msgspec.json.decode(spec)["schema"]
-    assert view == StoreView(revision=9, complete=True, follows="b", schema=schema)
+    assert view == StoreView(revision=9, complete=True, schema=schema)
 
 
 @pytest.mark.parametrize("spec", [b'{"schema":"7"}', b'{"schema":7.5}', b"[7]", b"junk", b"", b"[" * 5000])
 def test_a_spec_without_a_schema_number_is_damaged_and_the_other_documents_are_read(spec: bytes) -> None:
-    view = ViewReader(KEYS).read(
-        entries(entry(KEYS.spec, spec), entry(KEYS.incarnation, b'"abc"')), 9, complete=True, follows=None
-    )
+    view = ViewReader(KEYS).read(entries(entry(KEYS.spec, spec), entry(KEYS.incarnation, b'"abc"')), 9, complete=True)
     assert (view.schema, view.unreadable) == (None, (KEYS.spec,))
     assert view.incarnation == StoredDocument("abc", 4, 5)
 
@@ -350,38 +346,38 @@ def test_a_spec_without_a_schema_number_is_damaged_and_the_other_documents_are_r
 def test_a_job_is_read_again_when_its_spec_is_of_this_schema_again() -> None:
     reader = ViewReader(KEYS)
     good = entries(entry(KEYS.spec, encode(SPEC)), entry(KEYS.member("a"), encode(member())))
-    first = reader.read(good, 5, complete=True, follows=None)
+    first = reader.read(good, 5, complete=True)
     other = good | entries(entry(KEYS.spec, b'{"schema":99}', 6))
-    assert reader.read(other, 6, complete=True, follows=None).schema == 99
-    last = reader.read(good | entries(entry(KEYS.spec, encode(SPEC), 7)), 7, complete=True, follows=None)
+    assert reader.read(other, 6, complete=True).schema == 99
+    last = reader.read(good | entries(entry(KEYS.spec, encode(SPEC), 7)), 7, complete=True)
     assert last.schema is None
     assert last.members["a"] is first.members["a"]
 
 
 def test_the_newest_checkpoint_is_no_document_that_the_job_stands_on() -> None:
     saved = SavedCheckpoint(step=500, host="a", folder="/data", run=1, g=2)
-    good = ViewReader(KEYS).read(entries(entry(KEYS.saved, encode(saved), 4)), 9, complete=True, follows=None)
+    good = ViewReader(KEYS).read(entries(entry(KEYS.saved, encode(saved), 4)), 9, complete=True)
     assert good.saved == StoredDocument(saved, 3, 4)
-    bad = ViewReader(KEYS).read(entries(entry(KEYS.saved, b'{"step":-3}')), 9, complete=True, follows=None)
+    bad = ViewReader(KEYS).read(entries(entry(KEYS.saved, b'{"step":-3}')), 9, complete=True)
     assert (bad.saved, bad.damaged, bad.unreadable) == (None, (KEYS.saved,), ())
 
 
 def test_a_document_that_was_put_right_is_read_again_and_one_that_is_gone_is_forgotten() -> None:
     reader = ViewReader(KEYS)
-    damaged = reader.read(entries(entry(KEYS.spec, b"junk", 5)), 5, complete=True, follows=None)
+    damaged = reader.read(entries(entry(KEYS.spec, b"junk", 5)), 5, complete=True)
     assert damaged.damaged == (KEYS.spec,)
-    mended = reader.read(entries(entry(KEYS.spec, encode(SPEC), 6)), 6, complete=True, follows=None)
+    mended = reader.read(entries(entry(KEYS.spec, encode(SPEC), 6)), 6, complete=True)
     assert mended.spec == StoredDocument(SPEC, 5, 6)
     assert mended.damaged == ()
-    assert reader.read({}, 7, complete=True, follows=None).spec is None
+    assert reader.read({}, 7, complete=True).spec is None
 
 
 def test_only_what_changed_is_decoded_again() -> None:
     reader = ViewReader(KEYS)
     unchanged = entry(KEYS.member("a"), encode(member()), 4)
-    first = reader.read(entries(unchanged, entry(KEYS.spec, encode(SPEC), 5)), 5, complete=True, follows=None)
+    first = reader.read(entries(unchanged, entry(KEYS.spec, encode(SPEC), 5)), 5, complete=True)
     other = msgspec.structs.replace(SPEC, slots=2)
-    second = reader.read(entries(unchanged, entry(KEYS.spec, encode(other), 6)), 6, complete=True, follows=None)
+    second = reader.read(entries(unchanged, entry(KEYS.spec, encode(other), 6)), 6, complete=True)
     assert second.members["a"] is first.members["a"]
     assert second.spec == StoredDocument(other, 5, 6)
 
@@ -389,7 +385,7 @@ def test_only_what_changed_is_decoded_again() -> None:
 def test_a_document_that_was_only_refreshed_by_its_owner_has_its_new_revision() -> None:
     reader = ViewReader(KEYS)
     for revision in (5, 6):
-        view = reader.read(entries(entry(KEYS.spec, encode(SPEC), revision)), 6, complete=True, follows=None)
+        view = reader.read(entries(entry(KEYS.spec, encode(SPEC), revision)), 6, complete=True)
         assert view.spec is not None
         assert view.spec.mod_revision == revision
 
@@ -403,10 +399,8 @@ def test_a_document_that_was_only_refreshed_by_its_owner_has_its_new_revision() 
     )
 )
 def test_every_entry_of_this_version_is_read_or_named(raw: dict[str, bytes]) -> None:
-    view = ViewReader(KEYS).read(
-        entries(*(entry(key, value) for key, value in raw.items())), 9, complete=True, follows=None
-    )
-    single = [view.incarnation, view.spec, view.generation, view.go, view.verdict, view.saved]
+    view = ViewReader(KEYS).read(entries(*(entry(key, value) for key, value in raw.items())), 9, complete=True)
+    single = [view.incarnation, view.leader, view.spec, view.generation, view.go, view.verdict, view.saved]
     read = sum(document is not None for document in single) + len(view.members) + len(view.outcomes)
     known = sum(is_known(KEYS, key) for key in raw) if view.schema is None else 0
     assert read + len(view.damaged) == known
@@ -414,7 +408,7 @@ def test_every_entry_of_this_version_is_read_or_named(raw: dict[str, bytes]) -> 
 
 
 def test_a_probe_is_seen_by_everybody_and_an_answer_by_nobody_who_did_not_ask() -> None:
-    for ranges in (KEYS.everything, KEYS.followed("a", "b")):
+    for ranges in (KEYS.everything, KEYS.followed("a")):
         assert any(KEYS.probe in span for span in ranges)
         assert not any(KEYS.answer("0123456789abcdef", "a") in span for span in ranges)
     assert not is_known(KEYS, KEYS.probe)

@@ -10,7 +10,7 @@ from elastic.core.agent.events import PeersUnreachable
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, Predecessor, Quarantine, WorkerExit
 from elastic.core.partition import nodes_to_exclude, nodes_to_probe, not_reached_by
-from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, presumed_linked, with_unreachable
+from elastic.core.quarantine import HOSTS_MAX, UNREACHABLE_MAX, blame, with_unreachable
 from elastic.core.restart_policy import PROGRESS_RUN_S
 from elastic.core.text import SPLIT
 from tests.support.agent_harness import Bench
@@ -249,15 +249,6 @@ def test_a_machine_that_has_left_is_not_waited_for() -> None:
     job.vanish("d")
     job.hear("a b c")
     assert job.wait(100.0, Reason.TRAINING).reason == "training with 3 nodes"
-
-
-def test_who_has_no_links_takes_all_for_linked_but_those_that_are_left_out() -> None:
-    job = running()
-    assert presumed_linked(job.view) == {*"abcd"}
-    split(job, "a", a="d", b="d")
-    assert presumed_linked(job.view) == {*"abcd"}
-    job.form(2.0, Reason.QUARANTINED)
-    assert presumed_linked(job.view) == {*"abc"}
 
 
 def test_who_took_part_in_progress_is_like_any_other_again() -> None:

@@ -231,6 +231,7 @@ def test_after_its_cooldown_it_is_a_newcomer() -> None:
     wait = job.wait(job.now, Reason.TRAINING)
     assert wait.until == job.now + COOLDOWN_S
     assert wait.reason == "training with 2 nodes, 1 spare; host-b is kept out for 60 s more"
+    assert wait.reason_at(wait.ends[0] - 9.0) == "training with 2 nodes, 1 spare; host-b is kept out for 9 s more"
     assert wait.until is not None
     form = job.form(wait.until, Reason.GROWN)
     assert nodes_of(form) == ["a", "c", "b"]

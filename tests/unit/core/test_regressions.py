@@ -43,6 +43,7 @@ def test_a_rerun_does_not_read_the_verdict_that_it_replaced() -> None:
     bench.shelf.put(KEYS.spec, bench.spec)
     bench.offline = False
     bench.verdict(FinalStatus.FAILED)
+    bench.wake()
     assert bench.phase is Phase.RUNNING
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from elastic.core.model import ANY_RANK, Role, WorkerExit
-from elastic.core.text import failed_processes_text, listed, log_name, process_name
+from elastic.core.text import COUNTED, counted_down, failed_processes_text, listed, log_name, process_name
 from launcher.logs.file_names import closing_line, process_log, worker_log
 from tests.support.job_transcript import worker_exit
 
@@ -16,6 +18,21 @@ def test_each_role_has_its_name_and_its_log() -> None:
     assert process_log(Path("log"), Role.SERVER, 2) == Path("log/serverlog.2")
     assert process_log(Path("log"), Role.WORKER, 2) == worker_log(Path("log"), 2)
     assert closing_line(rank=1, g=2, words="exit 0", role=Role.SERVER) == "==== server 1 gen 2 ended: exit 0 ===="
+
+
+@pytest.mark.parametrize(
+    ("sentence", "left", "said"),
+    [
+        ("training", (), "training"),
+        ("training", (5.0,), "training"),
+        (f"a joins in {COUNTED}", (41.4,), "a joins in 41 s"),
+        (f"a joins in {COUNTED}", (-3.0,), "a joins in 1 s"),
+        (f"a for {COUNTED}, b for {COUNTED} more", (600.0, 5.0), "a for 10 min, b for 5 s more"),
+        (f"a for {COUNTED}, b for {COUNTED} more", (600.0,), "a for 10 min, b for  more"),
+    ],
+)
+def test_the_times_of_a_sentence_are_counted_down(sentence: str, left: tuple[float, ...], said: str) -> None:
+    assert counted_down(sentence, left) == said
 
 
 def test_ranks_are_listed_without_blanks_and_thousands_are_cut() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from elastic.core.kv import OPERATIONS_MAX, KeyValue
+from elastic.core.kv import OPERATIONS_MAX
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason
 from elastic.core.model import (
     Budget,
@@ -17,6 +17,7 @@ from elastic.core.model import (
     GenerationMember,
     Go,
     JobSpec,
+    Leader,
     Member,
     MemberState,
     Np,
@@ -27,14 +28,13 @@ from elastic.core.model import (
     Verdict,
 )
 from elastic.core.transactions import (
-    ARRIVED_REVISIONS_MAX,
     Transaction,
     deregister,
     propose,
     record_outcome,
     register,
-    registered_before,
     run_again,
+    take_lead,
     unless_superseded,
     update_member,
 )
@@ -61,13 +61,19 @@ def go(g: int) -> Go:
     return Go(g=g, tag="", master="h:7000", budget=Budget())
 
 
+def leader(shelf: Shelf, node: str) -> Leader:
+    """The leader's document of a registered node."""
+    return Leader(node=node, host=node, created=created(shelf, node))
+
+
 def a_running_job() -> Shelf:
-    """Generation 4 of `a b` runs, `c` is a spare, `x` was in it and is gone; older outcomes are still there."""
+    """Generation 4 of `a b` runs, led by `a`; `c` is a spare, `x` was in it and is gone; older outcomes are there."""
     shelf = Shelf(KEYS)
     shelf.put(KEYS.incarnation, "i1")
     shelf.put(KEYS.spec, SPEC)
     for node in "abc":
         shelf.put(KEYS.member(node), member(node), leased=True)
+    shelf.put(KEYS.leader, leader(shelf, "a"), leased=True)
     for g in (1, 2, 3):
         shelf.put(KEYS.outcome(g, "a"), OK)
     shelf.put(KEYS.generation, generation(4, "a b x", Predecessor(3, ("a",), ChangeReason.LOSS)))
@@ -100,10 +106,10 @@ def proposal(shelf: Shelf, view: StoreView, decision: FormGeneration | OpenGate 
     return propose(KEYS, view, "a", created(shelf), decision, "tag", 99.0)
 
 
-def register_again(shelf: Shelf) -> None:
-    """The proposer's registration was lost and made again, behind its back."""
-    shelf.delete(KEYS.member("a"))
-    shelf.put(KEYS.member("a"), member("a"), leased=True)
+def register_again(shelf: Shelf, node: str = "a") -> None:
+    """A registration was lost and made again, behind the back of its node."""
+    shelf.delete(KEYS.member(node))
+    shelf.put(KEYS.member(node), member(node), leased=True)
 
 
 def come_back_empty(shelf: Shelf) -> None:
@@ -112,8 +118,10 @@ def come_back_empty(shelf: Shelf) -> None:
 
 
 CHANGES: dict[str, Callable[[Shelf], object]] = {
-    "the proposer is no longer registered": lambda shelf: shelf.delete(KEYS.member("a")),
-    "the proposer is registered anew": register_again,
+    "the leader is no longer registered": lambda shelf: shelf.delete(KEYS.member("a")),
+    "the leader is registered anew": register_again,
+    "another node leads": lambda shelf: shelf.put(KEYS.leader, leader(shelf, "b"), leased=True),
+    "nobody leads": lambda shelf: shelf.delete(KEYS.leader),
     "another generation was published": lambda shelf: shelf.put(KEYS.generation, generation(5, "b")),
     "the same generation was published again": lambda shelf: shelf.put(KEYS.generation, generation(4, "a b x")),
     "the generation is gone": lambda shelf: shelf.delete(KEYS.generation),
@@ -167,6 +175,7 @@ def test_a_proposal_holds_although_something_else_changed(
 
 
 def test_of_two_proposals_from_the_same_view_one_holds() -> None:
+    """Also where both nodes take themselves for the leader: the compares decide."""
     shelf = a_running_job()
     view = shelf.view
     mine = propose(KEYS, view, "a", created(shelf), FORM, "mine", 0.0)
@@ -308,6 +317,29 @@ def test_a_proposal_fits_into_a_transaction_however_many_are_lost(count: int) ->
         assert shelf.send(transaction)
 
 
+def test_a_leader_that_is_not_in_the_generation_that_it_forms_gives_up_the_lead() -> None:
+    shelf = a_running_job()
+    without = FormGeneration(Reason.DRAINED, "", generation(5, "b", FORM.generation.before), planned=True)
+    assert shelf.send(proposal(shelf, shelf.view, without))
+    assert shelf.view.leader is None
+
+
+def test_a_leader_that_was_no_member_keeps_the_lead_when_it_forms_a_generation_without_itself() -> None:
+    shelf = a_running_job()
+    shelf.put(KEYS.leader, leader(shelf, "c"), leased=True)
+    assert shelf.send(propose(KEYS, shelf.view, "c", created(shelf, "c"), FORM, "tag", 99.0))
+    assert shelf.view.leader is not None
+    assert shelf.view.leader.value.node == "c"
+
+
+@pytest.mark.parametrize("nodes", ["a b", ""], ids=["with it", "of nobody"])
+def test_a_leader_keeps_the_lead_when_it_forms_a_generation(nodes: str) -> None:
+    shelf = a_running_job()
+    formed = FormGeneration(Reason.LOST, "", generation(5, nodes, FORM.generation.before), lost=("x",))
+    assert shelf.send(proposal(shelf, shelf.view, formed))
+    assert shelf.view.leader is not None
+
+
 # --- registration -------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +355,33 @@ def test_the_first_node_writes_the_spec_and_the_incarnation() -> None:
     assert (view.spec.value, view.incarnation.value) == (SPEC, "i1")
     assert view.members["a"].value == member()
     assert view.members["a"].lease == lease
+
+
+def test_the_first_node_of_an_empty_store_leads_and_its_key_hangs_on_its_lease() -> None:
+    shelf = Shelf(KEYS)
+    lease = shelf.core.grant(5.0, 0.0).id
+    listens = msgspec.structs.replace(member(), link=9000)
+    assert shelf.send(register(KEYS, shelf.view, "a", listens, lease, spec=SPEC, incarnation="i1"))
+    stored = shelf.view.leader
+    assert stored is not None
+    assert (stored.value, stored.lease) == (Leader(node="a", host=listens.host, link=9000), lease)
+    assert stored.create_revision == created(shelf)
+    shelf.core.revoke(lease)
+    assert shelf.view.leader is None
+
+
+def test_the_first_node_does_not_take_the_lead_from_a_node_that_has_it_meanwhile() -> None:
+    shelf = Shelf(KEYS)
+    first = register(KEYS, shelf.view, "a", member(), shelf.core.grant(5.0, 0.0).id, spec=SPEC, incarnation="i1")
+    shelf.put(KEYS.leader, Leader(node="b", host="h"), leased=True)
+    assert not shelf.send(first)
+
+
+def test_a_later_node_does_not_lead() -> None:
+    shelf = a_running_job()
+    before = shelf.entry(KEYS.leader)
+    assert shelf.send(register(KEYS, shelf.view, "d", member(), shelf.core.grant(5.0, 0.0).id, incarnation="unused"))
+    assert shelf.entry(KEYS.leader) == before
 
 
 def test_of_two_first_nodes_one_writes_the_spec() -> None:
@@ -341,32 +400,6 @@ def test_a_later_node_leaves_the_spec_and_the_incarnation_as_they_are() -> None:
     lease = shelf.core.grant(5.0, 0.0).id
     assert shelf.send(register(KEYS, shelf.view, "d", member(), lease, incarnation="unused"))
     assert (shelf.entry(KEYS.spec), shelf.entry(KEYS.incarnation)) == before
-
-
-def arrive(shelf: Shelf, node: str) -> KeyValue | None:
-    """Register a node; who registered last before it."""
-    transaction = register(KEYS, shelf.view, node, member(node), shelf.core.grant(5.0, 0.0).id)
-    result = shelf.core.txn(transaction.compares, transaction.then, transaction.otherwise)
-    assert result.done
-    return registered_before(KEYS, transaction, result)
-
-
-def test_who_registers_learns_how_the_one_before_it_was_registered() -> None:
-    shelf = a_running_job()
-    assert arrive(shelf, "d") is None
-    before = shelf.entry(KEYS.member("d"))
-    assert before is not None
-    assert arrive(shelf, "e") == before
-
-
-def test_only_the_name_is_known_of_who_was_registered_when_it_registered_or_did_long_ago() -> None:
-    shelf = a_running_job()
-    arrive(shelf, "d")
-    arrive(shelf, "d")
-    assert arrive(shelf, "e") == KeyValue(KEYS.member("d"), b"", 0, 0)
-    for _ in range(ARRIVED_REVISIONS_MAX):
-        shelf.put(KEYS.events + "1", "something happened")
-    assert arrive(shelf, "f") == KeyValue(KEYS.member("e"), b"", 0, 0)
 
 
 def test_a_member_disappears_with_its_lease() -> None:
@@ -417,6 +450,73 @@ def test_a_registration_that_rewrites_the_spec_fails_while_any_member_lives() ->
     assert not shelf.send(transaction)
     shelf.delete(KEYS.member("b"))
     assert shelf.send(transaction)
+
+
+# --- the lead -----------------------------------------------------------------------------------------------------
+
+
+def candidate(shelf: Shelf, node: str, view: StoreView | None = None) -> Transaction:
+    """How a registered node tries to lead, by what it saw."""
+    view = view or shelf.view
+    stored = view.members[node]
+    return take_lead(KEYS, view, node, stored.create_revision, stored.value, stored.lease)
+
+
+def test_a_node_takes_the_lead_under_its_lease_when_nobody_has_it() -> None:
+    shelf = a_running_job()
+    shelf.delete(KEYS.leader)
+    assert shelf.send(candidate(shelf, "b"))
+    stored = shelf.view.leader
+    assert stored is not None
+    assert stored.value == Leader(node="b", host="b", created=created(shelf, "b"))
+    assert stored.lease == shelf.view.members["b"].lease
+    shelf.core.revoke(stored.lease)
+    assert shelf.view.leader is None
+
+
+def test_of_two_candidates_one_leads() -> None:
+    shelf = a_running_job()
+    shelf.delete(KEYS.leader)
+    view = shelf.view
+    assert [shelf.send(candidate(shelf, node, view)) for node in "cb"] == [True, False]
+
+
+def test_a_leader_that_is_proven_dead_is_replaced_though_its_key_stands() -> None:
+    shelf = a_running_job()
+    assert shelf.send(candidate(shelf, "b"))
+    assert shelf.view.leader is not None
+    assert shelf.view.leader.value.node == "b"
+
+
+def test_a_damaged_key_of_the_leader_is_replaced() -> None:
+    shelf = a_running_job()
+    shelf.put(KEYS.leader, "junk")
+    assert shelf.view.leader is None
+    assert shelf.send(candidate(shelf, "b"))
+    assert shelf.view.leader is not None
+
+
+LEAD_CHANGES: dict[str, Callable[[Shelf], object]] = {
+    "another node leads": lambda shelf: shelf.put(KEYS.leader, leader(shelf, "c"), leased=True),
+    "the candidate is no longer registered": lambda shelf: shelf.delete(KEYS.member("b")),
+    "the candidate is registered anew": lambda shelf: register_again(shelf, "b"),
+    "the store is another one": come_back_empty,
+}
+
+
+@pytest.mark.parametrize("before", ["nobody leads", "a dead node leads", "the key is damaged"])
+@pytest.mark.parametrize("change", LEAD_CHANGES.values(), ids=LEAD_CHANGES.keys())
+def test_a_node_does_not_take_the_lead_when(change: Callable[[Shelf], object], before: str) -> None:
+    shelf = a_running_job()
+    if before == "nobody leads":
+        shelf.delete(KEYS.leader)
+    elif before == "the key is damaged":
+        shelf.put(KEYS.leader, "junk")
+    transaction = candidate(shelf, "b")
+    change(shelf)
+    contents = shelf.contents
+    assert not shelf.send(transaction)
+    assert shelf.contents == contents
 
 
 # --- another run --------------------------------------------------------------------------------------------------
@@ -545,7 +645,7 @@ def test_a_member_says_that_it_drains_and_stays_the_member_that_it_was() -> None
 
 
 @pytest.mark.parametrize(
-    "change", ["the proposer is no longer registered", "the proposer is registered anew", "the store is another one"]
+    "change", ["the leader is no longer registered", "the leader is registered anew", "the store is another one"]
 )
 def test_a_member_says_nothing_when(change: str) -> None:
     shelf = a_running_job()
@@ -560,16 +660,32 @@ def test_a_member_says_nothing_when(change: str) -> None:
 def test_a_member_that_leaves_takes_only_itself_away() -> None:
     shelf = a_running_job()
     before = {entry.key for entry in shelf.contents}
-    assert shelf.send(deregister(KEYS, "a", created(shelf)))
-    assert before - {entry.key for entry in shelf.contents} == {KEYS.member("a")}
+    assert shelf.send(deregister(KEYS, "b", created(shelf, "b"), None))
+    assert before - {entry.key for entry in shelf.contents} == {KEYS.member("b")}
 
 
 def test_a_member_that_was_registered_anew_is_not_taken_away_by_an_older_word() -> None:
     shelf = a_running_job()
-    transaction = deregister(KEYS, "a", created(shelf))
+    transaction = deregister(KEYS, "a", created(shelf), None)
     register_again(shelf)
     assert not shelf.send(transaction)
     assert "a" in shelf.view.members
+
+
+def test_a_leader_that_leaves_takes_its_key_as_the_leader_away() -> None:
+    shelf = a_running_job()
+    before = {entry.key for entry in shelf.contents}
+    assert shelf.send(deregister(KEYS, "a", created(shelf), shelf.view.leader))
+    assert before - {entry.key for entry in shelf.contents} == {KEYS.member("a"), KEYS.leader}
+
+
+def test_a_node_that_leaves_does_not_take_away_the_key_of_the_next_leader() -> None:
+    shelf = a_running_job()
+    transaction = deregister(KEYS, "a", created(shelf), shelf.view.leader)
+    shelf.put(KEYS.leader, leader(shelf, "b"), leased=True)
+    assert not shelf.send(transaction)
+    assert shelf.view.leader is not None
+    assert shelf.view.leader.value.node == "b"
 
 
 @pytest.mark.parametrize("went", [False, True])

@@ -132,7 +132,7 @@ def test_a_first_generation_that_comes_with_its_go_is_two_events_in_their_order(
 
 
 def test_other_transactions_are_no_events() -> None:
-    assert events_of(KEYS, deregister(KEYS, "a", 4), "a", 0.0) == []
+    assert events_of(KEYS, deregister(KEYS, "a", 4, None), "a", 0.0) == []
 
 
 def test_a_long_reason_is_cut() -> None:

@@ -235,6 +235,7 @@ def test_a_start_that_fails_before_it_is_done_is_one_recovery_with_the_next() ->
     noted = spare()
     noted.agent.now = 2.0
     noted.publishes(1, {"b": has(SERVER, since=1), "c": has(WORKER)}, by="c", reason="a was lost, b joins")
+    noted.agent.lose("a")
     noted.timeline.spawned(1, 2.1)
     noted.timeline.failed(1, 2.3, 2.3)
     noted.agent.now = 2.3

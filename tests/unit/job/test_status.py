@@ -17,7 +17,9 @@ from elastic.core.model import (
     FinalStatus,
     Generation,
     GenerationMember,
+    Go,
     JobMode,
+    Leader,
     MemberState,
     Np,
     Outcome,
@@ -80,14 +82,17 @@ def test_a_job_of_torchrun_shows_no_restarts_because_each_of_its_agents_counts_i
     assert head_lines(status, 0.0)[0] == "Job j: generation 4 (first: so it is), run 1, np 1:3, world size 2"
 
 
-def test_the_next_line_is_the_sentence_of_the_proposer_and_names_it() -> None:
+@pytest.mark.parametrize("leader", ["a-1", "b-1", "c-1"])
+def test_the_next_line_is_the_sentence_of_the_leader_and_names_it_whether_it_is_a_member_or_not(leader: str) -> None:
+    status = describe(view("b-1", "a-1", "c-1", newest=generation(1, "a-1", "b-1"), go=1, leader=leader), "j")
+    assert status.leader == leader
+    assert head_lines(status, 0.0)[1].startswith(f"Proposer {leader}: ")
+
+
+def test_while_no_node_leads_the_next_line_names_none() -> None:
     status = describe(view("b-1", "a-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
-    assert head_lines(status, 0.0)[1:] == ["Proposer a-1: training with 2 nodes"]
-
-
-def test_the_first_that_is_registered_is_the_proposer() -> None:
-    status = describe(view("c-1", "b-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
-    assert status.leader == "b-1"
+    assert status.leader is None
+    assert head_lines(status, 0.0)[1:] == ["training with 2 nodes"]
 
 
 @pytest.mark.parametrize(
@@ -169,11 +174,29 @@ def test_a_time_that_counts_from_this_look_is_marked() -> None:
     assert status.now == "1 of 3 nodes is here; waiting 3 s more for others to join (or less)"
 
 
+@pytest.mark.parametrize("why", [ChangeReason.GROWTH, ChangeReason.FAILURE])
+@pytest.mark.parametrize("settle_s", [0.0, 30.0])
+def test_when_a_node_joins_a_running_job_is_not_guessed(why: ChangeReason, settle_s: float) -> None:
+    """The leader remembers when the job grew; a failure since then does not change that."""
+    spec = msgspec.structs.replace(SPEC, settle_s=settle_s, grow_every_s=60.0, np=Np(low=1, high=4, first=1))
+    status = describe(view("a-1", "b-1", "c-1", spec=spec, newest=generation(3, "a-1", "b-1", why=why), go=3), "j")
+    assert status.now == "c-1 joins as soon as it is time (--settle, --grow_every); only the proposer knows when"
+
+
+def test_a_host_that_others_do_not_reach_is_not_said_to_join() -> None:
+    out = Quarantine("c", times=1, g=2, words="a does not reach it", unreachable=True)
+    listens = [msgspec.structs.replace(member(node), link=9000) for node in ("a-1", "b-1", "c-1")]
+    shown = view(*listens, newest=generation(3, "a-1", "b-1", why=ChangeReason.QUARANTINED))
+    go = Go(g=3, tag="t", master="a:7000", budget=Budget(hosts=(out,)))
+    status = describe(dataclasses.replace(shown, go=StoredDocument(go, 21, 21)), "j")
+    assert status.now == "training with 2 nodes, 1 spare; c is kept out until it can be reached"
+
+
 # A job that does not run
 
 
 def test_before_the_first_generation_every_node_is_ready_and_what_is_missing_is_told() -> None:
-    status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, np=Np(low=1, high=2, first=2))), "j")
+    status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, np=Np(low=1, high=2, first=2)), leader="a-1"), "j")
     assert head_lines(status, 0.0) == [
         "Job j: no generation yet, run 1, np 2, 0 of 3 restarts charged",
         "Proposer a-1: 1 of 2 nodes is here; waiting for 1 more",
@@ -245,10 +268,11 @@ def test_a_document_that_cannot_be_read_is_named() -> None:
     keys = JobKeys("j")
     entries: Sequence[KeyValue] = (
         KeyValue(keys.spec, b"\xff{", 1, 1),
+        KeyValue(keys.leader, encode(Leader(node="a-1", host="a")), 2, 2, 1),
         KeyValue(keys.member("a-1"), encode(member("a-1")), 2, 2, 1),
         KeyValue(keys.member("b-1"), b"{}", 3, 3, 1),
     )
-    read = ViewReader(keys).read({entry.key: entry for entry in entries}, 9, complete=True, follows=None)
+    read = ViewReader(keys).read({entry.key: entry for entry in entries}, 9, complete=True)
     lines = head_lines(describe(read, "j"), 0.0)
     assert "Proposer a-1: /elastic/j/spec cannot be read; put it right" in lines
     assert f"This document cannot be read: {keys.member('b-1')}" in lines

@@ -348,7 +348,8 @@ def test_a_node_that_is_not_ready_says_what_it_waits_for(watched: Watched) -> No
     held = "AWS takes this machine back at 08:01:58Z: this node does not join"
     assert readiness.ready(None, running=0, reason=held) == (False, held)
     waits = Bench("a", "2")
-    assert readiness.ready(waits.facts, running=0, reason="").words == "1 of 2 nodes is here; waiting for 1 more"
+    words = "1 of 2 nodes is here; waiting for 1 more"
+    assert readiness.ready(waits.facts, running=0, reason=words).words == words
     watched.agent.world(2, "b", why=ChangeReason.LOSS, before=Predecessor(1, ("a", "b"), ChangeReason.FIRST))
     found = readiness.ready(watched.agent.facts, running=1, reason="")
     assert found == (False, "this node stops its workers: because of loss")

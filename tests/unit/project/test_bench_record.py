@@ -55,8 +55,9 @@ def test_the_table_has_beside_each_loss_how_long_it_took_until_all_workers_ran_a
     change = scale.Change(1.0, 8000.0, 1.0)
     measured = [
         scale.Measured(
-            connect_s=1.0, meet_s=1.0, meet_cpu_s=1.0, lost_s=lost_s, change_s=10 * lost_s, apply_s=0.002,
-            apply_worst_s=0.1, meet=change, lost=change, generations=1, document_bytes=30_000,
+            connect_s=1.0, meet_s=1.0, meet_cpu_s=1.0, lost_s=lost_s, change_s=10 * lost_s, leader_lost_s=lost_s,
+            leader_change_s=10 * lost_s, leads=1, apply_s=0.002, apply_worst_s=0.1, meet=change, lost=change,
+            leader_lost=change, generations=1, document_bytes=30_000,
         )
         for lost_s in (0.3, 0.1, 0.2)
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic.core.membership.decision import Reason
 from launcher.net.lines import LINE_MAX, LineSplitter, LineTooLong
 from launcher.wire import link_messages
 from launcher.wire.link_messages import (
@@ -19,6 +20,7 @@ from launcher.wire.link_messages import (
     Proven,
     Vouch,
     VouchGranted,
+    WaitTold,
 )
 
 A, B = "a" * 32, "b" * 32
@@ -33,6 +35,7 @@ EACH: tuple[LinkMessage, ...] = (
     Pong(2**53),
     Vouch(1, 2),
     VouchGranted(1, 2, 3.5),
+    WaitTold("GROW_LATER", "c joins in \ufffc", (41.5,)),
     Bye(),
 )
 
@@ -49,6 +52,17 @@ def test_the_longest_lines_are_not_too_long() -> None:
     long = "n" * link_messages.NAME_MAX
     assert len(link_messages.encode(Prove(long, B, MAC))) < LINE_MAX
     assert len(link_messages.greeting_line(Greeting(long, long, A))) < LINE_MAX
+
+
+@pytest.mark.parametrize("one", ["x", '"', "\\", "é", "\U0001f600", "\ufffc", "\x1b", "\n", "\udcff"])
+def test_a_sentence_of_any_length_is_a_message_that_reads_back(one: str) -> None:
+    longest = max(Reason.__members__, key=len)
+    for length in (0, 1, 100, 399, 400, 401, 5000):
+        told = link_messages.wait_told(longest, one * length, [float("inf"), -1.0, 1e6, 1.0, 2.0, 3.0])
+        line = link_messages.encode(told)
+        assert len(line) < LINE_MAX
+        assert link_messages.decode(line[:-1]) == told
+        assert len(told.text) == length or told.text.endswith("…")
 
 
 @pytest.mark.parametrize("nonce", [None, A])
@@ -101,6 +115,13 @@ def test_another_line_is_no_greeting(line: bytes) -> None:
         b'{"type":"granted","n":1,"g":1,"seconds":1e9}',
         b'{"type":"granted","n":1,"g":1,"seconds":NaN}',
         b'{"type":"prove","node":"a b","nonce":"","mac":""}',
+        b'{"type":"wait","code":"","text":"","left":[-1.0]}',
+        b'{"type":"wait","code":"","text":"","left":[1e9]}',
+        b'{"type":"wait","code":"","text":"","left":[1,2,3,4,5]}',
+        b'{"type":"wait","code":"' + b"X" * 41 + b'","text":"","left":[]}',
+        b'{"type":"wait","code":"","text":"' + b"x" * 401 + b'","left":[]}',
+        rb'{"type":"wait","code":"","text":"\u001b[2J","left":[]}',
+        rb'{"type":"wait","code":"","text":"one\n","left":[]}',
         b'{"type":"exec","n":1}',
         b'{"type":"ping","n":1,"x":' + b"[" * 1000,
     ],

@@ -25,8 +25,8 @@ CHECK_AFTER_S = 2.0
 CHECK_EVERY_S = 60.0
 """A node that leaves closes its links itself. This is for links under the name of a node that has left."""
 UNCONFIRMED_MAX = 64
-"""Links of nodes that do not belong to the job as far as this agent knows. An agent is dialled by the leader and by the
-next node in line; of more than this, the oldest are closed."""
+"""Links of nodes that do not belong to the job as far as this agent knows. An agent is dialled by the leader, and the
+leader by all; of more than this, the oldest are closed."""
 
 
 class InboundLinksChanged(Struct, frozen=True):
@@ -75,9 +75,13 @@ def _due(agent: AgentState) -> list[str]:
     return [node for node, link in agent.links.inbound.items() if agent.now >= link.check_at]
 
 
+def _leader(agent: AgentState) -> tuple[str, ...]:
+    return (agent.view.leader.value.node,) if agent.view.leader is not None else ()
+
+
 def check(agent: AgentState) -> None:
     """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
-    due, known = _due(agent), recent_members(agent).union(agent.view.members)
+    due, known = _due(agent), recent_members(agent).union(agent.view.members, _leader(agent))
     later = InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)
     agent.links.inbound = {**agent.links.inbound, **{node: later for node in due if node in known}}
     if len(agent.links.inbound) > UNCONFIRMED_MAX:

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from elastic.core.agent.actions import AskLinks
-from elastic.core.agent.links.vouching import interval_s, is_first, store_is_silent
+from elastic.core.agent.links.vouching import interval_s, store_is_silent, vouches
 from elastic.core.agent.links.watch import update_liveness
 from elastic.core.agent.state import AgentState
 from elastic.core.membership.decision import Reason
@@ -72,9 +72,7 @@ def _doubts_failure(agent: AgentState) -> bool:
 
 
 def _doubts_liveness(agent: AgentState) -> bool:
-    """Tell whether it must be known again and again who is there."""
-    if agent.generation is None or agent.workers.tasks:
-        return False
-    if agent.succession.leads and any(node in agent.links.up for node in agent.memory.absent_since):
-        return True
-    return is_first(agent) and (not agent.registration.registered or store_is_silent(agent))
+    """Tell whether the leader must know again and again who is there: a key is gone, or the store is silent."""
+    if agent.leads and not agent.workers.tasks and any(node in agent.links.up for node in agent.memory.absent_since):
+        return agent.generation is not None
+    return vouches(agent) and (not agent.registration.registered or store_is_silent(agent))

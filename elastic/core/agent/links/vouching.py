@@ -14,12 +14,6 @@ SILENT_REFRESHES = 1.6
 """So many intervals between two refreshes without a good one: the store does not answer this node."""
 
 
-class VouchAsked(Struct, frozen=True):
-    """A node that this one follows, or that follows it, asks for its word: it does not reach the store now."""
-
-    node: str
-
-
 class Vouched(Struct, frozen=True):
     """A node grants this one the right to run generation g for some seconds from `asked_at`, a time of our clock."""
 
@@ -27,14 +21,6 @@ class Vouched(Struct, frozen=True):
     g: int
     asked_at: float
     seconds: float
-
-
-def on_vouch_asked(agent: AgentState, event: VouchAsked) -> None:
-    """Note that a node does not reach the store, and since when; those that have not said so lately do again."""
-    half_s = agent.workers.run_deadline.ttl_s / 2
-    recent = {node: times for node, times in agent.links.yielding.items() if agent.now <= times[1] + half_s}
-    first, _ = recent.get(event.node, (agent.now, agent.now))
-    agent.links.yielding = {**recent, event.node: (first, agent.now)}
 
 
 def on_vouched(agent: AgentState, event: Vouched) -> None:
@@ -45,13 +31,11 @@ def on_vouched(agent: AgentState, event: Vouched) -> None:
 
 
 def may_hold(agent: AgentState) -> bool:
-    """The first of a generation holds its right to run by its links once its lease has missed a refresh.
+    """The leader holds its right to run by its links once its lease has missed a refresh.
 
     Tasks of parameter-server jobs are given anew as soon as a lease has ended, so that none runs longer than that.
     """
-    generation = agent.generation
-    runs = generation is not None and generation.g == agent.workers.g and not agent.workers.tasks
-    return runs and is_first(agent) and agent.now >= silent_at(agent)
+    return vouches(agent) and agent.now >= silent_at(agent)
 
 
 def hold(agent: AgentState) -> None:
@@ -65,58 +49,23 @@ def hold(agent: AgentState) -> None:
 
 
 def grantable_seconds(agent: AgentState, node: str, g: int, now: float) -> float:
-    """How many seconds from `now` this agent, asked over the link, grants `node` to run generation g; 0.0 is no.
-
-    The first of the generation grants, and whoever proposes while that one does not reach the store.
-    """
+    """How many seconds from `now` this agent, asked over the link, grants `node` to run generation g; 0.0 is no."""
     generation = agent.generation
-    if generation is None or generation.g != g or agent.workers.g != g or not in_world(agent) or agent.workers.tasks:
-        return 0.0
-    index = generation.index(agent.me.node)
-    if generation.index(node) is None or index is None or not (index == 0 or agent.succession.leads):
+    if generation is None or generation.g != g or generation.index(node) is None or not vouches(agent):
         return 0.0
     return max(0.0, min(agent.workers.run_deadline.ttl_s, agent.workers.run_deadline.until() - now))
 
 
 def _may_grant(agent: AgentState, node: str, g: int) -> bool:
-    """Tell whether a grant by `node` to run generation g counts here: only members of that generation give one.
+    """Tell whether a grant by `node` to run generation g counts: a member of that generation gives it, or the leader.
 
-    The first of them gives it, or the leader in its place. Which of the others leads is more than this node can know
-    while it does not reach the store; each of them knows it of itself (`grantable_seconds`).
+    Which of the members leads by now is more than this node can know while it does not reach the store; each of them
+    knows it of itself (`grantable_seconds`).
     """
-    generation = agent.generation
-    if generation is None or generation.g != g:
+    generation, leader = agent.generation, agent.view.leader
+    if generation is None or generation.g != g or node == agent.me.node:
         return False
-    return node != agent.me.node and generation.index(node) is not None
-
-
-def may_replace(agent: AgentState, node: str) -> bool:
-    """Tell whether this agent has to know that a node asks for its word: it may propose in the place of that node.
-
-    Only the first of the generation is replaced so. In an outage all members ask that one, four times in a lease's
-    time, and it need not know.
-    """
-    generation = agent.generation
-    return generation is not None and generation.index(node) == 0
-
-
-def should_take_over(agent: AgentState, node: str) -> bool:
-    """Tell whether the first of the generation does not reach the store while this node does.
-
-    It has said so twice or more in a row, a moment ago too, and a refresh came back that this node sent meanwhile: a
-    store that answers now and then moves nobody.
-    """
-    first, last = agent.links.yielding.get(node, (float("inf"), float("-inf")))
-    if agent.now >= last + 2 * interval_s(agent) or last < first + 0.9 * interval_s(agent):
-        return False
-    return may_replace(agent, node) and agent.workers.run_deadline.refreshed_at > first + 0.9 * interval_s(agent)
-
-
-def nodes_without_store(agent: AgentState) -> frozenset[str]:
-    """Nodes that asked for a vouch a moment ago: they do not reach the store."""
-    return frozenset(
-        node for node, (_, last) in agent.links.yielding.items() if agent.now < last + 2 * interval_s(agent)
-    )
+    return generation.index(node) is not None or (leader is not None and leader.value.node == node)
 
 
 def in_world(agent: AgentState) -> bool:
@@ -124,6 +73,16 @@ def in_world(agent: AgentState) -> bool:
     wanted = agent.workers.outcome_wanted
     ended = wanted is not None and wanted[0] == agent.workers.g and wanted[1].ended is OutcomeKind.OK
     return agent.phase is Phase.RUNNING or (agent.phase is Phase.DONE and ended)
+
+
+def vouches(agent: AgentState) -> bool:
+    """Tell whether this node leads, and the newest generation runs: with its own workers, or where it is a spare."""
+    generation, go = agent.generation, agent.view.go
+    if generation is None or not agent.leads or any(member.tasks for member in generation.members):
+        return False
+    if generation.index(agent.me.node) is None:
+        return go is not None and go.value.g == generation.g
+    return in_world(agent) and generation.g == agent.workers.g
 
 
 def interval_s(agent: AgentState) -> float:
@@ -139,11 +98,6 @@ def silent_at(agent: AgentState) -> float:
 def store_is_silent(agent: AgentState) -> bool:
     """Tell whether this node's lease has missed a refresh."""
     return agent.now > silent_at(agent)
-
-
-def is_first(agent: AgentState) -> bool:
-    """Tell whether this node is the first of the newest generation, and of use to the others there."""
-    return in_world(agent) and agent.generation is not None and agent.generation.index(agent.me.node) == 0
 
 
 def needs_vouch(agent: AgentState) -> bool:
@@ -166,10 +120,5 @@ def ask_vouch_at(agent: AgentState) -> float:
     """When a vouch is asked for next, and when it shows that the store is silent."""
     if _lacks_store(agent):
         return agent.links.vouch_asked_at + interval_s(agent)
-    waits = (agent.phase is Phase.RUNNING or is_first(agent)) and not agent.workers.tasks
+    waits = (agent.phase is Phase.RUNNING and not agent.workers.tasks) or vouches(agent)
     return silent_at(agent) + 1e-3 if waits and not store_is_silent(agent) else float("inf")
-
-
-def yielding_ends_at(agent: AgentState) -> float:
-    """When the next of the nodes that did not reach the store counts as reaching it again."""
-    return agent.first_of(last + 2 * interval_s(agent) for _, last in agent.links.yielding.values())

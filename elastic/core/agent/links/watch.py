@@ -32,31 +32,53 @@ def update_liveness(agent: AgentState, late: frozenset[str]) -> None:
 
 
 def needs_watch(agent: AgentState) -> bool:
-    """The nodes to watch are known, and may be others than before."""
-    following, watched = agent.succession.following, agent.links.watched_for
-    if following is None or (not agent.registration.registered and agent.phase is not Phase.JOINING):
-        return False  # Its place in line is being looked up, or it registers again: what it holds by links stays.
-    if agent.succession.leads and not agent.view.complete:
-        return False  # It leads from now on, and does not see yet whom to watch: the one that it followed may work on.
+    """The nodes to watch may be others than before."""
+    watched = agent.links.watched_for
+    if not agent.registration.registered and agent.phase is not Phase.JOINING:
+        return False  # It registers again: what it holds by links stays.
+    if agent.leads and not agent.view.complete:
+        return False  # It leads from now on, and does not see yet whom to watch: the last leader may work on.
     # With a thousand members the rest takes a millisecond.
-    return watched is None or watched[0] is not agent.view or watched[1:] != (agent.memory.gone, following)
+    return watched is None or watched[0] is not agent.view or watched[1] != agent.memory.gone
 
 
 def watch(agent: AgentState) -> None:
-    """Watch the leader's nodes or the predecessor, and a node that has lost its key for as long as it may work on."""
-    following, members = agent.succession.following, agent.view.members
-    assert following is not None
-    agent.links.watched_for = (agent.view, agent.memory.gone, following)
-    names = members if agent.succession.leads else (following[1],) if following[1] else ()
-    targets = dict(_still_there(agent))
-    for node in names:
-        stored = members.get(node)
-        if node == agent.me.node or stored is None or not stored.value.link:
-            continue
-        if (node, stored.create_revision) not in agent.memory.gone:
-            targets[node] = LinkTarget(stored.value.host, stored.value.link, stored.create_revision)
+    """Watch every node as the leader, otherwise the leader; and a node without its key as long as it may work on."""
+    agent.links.watched_for = (agent.view, agent.memory.gone)
+    targets = _members(agent) if agent.leads else _leader(agent)
     if targets != agent.links.targets:
         _retarget(agent, targets)
+
+
+def _members(agent: AgentState) -> Mapping[str, LinkTarget]:
+    targets, dialable = dict(_still_there(agent)), _dialable(agent)
+    for node, stored in agent.view.members.items():
+        if node == agent.me.node or not stored.value.link:
+            continue
+        if (node, stored.create_revision) not in agent.memory.gone:
+            member, known = stored.value, node in dialable
+            targets[node] = LinkTarget(member.host, member.link, stored.create_revision, known)
+    return targets
+
+
+def _leader(agent: AgentState) -> Mapping[str, LinkTarget]:
+    """The leader; while there is none, the last one, which may work on."""
+    stored, gone = agent.view.leader, agent.memory.gone
+    if stored is None:
+        known = agent.links.targets.items()
+        return {node: target for node, target in known if (node, target.create_revision) not in gone}
+    leader, created = stored.value, stored.value.created or stored.create_revision
+    if leader.node == agent.me.node or not leader.link or (leader.node, created) in gone:
+        return {}
+    return {leader.node: LinkTarget(leader.host, leader.link, created, leader.node in _dialable(agent))}
+
+
+def _dialable(agent: AgentState) -> frozenset[str]:
+    """The members of the newest generation to which a leader has had a link."""
+    generation = agent.generation
+    if generation is None:
+        return frozenset()
+    return frozenset(member.node for member in generation.members).difference(generation.unlinked)
 
 
 def _retarget(agent: AgentState, targets: Mapping[str, LinkTarget]) -> None:

@@ -100,15 +100,16 @@ def test_a_word_that_others_wait_for_is_said_again_after_a_while_and_then_less_o
         assert bench.shelf.entry(key) is not None
 
 
-def test_who_begins_to_propose_once_more_forgets_since_when_others_were_away() -> None:
+def test_a_node_that_begins_to_lead_once_more_forgets_since_when_others_were_away() -> None:
     bench = serving()
-    held = bench.shelf.view.members["a"].value
     for now in (0.0, 50.0):
         bench.now = now
-        bench.shelf.delete(KEYS.member("a"))
-        bench.look()
-        assert bench.facts.memory.absent_since["a"] == now
-        bench.shelf.put(KEYS.member("a"), held, leased=True)
+        bench.lose("a")
+        bench.wake()
+        assert bench.facts.leads
+        assert bench.facts.memory.absent_since["a"] == bench.now
+        bench.others("a")
+        bench.lead("a")
         bench.look()
 
 

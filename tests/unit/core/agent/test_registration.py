@@ -1,4 +1,4 @@
-"""Many nodes register in one instant: who comes second waits for its watch, and nobody lists or searches for it."""
+"""Many nodes register in one instant: those that come second wait for their watches, and none of them lists."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from elastic.core.admission import NodeIdentity
-from elastic.core.agent.actions import Action, FindPredecessor, MirrorKeys, Relist, SendTransaction
+from elastic.core.agent.actions import Action, FindMember, MirrorKeys, Relist, SendTransaction
 from elastic.core.agent.core import AgentCore
-from elastic.core.agent.events import LeaseGranted, PredecessorFound, Tick, TransactionAnswered, ViewChanged
+from elastic.core.agent.events import LeaseGranted, MemberFound, Tick, TransactionAnswered, ViewChanged
 from elastic.core.agent.state import AgentState, Timeouts
-from elastic.core.kv import KeyValue
+from elastic.core.kv import Put
 from elastic.core.membership.decision import DecisionPolicy
-from elastic.core.model import JobSpec, Np
+from elastic.core.model import JobSpec, Leader, Np
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoredDocument, StoreView
 from tests.support.job_transcript import member
@@ -64,40 +64,34 @@ def test_a_watch_that_shows_nothing_is_waited_for_a_second_or_two_and_then_it_li
     assert sent(core.handle(ViewChanged(EMPTY, 2), 2.3))
 
 
-def test_who_knows_who_registered_before_it_follows_it_without_a_search(core: AgentCore) -> None:
+def test_a_node_that_registers_in_a_job_with_a_leader_asks_the_store_for_nothing_else(core: AgentCore) -> None:
     (first,) = sent(core.handle(LeaseGranted(7, 5.0, 0.0), 0.1))
-    before = KeyValue(KEYS.member("m"), b"{}", 8, 8, 6)
-    actions = core.handle(TransactionAnswered(first, True, 9, before), 0.2)
-    assert MirrorKeys(complete=False, node="m", known=before) in actions
-    assert not [action for action in actions if isinstance(action, FindPredecessor)]
-
-
-def test_whose_name_alone_is_known_is_followed_and_read(core: AgentCore) -> None:
-    (first,) = sent(core.handle(LeaseGranted(7, 5.0, 0.0), 0.1))
-    actions = core.handle(TransactionAnswered(first, True, 9, KeyValue(KEYS.member("m"), b"", 0, 0)), 0.2)
-    assert MirrorKeys(complete=False, node="m") in actions
-
-
-def test_who_sees_itself_registered_before_it_is_answered_does_not_search(core: AgentCore) -> None:
-    (first,) = sent(core.handle(LeaseGranted(7, 5.0, 0.0), 0.1))
+    actions = core.handle(TransactionAnswered(first, True, 9), 0.2)
+    leader = StoredDocument(Leader(node="m", host="h"), 8, 8, 3)
     me = StoredDocument(member("h"), 9, 9, 7)
-    view = StoreView(revision=9, incarnation=WHOLE.incarnation, spec=WHOLE.spec, members={"n": me})
-    actions = core.handle(ViewChanged(view, 1), 0.2)
-    assert not [action for action in actions if isinstance(action, FindPredecessor | MirrorKeys)]
-    assert FindPredecessor(9) in core.handle(TransactionAnswered(first, True, 9), 0.3)
+    view = StoreView(revision=9, incarnation=WHOLE.incarnation, spec=WHOLE.spec, leader=leader, members={"n": me})
+    actions += core.handle(ViewChanged(view, 1), 0.3)
+    assert not [action for action in actions if isinstance(action, FindMember | MirrorKeys | Relist | SendTransaction)]
 
 
-def test_where_the_one_before_is_not_there_any_more_it_searches(core: AgentCore) -> None:
-    (first,) = sent(core.handle(LeaseGranted(7, 5.0, 0.0), 0.1))
-    core.handle(TransactionAnswered(first, True, 9, KeyValue(KEYS.member("m"), b"", 0, 0)), 0.2)
-    me = StoredDocument(member("h"), 9, 9, 7)
-    view = StoreView(revision=9, incarnation=WHOLE.incarnation, spec=WHOLE.spec, members={"n": me}, follows="m")
-    assert FindPredecessor(9) in core.handle(ViewChanged(view, 2), 0.3)
+OTHER = StoreView(
+    revision=6, incarnation=WHOLE.incarnation, spec=StoredDocument(JobSpec(np=Np(1, 2, 2), slots=1), 6, 6)
+)
 
 
-def test_a_search_that_the_store_does_not_answer_is_made_again_after_a_pause(core: AgentCore) -> None:
-    (first,) = sent(core.handle(LeaseGranted(7, 5.0, 0.0), 0.1))
-    assert FindPredecessor(9) in core.handle(TransactionAnswered(first, True, 9), 0.2)
-    assert FindPredecessor(9) not in core.handle(PredecessorFound(9, None, failed=True), 0.3)
+def test_a_search_for_a_member_that_the_store_does_not_answer_is_made_again_after_a_pause(core: AgentCore) -> None:
+    core.handle(ViewChanged(OTHER, 1), 0.0)
+    assert FindMember() in core.handle(LeaseGranted(7, 5.0, 0.0), 0.1)
+    assert FindMember() not in core.handle(MemberFound(None), 0.3)
     assert core.wake_at == pytest.approx(0.8)
-    assert FindPredecessor(9) in core.handle(Tick(), 0.8)
+    assert FindMember() in core.handle(Tick(), 0.8)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_node_with_other_settings_registers_once_it_knows_whether_any_member_is_there(
+    core: AgentCore, exists: bool
+) -> None:
+    core.handle(ViewChanged(OTHER, 1), 0.0)
+    assert sent(core.handle(LeaseGranted(7, 5.0, 0.0), 0.1)) == []
+    (transaction,) = sent(core.handle(MemberFound(exists), 0.3))
+    assert any(isinstance(put, Put) and put.key == KEYS.spec for put in transaction.then) is not exists

@@ -134,8 +134,8 @@ def test_a_vouch_for_one_generation_does_not_count_for_the_next() -> None:
     assert bench.starts == [1]
 
 
-def proposer(*heard: str) -> Bench:
-    """Node `a` runs generation 1 as its M_id 0, with `b` and `c`."""
+def leader(*heard: str) -> Bench:
+    """Node `a` leads, and runs generation 1 as its M_id 0, with `b` and `c`."""
     bench = Bench("a", "3:3")
     bench.others("b c")
     assert bench.phase is Phase.RUNNING
@@ -143,8 +143,8 @@ def proposer(*heard: str) -> Bench:
     return bench
 
 
-def test_the_first_of_a_generation_vouches_for_its_members_within_its_own_right() -> None:
-    bench = proposer()
+def test_the_leader_vouches_for_the_members_of_the_generation_within_its_own_right() -> None:
+    bench = leader()
     assert grantable_seconds(bench.facts, "b", 1, bench.now) == OWN_S
     bench.at(1.0)
     assert grantable_seconds(bench.facts, "b", 1, bench.now) == OWN_S - 1.0
@@ -154,27 +154,27 @@ def test_the_first_of_a_generation_vouches_for_its_members_within_its_own_right(
 
 
 def test_a_vouch_is_never_longer_than_a_leases_time() -> None:
-    bench = proposer("b", "c")
+    bench = leader("b", "c")
     bench.offline = True
     bench.at(3.0)
     assert bench.facts.workers.run_deadline.until() == 3.0 + TTL_S
     assert grantable_seconds(bench.facts, "b", 1, bench.now) == TTL_S
 
 
-def test_nobody_but_the_first_of_a_running_generation_vouches() -> None:
+def test_nobody_but_the_leader_of_a_running_generation_vouches() -> None:
     assert grantable_seconds(running().facts, "a", 1, 0.0) == 0.0
     assert grantable_seconds(stopping().facts, "a", 1, 0.0) == 0.0
     assert grantable_seconds(spare().facts, "a", 1, 0.0) == 0.0
 
 
-def test_a_proposer_whose_workers_are_being_stopped_vouches_for_nobody() -> None:
-    bench = proposer("b", "c")
+def test_a_leader_whose_workers_are_being_stopped_vouches_for_nobody() -> None:
+    bench = leader("b", "c")
     bench.exit(1)
     assert grantable_seconds(bench.facts, "b", 1, bench.now) == 0.0
 
 
-def test_the_first_holds_its_right_beyond_its_lease_while_it_hears_every_member() -> None:
-    bench = proposer("b", "c")
+def test_the_leader_holds_its_right_beyond_its_lease_while_it_hears_every_member() -> None:
+    bench = leader("b", "c")
     bench.offline = True
     for second in range(1, 60):
         bench.at(float(second))
@@ -193,7 +193,7 @@ def test_a_node_that_is_alone_in_its_world_holds_its_right_without_asking_anybod
 
 
 def test_the_hold_ends_with_the_outage_limit() -> None:
-    bench = proposer("b", "c")
+    bench = leader("b", "c")
     bench.offline = True
     now = 0.0
     while bench.phase is Phase.RUNNING:
@@ -205,7 +205,7 @@ def test_the_hold_ends_with_the_outage_limit() -> None:
 
 
 def test_the_hold_ends_when_one_member_is_not_heard_any_more() -> None:
-    bench = proposer("b", "c")
+    bench = leader("b", "c")
     bench.offline = True
     bench.at(3.0)
     bench.links("b")
@@ -275,27 +275,27 @@ def test_an_incarnation_that_cannot_be_read_starts_nothing_and_stops_nothing() -
     assert bench.phase is Phase.RUNNING
 
 
-# --- the proposer -------------------------------------------------------------------------------------------------
+# --- the leader ---------------------------------------------------------------------------------------------------
 
 
-def test_only_the_first_in_line_proposes() -> None:
-    assert proposer().facts.succession.decision is not None
+def test_only_the_leader_decides() -> None:
+    assert leader().facts.succession.decision is not None
     assert running().facts.succession.decision is None
 
 
-def test_the_next_in_line_takes_over_when_the_one_before_it_is_gone() -> None:
+def test_the_next_member_takes_over_when_the_lease_of_the_leader_has_ended() -> None:
     bench = running()
     bench.links("a")
     bench.links("")
-    bench.shelf.delete(KEYS.member("a"))
-    bench.look()
+    bench.lose("a")
+    bench.wake()
     generation = bench.shelf.view.generation
     assert generation is not None
     assert (generation.value.g, [place.node for place in generation.value.members]) == (2, ["b"])
     assert bench.stops == [(1, 2.0)]
 
 
-def test_the_next_in_line_takes_over_when_the_one_before_it_is_proven_gone() -> None:
+def test_the_next_member_takes_over_when_the_leader_is_proven_dead() -> None:
     bench = running()
     a = bench.shelf.view.members["a"]
     bench.tell(ProcessProvenDead("a", a.create_revision, "host-a"))
@@ -305,7 +305,7 @@ def test_the_next_in_line_takes_over_when_the_one_before_it_is_proven_gone() -> 
 
 
 def test_a_host_that_spoke_again_after_its_proof_of_death_is_not_believed_dead_again() -> None:
-    bench = proposer()
+    bench = leader()
     old = bench.shelf.view.members["b"].create_revision
     bench.now = 1.0
     bench.tell(ProcessProvenDead("b", old, "host-b"))
@@ -319,7 +319,7 @@ def test_a_host_that_spoke_again_after_its_proof_of_death_is_not_believed_dead_a
 
 
 def test_a_false_proof_is_known_as_false_also_when_the_revoked_key_was_seen_to_be_gone_first() -> None:
-    bench = proposer()
+    bench = leader()
     old = bench.shelf.view.members["b"].create_revision
     bench.now = 1.0
     bench.tell(ProcessProvenDead("b", old, "host-b"))
@@ -332,21 +332,21 @@ def test_a_false_proof_is_known_as_false_also_when_the_revoked_key_was_seen_to_b
 
 
 def test_of_proofs_whose_keys_are_gone_only_the_newest_are_kept() -> None:
-    bench = proposer()
+    bench = leader()
     for number in range(2 * GONE_MAX):
         bench.tell(ProcessProvenDead(f"old-{number}", number + 1, "host"))
     assert bench.facts.memory.gone == {(f"old-{at}", at + 1) for at in range(GONE_MAX, 2 * GONE_MAX)}
 
 
 def test_a_member_that_is_seen_dead_on_this_very_machine_is_lost_at_once() -> None:
-    bench = proposer()
+    bench = leader()
     bench.tell(NodeProvenDead("b"))
     assert bench.facts.generation is not None
     assert [place.node for place in bench.facts.generation.members] == ["a", "c"]
 
 
 def test_a_proposal_that_did_not_hold_is_decided_anew_from_a_newer_view() -> None:
-    bench = proposer("b", "c")
+    bench = leader("b", "c")
     bench.links("b")
     before = bench.facts.succession.proposals
     bench.shelf.delete(KEYS.member("c"))
@@ -358,7 +358,7 @@ def test_a_proposal_that_did_not_hold_is_decided_anew_from_a_newer_view() -> Non
     assert [place.node for place in bench.facts.generation.members] == ["a", "b"]
 
 
-def test_a_proposer_that_waits_asks_to_be_called_when_the_window_ends() -> None:
+def test_a_leader_that_waits_asks_to_be_called_when_the_window_ends() -> None:
     bench = Bench("a", "1:3")
     decision = bench.facts.succession.decision
     assert decision is not None
@@ -376,8 +376,8 @@ def test_a_proposer_that_waits_asks_to_be_called_when_the_window_ends() -> None:
     assert bench.starts == [1, 2, 3]
 
 
-def test_a_leaving_proposer_proposes_nothing_more() -> None:
-    bench = proposer()
+def test_a_leaving_leader_proposes_nothing_more() -> None:
+    bench = leader()
     bench.verdict(FinalStatus.FAILED)
     bench.offline = True
     bench.gone()

@@ -206,6 +206,7 @@ def test_rerun_replaces_a_verdict_that_was_there_before_when_nobody_lives() -> N
     assert bench.shelf.view.verdict is None
     assert bench.shelf.view.spec is not None
     assert bench.shelf.view.spec.value.run == 2
+    bench.wake()
     assert bench.phase is Phase.RUNNING
     assert "--rerun: run 2 of the job begins" in bench.lines
 

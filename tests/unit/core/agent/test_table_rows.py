@@ -15,8 +15,8 @@ from elastic.core.agent.events import (
     Event,
     LeaseRefreshed,
     LinksChanged,
+    MemberFound,
     PeersUnreachable,
-    PredecessorFound,
     SessionLost,
     Tick,
     TransactionAnswered,
@@ -228,7 +228,6 @@ STRANGE: dict[str, Event] = {
     "a refresh of another lease": LeaseRefreshed(999, 1000.0, 1e6, 1),
     "the loss of another lease": SessionLost(999, "TTL 0"),
     "a vouch for another generation": vouched(1e6, 9),
-    "an answer to a question that was not asked": PredecessorFound(998, "z", 997),
     "the answer to a transaction of nobody": TransactionAnswered(Transaction("go", (), ()), True),
     "a call at no time in particular": Tick(),
     "the same that is heard": LinksChanged(frozenset()),
@@ -257,6 +256,16 @@ def test_a_strange_event_changes_nothing(event: Event, phase: Phase) -> None:
     bench.tell(event)
     assert bench.phase is phase
     assert known(bench) == before
+    assert bench.asked == []
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.JOINING])
+@pytest.mark.parametrize("exists", [True, False, None])
+def test_that_members_exist_concerns_only_a_node_that_is_about_to_register(exists: bool | None, phase: Phase) -> None:
+    bench = IN_PHASE[phase]()
+    bench.asked.clear()
+    bench.tell(MemberFound(exists))
+    assert bench.phase is phase
     assert bench.asked == []
 
 

@@ -121,7 +121,7 @@ def test_a_world_without_a_survivor_waits_until_the_old_one_cannot_run_any_more(
     job = lost_all()
     wait = job.wait(11, Reason.UNPROVEN)
     assert wait.until == pytest.approx(10 + UNPROVEN_S)
-    assert wait.reason == ("a, b, c vanished without a word and may still run for 131 s (--store_outage_limit 120)")
+    assert wait.reason == ("a, b, c vanished without a word and may still run for 2 min (--store_outage_limit 120)")
     job.wait(10 + UNPROVEN_S - 0.1, Reason.UNPROVEN)
     assert job.open(10 + UNPROVEN_S + 0.1).absent == ("a", "b", "c")
 

@@ -256,17 +256,6 @@ def test_who_does_not_reach_the_store_is_not_left_alone_by_a_growth_or_a_shrinki
     job.form(12, Reason.SHRUNK)
 
 
-def test_who_says_that_it_does_not_reach_the_store_is_not_left_alone_by_a_growth_though_its_lease_lasts() -> None:
-    job = Job("1:4", settle_s=1.0)
-    job.run("a b")
-    job.hear("a")
-    job.memory = msgspec.structs.replace(job.memory, astray=frozenset("a"))
-    job.join("c")
-    job.wait(10, Reason.OUT_OF_REACH)
-    job.memory = msgspec.structs.replace(job.memory, astray=frozenset())
-    job.wait(10.1, Reason.GROW_SETTLING)
-
-
 def test_before_a_failure_is_acted_on_every_linked_member_is_asked_whether_it_is_still_there() -> None:
     job = Job("3")
     job.run("a b c")
@@ -547,6 +536,7 @@ def test_a_second_growth_waits_for_grow_every() -> None:
     wait = job.wait(20, Reason.GROW_LATER)
     assert wait.until == 74
     assert wait.reason == "d joins in 54 s (--grow_every 60)"
+    assert wait.reason_at(50.0) == "d joins in 24 s (--grow_every 60)"
     job.wait(73.9, Reason.GROW_LATER)
     job.form(74, Reason.GROWN)
 

@@ -76,7 +76,18 @@ def test_the_link_of_a_spare_stays_and_its_key_is_read_once_a_minute() -> None:
     assert closed(bench) == ["c"]
 
 
-def test_a_proposer_reads_nothing_for_a_node_that_its_list_of_members_has() -> None:
+def test_the_link_of_a_leader_that_is_a_spare_stays_and_nothing_is_read_for_it() -> None:
+    bench = running()
+    bench.others("c")
+    bench.lead("c")
+    bench.look()
+    bench.tell(InboundLinksChanged(("c",)))
+    bench.at(CHECK_AFTER_S)
+    assert looked_up(bench) == []
+    assert closed(bench) == []
+
+
+def test_a_leader_reads_nothing_for_a_node_that_its_list_of_members_has() -> None:
     bench = Bench("a", "1")
     bench.others("b")
     bench.tell(InboundLinksChanged(("b",)))
@@ -134,13 +145,22 @@ def test_a_member_grants_no_more_than_the_time_of_a_lease() -> None:
     assert bench.facts.workers.run_deadline.until() == 3.0 + LEASE_TTL_S
 
 
-def test_nobody_but_a_member_of_the_generation_grants_anything() -> None:
+def test_nobody_but_a_member_of_the_generation_or_the_leader_grants_anything() -> None:
     bench = running()
     bench.others("c")  # It is registered, and a spare.
     before = bench.facts.workers.run_deadline
     for node in ("ghost", "c", "b"):  # The last one is this node.
         bench.tell(Vouched(node, 1, 3.0, 4.0))
     assert bench.facts.workers.run_deadline == before
+
+
+def test_a_leader_that_is_no_member_of_the_generation_grants() -> None:
+    bench = running()
+    bench.others("c")
+    bench.lead("c")
+    bench.look()
+    bench.tell(Vouched("c", 1, 3.0, 4.0))
+    assert bench.facts.workers.run_deadline.until() == 3.0 + 4.0
 
 
 def test_a_spare_takes_no_grant() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from elastic.core.agent.actions import AskLinks, AskVouch, LinkTarget, WatchLinks
-from elastic.core.agent.events import LinksAnswered, LinksChanged, ProcessProvenDead, VouchAsked
-from elastic.core.agent.links.vouching import grantable_seconds, may_replace, should_take_over
-from elastic.core.agent.links.watch import watch
+from elastic.core.agent.events import LinksAnswered, LinksChanged, ProcessProvenDead
 from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import Reason
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind
@@ -27,9 +27,11 @@ def first(nodes: str = "b c") -> Bench:
 
 
 def second() -> Bench:
-    """Node `b` runs generation 1 as its M_id 1; it follows `a`, the first, whose agent listens."""
+    """Node `b` runs generation 1 as its M_id 1; it watches `a`, the leader, whose agent listens."""
     bench = running()
     bench.others("a", link=9000)
+    bench.lead("a")
+    bench.look()
     bench.links("a")
     return bench
 
@@ -41,22 +43,50 @@ def watched(bench: Bench) -> dict[str, LinkTarget]:
 
 def target(bench: Bench, node: str) -> LinkTarget:
     """Where a registered node's agent listens."""
-    return LinkTarget(f"host-{node}", 9000, bench.shelf.view.members[node].create_revision)
+    generation = bench.facts.generation
+    member = generation is not None and generation.index(node) is not None
+    return LinkTarget(f"host-{node}", 9000, bench.shelf.view.members[node].create_revision, dialable=member)
 
 
 # --- who is watched -----------------------------------------------------------------------------------------------
 
 
-def test_the_proposer_watches_every_other_registered_node() -> None:
+def test_the_leader_watches_every_other_registered_node() -> None:
     bench = first()
     bench.others("d", link=9000)
     assert watched(bench) == {node: target(bench, node) for node in "bcd"}
 
 
-def test_every_other_agent_watches_the_one_that_it_follows_in_line() -> None:
+def test_every_other_agent_watches_the_leader() -> None:
     bench = second()
     bench.others("c", link=9000)
     assert watched(bench) == {"a": target(bench, "a")}
+
+
+def test_a_node_that_takes_the_lead_keeps_its_link_to_the_last_leader_which_may_work_on() -> None:
+    bench = second()
+    before = target(bench, "a")
+    bench.lose("a")
+    assert watched(bench) == {"a": before}
+    bench.wake()
+    assert bench.facts.leads
+    assert watched(bench) == {"a": before}
+
+
+def test_a_leader_whose_death_is_proven_is_watched_no_more() -> None:
+    bench = second()
+    bench.offline = True  # Nobody takes its place yet.
+    bench.tell(ProcessProvenDead("a", bench.shelf.view.members["a"].create_revision, "host-a"))
+    assert watched(bench) == {}
+
+
+def test_a_spare_watches_the_leader_too_and_a_leader_without_a_listener_is_not_watched() -> None:
+    bench = Bench(after="a")
+    assert bench.every(WatchLinks) == []
+    bench.others("c", link=9000)
+    bench.lead("c")
+    bench.look()
+    assert watched(bench) == {"c": target(bench, "c")}
 
 
 def test_whoever_lost_its_own_key_while_it_works_keeps_its_links() -> None:
@@ -188,7 +218,7 @@ def test_an_answer_to_an_older_question_counts_no_more() -> None:
     assert bench.facts.memory.linked == {"b", "c"}
 
 
-# --- the word of others -------------------------------------------------------------------------------------------
+# --- vouching -----------------------------------------------------------------------------------------------------
 
 
 def test_a_member_whose_lease_is_not_refreshed_asks_for_a_word_at_each_interval() -> None:
@@ -199,56 +229,6 @@ def test_a_member_whose_lease_is_not_refreshed_asks_for_a_word_at_each_interval(
     assert bench.every(AskVouch) == [AskVouch(1)]
     bench.at(3 * REFRESH_S)
     assert bench.every(AskVouch) == [AskVouch(1), AskVouch(1)]
-
-
-def silent(bench: Bench, *times: float) -> None:
-    """The first says at these times that it does not reach the store."""
-    for bench.now in times:
-        bench.tell(VouchAsked("a"))
-
-
-def test_the_first_yields_once_it_is_silent_again_and_again_and_a_refresh_of_this_node_has_come_back() -> None:
-    bench = second()
-    silent(bench, 1.0)
-    bench.now = 1.1
-    bench.refreshed()
-    assert not should_take_over(bench.facts, "a")
-    silent(bench, 1.0 + REFRESH_S)
-    assert not should_take_over(bench.facts, "a")
-    bench.now += 0.1
-    bench.refreshed()
-    assert should_take_over(bench.facts, "a")
-    bench.at(1.0 + 3 * REFRESH_S)
-    assert not should_take_over(bench.facts, "a")
-
-
-def test_a_node_that_is_silent_now_and_then_yields_nothing() -> None:
-    bench = second()
-    for at in range(1, 60, 4):
-        silent(bench, float(at))
-        bench.refreshed()
-        assert not should_take_over(bench.facts, "a")
-
-
-def test_the_next_in_line_proposes_and_grants_while_the_first_does_not_reach_the_store_and_steps_back_after() -> None:
-    bench = second()
-    assert grantable_seconds(bench.facts, "a", 1, bench.now) == 0.0
-    silent(bench, 1.0, 1.0 + REFRESH_S)
-    bench.refreshed()
-    assert bench.facts.succession.decision is not None
-    assert bench.facts.succession.decision.code is Reason.TRAINING
-    assert grantable_seconds(bench.facts, "a", 1, bench.now) > 0
-    bench.at(1.0 + 3 * REFRESH_S)
-    assert bench.facts.succession.decision is None
-    assert grantable_seconds(bench.facts, "a", 1, bench.now) == 0.0
-
-
-def test_who_takes_the_place_of_the_first_keeps_its_link_to_it() -> None:
-    bench = second()
-    silent(bench, 1.0, 1.0 + REFRESH_S)
-    bench.refreshed()
-    assert bench.facts.succession.following == (True, None)
-    assert all("a" in action.targets for action in bench.every(WatchLinks))
 
 
 def test_a_link_that_comes_up_while_others_are_asked_is_not_taken_for_silent() -> None:
@@ -264,22 +244,19 @@ def test_a_link_that_comes_up_while_others_are_asked_is_not_taken_for_silent() -
 def test_a_link_that_is_not_wanted_any_more_says_nothing_of_its_node() -> None:
     bench = first()
     bench.links("b", "c")
-    bench.facts.succession.following = (False, "b")
-    watch(bench.facts)
+    bench.lead("b")
+    bench.look()
+    assert watched(bench).keys() == {"b"}
     bench.core.handle(LinksChanged(frozenset({"b"})), bench.now)
     assert bench.facts.memory.unheard == frozenset()
 
 
-def test_while_nobody_reaches_the_store_nobody_takes_the_place_of_another() -> None:
+def test_a_member_to_which_no_leader_has_had_a_link_yet_is_not_taken_for_dead_where_nobody_listens() -> None:
     bench = second()
-    bench.offline = True
-    for tenth in range(10, 100):
-        bench.now = tenth / 10
-        bench.tell(VouchAsked("a"))
-    assert bench.facts.succession.following == (False, "a")
-    assert bench.facts.succession.decision is None
-
-
-def test_that_a_node_asks_for_a_word_concerns_the_others_only_if_it_is_the_first() -> None:
-    assert not may_replace(first().facts, "b")
-    assert may_replace(second().facts, "a")
+    generation = bench.facts.generation
+    assert generation is not None
+    assert watched(bench)["a"].dialable
+    unlinked = msgspec.structs.replace(generation, g=2, unlinked=("a",))
+    bench.shelf.put(KEYS.generation, unlinked)
+    bench.look()
+    assert not watched(bench)["a"].dialable
