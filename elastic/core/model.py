@@ -375,7 +375,7 @@ class TaskAssignment(NamedTuple):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One agreed world. Written whole, in one guarded transaction, by the proposer.
+    """One agreed world. Written whole, in one guarded transaction, by the leader.
 
     In a parameter-server job its members change while it runs: each change is another revision `rev` of the same
     generation, and who keeps its seats is not disturbed. `cause` is the failure that the newest revision mends.
@@ -467,7 +467,7 @@ class Go(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How the job ended. `at` is the proposer's wall clock, seconds since the epoch, for people only."""
+    """How the job ended. `at` is the leader's wall clock, seconds since the epoch, for people only."""
 
     status: FinalStatus
     reason: str

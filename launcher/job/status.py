@@ -1,9 +1,9 @@
 """A job as it stands in the store, as values and as text for people (pure).
 
 It says what the documents say. A node that died a moment ago is "running" here until its lease ends or its death is
-proven, and what is being waited for is what a proposer would say that had just come: it cannot know for how long
+proven, and what is being waited for is what a leader would say that had just begun to lead: it cannot know for how long
 others have been waiting, so that its times are the longest possible ones. When nodes join a running job hangs on what
-only the proposer remembers, and is not said.
+only the leader remembers, and is not said.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from launcher.job.absent_nodes import absent_nodes
 NO_LONGER_REGISTERED = "no longer registered"
 
 GROWTH = (Reason.GROW_SETTLING, Reason.GROW_LATER, Reason.GROWN)
-"""Nodes join as soon as it is time; the proposer knows since when they are here, and when the job grew last."""
+"""Nodes join as soon as it is time; the leader knows since when they are here, and when the job grew last."""
 
 
 class NodeState(StrEnum):
@@ -262,12 +262,12 @@ def _now(view: StoreView) -> str:
     if decision.code in GROWTH:
         settled = msgspec.structs.replace(memory, grown_at=None, ready_since=dict.fromkeys(view.members, NEVER))
         who = decide(view, settled, policy, 0.0)[0].reason
-        return f"{who} as soon as it is time (--settle, --grow_every); only the proposer knows when"
+        return f"{who} as soon as it is time (--settle, --grow_every); only the leader knows when"
     return _decision_words(decision)
 
 
 def _presumed_linked(view: StoreView) -> frozenset[str]:
-    """Whom a reader that has no links may take for reached by the proposer.
+    """Whom a reader that has no links may take for reached by the leader.
 
     That is everybody, but who was left out because others did not reach it, and is not back.
     """

@@ -152,7 +152,7 @@ def _linked(
     """Tell whether a node outside the generation has arrived: its agent is linked, or was, or no link would count.
 
     One that was there before the newest generation was made, or before this agent began to propose in a running job,
-    had its time: it is needed at once, to take the place of the proposer that is lost.
+    had its time: it is needed at once, to take the place of the leader that is lost.
     """
     known = max(view.generation.mod_revision - 1, memory.since_revision) if view.generation is not None else 0
     before = stored.create_revision <= known

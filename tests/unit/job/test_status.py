@@ -180,7 +180,7 @@ def test_when_a_node_joins_a_running_job_is_not_guessed(why: ChangeReason, settl
     """The leader remembers when the job grew; a failure since then does not change that."""
     spec = msgspec.structs.replace(SPEC, settle_s=settle_s, grow_every_s=60.0, np=Np(low=1, high=4, first=1))
     status = describe(view("a-1", "b-1", "c-1", spec=spec, newest=generation(3, "a-1", "b-1", why=why), go=3), "j")
-    assert status.now == "c-1 joins as soon as it is time (--settle, --grow_every); only the proposer knows when"
+    assert status.now == "c-1 joins as soon as it is time (--settle, --grow_every); only the leader knows when"
 
 
 def test_a_host_that_others_do_not_reach_is_not_said_to_join() -> None:
