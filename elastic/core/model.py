@@ -379,13 +379,13 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     In a parameter-server job its members change while it runs: each change is another revision `rev` of the same
     generation, and who keeps its seats is not disturbed. `cause` is the failure that the newest revision mends.
-    `distrusted` are hosts that spoke after a link had shown their death: only their leases count. `unlinked` are
-    members that listen for links and to which no leader has had one yet.
+    `leader` is the node that proposed it. `distrusted` are hosts that spoke after a link had shown their death: only
+    their leases count. `unlinked` are members that listen for links and to which no leader has had one yet.
     """
 
     g: Number
     run: Number
-    tag: str
+    leader: str
     why: ChangeReason
     reason: str
     members: tuple[GenerationMember, ...]
@@ -459,7 +459,6 @@ class Go(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     g: Number
-    tag: str
     master: Master
     budget: Budget
     cause: Cause | None = None
@@ -473,7 +472,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     run: int
     g: int
-    tag: str
     at: float
     cause: Cause | None = None
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from elastic.core.keys import JobKeys
 from elastic.core.kv import (
     OPERATIONS_MAX,
@@ -20,7 +18,7 @@ from elastic.core.kv import (
     Put,
 )
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate
-from elastic.core.model import FinalStatus, Generation, JobSpec, Leader, Member, Outcome
+from elastic.core.model import FinalStatus, JobSpec, Leader, Member, Outcome, Verdict
 from elastic.core.view import StoredDocument, StoreView, encode
 
 LOST_COMPARED_MAX = 50
@@ -50,23 +48,26 @@ def propose(
     node: str,
     created: int,
     decision: FormGeneration | OpenGate | ConcludeJob,
-    tag: str,
     at: float,
 ) -> Transaction:
     """The guarded transaction that carries out a decision of `elastic.core.decide`.
 
-    `created` is the create revision of the leader's member key; `tag` is unlike that of any other proposal; `at` is
-    the wall clock, for people.
+    `created` is the create revision of the leader's member key; `at` is the wall clock, for people.
     """
     compares = _unchanged(keys, view, node, created)
     if isinstance(decision, FormGeneration):
-        return _form(keys, view, node, decision, compares, tag)
+        return _form(keys, view, node, decision, compares)
     if isinstance(decision, OpenGate):
         absent = [_nothing_readable(view, keys.member(node)) for node in decision.absent[:ABSENT_COMPARED_MAX]]
-        go = msgspec.structs.replace(decision.go, tag=tag)
-        return Transaction("go", (*compares, *absent), (Put(keys.go, encode(go)),))
-    verdict = msgspec.structs.replace(decision.verdict, tag=tag, at=at)
-    return Transaction("verdict", compares, (Put(keys.verdict, encode(verdict)),))
+        return Transaction("go", (*compares, *absent), (Put(keys.go, encode(decision.go)),))
+    return Transaction("verdict", compares, (Put(keys.verdict, encode(verdict_at(decision, at))),))
+
+
+def verdict_at(decision: ConcludeJob, at: float) -> Verdict:
+    """The document that carries out a decision to end the job, at this time of the wall clock."""
+    return Verdict(
+        status=decision.status, reason=decision.reason, run=decision.run, g=decision.g, at=at, cause=decision.cause
+    )
 
 
 def _unchanged(keys: JobKeys, view: StoreView, node: str, created: int) -> tuple[Compare, ...]:
@@ -84,7 +85,7 @@ def _unchanged(keys: JobKeys, view: StoreView, node: str, created: int) -> tuple
 
 
 def _form(
-    keys: JobKeys, view: StoreView, leader: str, decision: FormGeneration, unchanged: tuple[Compare, ...], tag: str
+    keys: JobKeys, view: StoreView, leader: str, decision: FormGeneration, unchanged: tuple[Compare, ...]
 ) -> Transaction:
     """Publish a generation, and delete what it makes needless.
 
@@ -92,7 +93,7 @@ def _form(
     """
     compares = [*unchanged, *_undone(keys, view, decision, OPERATIONS_MAX - len(unchanged) - WRITTEN_MAX)]
     room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
-    generation: Generation = msgspec.structs.replace(decision.generation, tag=tag)
+    generation = decision.generation
     oldest = generation.before.g if generation.before is not None else generation.g
     then: list[Operation] = [Put(keys.generation, encode(generation)), Delete(keys.outcomes_below(oldest))]
     for node in decision.forget[: min(FORGET_MAX, room // 2)]:
@@ -101,7 +102,7 @@ def _form(
     if not generation.rev and any(written == generation.g for written, _ in view.outcomes):
         then.append(Delete(KeyRange.prefix(keys.outcome(generation.g, ""))))  # Of one that somebody deleted.
     if decision.go is not None:
-        then.append(Put(keys.go, encode(msgspec.structs.replace(decision.go, tag=tag))))
+        then.append(Put(keys.go, encode(decision.go)))
     elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:
         then.append(Delete(KeyRange.key(keys.go)))  # Left over from a generation that somebody deleted.
     left = view.generation is not None and view.generation.value.index(leader) is not None

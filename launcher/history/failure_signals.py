@@ -101,6 +101,7 @@ class FailureSignals:
 class SentProposal:
     """A proposal of this node: when it was called for and sent, and when the store had it, if that is known."""
 
+    generation: Generation
     transaction: Transaction
     evidence_at: float
     sent_at: float
@@ -108,12 +109,12 @@ class SentProposal:
 
 
 class ProposalTracker:
-    """The generations that this node proposed and has not seen yet, by their tags."""
+    """The generations that this node proposed and has not seen yet."""
 
     def __init__(self) -> None:
         self._wanted_at: float | None = None
         self._sent: Decision | None = None
-        self._proposals: dict[str, SentProposal] = {}
+        self._proposals: list[SentProposal] = []
 
     def observe(
         self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
@@ -125,27 +126,26 @@ class ProposalTracker:
             self._wanted_at = None
         elif self._wanted_at is None:
             self._wanted_at = arrived  # It may have to wait for the answer to another transaction.
+        decision = facts.succession.decision
+        if not isinstance(decision, FormGeneration):
+            return
         for action in actions:
             if isinstance(action, SendTransaction) and action.transaction.kind == "form":
-                self._proposals[facts.tag] = SentProposal(action.transaction, self._wanted_at or arrived, now)
-                self._wanted_at, self._sent = None, facts.succession.decision
+                evidence_at, self._wanted_at, self._sent = self._wanted_at or arrived, None, decision
+                self._proposals.append(SentProposal(decision.generation, action.transaction, evidence_at, now))
 
     def _answered(self, answer: TransactionAnswered, arrived: float) -> None:
-        for tag, proposed in tuple(self._proposals.items()):
+        for proposed in tuple(self._proposals):
             if answer.transaction is proposed.transaction:
                 if answer.succeeded:
                     proposed.published_at = arrived
                 elif answer.succeeded is False:
-                    del self._proposals[tag]
+                    self._proposals.remove(proposed)
 
     def of(self, generation: Generation) -> SentProposal | None:
         """This node's proposal that became this generation, None if another node made it. It is given once."""
-        found = self._proposals.pop(generation.tag, None)
-        for tag in tuple(self._proposals)[:-1]:
-            del self._proposals[tag]  # Only the newest can still become one.
+        found = next((proposed for proposed in self._proposals if proposed.generation == generation), None)
+        if found is not None:
+            self._proposals.remove(found)
+        del self._proposals[:-1]  # Only the newest can still become one.
         return found
-
-
-def leader_of(generation: Generation) -> str:
-    """The node that proposed a generation: its tag begins with it."""
-    return generation.tag.partition("/")[0]

@@ -18,7 +18,7 @@ from elastic.core.agent.actions import Action, StartWorkers, StopWorkers
 from elastic.core.agent.events import Event, WorkerExited, WorkersGone
 from elastic.core.agent.state import AgentState
 from elastic.core.model import PLANNED, Generation, GenerationMember, MemberState, Role, Task
-from launcher.history.failure_signals import FailureSignals, NoticedFailure, ProposalTracker, SentProposal, leader_of
+from launcher.history.failure_signals import FailureSignals, NoticedFailure, ProposalTracker, SentProposal
 from launcher.history.recovery import PS_ORDER, PhaseEnd, Recovery, phases
 from launcher.history.recovery_recorder import PATIENCE_S, START_PATIENCE_S
 
@@ -309,7 +309,7 @@ class PsRecoveryRecorder:
     ) -> None:
         """Begin the notes of a start of this node's seats."""
         nodes = [member.node for member in generation.members]
-        made_by = leader_of(generation)
+        made_by = generation.leader
         evidence_at = proposal.evidence_at if proposal is not None else arrived
         text = _text(mended, generation.reason)
         start = _TaskStart(generation, place.since, evidence_at, text, place.tasks, place.since, arrived)

@@ -22,7 +22,7 @@ from elastic.core.agent.actions import Action, SendTransaction, StartWorkers, St
 from elastic.core.agent.events import Event, WorkersGone
 from elastic.core.agent.state import AgentState
 from elastic.core.model import ChangeReason, Generation
-from launcher.history.failure_signals import FailureSignals, ProposalTracker, SentProposal, leader_of
+from launcher.history.failure_signals import FailureSignals, ProposalTracker, SentProposal
 from launcher.history.recovery import PhaseEnd, Recovery, phases
 
 LINGER_S: Final = 0.05
@@ -282,7 +282,7 @@ class RecoveryRecorder:
         ):
             return None
         nodes = [place.node for place in generation.members]
-        teller = leader_of(generation) if leader_of(generation) in nodes else nodes[0]
+        teller = generation.leader if generation.leader in nodes else nodes[0]
         evidence_at = proposal.evidence_at if proposal is not None else arrived
         signs = self._signs.found.items()
         wrong = [noticed.at for (what, node), noticed in signs if what == "failed" or node not in nodes]

@@ -21,8 +21,6 @@ NOTED_MAX = 4
 """Operations that put an order, and a verdict, into the history of the job, in the same transaction."""
 LEAVING_MAX = (OPERATIONS_MAX - NOTED_MAX - 2) // 3
 """Nodes that one transaction tells to leave: two compares and a key for each."""
-TAG = "operator"
-"""Of a verdict that no proposer wrote."""
 
 
 def order_scale(keys: JobKeys, view: StoreView, np: Np) -> Transaction:
@@ -78,7 +76,7 @@ def write_verdict(keys: JobKeys, view: StoreView, reason: str, at: float, *, des
     `deserted`: only if nobody is registered.
     """
     g = view.generation.value.g if view.generation is not None else 0
-    verdict = Verdict(status=FinalStatus.STOPPED, reason=reason, run=_run(view), g=g, tag=TAG, at=at)
+    verdict = Verdict(status=FinalStatus.STOPPED, reason=reason, run=_run(view), g=g, at=at)
     compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
     if deserted:
         compares = (*compares, Compare.empty(keys.members))

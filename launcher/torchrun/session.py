@@ -304,19 +304,10 @@ class TorchrunSession:
         if spec is None:
             return
         reason = f"{facts.me.node} has closed the rendezvous"
-        verdict = Verdict(
-            status=FinalStatus.COMPLETED,
-            reason=reason,
-            run=spec.value.run,
-            g=generation.g if generation is not None else 0,
-            tag="",
-            at=0.0,
-        )
-        decision = ConcludeJob(Reason.COMPLETED, reason, verdict)
-        tag = f"{facts.tag}/closed"
-        wanted = propose(
-            facts.keys, facts.view, facts.me.node, facts.registration.create_revision, decision, tag, time.time()
-        )
+        g = generation.g if generation is not None else 0
+        decision = ConcludeJob(Reason.COMPLETED, reason, FinalStatus.COMPLETED, spec.value.run, g)
+        created = facts.registration.create_revision
+        wanted = propose(facts.keys, facts.view, facts.me.node, created, decision, time.time())
         self._store_actions.perform(actions.SendTransaction(wanted))
 
 

@@ -18,7 +18,6 @@ THAW_S = 0.5
 """A node that was frozen as a whole may need this long until its nursery has looked at the clock."""
 LATE_S = KILL_S * 1.1 + 0.01
 """Workers that are there so long after their deadline were not killed by it."""
-OPERATOR = "operator"
 
 
 def chargeable(world: World) -> int:
@@ -29,7 +28,7 @@ def chargeable(world: World) -> int:
 def by_operator(view: StoreView, verdict: Verdict) -> bool:
     """Whether an operator wrote the verdict, or asked for it."""
     halted = view.halt is not None and view.halt.value.run == verdict.run
-    return verdict.tag == OPERATOR or (verdict.status is FinalStatus.STOPPED and halted)
+    return verdict.status is FinalStatus.STOPPED and halted
 
 
 class Promises(Observer):
@@ -93,7 +92,7 @@ class Promises(Observer):
     def _formed(self, world: World, view: StoreView, node: Node) -> None:
         assert view.generation is not None
         generation = view.generation.value
-        self._writer(world, view, node, generation.tag)
+        self._writer(world, view, node)
         key = (world.store_number, generation.g)
         if key in self._generations:
             world.fail("2", f"generation {generation.g} was written twice")
@@ -144,18 +143,17 @@ class Promises(Observer):
         ):
             world.fail("a bad host", f"{generation.reason}, which leaves {len(generation.members)}")
 
-    def _writer(self, world: World, view: StoreView, node: Node, tag: str) -> None:
-        name, created, _ = tag.split("/")
-        stored = view.members.get(name)
-        if KEYS.member(name) in view.damaged:
+    def _writer(self, world: World, view: StoreView, node: Node) -> None:
+        stored = view.members.get(node.name)
+        if KEYS.member(node.name) in view.damaged:
             return  # It is its key, and nobody can read who is registered.
-        if stored is None or stored.create_revision != int(created):
-            world.fail("1", f"{node.name} wrote {tag} while it was not registered as it believed")
+        if stored is None or stored.create_revision != node.sent_created:
+            world.fail("1", f"{node.name} wrote while it was not registered as it believed")
 
     def _went(self, world: World, view: StoreView, node: Node) -> None:
         assert view.go is not None
         assert view.generation is not None
-        self._writer(world, view, node, view.go.value.tag)
+        self._writer(world, view, node)
         generation = view.generation.value
         if view.go.value.g != generation.g:
             world.fail("1", f"go for {view.go.value.g}, the newest generation is {generation.g}")

@@ -23,7 +23,7 @@ from tests.sim.accidents import (
     thaw,
     worker_ends,
 )
-from tests.sim.checks import OPERATOR, Promises
+from tests.sim.checks import Promises
 from tests.sim.nodes import HOPELESS, KEYS, KILL_S, Node
 from tests.sim.world import World
 
@@ -356,5 +356,5 @@ def operator_stops(world: World, rng: random.Random) -> None:
     """An operator ends the job."""
     view = Promises().view(world)
     if view.spec is not None and view.verdict is None and world.steps > EVENTS_MIN:
-        verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=0, tag=OPERATOR, at=0.0)
+        verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=0, at=0.0)
         operator_writes(world, KEYS.verdict, encode(verdict))

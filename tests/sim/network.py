@@ -213,11 +213,11 @@ class Network(Clockwork):
     def _send(self, node: Node, transaction: Transaction) -> None:
         compares = [c for c in transaction.compares if not self._left_out(c.range.start, c.target.value)]
         facts = node.core.facts
-        seen, remembered, sent_at = facts.view, facts.memory, self.now
+        seen, remembered, created = facts.view, facts.memory, facts.registration.create_revision
 
         def call() -> Callable[[], None]:
             # Only now: a request that lingers arrives after others that were sent later.
-            node.sent_view, node.sent_memory, node.sent_at = seen, remembered, sent_at
+            node.sent_view, node.sent_memory, node.sent_created = seen, remembered, created
             before = self.store.revision
             try:
                 result = self.store.txn(compares, transaction.then)

@@ -152,7 +152,7 @@ class Node:
     # what it knew when it sent the transaction that reached the store last
     sent_view: StoreView | None = None
     sent_memory: DecisionMemory = field(default_factory=DecisionMemory)
-    sent_at: float = 0.0
+    sent_created: int = 0
 
     @property
     def hears(self) -> bool:

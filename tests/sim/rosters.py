@@ -249,7 +249,7 @@ class RosterPromises(Promises):
         assert isinstance(world, RosterWorld)
         assert view.generation is not None
         generation = view.generation.value
-        self._writer(world, view, node, generation.tag)
+        self._writer(world, view, node)
         self._generations[world.store_number, generation.g] = generation
         old = self._newest.get(world.store_number)
         self._no_gap(world, generation, (view.spec.value if view.spec else world.spec).np.high)

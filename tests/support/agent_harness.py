@@ -47,6 +47,7 @@ from elastic.core.agent.events import (
     WorkersGone,
 )
 from elastic.core.agent.state import AgentState, Phase, Timeouts
+from elastic.core.agent.succession import PROPOSALS
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import (
@@ -66,6 +67,7 @@ from elastic.core.model import (
     Task,
     Verdict,
 )
+from elastic.core.transactions import Transaction
 from elastic.core.view import ViewReader, encode
 from elastic.errors import StoreError
 from launcher.config.readers import np as read_np
@@ -119,6 +121,7 @@ class Bench:
         self.hears: frozenset[str] = frozenset()
         self.now = 0.0
         self.asked: list[Action] = []
+        self.proposals: list[Transaction] = []
         self.rows: list[str] = []
         self._reader = ViewReader(KEYS)
         self._scope = MirrorKeys(complete=False)
@@ -230,7 +233,7 @@ class Bench:
         ports = tuple(range(8000, 8000 + slots))
         places = tuple(GenerationMember(node, f"host-{node}", (7000,), ports) for node in nodes.split())
         generation = Generation(
-            g=g, run=run, tag="", why=why, reason=f"because of {why}", members=places, slots=slots, before=before
+            g=g, run=run, leader="", why=why, reason=f"because of {why}", members=places, slots=slots, before=before
         )
         self.shelf.put(KEYS.generation, generation)
         self.look()
@@ -250,19 +253,26 @@ class Bench:
             for at, node in enumerate(nodes.split())
         )
         generation = Generation(
-            g=g, run=1, tag="", why=ChangeReason.LOSS, reason="because", members=places, slots=self.spec.slots, rev=rev
+            g=g,
+            run=1,
+            leader="",
+            why=ChangeReason.LOSS,
+            reason="because",
+            members=places,
+            slots=self.spec.slots,
+            rev=rev,
         )
         self.shelf.put(KEYS.generation, generation)
         self.look()
 
     def go(self, g: int, *, cause: Cause | None = None) -> None:
         """The leader gives the go."""
-        self.shelf.put(KEYS.go, Go(g=g, tag="", master="host-a:7000", budget=Budget(), cause=cause, note="note"))
+        self.shelf.put(KEYS.go, Go(g=g, master="host-a:7000", budget=Budget(), cause=cause, note="note"))
         self.look()
 
     def verdict(self, status: FinalStatus = FinalStatus.COMPLETED) -> None:
         """The job ends."""
-        self.shelf.put(KEYS.verdict, Verdict(status=status, reason="reason", run=1, g=1, tag="", at=0.0))
+        self.shelf.put(KEYS.verdict, Verdict(status=status, reason="reason", run=1, g=1, at=0.0))
         self.look()
 
     def unregister(self) -> None:
@@ -341,6 +351,8 @@ class Bench:
 
     def _perform(self, action: Action) -> None:
         store = self.shelf.core
+        if isinstance(action, SendTransaction) and action.transaction.kind in PROPOSALS:
+            self.proposals.append(action.transaction)
         match action:
             case SendTransaction(transaction=transaction) if self.offline:
                 self._events.append(TransactionAnswered(transaction, None))

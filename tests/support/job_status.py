@@ -36,7 +36,7 @@ def generation(
     return Generation(
         g=g,
         run=run,
-        tag="t",
+        leader="t",
         why=why,
         reason="so it is",
         members=members,
@@ -60,7 +60,7 @@ def view(
     for revision, one in enumerate(registered, 10):
         node, value = (one, member(one)) if isinstance(one, str) else (f"{one.host}-1", one)
         members[node] = StoredDocument(value, revision, revision, 1)
-    opened = Go(g=go, tag="t", master="a:7000", budget=Budget(charged=2)) if go is not None else None
+    opened = Go(g=go, master="a:7000", budget=Budget(charged=2)) if go is not None else None
     return StoreView(
         revision=50,
         incarnation=StoredDocument("i", 1, 1),

@@ -22,6 +22,7 @@ from elastic.core.membership.decision import (
 )
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Budget, Generation, JobSpec, Member, MemberState, Outcome, OutcomeKind, WorkerExit
+from elastic.core.transactions import verdict_at
 from elastic.core.view import StoredDocument, StoreView
 from launcher.config.readers import np as read_np
 
@@ -122,8 +123,8 @@ class Job:
                     self._set(go=self._stored(decision.go))
             case OpenGate(go=go):
                 self._set(go=self._stored(go))
-            case ConcludeJob(verdict=verdict):
-                self._set(verdict=self._stored(verdict))
+            case ConcludeJob():
+                self._set(verdict=self._stored(verdict_at(decision, 0.0)))
 
     def run(self, nodes: str, now: float = 0.0) -> None:
         """The first generation runs with these nodes, in this order."""

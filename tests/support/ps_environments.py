@@ -25,7 +25,7 @@ def place(
 
 def generation(*places: GenerationMember) -> Generation:
     return Generation(
-        g=7, run=1, tag="t", why=ChangeReason.FIRST, reason="all are here", slots=1, members=places, rev=3
+        g=7, run=1, leader="t", why=ChangeReason.FIRST, reason="all are here", slots=1, members=places, rev=3
     )
 
 

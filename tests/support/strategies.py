@@ -115,7 +115,7 @@ generations = st.integers(1, 3).flatmap(
         Generation,
         g=generations_g,
         run=generations_g,
-        tag=texts,
+        leader=texts,
         why=st.sampled_from(ChangeReason),
         reason=texts,
         members=st.lists(places(slots), max_size=4).map(tuple),
@@ -161,7 +161,6 @@ causes = st.builds(
 goes = st.builds(
     Go,
     g=generations_g,
-    tag=texts,
     master=masters,
     budget=budgets,
     cause=st.none() | causes,
@@ -182,7 +181,6 @@ verdicts = st.builds(
     reason=texts,
     run=integers,
     g=generations_g,
-    tag=texts,
     at=floats,
     cause=st.none() | causes,
 )
@@ -281,7 +279,7 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
     generation = Generation(
         g=g,
         run=draw(st.sampled_from([1, 1, 1, 2])),
-        tag="",
+        leader="",
         why=draw(st.sampled_from(ChangeReason)),
         reason="any",
         members=draw(st.lists(plain_place, max_size=3).map(tuple)),
@@ -295,7 +293,7 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
             judged_g=draw(st.integers(0, 4)),
         ),
     )
-    go = Go(g=draw(st.sampled_from([g - 1, g, g, g + 1])), tag="", master="h:7000", budget=draw(budgets))
+    go = Go(g=draw(st.sampled_from([g - 1, g, g, g + 1])), master="h:7000", budget=draw(budgets))
     outcome_of = st.tuples(st.sampled_from([g - 1, g]), nodes)
     return StoreView(
         revision=draw(st.integers(8, 12)),

@@ -13,7 +13,7 @@ def generation(nodes: int = 2, slots: int = 2, host: str = "10.0.0.{}") -> Gener
     return Generation(
         g=7,
         run=1,
-        tag="t",
+        leader="t",
         why=ChangeReason.FIRST,
         reason="2 of 2 nodes are here",
         slots=slots,

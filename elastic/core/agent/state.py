@@ -182,7 +182,6 @@ class Succession:
     mirrors_all: bool = False  # whether the mirror was asked for everything
     revoked: frozenset[int] = frozenset()  # leases of dead nodes that were revoked
     decision: Decision | None = None  # the newest decision, None while another node leads
-    proposals: int = 0  # how many were made so far
     refused_compares: tuple[Compare, ...] = ()  # what the newest refused proposal compared
     propose_again_at: float = NEVER  # the same is not proposed before this time
 
@@ -330,11 +329,6 @@ class AgentState:
             and verdict.mod_revision <= self.store.first_revision
             and (registration.members_exist is not True or self.now < self.entered_at + 2 * self.me.spec.lease_ttl_s)
         )
-
-    @property
-    def tag(self) -> str:
-        """What this node's newest proposal is called."""
-        return f"{self.me.node}/{self.registration.create_revision}/{self.succession.proposals}"
 
     def act(self, action: Action) -> None:
         """Ask the shell for something."""

@@ -168,9 +168,8 @@ def make_proposal(agent: AgentState) -> None:
     succession, created = agent.succession, agent.registration.create_revision
     assert succession.decision is not None
     assert not isinstance(succession.decision, WaitDecision)
-    succession.proposals += 1
     at = agent.wall_at_zero + agent.now
-    proposal = propose(agent.keys, agent.view, agent.me.node, created, succession.decision, agent.tag, at)
+    proposal = propose(agent.keys, agent.view, agent.me.node, created, succession.decision, at)
     if proposal.compares != succession.refused_compares or agent.now >= succession.propose_again_at:
         send(agent, proposal)
 

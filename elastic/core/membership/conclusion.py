@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic.core.membership.decision import ConcludeJob, Reason
 from elastic.core.membership.situation import Situation
-from elastic.core.model import Cause, FinalStatus, Verdict
+from elastic.core.model import Cause, FinalStatus
 
 
 def completed_by(s: Situation, g: int) -> ConcludeJob:
@@ -28,5 +28,4 @@ def stopped_by(s: Situation, reason: str) -> ConcludeJob:
 def _conclude(
     s: Situation, code: Reason, status: FinalStatus, g: int, reason: str, cause: Cause | None = None
 ) -> ConcludeJob:
-    verdict = Verdict(status=status, reason=reason, run=s.spec.run, g=g, tag="", at=0.0, cause=cause)
-    return ConcludeJob(code, reason, verdict)
+    return ConcludeJob(code, reason, status, s.spec.run, g, cause)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from elastic.core.model import Generation, Go, Verdict
+from elastic.core.model import Cause, FinalStatus, Generation, Go
 from elastic.core.text import counted_down
 
 
@@ -103,11 +103,14 @@ class OpenGate(Struct, frozen=True):
 
 
 class ConcludeJob(Struct, frozen=True):
-    """Write the verdict."""
+    """Write the verdict: how run `run` ended, and with which generation (0 if it had none)."""
 
     code: Reason
     reason: str
-    verdict: Verdict
+    status: FinalStatus
+    run: int
+    g: int
+    cause: Cause | None = None
 
 
 Decision = WaitDecision | FormGeneration | OpenGate | ConcludeJob

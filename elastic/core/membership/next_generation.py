@@ -70,7 +70,7 @@ def successor(s: Situation, members: Sequence[GenerationMember], why: ChangeReas
     return Generation(
         g=(stored.value.g if stored is not None else 0) + 1,
         run=s.spec.run,
-        tag="",
+        leader=s.policy.node,
         why=why,
         reason=reason,
         members=strip_unused_ports(members),

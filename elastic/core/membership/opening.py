@@ -92,7 +92,7 @@ def _go(s: Situation, generation: Generation, judgement: Judgement) -> Go | None
     if master is None:
         return None
     budget = quarantine.count_down(judgement.budget, s.memory.quarantine_deadlines, s.now)
-    return Go(g=generation.g, tag="", master=master, budget=budget, cause=judgement.cause, note=judgement.note)
+    return Go(g=generation.g, master=master, budget=budget, cause=judgement.cause, note=judgement.note)
 
 
 def _master(s: Situation, generation: Generation) -> str | None:

@@ -275,7 +275,7 @@ class RevisionBuilder:
         code, why, reason = summary.summary()
         generation = msgspec.structs.replace(
             old,
-            tag="",
+            leader=self.s.policy.node,
             why=why,
             reason=reason,
             members=strip_unused_ports(members),

@@ -50,7 +50,7 @@ SPEC = JobSpec(np=Np(low=1, high=2, first=2), slots=1)
 GENERATION = Generation(
     g=1,
     run=1,
-    tag="t",
+    leader="t",
     why=ChangeReason.FIRST,
     reason="2 of 2 nodes are here",
     members=(
@@ -60,7 +60,7 @@ GENERATION = Generation(
     slots=1,
 )
 
-GO = Go(g=1, tag="t", master="10.0.0.1:7000", budget=GENERATION.budget)
+GO = Go(g=1, master="10.0.0.1:7000", budget=GENERATION.budget)
 
 NODE = "10.0.0.1-aaaa"
 EVENTS = (
@@ -194,7 +194,7 @@ def test_a_follower_of_a_log_outlives_a_recovery_in_which_its_node_is_gone_and_t
         first = follows.stderr.readline()
         assert first.startswith(f"elastic-ctl: rank 0 was on node {NODE} of host 10.0.0.1, which is not registered")
         assert first.endswith("; waiting\n")
-        verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=1, tag="", at=0.0)
+        verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=1, at=0.0)
         asyncio.run(writes([*[(keys.spec, SPEC)] * 20, (keys.verdict, verdict)]))
         out, err = follows.communicate(timeout=LIMIT_S)
     assert (follows.returncode, out) == (0, "")

@@ -93,18 +93,20 @@ def documents(agent: Looked) -> dict[str, Document]:
         GenerationMember(NODE, "127.0.0.1", (7000,), ports),
         GenerationMember(f"n-{EVIL}", "127.0.0.1", (7001,), ports),
     )
-    generation = Generation(g=1, run=1, tag=EVIL, why=ChangeReason.FIRST, reason=EVIL, members=(place, other), slots=4)
+    generation = Generation(
+        g=1, run=1, leader=EVIL, why=ChangeReason.FIRST, reason=EVIL, members=(place, other), slots=4
+    )
     spec = JobSpec(np=Np(low=1, high=2, first=2), slots=4, versions={"torch": "2"})
     member = replace(
         agent.member(), slots=4, ports=ports, state=MemberState.DRAINING, drain_reason=EVIL, versions={"torch": "3"}
     )
-    verdict = Verdict(status=FinalStatus.FAILED, reason=EVIL, run=1, g=1, tag=EVIL, at=1.0, cause=CAUSE)
+    verdict = Verdict(status=FinalStatus.FAILED, reason=EVIL, run=1, g=1, at=1.0, cause=CAUSE)
     return {
         keys.incarnation: "one",
         keys.secret: SECRET,
         keys.spec: spec,
         keys.generation: generation,
-        keys.go: Go(g=1, tag=EVIL, master="127.0.0.1:7000", budget=generation.budget, cause=CAUSE, note=EVIL),
+        keys.go: Go(g=1, master="127.0.0.1:7000", budget=generation.budget, cause=CAUSE, note=EVIL),
         keys.member(NODE): member,
         keys.member(f"n-{EVIL}"): replace(member, link=1),
         keys.member("n-spare"): replace(member, link=0),

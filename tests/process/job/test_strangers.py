@@ -60,7 +60,7 @@ async def test_a_job_that_ends_leaves_one_alone_whose_name_begins_alike(job: Job
         before = await entries(store, JobKeys(other))
         job.nodes[0].signal(SIGTERM)
         assert await job.nodes[0].exits() == 143
-        stopped = {"status": "failed", "reason": "stopped", "run": 1, "g": 1, "tag": "operator", "at": 0.0}
+        stopped = {"status": "failed", "reason": "stopped", "run": 1, "g": 1, "at": 0.0}
         await store.txn((), (Put(JobKeys(job.job_id).verdict, json.dumps(stopped).encode()),))
         assert mine.ended
         assert not theirs.ended

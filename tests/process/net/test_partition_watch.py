@@ -79,7 +79,7 @@ class Watched:
         self.g += 1
         places = tuple(GenerationMember(node, f"host-{node}", (7000,), (8000,)) for node in nodes)
         self.watch.begin(
-            Generation(g=self.g, run=1, tag="", why=ChangeReason.FIRST, reason="", members=places, slots=1)
+            Generation(g=self.g, run=1, leader="", why=ChangeReason.FIRST, reason="", members=places, slots=1)
         )
         self.says(WAITS)
 

@@ -129,7 +129,7 @@ def stopped_now(world: World, watch: Calm, node: Node, old: Generation) -> None:
 
     def now() -> None:
         if not world.verdict_there():
-            verdict = Verdict(status=FinalStatus.STOPPED, reason="at once", run=1, g=old.g, tag="operator", at=0.0)
+            verdict = Verdict(status=FinalStatus.STOPPED, reason="at once", run=1, g=old.g, at=0.0)
             operator_writes(world, KEYS.verdict, encode(verdict))
 
     def gone() -> None:

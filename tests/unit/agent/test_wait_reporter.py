@@ -11,7 +11,7 @@ import pytest
 
 from elastic.core.agent.state import PendingDrain, Phase
 from elastic.core.membership.decision import ConcludeJob, Decision, Reason, WaitDecision
-from elastic.core.model import FinalStatus, Verdict
+from elastic.core.model import FinalStatus
 from elastic.core.text import COUNTED
 from elastic.store.memory import MemoryStore
 from launcher.agent import wait_reporter
@@ -124,12 +124,12 @@ def lines_of(
     return WaitReporter(bench.core, store, KEYS, agent_log, clock, heard)
 
 
-OVER = Verdict(status=FinalStatus.COMPLETED, reason="all done", run=1, g=1, tag="", at=0.0)
+ENDS = ConcludeJob(Reason.COMPLETED, "all done", FinalStatus.COMPLETED, 1, 1)
 
 
 @pytest.mark.parametrize(
     "decision",
-    [ConcludeJob(Reason.COMPLETED, "all done", OVER), WaitDecision(Reason.TRAINING, "training with 2 nodes")],
+    [ENDS, WaitDecision(Reason.TRAINING, "training with 2 nodes")],
 )
 def test_a_node_that_is_done_says_that_etcd_is_gone(
     decision: Decision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from elastic.core.membership.decision import ConcludeJob, Decision, Reason, WaitDecision
-from elastic.core.model import ChangeReason, FinalStatus, Outcome, OutcomeKind, Predecessor, Verdict
+from elastic.core.model import ChangeReason, FinalStatus, Outcome, OutcomeKind, Predecessor
 from elastic.core.text import COUNTED
 from launcher.agent import wait_teller
 from launcher.agent.wait_teller import WaitTeller, waiting_nodes
@@ -17,7 +17,7 @@ from tests.support.agent_harness import Bench
 from tests.support.job_transcript import member
 from tests.support.strategies import KEYS
 
-OVER = Verdict(status=FinalStatus.COMPLETED, reason="all done", run=1, g=1, tag="", at=0.0)
+ENDS = ConcludeJob(Reason.COMPLETED, "all done", FinalStatus.COMPLETED, 1, 1)
 
 
 def later(seconds: float) -> WaitDecision:
@@ -70,7 +70,7 @@ def test_who_does_not_lead_or_does_not_wait_tells_nothing(monkeypatch: pytest.Mo
     async def main() -> None:
         leader = Leader(monkeypatch)
         assert await leader.after(None, "c") == []
-        assert await leader.after(ConcludeJob(Reason.COMPLETED, "all done", OVER), "c") == []
+        assert await leader.after(ENDS, "c") == []
         assert len(await leader.after(later(141.0), "c")) == 1
         assert await leader.after(None, "") == []
         assert len(await leader.after(later(141.0), "c")) == 1, "it leads again, and its links are new"

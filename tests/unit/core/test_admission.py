@@ -18,7 +18,7 @@ from tests.support.job_transcript import member
 from tests.support.store_fixture import Shelf
 from tests.support.strategies import KEYS
 
-VERDICT = Verdict(status=FinalStatus.COMPLETED, reason="every worker ended", run=1, g=4, tag="t", at=1.0)
+VERDICT = Verdict(status=FinalStatus.COMPLETED, reason="every worker ended", run=1, g=4, at=1.0)
 
 
 def joined(shelf: Shelf, decided: AdmissionPlan) -> JobSpec:

@@ -150,8 +150,8 @@ class Story:
 
     def check_end(self, end: ConcludeJob) -> None:
         """Completed is ok of every member of one generation; failed has a cause."""
-        if end.verdict.status is FinalStatus.FAILED:
-            assert end.verdict.cause is not None
+        if end.status is FinalStatus.FAILED:
+            assert end.cause is not None
             return
-        outcomes = [self.job.view.outcomes[end.verdict.g, node].value for node in self.went[end.verdict.g]]
+        outcomes = [self.job.view.outcomes[end.g, node].value for node in self.went[end.g]]
         assert all(outcome.ended is OutcomeKind.OK for outcome in outcomes)

@@ -11,10 +11,10 @@ from tests.support.strategies import KEYS
 
 MEMBER = b'{"host":"h","slots":1,"masters":[1],"ports":[2]}'
 GENERATION = (
-    b'{"g":1,"run":1,"tag":"","why":"first","reason":"","members":[["a","h",[1],[2],[],0,false]],"slots":1,'
+    b'{"g":1,"run":1,"leader":"","why":"first","reason":"","members":[["a","h",[1],[2],[],0,false]],"slots":1,'
     b'"before":[1,["a","b"],"first"]}'
 )
-GO = b'{"g":1,"tag":"","master":"h:1","budget":[]}'
+GO = b'{"g":1,"master":"h:1","budget":[]}'
 SPEC = b'{"np":{"low":1,"high":2,"first":1},"slots":1}'
 
 

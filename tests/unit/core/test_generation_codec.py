@@ -49,7 +49,7 @@ def world(kind: str = "ec2", slots: int = 1, *, scattered: bool = False, count: 
     return Generation(
         g=7,
         run=1,
-        tag=f"{places[0].node}/123456/12",
+        leader=places[0].node,
         why=ChangeReason.LOSS,
         reason=f"{places[1].node} was lost (its process is gone)",
         members=strip_unused_ports(places),
@@ -82,7 +82,7 @@ def test_a_short_document_is_json_that_people_can_read() -> None:
     )
     before = Predecessor(4, ("gpu-1-3f2a6q", "gone-1234"), ChangeReason.FIRST)
     generation = Generation(
-        g=5, run=1, tag="t", why=ChangeReason.LOSS, reason="r", members=places, slots=3, before=before
+        g=5, run=1, leader="t", why=ChangeReason.LOSS, reason="r", members=places, slots=3, before=before
     )
     document = json.loads(write(generation))
     assert document["members"] == [
@@ -176,7 +176,7 @@ def many(item: str) -> str:
     ],
 )
 def test_decoding_takes_at_most_17_times_the_length_of_the_json(members: str, more: str) -> None:
-    text = f'{{"g":1,"run":1,"tag":"","why":"first","reason":"","slots":1,"members":[{members}]{more}}}'.encode()
+    text = f'{{"g":1,"run":1,"leader":"","why":"first","reason":"","slots":1,"members":[{members}]{more}}}'.encode()
     tracemalloc.start()
     try:
         generation = read(text)
@@ -221,7 +221,7 @@ def generations(draw: st.DrawFn) -> Generation:
     return Generation(
         g=draw(generations_g),
         run=draw(generations_g),
-        tag=draw(texts),
+        leader=draw(texts),
         why=draw(st.sampled_from(ChangeReason)),
         reason=draw(texts),
         members=members,

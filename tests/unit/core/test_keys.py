@@ -253,7 +253,7 @@ def test_a_generation_of_1000_nodes_fits_into_one_document() -> None:
         )
         for number in range(1000)
     )
-    generation = Generation(g=1, run=1, tag="", why=ChangeReason.FIRST, reason="", members=places, slots=8)
+    generation = Generation(g=1, run=1, leader="", why=ChangeReason.FIRST, reason="", members=places, slots=8)
     assert len(encode(generation)) < DOCUMENT_BYTES_MAX / 10
 
 

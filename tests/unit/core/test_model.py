@@ -43,7 +43,7 @@ def test_a_budget_begins_unused_and_without_any_step() -> None:
 
 def test_the_m_id_of_a_node_is_its_place_in_the_generation_and_the_world_has_m_times_n_workers() -> None:
     places = tuple(GenerationMember(node, "h", (7000,), (8000, 8001)) for node in "cab")
-    generation = Generation(g=1, run=1, tag="", why=ChangeReason.FIRST, reason="", members=places, slots=2)
+    generation = Generation(g=1, run=1, leader="", why=ChangeReason.FIRST, reason="", members=places, slots=2)
     assert [generation.index(node) for node in "cabx"] == [0, 1, 2, None]
     assert generation.world_size == 6
 

@@ -33,7 +33,7 @@ def halted(nodes: str = "a b", np: str = "1:3") -> Job:
 
 def ends_as(job: Job, now: float, status: FinalStatus = FinalStatus.STOPPED) -> None:
     decision = job.conclude(now, Reason.HALTED if status is FinalStatus.STOPPED else Reason.COMPLETED)
-    assert (decision.verdict.status, decision.verdict.run) == (status, 1)
+    assert (decision.status, decision.run) == (status, 1)
 
 
 def test_workers_that_run_are_asked_to_save_by_an_empty_world() -> None:

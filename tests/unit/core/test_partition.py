@@ -402,7 +402,7 @@ def left_out(np: str, *, left_s: float) -> Bench:
     budget = Budget(
         hosts=(Quarantine("host-b", times=1, g=1, left_s=left_s, words="a does not reach it", unreachable=True),)
     )
-    bench.shelf.put(KEYS.go, Go(g=2, tag="", master="host-a:7000", budget=budget))
+    bench.shelf.put(KEYS.go, Go(g=2, master="host-a:7000", budget=budget))
     bench.world(2, "a c", why=ChangeReason.QUARANTINED)
     return bench
 

@@ -44,7 +44,7 @@ from tests.support.store_fixture import Shelf
 from tests.support.strategies import KEYS
 
 SPEC = JobSpec(np=Np(low=1, high=3, first=2), slots=1)
-VERDICT = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=4, tag="t", at=1.0)
+VERDICT = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=4, at=1.0)
 OK = Outcome(ended=OutcomeKind.OK, over=True, host="h")
 FIRST_WORD = Outcome(ended=OutcomeKind.FAILED, over=False, host="h", exits=(worker_exit(),))
 LAST_WORD = Outcome(ended=OutcomeKind.FAILED, over=True, host="h", exits=(worker_exit(), worker_exit(1)))
@@ -53,12 +53,12 @@ LAST_WORD = Outcome(ended=OutcomeKind.FAILED, over=True, host="h", exits=(worker
 def generation(g: int, nodes: str, before: Predecessor | None = None) -> Generation:
     """A generation of these nodes."""
     places = tuple(GenerationMember(node, "h", (7000,), (8000,)) for node in nodes.split())
-    return Generation(g=g, run=1, tag="", why=ChangeReason.LOSS, reason="", members=places, slots=1, before=before)
+    return Generation(g=g, run=1, leader="", why=ChangeReason.LOSS, reason="", members=places, slots=1, before=before)
 
 
 def go(g: int) -> Go:
     """The go of a generation."""
-    return Go(g=g, tag="", master="h:7000", budget=Budget())
+    return Go(g=g, master="h:7000", budget=Budget())
 
 
 def leader(shelf: Shelf, node: str) -> Leader:
@@ -96,14 +96,14 @@ PLANNED = FormGeneration(
     Reason.GROWN, "", generation(5, "a b c", Predecessor(4, ("a", "b", "x"), ChangeReason.GROWTH)), planned=True
 )
 OPEN = OpenGate(Reason.OPENED, "", go(4), absent=("x",))
-CONCLUDE = ConcludeJob(Reason.COMPLETED, "", VERDICT)
+CONCLUDE = ConcludeJob(Reason.COMPLETED, "all ended well", FinalStatus.COMPLETED, 1, 4)
 DECISIONS = {"form": FORM, "planned form": PLANNED, "go": OPEN, "verdict": CONCLUDE}
 EVERY_DECISION = pytest.mark.parametrize("decision", DECISIONS.values(), ids=DECISIONS.keys())
 
 
 def proposal(shelf: Shelf, view: StoreView, decision: FormGeneration | OpenGate | ConcludeJob) -> Transaction:
     """What `a` sends."""
-    return propose(KEYS, view, "a", created(shelf), decision, "tag", 99.0)
+    return propose(KEYS, view, "a", created(shelf), decision, 99.0)
 
 
 def register_again(shelf: Shelf, node: str = "a") -> None:
@@ -178,12 +178,13 @@ def test_of_two_proposals_from_the_same_view_one_holds() -> None:
     """Also where both nodes take themselves for the leader: the compares decide."""
     shelf = a_running_job()
     view = shelf.view
-    mine = propose(KEYS, view, "a", created(shelf), FORM, "mine", 0.0)
-    other = propose(KEYS, view, "b", created(shelf, "b"), FORM, "other", 0.0)
+    others = msgspec.structs.replace(FORM.generation, leader="b")
+    mine = propose(KEYS, view, "a", created(shelf), FORM, 0.0)
+    other = propose(KEYS, view, "b", created(shelf, "b"), msgspec.structs.replace(FORM, generation=others), 0.0)
     assert [shelf.send(other), shelf.send(mine)] == [True, False]
     generation = shelf.view.generation
     assert generation is not None
-    assert generation.value.tag == "other"
+    assert generation.value == others
 
 
 def test_a_proposal_that_was_carried_out_does_not_hold_a_second_time() -> None:
@@ -205,26 +206,22 @@ def test_the_very_first_generation_needs_that_there_is_none() -> None:
 
 def test_a_first_generation_with_its_go_is_written_in_one_transaction_over_what_an_older_run_left() -> None:
     shelf = a_running_job()
-    go = msgspec.structs.replace(OPEN.go, g=5, tag="")
+    go = msgspec.structs.replace(OPEN.go, g=5)
     first = FormGeneration(Reason.FORMED, "", generation(5, "a"), go=go)
     assert shelf.send(proposal(shelf, shelf.view, first))
     view = shelf.view
     assert view.generation is not None
     assert view.go is not None
     assert view.go.mod_revision == view.generation.mod_revision
-    assert view.go.value == msgspec.structs.replace(go, tag="tag")
+    assert view.go.value == go
 
 
-def test_each_proposal_carries_its_tag_and_a_verdict_its_time() -> None:
+def test_a_verdict_is_written_with_its_time() -> None:
     shelf = a_running_job()
-    for decision in (OPEN, FORM, CONCLUDE):
-        assert shelf.send(proposal(shelf, shelf.view, decision))
-    view = shelf.view
-    assert view.generation is not None
-    assert view.go is not None
-    assert view.verdict is not None
-    assert (view.generation.value.tag, view.go.value.tag) == ("tag", "tag")
-    assert view.verdict.value == msgspec.structs.replace(VERDICT, tag="tag", at=99.0)
+    assert shelf.send(proposal(shelf, shelf.view, CONCLUDE))
+    verdict = shelf.view.verdict
+    assert verdict is not None
+    assert verdict.value == Verdict(status=FinalStatus.COMPLETED, reason="all ended well", run=1, g=4, at=99.0)
 
 
 def test_a_new_generation_deletes_the_outcomes_of_those_before_the_one_that_the_gate_judges() -> None:
@@ -327,7 +324,7 @@ def test_a_leader_that_is_not_in_the_generation_that_it_forms_gives_up_the_lead(
 def test_a_leader_that_was_no_member_keeps_the_lead_when_it_forms_a_generation_without_itself() -> None:
     shelf = a_running_job()
     shelf.put(KEYS.leader, leader(shelf, "c"), leased=True)
-    assert shelf.send(propose(KEYS, shelf.view, "c", created(shelf, "c"), FORM, "tag", 99.0))
+    assert shelf.send(propose(KEYS, shelf.view, "c", created(shelf, "c"), FORM, 99.0))
     assert shelf.view.leader is not None
     assert shelf.view.leader.value.node == "c"
 

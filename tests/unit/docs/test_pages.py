@@ -272,7 +272,7 @@ def everything_told(base: dict[str, str], world: model.Generation) -> LaunchCont
 
 def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001))
-    world = model.Generation(g=1, run=1, tag="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=2)
+    world = model.Generation(g=1, run=1, leader="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=2)
     told = everything_told({"http_proxy": "http://p:1"}, world)
     made = worker_environment(told, m_id=0, local_rank=0, error_file="x", gpus=("3", "2"), no_gpu=True)
     added = re.findall(r'environment\["(\w+)"\]', Path(spec_builder.__file__).read_text())
@@ -289,7 +289,7 @@ def test_what_is_kept_from_a_worker_is_named_and_nothing_else() -> None:
 def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other() -> None:
     tasks = tuple(model.Task(role, 0) for role in (model.Role.SERVER, model.Role.HETER, model.Role.WORKER))
     place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001, 8002), tasks)
-    world = model.Generation(g=1, run=1, tag="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=1)
+    world = model.Generation(g=1, run=1, leader="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=1)
     made = {
         task.role: ps_environment(
             everything_told({}, world), place=place, task_index=number, roster_file="r", error_file="x"

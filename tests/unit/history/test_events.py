@@ -44,7 +44,7 @@ CAUSE = Cause(g=1, host="h", node="a", exits=(worker_exit(3),), ranks=(3,), worl
 
 def proposal(number: int = 1, reason: str = "2 of 2 nodes are here") -> Transaction:
     places = (GenerationMember("a", "h", (7000,), (8000,)), GenerationMember("b", "h", (7000,), (8000,)))
-    generation = Generation(g=number, run=1, tag="t", why=ChangeReason.FIRST, reason=reason, members=places, slots=1)
+    generation = Generation(g=number, run=1, leader="t", why=ChangeReason.FIRST, reason=reason, members=places, slots=1)
     return Transaction("form", (), (Put(KEYS.generation, encode(generation)),))
 
 
@@ -55,7 +55,7 @@ def said(document: Go | Verdict, key: str) -> HistoryEvent:
 
 def test_a_generation_without_members_tells_that_all_stop() -> None:
     empty = Generation(
-        g=2, run=1, tag="t", why=ChangeReason.STOP, reason="an operator stopped the job", members=(), slots=1
+        g=2, run=1, leader="t", why=ChangeReason.STOP, reason="an operator stopped the job", members=(), slots=1
     )
     (event,) = events_of(KEYS, Transaction("form", (), (Put(KEYS.generation, encode(empty)),)), "a", 1.0)
     assert (event.text, event.world) == ("all workers stop: an operator stopped the job", 0)
@@ -65,9 +65,9 @@ def test_a_generation_a_go_and_a_verdict_become_one_sentence_each() -> None:
     (formed,) = events_of(KEYS, proposal(), "a", 12.3456)
     assert (formed.at, formed.node, formed.what, formed.g) == (12.346, "a", EventKind.GENERATION, 1)
     assert formed.text == "2 nodes, world size 2: 2 of 2 nodes are here"
-    go = Go(g=2, tag="", master="h:1", budget=Budget(charged=1), cause=CAUSE, note="restart 1 of 3")
+    go = Go(g=2, master="h:1", budget=Budget(charged=1), cause=CAUSE, note="restart 1 of 3")
     assert said(go, KEYS.go).text == ("rank=[3] failed on host h, see workerlog.3; restart 1 of 3; 1 restarts charged")
-    verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, tag="", at=0.0, cause=CAUSE)
+    verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, at=0.0, cause=CAUSE)
     assert said(verdict, KEYS.verdict).text == (
         "failed: no restart is left; rank=[3] failed on host h, see workerlog.3"
     )
@@ -77,9 +77,9 @@ def test_programs_find_in_fields_what_a_sentence_says() -> None:
     (formed,) = events_of(KEYS, proposal(), "a", 1.0)
     assert (formed.run, formed.why, formed.reason) == (1, ChangeReason.FIRST, "2 of 2 nodes are here")
     assert (formed.nodes, formed.more, formed.world) == (("a", "b"), 0, 2)
-    go = said(Go(g=2, tag="", master="h:1", budget=Budget(charged=1), cause=CAUSE, note="restart 1 of 3"), KEYS.go)
+    go = said(Go(g=2, master="h:1", budget=Budget(charged=1), cause=CAUSE, note="restart 1 of 3"), KEYS.go)
     assert (go.charged, go.reason) == (1, "restart 1 of 3")
-    verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, tag="", at=0.0, cause=CAUSE)
+    verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, at=0.0, cause=CAUSE)
     ended = said(verdict, KEYS.verdict)
     assert (ended.status, ended.reason, ended.run) == (FinalStatus.FAILED, "no restart is left", 1)
     assert ended.failure == go.failure
@@ -88,7 +88,7 @@ def test_programs_find_in_fields_what_a_sentence_says() -> None:
 
 def test_a_large_world_names_its_first_nodes_and_says_how_many_more_there_are() -> None:
     places = tuple(GenerationMember(f"n{number}", "h", (), (8000,)) for number in range(NODES_MAX + 5))
-    world = Generation(g=1, run=1, tag="t", why=ChangeReason.FIRST, reason="", members=places, slots=1)
+    world = Generation(g=1, run=1, leader="t", why=ChangeReason.FIRST, reason="", members=places, slots=1)
     (event,) = events_of(KEYS, Transaction("form", (), (Put(KEYS.generation, encode(world)),)), "a", 0.0)
     assert (event.nodes[0], len(event.nodes), event.more, event.world) == ("n0", NODES_MAX, 5, NODES_MAX + 5)
 
@@ -96,7 +96,7 @@ def test_a_large_world_names_its_first_nodes_and_says_how_many_more_there_are() 
 def test_of_a_log_the_last_lines_are_kept_and_not_more_of_each_than_a_person_reads() -> None:
     tail = tuple(f"{number} {'x' * 5000}" for number in range(2 * TAIL_MAX))
     cause = msgspec.structs.replace(CAUSE, exits=(worker_exit(3, log="l" * 9000, tail=tail),))
-    go = said(Go(g=2, tag="", master="h:1", budget=Budget(), cause=cause), KEYS.go)
+    go = said(Go(g=2, master="h:1", budget=Budget(), cause=cause), KEYS.go)
     assert go.failure is not None
     assert [len(line) for line in go.failure.tail] == [LINE_MAX] * TAIL_MAX
     assert go.failure.tail[-1].startswith("39 ")
@@ -126,7 +126,7 @@ def test_an_event_of_an_older_version_is_read() -> None:
 
 
 def test_a_first_generation_that_comes_with_its_go_is_two_events_in_their_order() -> None:
-    go = Go(g=1, tag="", master="h:1", budget=Budget())
+    go = Go(g=1, master="h:1", budget=Budget())
     together = Transaction("form", (), (*proposal().then, Put(KEYS.go, encode(go))))
     assert [event.what for event in events_of(KEYS, together, "a", 0.0)] == [EventKind.GENERATION, EventKind.GO]
 

@@ -69,7 +69,7 @@ def test_steps_that_were_lost_are_not_called_made_again_before_there_was_time_fo
 
 
 def test_the_verdicts_document_serves_where_its_event_is_missing() -> None:
-    verdict = Verdict(status=FinalStatus.COMPLETED, reason="all", run=1, g=1, tag="", at=40.0)
+    verdict = Verdict(status=FinalStatus.COMPLETED, reason="all", run=1, g=1, at=40.0)
     story = build_report(FIRST, now=99.0, verdict=verdict)
     assert story.verdict is not None
     assert (story.until, story.goodput) == (40.0, 0.75)

@@ -66,7 +66,7 @@ class Noted(NotedAgent[PsRecoveryRecorder]):
         before = Predecessor(g - 1, ("a", "b"), ChangeReason.REFORMED, (0, 0)) if g > 1 else None
         why = ChangeReason.REFORMED if g > 1 else why if rev else ChangeReason.FIRST
         generation = Generation(
-            g=g, run=1, tag=f"{by}/1/{rev}", why=why, reason=reason, members=members, slots=2, rev=rev, before=before
+            g=g, run=1, leader=by, why=why, reason=reason, members=members, slots=2, rev=rev, before=before
         )
         self.agent.shelf.put(KEYS.generation, generation)
         self.agent.look()
@@ -369,15 +369,15 @@ def test_a_worker_that_left_by_a_plan_is_not_missed_and_a_server_is() -> None:
 def test_two_proposals_after_each_other_have_each_its_own_moments() -> None:
     proposing = ProposalTracker()
     bench = spare().agent
-    facts, wanted = bench.facts, FormGeneration(Reason.LOST, "", bench.facts.generation)  # type: ignore[arg-type]
+    assert bench.facts.generation is not None
+    facts = bench.facts
+    generations = [msgspec.structs.replace(bench.facts.generation, g=g) for g in (2, 3)]
     first, second = (Transaction("form", (), ()) for _ in range(2))
-    facts.succession.decision, facts.succession.proposals = wanted, 1
+    facts.succession.decision = FormGeneration(Reason.LOST, "", generations[0])
     proposing.observe(facts, Tick(), [SendTransaction(first)], arrived=1.0, now=1.1)
-    facts.succession.decision, facts.succession.proposals = msgspec.structs.replace(wanted), 2
+    facts.succession.decision = FormGeneration(Reason.LOST, "", generations[1])
     proposing.observe(facts, Tick(), [SendTransaction(second)], arrived=2.0, now=2.1)
     proposing.observe(facts, TransactionAnswered(first, True), [], arrived=2.2, now=2.2)
-    tags = [f"b/{facts.registration.create_revision}/{number}" for number in (1, 2)]
-    generations = [msgspec.structs.replace(wanted.generation, tag=tag) for tag in tags]
     found = [proposing.of(generation) for generation in generations]
     assert [(one.evidence_at, one.sent_at, one.published_at) for one in found if one is not None] == [
         (1.0, 1.1, 2.2),

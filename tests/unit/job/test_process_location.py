@@ -20,9 +20,9 @@ def view(*, go: int | None, before: Predecessor | None = None, run: int = 1, tas
         for node in ("a-1", "b-1")
     )
     made = Generation(
-        g=4, run=run, tag="t", why=ChangeReason.FIRST, reason="r", members=members, slots=2, before=before
+        g=4, run=run, leader="t", why=ChangeReason.FIRST, reason="r", members=members, slots=2, before=before
     )
-    opened = Go(g=go, tag="t", master="a:7000", budget=made.budget) if go is not None else None
+    opened = Go(g=go, master="a:7000", budget=made.budget) if go is not None else None
     return StoreView(
         spec=StoredDocument(SPEC, 1, 1),
         generation=StoredDocument(made, 2, 2),

@@ -187,7 +187,7 @@ def test_a_host_that_others_do_not_reach_is_not_said_to_join() -> None:
     out = Quarantine("c", times=1, g=2, words="a does not reach it", unreachable=True)
     listens = [msgspec.structs.replace(member(node), link=9000) for node in ("a-1", "b-1", "c-1")]
     shown = view(*listens, newest=generation(3, "a-1", "b-1", why=ChangeReason.QUARANTINED))
-    go = Go(g=3, tag="t", master="a:7000", budget=Budget(hosts=(out,)))
+    go = Go(g=3, master="a:7000", budget=Budget(hosts=(out,)))
     status = describe(dataclasses.replace(shown, go=StoredDocument(go, 21, 21)), "j")
     assert status.now == "training with 2 nodes, 1 spare; c is kept out until it can be reached"
 
@@ -227,7 +227,7 @@ def test_the_generation_of_an_earlier_run_does_not_count() -> None:
 
 
 def test_a_verdict_says_when_and_how_and_that_everybody_is_done() -> None:
-    verdict = Verdict(status=FinalStatus.COMPLETED, reason="every worker ended well", run=1, g=1, tag="t", at=940.0)
+    verdict = Verdict(status=FinalStatus.COMPLETED, reason="every worker ended well", run=1, g=1, at=940.0)
     outcomes = {(1, "a-1"): OK, (1, "b-1"): OK}
     status = describe(view("a-1", newest=generation(1, "a-1", "b-1"), go=1, outcomes=outcomes, verdict=verdict), "j")
     assert "Job j completed 1 minute ago (run 1, generation 1): every worker ended well." in head_lines(status, 1000.0)
@@ -236,9 +236,7 @@ def test_a_verdict_says_when_and_how_and_that_everybody_is_done() -> None:
 
 def test_a_failed_job_shows_the_cause_and_nobody_waits_for_a_go() -> None:
     cause = Cause(g=1, host="b", node="b-1", exits=(EXIT,), ranks=(3,), world_size=4)
-    verdict = Verdict(
-        status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, tag="t", at=999.0, cause=cause
-    )
+    verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, at=999.0, cause=cause)
     world = generation(2, "a-1", "b-1", before=Predecessor(1, ("a-1", "b-1"), ChangeReason.FAILURE))
     status = describe(view("a-1", newest=world, go=1, outcomes={(1, "a-1"): STOPPED}, verdict=verdict), "j")
     assert "The first to fail was rank 3 on host b (node b-1): killed by SIGKILL" in text(status)
@@ -246,7 +244,7 @@ def test_a_failed_job_shows_the_cause_and_nobody_waits_for_a_go() -> None:
 
 
 def test_a_member_that_must_still_stop_after_the_verdict_is_stopping() -> None:
-    verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=1, tag="t", at=999.0)
+    verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=1, at=999.0)
     status = describe(view("a-1", newest=generation(1, "a-1"), go=1, verdict=verdict), "j")
     assert states(status) == {"a-1": "stopping"}
 
@@ -299,7 +297,7 @@ def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None
     world = Generation(
         g=1,
         run=1,
-        tag="t",
+        leader="t",
         why=ChangeReason.FAILURE,
         reason="so it is",
         members=places,

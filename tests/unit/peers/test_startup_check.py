@@ -11,7 +11,7 @@ from launcher.peers.reachability import neighbours_of
 
 def world(names: str) -> Generation:
     members = tuple(GenerationMember(name, f"host-{name}", (7000,), (8000,)) for name in names)
-    return Generation(g=1, run=1, tag="t", why=ChangeReason.FIRST, reason="", members=members, slots=1)
+    return Generation(g=1, run=1, leader="t", why=ChangeReason.FIRST, reason="", members=members, slots=1)
 
 
 @pytest.mark.parametrize(

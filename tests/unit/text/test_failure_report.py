@@ -18,7 +18,7 @@ CAUSE = Cause(g=4, host="10.0.0.5", node="10.0.0.5-ab12", exits=(FIRST, SECOND),
 
 
 def verdict(status: FinalStatus, cause: Cause | None = None) -> Verdict:
-    return Verdict(status=status, reason="all workers ended well", run=1, g=4, tag="t", at=1000.0, cause=cause)
+    return Verdict(status=status, reason="all workers ended well", run=1, g=4, at=1000.0, cause=cause)
 
 
 def test_the_sentence_about_the_failed_ranks_is_the_documented_one() -> None:

@@ -10,11 +10,11 @@ from launcher.torchrun.rounds import RoundTracker
 
 def world(g: int, *nodes: str) -> Generation:
     places = tuple(GenerationMember(node, "h", (7000,), (8000,)) for node in nodes)
-    return Generation(g=g, run=1, tag="", why=ChangeReason.FIRST, reason="", members=places, slots=1)
+    return Generation(g=g, run=1, leader="", why=ChangeReason.FIRST, reason="", members=places, slots=1)
 
 
 def started(g: int, *nodes: str, m_id: int = 0) -> StartWorkers:
-    return StartWorkers(world(g, *nodes), Go(g=g, tag="", master="h:7000", budget=Budget()), m_id, "i", 3)
+    return StartWorkers(world(g, *nodes), Go(g=g, master="h:7000", budget=Budget()), m_id, "i", 3)
 
 
 def stopped(g: int) -> StopWorkers:

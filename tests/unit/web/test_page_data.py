@@ -58,7 +58,7 @@ def test_a_job_whose_steps_are_old_is_paused() -> None:
 
 
 def test_the_verdict_is_the_state_and_the_sentence() -> None:
-    verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, tag="t", at=90.0)
+    verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, at=90.0)
     head = told(picture(verdict=verdict), *FIRST, *LOST, ended(2, 90.0), verdict=verdict)["head"]
     assert (head["state"], head["sentence"], head["until"]) == ("failed", "Failed: no restart is left", 90.0)
 

@@ -195,7 +195,7 @@ def test_a_collective_job_started_by_such_a_process_knows_nothing_of_its_role() 
     world = Generation(
         g=1,
         run=1,
-        tag="",
+        leader="",
         why=ChangeReason.FIRST,
         reason="",
         slots=1,

@@ -348,12 +348,12 @@ def test_a_member_that_is_seen_dead_on_this_very_machine_is_lost_at_once() -> No
 def test_a_proposal_that_did_not_hold_is_decided_anew_from_a_newer_view() -> None:
     bench = leader("b", "c")
     bench.links("b")
-    before = bench.facts.succession.proposals
+    before = len(bench.proposals)
     bench.shelf.delete(KEYS.member("c"))
     stale = bench.seen()
     bench.shelf.put(KEYS.spec, bench.spec)
     bench.tell(stale)
-    assert bench.facts.succession.proposals == before + 2
+    assert len(bench.proposals) == before + 2
     assert bench.facts.generation is not None
     assert [place.node for place in bench.facts.generation.members] == ["a", "b"]
 
@@ -402,11 +402,11 @@ def test_a_node_that_works_on_is_not_refused_for_a_document_that_may_be_put_righ
 
 def test_a_refresh_while_nothing_is_due_only_prolongs_the_right() -> None:
     bench = running()
-    decided, asked = bench.facts.succession.proposals, len(bench.asked)
+    decided, asked = len(bench.proposals), len(bench.asked)
     bench.now = 0.5
     bench.refreshed()
     assert [type(action) for action in bench.asked[asked:]] == [ExtendRunDeadline]
-    assert (bench.facts.succession.proposals, bench.core.wake_at) == (decided, bench.facts.wake_at)
+    assert (len(bench.proposals), bench.core.wake_at) == (decided, bench.facts.wake_at)
     assert bench.core.wake_at is not None
 
 

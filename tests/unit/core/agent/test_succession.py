@@ -269,7 +269,7 @@ def test_only_the_leader_revokes_the_lease_of_a_node_that_is_proven_dead(leads: 
     stored = bench.shelf.view.members["c"]
     bench.tell(ProcessProvenDead("c", stored.create_revision, "host-c"))
     assert bench.every(RevokeLease) == ([RevokeLease(stored.lease)] if leads else [])
-    assert (bench.facts.succession.proposals > 0) is leads
+    assert bool(bench.proposals) is leads
 
 
 def test_a_leader_that_lost_the_lead_without_seeing_it_changes_nothing() -> None:

@@ -437,6 +437,6 @@ def test_a_whole_job_of_one_node_goes_from_registration_to_its_verdict(np: str) 
     job.form(0, Reason.FORMED, Reason.SETTLING)
     assert job.wait(4, Reason.TRAINING).reason == "training with 1 node"
     job.ok("a")
-    verdict = job.conclude(100, Reason.COMPLETED).verdict
+    verdict = job.conclude(100, Reason.COMPLETED)
     assert (verdict.status, verdict.g, verdict.run) == (FinalStatus.COMPLETED, 1, 1)
     job.wait(101, Reason.ENDED)

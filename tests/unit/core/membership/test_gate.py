@@ -446,7 +446,7 @@ def test_a_job_whose_old_world_had_all_finished_completes_although_it_was_to_be_
     job.ok("a")
     job.wait(11, Reason.STOPPING)
     job.ok("b")
-    verdict = job.conclude(12, Reason.COMPLETED).verdict
+    verdict = job.conclude(12, Reason.COMPLETED)
     assert verdict.g == 1
     assert verdict.reason == "every worker of generation 1 ended with exit code 0"
 
@@ -494,7 +494,7 @@ def test_without_a_restart_left_the_job_fails_and_the_verdict_has_the_cause() ->
     job.run("a")
     job.failed("a", code=7)
     job.form(10, Reason.FAILED)
-    verdict = job.conclude(11, Reason.EXHAUSTED).verdict
+    verdict = job.conclude(11, Reason.EXHAUSTED)
     assert verdict.status is FinalStatus.FAILED
     assert verdict.reason == "no restart is left (--max_restarts 0)"
     assert verdict.cause is not None

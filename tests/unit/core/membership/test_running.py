@@ -31,7 +31,7 @@ def test_only_ok_of_every_member_completes_the_job() -> None:
     job.ok("a c")
     assert job.wait(1, Reason.FINISHING).reason == "2 of 3 nodes done; waiting for the others"
     job.ok("b")
-    verdict = job.conclude(2, Reason.COMPLETED).verdict
+    verdict = job.conclude(2, Reason.COMPLETED)
     assert verdict.status is FinalStatus.COMPLETED
     assert verdict.reason == "every worker of generation 1 ended with exit code 0"
     assert verdict.cause is None

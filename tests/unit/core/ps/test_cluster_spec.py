@@ -557,7 +557,7 @@ def test_the_second_failure_without_progress_waits_and_charges_once() -> None:
 def test_without_a_restart_left_the_job_fails_with_the_cause() -> None:
     apart = started(APART, "2", "a b c", restarts_max=0)
     apart.failed("b")
-    verdict = apart.conclude(1.0, Reason.EXHAUSTED).verdict
+    verdict = apart.conclude(1.0, Reason.EXHAUSTED)
     assert verdict.cause is not None
     assert verdict.cause.node == "b"
 
@@ -616,7 +616,7 @@ def test_a_planned_change_does_not_hold_if_a_worker_ended_well_meanwhile() -> No
     form = apart.decide(1.3)
     assert isinstance(form, FormGeneration)
     assert form.unfinished == ("b",)
-    made = propose(KEYS, apart.view, "a", 2, form, "tag", 0.0)
+    made = propose(KEYS, apart.view, "a", 2, form, 0.0)
     assert Compare.absent(KEYS.outcome(1, "b")) in made.compares
     assert KEYS.go not in {getattr(op, "key", "") for op in made.then}
 
@@ -634,7 +634,7 @@ def test_seats_are_not_free_for_others_if_their_node_is_registered_again(ended: 
     form = lists.decide(2.0 + FREE_S)
     assert isinstance(form, FormGeneration)
     assert (form.gone, form.lost) == (("b",), ())
-    made = propose(KEYS, lists.view, "a", 2, form, "tag", 0.0)
+    made = propose(KEYS, lists.view, "a", 2, form, 0.0)
     assert Compare.absent(KEYS.member("b")) in made.compares
 
 
