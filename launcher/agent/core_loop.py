@@ -271,7 +271,7 @@ class CoreLoop:
                 | actions.RevokeLease()
             ):
                 self._store_actions.perform(action)
-            case actions.WatchLinks() | actions.AskLinks() | actions.AskVouch() | actions.CloseInbound():
+            case actions.WatchLinks() | actions.DoubtLinks() | actions.AskVouch() | actions.CloseInbound():
                 self._links.perform(action)
             case actions.StartWorkers():
                 self._started = action

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Collection
 
@@ -11,6 +12,7 @@ from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import AgentState
 from elastic.core.view import StoreView
 from launcher.logs.logger import AgentLog
+from launcher.peers.doubt import LinkDoubt
 from launcher.peers.heard_wait import HeardWait
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
@@ -18,7 +20,7 @@ from launcher.system.clock import boottime
 from launcher.wire.inspect_messages import InspectWelcome
 from launcher.wire.link_messages import WaitTold
 
-Asked = actions.WatchLinks | actions.AskLinks | actions.AskVouch | actions.CloseInbound
+Asked = actions.WatchLinks | actions.DoubtLinks | actions.AskVouch | actions.CloseInbound
 """The actions that are done here."""
 
 
@@ -39,13 +41,19 @@ class LinkAdapter:
         self._links = PeerLinks(
             job_id,
             facts.me.node,
-            on_change=lambda nodes: put(agent_events.LinksChanged(nodes)),
+            on_change=lambda nodes: self._doubt.links_changed(nodes),
             on_proof=self._proven,
-            on_answered=lambda number, nodes: put(agent_events.LinksAnswered(number, nodes)),
+            on_answered=lambda number, nodes: self._doubt.answered(number, nodes),
             grants=self._grants,
             on_vouched=lambda node, g, asked_at, seconds: put(agent_events.Vouched(node, g, asked_at, seconds)),
             on_dialled=lambda nodes: put(agent_events.InboundLinksChanged(nodes)),
             complain=agent_log.warning,
+        )
+        self._doubt = LinkDoubt(
+            self._links.ask,
+            lambda nodes, heard_at: put(agent_events.LinksChanged(nodes, heard_at)),
+            asyncio.get_running_loop().call_later,
+            boottime,
         )
         self._heard: HeardWait | None = None
         self._on_heard: Callable[[], None] = lambda: None
@@ -83,8 +91,8 @@ class LinkAdapter:
         match action:
             case actions.WatchLinks(targets=targets):
                 self._links.watch(targets)
-            case actions.AskLinks(number=number):
-                self._links.ask(number)
+            case actions.DoubtLinks(every_s=every_s):
+                self._doubt.every(every_s)
             case actions.AskVouch(g=g):
                 self._links.ask_vouch(g)
             case actions.CloseInbound(nodes=nodes):

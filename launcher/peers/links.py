@@ -15,7 +15,7 @@ from the store, with the registration that a proof is about. How it is used:
 
 The callbacks put events into the agent's queue and do no work of their own; only `grants` answers at once:
 
-    on_change(nodes)              LinksChanged(nodes): the links that are up now
+    on_change(nodes)              the links that are up now, for `LinkDoubt`
     on_proof(node, rev, host)     ProcessProvenDead(node, rev, host), after the `on_change` that it is down
     on_answered(number, nodes)    who has answered; proofs that belong to the question come before
     grants(node, g) -> seconds    grantable_seconds(facts, node, g, now), with the right as it is now
@@ -35,7 +35,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from elastic.core.agent.actions import LinkTarget
-from elastic.core.agent.links.questions import ANSWER_S
 from launcher.net.endpoints import join_host_port
 from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.peer_link import PeerLink
@@ -46,8 +45,8 @@ from launcher.wire.link_messages import Bye, LinkError, LinkMessage, Ping, Pong,
 
 DIALS_MAX = 64
 """Members that are dialled at the same time; a reconnect waits for none of them."""
-ASK_LIMIT_S = ANSWER_S
-"""Who has not answered by then is suspect (design: a failure may be the consequence of a loss)."""
+ASK_LIMIT_S = 0.1
+"""Who has not answered by then is not heard."""
 GATHER_S = 0.01
 """New links are told together: a thousand that come up are not a thousand decisions."""
 VOUCHES_MAX = 8

@@ -261,7 +261,7 @@ class TorchrunSession:
                 self._store_actions.perform(action)
             case actions.RevokeLease() | actions.LookUpNode():
                 self._store_actions.perform(action)
-            case actions.WatchLinks() | actions.AskLinks() | actions.AskVouch() | actions.CloseInbound():
+            case actions.WatchLinks() | actions.DoubtLinks() | actions.AskVouch() | actions.CloseInbound():
                 self._linking.perform(action)
             case actions.StartWorkers() | actions.StopWorkers():
                 assert self._core is not None

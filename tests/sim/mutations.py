@@ -9,14 +9,14 @@ Seeds belong to the simulation as it is: when that changes, they are looked for 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
 
 from elastic.core import decide, model, operator_stop, partition, quarantine, restart_policy, transactions
 from elastic.core.agent import leaving, registration, store, succession
-from elastic.core.agent.links import deaths, inbound, questions, vouching, watch
+from elastic.core.agent.links import deaths, inbound, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.table import DUTIES, REPORTS, TABLE
 from elastic.core.agent.workers import exits, outcome, stop
@@ -39,6 +39,8 @@ from elastic.core.ps import cluster_spec, revision
 from elastic.core.ps.revision import RevisionBuilder
 from elastic.core.restart_policy import Evidence
 from elastic.core.run_deadline import CLOCK_ERROR
+from launcher.peers import doubt
+from launcher.peers.doubt import LinkDoubt
 from tests.sim.mutant import (
     Mutation,
     becomes,
@@ -104,9 +106,10 @@ def _lease_and_right_lost(original: Callable[[AgentState], None], agent: AgentSt
     agent.workers.run_deadline = agent.workers.run_deadline.lost()
 
 
-def _links_changed(agent: AgentState, event: watch.LinksChanged) -> None:
-    agent.links.up = event.nodes
-    watch.update_liveness(agent, agent.memory.late & agent.links.silent)
+def _links_changed(links: LinkDoubt, up: Collection[str]) -> None:
+    links._up = frozenset(up)
+    links._asked &= links._up
+    links._tell(links._up - links._silent, links._heard_at)
 
 
 def _forced(original: Callable[..., Outcome], agent: AgentState, *, over: bool) -> Outcome:
@@ -160,10 +163,8 @@ RUNNING: Final = (
     Mutation("nobody stays", "a generation of which nobody remains is formed anew", never(reform.nobody_left)),
     Mutation("lost is a failure", "a loss is told apart from a failure", never(running.lost)),
     Mutation("loss after failure", "a loss counts before a failure", swapped(running.lost, running.failed)),
-    Mutation(
-        "not asked", "after a secondary failure the others are asked whether they are there", never(running.asking)
-    ),
-    Mutation("asked for ever", "they are asked once", gives(running._answered, False)),
+    Mutation("secondary: at once", "a consequence of a loss is not charged as a failure", never(running.secondary)),
+    Mutation("secondary: for ever", "its cause is waited for only a moment", constant(running, "CAUSE_S", 1e9)),
     Mutation("no failure", "a failure is acted on", never(running.failed)),
     Mutation("stop unheard", "workers that had to be stopped are started again", never(running.stopped)),
     Mutation("no returning", "members that return are waited for", never(running.returning)),
@@ -319,7 +320,7 @@ SITUATION: Final = (
         "who is away for longer than the outage limit is lost",
         becomes(
             Situation.working,
-            lambda _, s, node: s.member(node) is not None or node in s.memory.linked | s.memory.late,
+            lambda _, s, node: s.member(node) is not None or node in s.memory.linked,
         ),
     ),
     Mutation(
@@ -336,10 +337,7 @@ SITUATION: Final = (
     Mutation(
         "late: lost",
         "a member without a key that answered the question before may miss one",
-        becomes(
-            Situation.working,
-            lambda original, s, node: original(s, node) and (s.member(node) is not None or node in s.memory.linked),
-        ),
+        constant(doubt, "RECENT_ROUNDS", -1),
     ),
     Mutation("order", "the oldest come first", becomes(Situation.ready, lambda original, s: original(s)[::-1])),
     Mutation("leavers stay", "who drains does not stay", gives(Situation.is_draining, False)),
@@ -634,12 +632,12 @@ AGENT: Final = (
     Mutation(
         "silent: for ever",
         "a node whose link is new is heard, whatever it has missed before",
-        becomes(watch.on_links_changed, lambda original, agent, event: _links_changed(agent, event)),
+        becomes(LinkDoubt.links_changed, lambda _, links, up: _links_changed(links, up)),
     ),
     Mutation(
         "late: long ago",
         "an answer from long before does not excuse a missed question",
-        constant(questions, "RECENT_ASKS", 1 << 20),
+        constant(doubt, "RECENT_ROUNDS", 1 << 20),
     ),
     Mutation("outcome: forced", "workers that ended well were not stopped", becomes(outcome.own_outcome, _forced)),
     Mutation(

@@ -15,6 +15,7 @@ from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoredDocument, StoreView, ViewReader
+from launcher.peers.doubt import LinkDoubt
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -116,6 +117,7 @@ class Node:
     goes_at: float = NEVER
     """When its machine is taken back."""
     slow_until: float = -1e9
+    doubt: LinkDoubt = field(init=False)
     inbox: list[Event] = field(default_factory=list)
     exit_code: int | None = None
     # mirror

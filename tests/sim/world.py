@@ -15,10 +15,10 @@ import msgspec
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.actions import (
     Action,
-    AskLinks,
     AskVouch,
     CloseInbound,
     CloseSession,
+    DoubtLinks,
     ExitAgent,
     ExtendRunDeadline,
     FindMember,
@@ -37,7 +37,6 @@ from elastic.core.agent.events import (
     DrainRequested,
     Event,
     InboundLinksChanged,
-    LinksAnswered,
     LinksChanged,
     NodeLookedUp,
     NodeProvenDead,
@@ -53,10 +52,13 @@ from elastic.core.model import JobSpec, Member, Np
 from elastic.core.view import decode, encode
 from elastic.errors import DocumentError
 from elastic.store.memory_core import MemoryCore
+from launcher.peers.doubt import LinkDoubt
 from tests.sim.clockwork import LATENCY_S
 from tests.sim.nodes import DEADLINE_S, KEYS, KILL_S, NEVER, Node
 from tests.sim.nurseries import COLD_S, Nurseries
 
+FROZEN_LOOK_S = 0.05
+"""So often it is asked whether an agent that is frozen goes on."""
 ANSWER_S = 0.1
 """Who has not answered over a link by then is not waited for."""
 DAY_S = 86_400.0
@@ -119,6 +121,12 @@ class World(Nurseries):
         facts = AgentState(me, KEYS, limits, DecisionPolicy(node=name, kill_s=KILL_S), now=offset + self.now)
         facts.leaving.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)
+        node.doubt = LinkDoubt(
+            lambda number: self._ask_links(node, number),
+            lambda nodes, heard_at: self._later(node, 0.0, LinksChanged(nodes, heard_at)),
+            lambda delay, call: self.after(delay / node.rate, lambda: self._when_it_acts(node, call)),
+            lambda: self.local(node),
+        )
         facts.registration.prepared = node.warm = False
         quick = warm or self.random.random() < 0.5
         self.after(self.random.uniform(0.01, 0.03 if quick else COLD_S), lambda: self.warmed(node))
@@ -295,8 +303,8 @@ class World(Nurseries):
                     node.targets = {name: target.create_revision for name, target in action.targets.items()}
                     dialable = {name for name, target in action.targets.items() if target.dialable}
                     self.after(2 * self.latency(), lambda dialable=dialable: self._dial(node, dialable))  # type: ignore[misc]
-                case AskLinks():
-                    self._ask_links(node, action.number)
+                case DoubtLinks():
+                    node.doubt.every(action.every_s)
                 case AskVouch():
                     self._ask_vouch(node, action.g)
                 case CloseInbound():
@@ -365,7 +373,7 @@ class World(Nurseries):
                 up.add(name)
         if up != node.linked:
             node.linked = frozenset(up)
-            self._later(node, 0.0, LinksChanged(node.linked))
+            node.doubt.links_changed(node.linked)
 
     def _tell_dialled(self, node: Node) -> None:
         """Tell the core who has a link to it."""
@@ -395,7 +403,7 @@ class World(Nurseries):
                 if generation is not None and generation.index(name) is not None:
                     self.fail("links", f"{node.name} closed the link of {name}, a member of generation {generation.g}")
                 other.linked -= {node.name}
-                self._later(other, 0.0, LinksChanged(other.linked))
+                other.doubt.links_changed(other.linked)
                 self.after(4 * self.aside.uniform(*LATENCY_S), lambda other=other: self._link(other))  # type: ignore[misc]
         node.dialled = tuple(name for name in node.dialled if name not in names)
         self._later(node, 0.0, InboundLinksChanged(node.dialled))
@@ -406,6 +414,15 @@ class World(Nurseries):
         registered = bool(self.store.list(KeyRange.key(KEYS.member(name)), keys_only=True).entries) if there else None
         delay = 2 * self.aside.uniform(*LATENCY_S) if there else DEADLINE_S
         self._later(node, delay, NodeLookedUp(name, registered))
+
+    def _when_it_acts(self, node: Node, call: Callable[[], None]) -> None:
+        """Do this in a node's agent; one that is frozen does it when it goes on."""
+        if not node.alive or node.exit_code is not None:
+            return
+        if node.hears:
+            call()
+        else:
+            self.after(FROZEN_LOOK_S, lambda: self._when_it_acts(node, call))
 
     def _ask_links(self, node: Node, number: int) -> None:
         """Who is there answers; the others are waited for."""
@@ -420,7 +437,7 @@ class World(Nurseries):
             and not self.between(node, self.nodes[name])
         )
         delay = 2 * self.latency() if heard == up else ANSWER_S
-        self._later(node, delay, LinksAnswered(number, heard))
+        self.after(delay, lambda: self._when_it_acts(node, lambda: node.doubt.answered(number, heard)))
 
     def _ask_vouch(self, node: Node, g: int) -> None:
         """Everybody who watches the node hears that it does not reach the store, and may grant it time."""

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.actions import (
     Action,
-    AskLinks,
     CloseSession,
+    DoubtLinks,
     ExitAgent,
     FindMember,
     LogLine,
@@ -34,7 +34,6 @@ from elastic.core.agent.events import (
     LeaseGranted,
     LeaseGrantFailed,
     LeaseRefreshed,
-    LinksAnswered,
     LinksChanged,
     MemberFound,
     NodeLookedUp,
@@ -71,6 +70,7 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import ViewReader, encode
 from elastic.errors import StoreError
 from launcher.config.readers import np as read_np
+from launcher.peers.doubt import LinkDoubt
 from tests.support.job_transcript import member, worker_exit
 from tests.support.store_fixture import Shelf
 from tests.support.strategies import KEYS
@@ -119,6 +119,13 @@ class Bench:
         self.offline = offline
         self.watch_first = watch_first
         self.hears: frozenset[str] = frozenset()
+        self.doubt = LinkDoubt(
+            lambda number: self.doubt.answered(number, self.hears),
+            lambda nodes, heard_at: self._events.append(LinksChanged(nodes, heard_at)),
+            lambda delay, call: self._timers.append((self.now + delay, call)),
+            lambda: self.now,
+        )
+        self._timers: list[tuple[float, Callable[[], None]]] = []
         self.now = 0.0
         self.asked: list[Action] = []
         self.proposals: list[Transaction] = []
@@ -136,19 +143,22 @@ class Bench:
 
     def tell(self, *events: Event) -> None:
         """These happen, one after the other, each with all that follows from it."""
+        self._come_to_rest()
         for event in events:
             self._events.append(event)
-            for _ in range(EVENTS_MAX):
-                if not self._events:
-                    break
-                happened = self._events.popleft()
-                actions = self.core.handle(happened, self.now)
-                self._watch(self.facts, happened, actions)
-                self.rows += self.core.taken
-                for action in actions:
-                    self._perform(action)
-            else:
-                raise AssertionError("the agent does not come to rest")
+            self._come_to_rest()
+
+    def _come_to_rest(self) -> None:
+        for _ in range(EVENTS_MAX):
+            if not self._events:
+                return
+            happened = self._events.popleft()
+            actions = self.core.handle(happened, self.now)
+            self._watch(self.facts, happened, actions)
+            self.rows += self.core.taken
+            for action in actions:
+                self._perform(action)
+        raise AssertionError("the agent does not come to rest")
 
     def look(self) -> None:
         """The mirror shows the agent what stands in the store now."""
@@ -160,6 +170,10 @@ class Bench:
     def at(self, now: float) -> None:
         """Time has passed, and the agent is called."""
         self.now = now
+        due = [call for at, call in self._timers if at <= now]
+        self._timers = [(at, call) for at, call in self._timers if at > now]
+        for call in due:
+            call()
         self.tell(Tick())
 
     def wake(self) -> None:
@@ -192,7 +206,8 @@ class Bench:
     def links(self, nodes: str, hears: str | None = None) -> None:
         """Links to these nodes are up; those of `hears` (default: all of them) answer when they are asked."""
         self.hears = frozenset((nodes if hears is None else hears).split())
-        self.tell(LinksChanged(frozenset(nodes.split())))
+        self.doubt.links_changed(nodes.split())
+        self.tell()
 
     def drain(self) -> None:
         """SIGTERM comes."""
@@ -372,8 +387,8 @@ class Bench:
             case FindMember():
                 listed = None if self.offline else store.list(KeyRange.prefix(KEYS.members), limit=1).entries
                 self._events.append(MemberFound(None if listed is None else bool(listed)))
-            case AskLinks(number=number):
-                self._events.append(LinksAnswered(number, self.hears))
+            case DoubtLinks(every_s=every_s):
+                self.doubt.every(every_s)
             case LookUpNode(node=node):
                 found = None if self.offline else bool(store.list(KeyRange.key(KEYS.member(node))).entries)
                 self._events.append(NodeLookedUp(node, found))

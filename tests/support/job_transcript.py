@@ -194,10 +194,6 @@ class Job:
         """This very machine shows that nothing of them is left."""
         self.memory = msgspec.structs.replace(self.memory, dead=self.memory.dead | set(nodes.split()))
 
-    def answered(self) -> None:
-        """Everybody who is linked has answered the question that the failure of the running generation raised."""
-        self.memory = msgspec.structs.replace(self.memory, answered_g=self.running_g)
-
     def distrust(self, host: str) -> None:
         """A node of this host spoke after a link had shown its death."""
         self.memory = msgspec.structs.replace(self.memory, distrusted=self.memory.distrusted | {host})

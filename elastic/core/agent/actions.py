@@ -50,10 +50,13 @@ class WatchLinks(Struct, frozen=True):
     targets: Mapping[str, LinkTarget]
 
 
-class AskLinks(Struct, frozen=True):
-    """Ask every linked node whether it is still there. Answered by `LinksAnswered`, at the latest after 0.1 s."""
+class DoubtLinks(Struct, frozen=True):
+    """Ask every linked node whether it is there, at once and every so many seconds; 0.0: not any more.
 
-    number: int
+    Whoever does not answer counts as not linked (`LinksChanged`).
+    """
+
+    every_s: float
 
 
 class AskVouch(Struct, frozen=True):
@@ -159,7 +162,7 @@ class ExitAgent(Struct, frozen=True):
 
 
 Action = (
-    OpenSession | CloseSession | RevokeLease | WatchLinks | AskLinks | AskVouch | CloseInbound | LookUpNode |
+    OpenSession | CloseSession | RevokeLease | WatchLinks | DoubtLinks | AskVouch | CloseInbound | LookUpNode |
     SendTransaction | MirrorKeys | FindMember | Relist | StartWorkers | PublishClusterSpec | StopWorkers |
     ExtendRunDeadline | LogLine | ReportFailure | ReportVerdict | ExitAgent
 )  # fmt: skip

@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from elastic.core.agent import leaving, registration, store, succession
 from elastic.core.agent.leaving import DrainRequested
-from elastic.core.agent.links import deaths, inbound, questions, vouching, watch
+from elastic.core.agent.links import deaths, inbound, vouching, watch
 from elastic.core.agent.links.deaths import NodeProvenDead, ProcessProvenDead
 from elastic.core.agent.links.inbound import InboundLinksChanged, NodeLookedUp
-from elastic.core.agent.links.questions import LinksAnswered
 from elastic.core.agent.links.vouching import Vouched
 from elastic.core.agent.links.watch import LinksChanged
 from elastic.core.agent.registration import (
@@ -40,7 +39,6 @@ __all__ = [
     "LeaseGrantFailed",
     "LeaseGranted",
     "LeaseRefreshed",
-    "LinksAnswered",
     "LinksChanged",
     "MemberFound",
     "NodeLookedUp",
@@ -67,7 +65,7 @@ class Tick(Struct, frozen=True):
 Event = (
     ViewChanged | LeaseGranted | LeaseGrantFailed | LeaseRefreshed | SessionLost | TransactionAnswered |
     MemberFound | WorkerExited | WorkersListen | WorkersHung | PeersUnreachable | WorkersGone | NodePrepared |
-    DrainRequested | LinksChanged | LinksAnswered | Vouched | InboundLinksChanged | NodeLookedUp |
+    DrainRequested | LinksChanged | Vouched | InboundLinksChanged | NodeLookedUp |
     ProcessProvenDead | NodeProvenDead | Tick
 )  # fmt: skip
 
@@ -111,7 +109,6 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
     WorkersGone: (exits.on_gone,),
     DrainRequested: (leaving.on_drain,),
     LinksChanged: (watch.on_links_changed,),
-    LinksAnswered: (questions.on_answers,),
     Vouched: (vouching.on_vouched,),
     InboundLinksChanged: (inbound.on_inbound_changed,),
     NodeLookedUp: (inbound.on_looked_up,),

@@ -193,14 +193,8 @@ class Links:
     targets: Mapping[str, LinkTarget] = field(default_factory=dict)  # the nodes that this agent keeps a link to
     watched_for: tuple[StoreView, frozenset[tuple[str, int]]] | None = None  # the targets were made of these
     up: frozenset[str] = frozenset()  # watched nodes whose link is up
-    silent: frozenset[str] = frozenset()  # of these, those that have missed the newest question
-    asked: int = 0  # the number of the newest question
-    asked_at: float = NEVER
-    asked_whom: frozenset[str] = frozenset()
-    asked_about: int = 0  # the generation whose failure it is about, 0 if none
-    awaiting: bool = False  # it is not answered yet
-    heard_at: float = NEVER  # when the newest answered question was asked
-    answered: frozenset[str] = frozenset()  # the nodes that answered it
+    doubted: bool = False  # they are asked again and again whether they are there
+    heard_at: float = NEVER  # when the newest question was asked that none of them has missed
     vouch_asked_at: float = NEVER  # when this node asked for a vouch last
     inbound: Mapping[str, InboundLink] = field(default_factory=dict)  # the oldest link first
     looking_up: str = ""  # the node of an inbound link whose key is being read
@@ -353,7 +347,7 @@ class AgentState:
         self.memory = DecisionMemory(
             linked=memory.linked, dead=memory.dead, distrusted=memory.distrusted, size_before=memory.size_before
         )
-        self.links.asked_about, succession.revoked = 0, frozenset()
+        succession.revoked = frozenset()
 
     @property
     def saves(self) -> bool:

@@ -4,7 +4,7 @@ This file has every rule in its order; what a rule asks and does is in the modul
 
 - `registration`: the lease and this node's key;
 - `succession`: which node leads; deciding and proposing;
-- `links`: the nodes that are watched, asked and heard, proofs of death, vouching;
+- `links`: the nodes that are watched and doubted, proofs of death, vouching;
 - `workers`: what this node is to run, start, stop, exits, outcome, run deadline;
 - `leaving`: drains, `--elastic_timeout`, the end of the job, the exit;
 - `store`: the mirror, and the one transaction under way.
@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.core.agent import leaving, registration, store, succession
-from elastic.core.agent.links import inbound, questions, vouching, watch
+from elastic.core.agent.links import doubt, inbound, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.workers import assignment, exits, outcome, stop
 
@@ -155,7 +155,7 @@ DUTIES: tuple[Duty, ...] = (
     Duty("propose", succession.may_propose, succession.make_proposal, succession.propose_again_at),
     Duty("revoke leases of the dead", succession.may_revoke, succession.revoke_dead),
     Duty("watch", watch.needs_watch, watch.watch),
-    Duty("ask the watched", questions.needs_answers, questions.ask, questions.ask_again_at),
+    Duty("doubt the watched", doubt.changes, doubt.change),
     Duty("ask for a vouch", vouching.needs_vouch, vouching.ask_vouch, vouching.ask_vouch_at),
     Duty("check inbound links", inbound.is_due, inbound.check, inbound.check_at),
 )

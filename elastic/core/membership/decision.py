@@ -25,7 +25,7 @@ class Reason(StrEnum):
     COMPLETED = "every worker ended well"
     FINISHING = "some nodes are done"
     LOST = "a member was lost"
-    ASKING = "a worker failed, perhaps because a node was lost"
+    SECONDARY = "a worker failed, perhaps because a node was lost"
     FAILED = "a worker failed"
     STOPPED = "a member had to stop its workers"
     DRAIN_BATCH = "collecting drains"

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from elastic.core.membership.decision import DecisionPolicy
-from elastic.core.model import ChangeReason, Member, MemberState
+from elastic.core.model import ChangeReason, Member, MemberState, OutcomeKind
 from elastic.core.quarantine import quarantine_deadlines
 from elastic.core.view import StoredDocument, StoreView
 
@@ -23,21 +23,15 @@ class DecisionMemory(Struct, frozen=True):
 
     # Links
     linked: frozenset[str] = frozenset()
-    """Nodes whose link is up and that answer over it."""
+    """Nodes whose link is up; while they are doubted, those that answer over it."""
     unheard: frozenset[str] = frozenset()
     """Nodes that were linked once and are not now."""
-    late: frozenset[str] = frozenset()
-    """Nodes of `unheard` whose link is up: they missed the newest question and answered the one before."""
     gone: frozenset[tuple[str, int]] = frozenset()
     """Members, with their create revision, whose process a link has shown to be dead. That can be wrong."""
     dead: frozenset[str] = frozenset()
     """Nodes whose process was seen dead on this machine. That is never wrong."""
     distrusted: frozenset[str] = frozenset()
     """Hosts of which such a proof by a link was wrong: no further one is believed."""
-    asked_g: int = 0
-    """The newest generation of which every linked member was asked whether it is still there, after a failure."""
-    answered_g: int = 0
-    """The newest generation of which that question was answered."""
     # Since when
     absent_since: Mapping[str, float] = field(default_factory=dict)
     """Since when each member of the newest generation, or of the one before it, has no key."""
@@ -49,6 +43,8 @@ class DecisionMemory(Struct, frozen=True):
     """Since when each member that drains has said so."""
     ended_since: Mapping[str, float] = field(default_factory=dict)
     """Since when the workers of each member are known to be gone."""
+    failed_since: tuple[int, float] | None = None
+    """The newest generation of which a failure was recorded, and since when that is known."""
     gate_since: tuple[int, float] | None = None
     """The generation whose gate nothing keeps closed any more but a back-off, and since when that is so."""
     grown_at: float | None = None
@@ -112,6 +108,11 @@ def observe(view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now
         if node not in memory.ready_since and not _linked(view, memory, policy, node, stored)
     }
     unlinked = {node: since for node, since in unlinked.items() if now < since + LINK_PATIENCE_S}
+    failed = generation is not None and any(
+        g == generation.g and stored.value.ended is OutcomeKind.FAILED for (g, _), stored in view.outcomes.items()
+    )
+    if generation is not None and failed and (memory.failed_since is None or memory.failed_since[0] != generation.g):
+        memory = replace(memory, failed_since=(generation.g, now))
     return replace(
         remember(view, memory, policy.node, now),
         seen_since=unlinked,

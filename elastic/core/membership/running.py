@@ -14,6 +14,10 @@ from elastic.core.membership.situation import Situation, all_completed
 from elastic.core.model import OutcomeKind
 from elastic.core.text import COUNTED, failure_text, join_names, lost_text, node_count
 
+CAUSE_S = 0.15
+"""A loss or a failure of which others are a consequence is known so soon after them: a link shows a dead process within
+milliseconds, and the node that failed first records it at once."""
+
 
 def completed(s: Situation) -> ConcludeJob | None:
     """The workers of every member ended with exit code 0: the job is completed."""
@@ -25,16 +29,17 @@ def lost(s: Situation) -> FormGeneration | None:
     return form(s, Reason.LOST, lost_text(s.lost, s.view.members), s.staying, lost=s.lost) if s.lost else None
 
 
-def asking(s: Situation) -> WaitDecision | None:
-    """Every worker that failed lost a peer: ask the other nodes whether they are still there, once."""
-    failed_nodes = s.ended(OutcomeKind.FAILED)
-    secondary = all(worker.secondary for node in failed_nodes for worker in s.outcomes[node].exits)
-    linked = s.memory.linked.intersection(s.nodes).difference(failed_nodes)
-    to_ask = bool(linked) or s.memory.asked_g == s.current.g
-    if not failed_nodes or not secondary or not to_ask or _answered(s):
+def secondary(s: Situation) -> WaitDecision | None:
+    """Every worker that failed lost a peer: wait a moment for the loss or the failure that was the cause."""
+    failed_nodes, since = s.ended(OutcomeKind.FAILED), s.memory.failed_since
+    exits = [worker for node in failed_nodes for worker in s.outcomes[node].exits]
+    if since is None or not exits or len(s.outcomes) == len(s.nodes):
         return None
-    text = f"{failure_text(failed_nodes, s.outcomes, s.current)}; asking the other nodes whether they are still there"
-    return s.wait(Reason.ASKING, text)
+    until = since[1] + CAUSE_S
+    if s.now >= until or not all(worker.secondary for worker in exits):
+        return None
+    text = f"{failure_text(failed_nodes, s.outcomes, s.current)}; waiting a moment for the cause"
+    return s.wait(Reason.SECONDARY, text, until)
 
 
 def failed(s: Situation) -> FormGeneration | None:
@@ -65,10 +70,6 @@ def finishing(s: Situation) -> WaitDecision | None:
     return s.wait(Reason.FINISHING, text) if done else None
 
 
-def _answered(s: Situation) -> bool:
-    return s.memory.answered_g >= s.current.g
-
-
 RUNNING: Final[tuple[Rule, ...]] = (
-    completed, nobody_left, lost, asking, failed, stopped, returning, finishing, *PLANNED,
+    completed, nobody_left, lost, secondary, failed, stopped, returning, finishing, *PLANNED,
 )  # fmt: skip

@@ -158,14 +158,13 @@ class Situation:
     def working(self, node: str) -> bool:
         """Tell whether a member of a running generation works on, though it may not reach the store for a while.
 
-        One late answer is forgiven, because a busy machine can pause for longer than a question waits. At the gate it
-        would be waited for, and could not say that it has stopped: there it has less time (`vouched`).
+        At the gate it would be waited for, and could not say that it has stopped: there it has less time (`vouched`).
         """
         if self.member(node) is not None:
             return True
         absent = self.memory.absent_since.get(node)
         in_time = absent is not None and self.now < absent + self.spec.store_outage_limit_s
-        return in_time and node in self.memory.linked | self.memory.late
+        return in_time and node in self.memory.linked
 
     def returns_until(self, node: str) -> float | None:
         """Until when a member without a key may register again; None if nothing speaks for it.

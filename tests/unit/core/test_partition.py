@@ -151,7 +151,6 @@ def test_a_peer_that_was_lost_on_a_closed_way_is_free_and_leaves_the_machine_out
     job = running()
     job.failed("a", secondary=True, unreached=("d",))
     job.stopped("b c d")
-    job.answered()
     job.form(1.0, Reason.FAILED)
     assert nodes_of(job.form(2.0, Reason.QUARANTINED)) == ["a", "b", "c"]
 

@@ -9,26 +9,24 @@ from msgspec.structs import replace
 
 from elastic.core.agent.actions import LinkTarget, WatchLinks
 from elastic.core.agent.state import AgentState, Phase
+from elastic.core.run_deadline import NEVER
 
 
 class LinksChanged(Struct, frozen=True):
-    """The watched nodes whose link is up now."""
+    """The watched nodes whose link is up now; while they are doubted, those of them that answer.
+
+    `heard_at`: when the newest question was asked, on this node's clock, that no linked node has missed.
+    """
 
     nodes: frozenset[str]
+    heard_at: float = NEVER
 
 
 def on_links_changed(agent: AgentState, event: LinksChanged) -> None:
-    """A node whose link is new is heard, whatever it has missed before."""
-    agent.links.up = event.nodes
-    agent.links.silent &= event.nodes
-    update_liveness(agent, agent.memory.late & agent.links.silent)
-
-
-def update_liveness(agent: AgentState, late: frozenset[str]) -> None:
-    """Record which nodes are heard, which were heard before and are not now, and which of these are only late."""
-    linked = agent.links.up - agent.links.silent
-    unheard = (agent.memory.unheard | agent.memory.linked) - linked
-    agent.memory = replace(agent.memory, linked=linked, unheard=unheard, late=late)
+    """Record which nodes are linked, and which were linked before and are not now."""
+    unheard = (agent.memory.unheard | agent.memory.linked) - event.nodes
+    agent.links.up, agent.links.heard_at = event.nodes, event.heard_at
+    agent.memory = replace(agent.memory, linked=event.nodes, unheard=unheard)
 
 
 def needs_watch(agent: AgentState) -> bool:

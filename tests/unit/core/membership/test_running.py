@@ -9,6 +9,7 @@ import msgspec
 
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.memory import DecisionMemory, remember
+from elastic.core.membership.running import CAUSE_S
 from elastic.core.model import Budget, ChangeReason, FinalStatus, Member, Outcome, OutcomeKind, Predecessor
 from tests.support.job_transcript import Job, nodes_of
 
@@ -256,32 +257,26 @@ def test_who_does_not_reach_the_store_is_not_left_alone_by_a_growth_or_a_shrinki
     job.form(12, Reason.SHRUNK)
 
 
-def test_before_a_failure_is_acted_on_every_linked_member_is_asked_whether_it_is_still_there() -> None:
+def test_a_failure_that_is_a_consequence_waits_a_moment_for_its_cause() -> None:
     job = Job("3")
     job.run("a b c")
-    job.hear("b c")
     job.failed("b", secondary=True, over=False)
-    assert job.wait(10, Reason.ASKING).reason == (
-        "rank=[0] lost a peer on host host-b, see workerlog.0; asking the other nodes whether they are still there"
-    )
-    job.answered()
-    job.form(10.1, Reason.FAILED)
+    wait = job.wait(10, Reason.SECONDARY)
+    assert wait.reason == "rank=[0] lost a peer on host host-b, see workerlog.0; waiting a moment for the cause"
+    assert wait.until == 10 + CAUSE_S
+    job.form(10 + CAUSE_S, Reason.FAILED)
 
 
-def test_the_answer_is_awaited_although_the_link_of_the_one_that_was_asked_is_closed_meanwhile() -> None:
+def test_a_failure_by_itself_ends_the_wait_for_a_cause() -> None:
     job = Job("3")
     job.run("a b c")
-    job.hear("b c")
-    job.failed("a b", secondary=True, over=False)
-    job.wait(10, Reason.ASKING)
-    job.memory = msgspec.structs.replace(job.memory, asked_g=1)
-    job.hear("b")
-    job.wait(10.01, Reason.ASKING)
-    job.prove_gone("c")
-    assert nodes_of(job.form(10.02, Reason.LOST)) == ["a", "b"]
+    job.failed("b", secondary=True, over=False)
+    job.wait(10, Reason.SECONDARY)
+    job.failed("c", over=False)
+    job.form(10.01, Reason.FAILED)
 
 
-def test_a_failure_that_no_loss_explains_is_acted_on_without_a_question() -> None:
+def test_a_failure_by_itself_is_acted_on_at_once() -> None:
     job = Job("3")
     job.run("a b c")
     job.hear("b c")
@@ -294,16 +289,15 @@ def test_a_failure_that_a_proven_loss_explains_is_a_loss() -> None:
     job.run("a b c")
     job.hear("b c")
     job.failed("b", secondary=True, over=False)
-    job.wait(10, Reason.ASKING)
+    job.wait(10, Reason.SECONDARY)
     job.prove_gone("c")
     assert nodes_of(job.form(10.01, Reason.LOST)) == ["a", "b"]
 
 
-def test_nobody_is_asked_about_a_failure_where_only_those_are_linked_that_failed() -> None:
+def test_where_every_node_has_recorded_its_end_there_is_nothing_to_wait_for() -> None:
     job = Job("2")
     job.run("a b")
-    job.hear("b")
-    job.failed("b", over=False)
+    job.failed("a b", secondary=True, over=False)
     job.form(10, Reason.FAILED)
 
 
@@ -366,7 +360,8 @@ def test_an_echo_that_is_recorded_first_is_not_called_a_failure_of_that_rank() -
     job = Job("2")
     job.run("a b")
     job.failed("b", over=False, secondary=True)
-    assert job.form(1, Reason.FAILED).reason == "rank=[0] lost a peer on host host-b, see workerlog.0"
+    job.wait(1, Reason.SECONDARY)
+    assert job.form(1.2, Reason.FAILED).reason == "rank=[0] lost a peer on host host-b, see workerlog.0"
     job = Job("2")
     job.run("a b")
     job.failed("b", over=False, secondary=True)

@@ -1,13 +1,14 @@
-"""Whom an agent watches over links, what it asks over them and when, and what the answers change."""
+"""Whom an agent watches over links, when it doubts them, and what that changes."""
 
 from __future__ import annotations
 
 import msgspec
 
-from elastic.core.agent.actions import AskLinks, AskVouch, LinkTarget, WatchLinks
-from elastic.core.agent.events import LinksAnswered, LinksChanged, ProcessProvenDead
+from elastic.core.agent.actions import AskVouch, DoubtLinks, LinkTarget, WatchLinks
+from elastic.core.agent.events import LinksChanged, ProcessProvenDead
 from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import Reason
+from elastic.core.membership.running import CAUSE_S
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind
 from tests.support.agent_harness import Bench, running, vouched
 from tests.support.job_transcript import worker_exit
@@ -125,39 +126,44 @@ def test_nothing_is_watched_anew_while_nothing_changes() -> None:
     assert len(bench.every(WatchLinks)) == told
 
 
-# --- what is asked ------------------------------------------------------------------------------------------------
+# --- what is doubted ----------------------------------------------------------------------------------------------
+
+DOUBTED = DoubtLinks(REFRESH_S)
+NOT_DOUBTED = DoubtLinks(0.0)
 
 
-def test_nothing_is_asked_while_nothing_is_wrong() -> None:
+def test_nothing_is_doubted_while_nothing_is_wrong() -> None:
     bench = first()
     for quarter in range(1, 100):
         bench.at(quarter * REFRESH_S)
         bench.refreshed()
-    assert bench.every(AskLinks) == []
+    assert bench.every(DoubtLinks) == []
     assert bench.every(AskVouch) == []
 
 
-def test_a_failure_is_asked_about_once_and_then_acted_on() -> None:
+def test_a_failure_that_is_a_consequence_is_acted_on_after_a_moment() -> None:
     bench = first()
     failed = Outcome(ended=OutcomeKind.FAILED, over=False, host="host-b", exits=(worker_exit(1, secondary=True),))
     bench.shelf.put(KEYS.outcome(1, "b"), failed)
     bench.look()
-    assert len(bench.every(AskLinks)) == 1
+    assert bench.facts.generation is not None
+    assert bench.facts.generation.g == 1
+    assert bench.core.wake_at == CAUSE_S
+    bench.wake()
     assert bench.facts.generation is not None
     assert (bench.facts.generation.g, bench.facts.generation.why) == (2, ChangeReason.FAILURE)
 
 
-def test_a_member_whose_key_is_gone_is_asked_and_works_on_if_it_answers() -> None:
+def test_a_member_whose_key_is_gone_is_doubted_and_works_on_for_as_long_as_it_answers() -> None:
     bench = first()
     bench.shelf.delete(KEYS.member("b"))
     bench.look()
-    assert len(bench.every(AskLinks)) == 1
+    bench.at(REFRESH_S)
+    assert bench.every(DoubtLinks) == [DOUBTED]
     assert bench.facts.succession.decision is not None
     assert bench.facts.succession.decision.code is Reason.TRAINING
-    assert bench.core.wake_at is not None
-    assert bench.core.wake_at <= REFRESH_S
-    bench.at(REFRESH_S)
-    assert len(bench.every(AskLinks)) == 2
+    bench.others("b", link=9000)
+    assert bench.every(DoubtLinks) == [DOUBTED, NOT_DOUBTED]
 
 
 def test_a_member_whose_key_is_gone_and_that_does_not_answer_is_lost() -> None:
@@ -170,52 +176,16 @@ def test_a_member_whose_key_is_gone_and_that_does_not_answer_is_lost() -> None:
     assert bench.facts.memory.linked == {"c"}
 
 
-def silent_after_an_answer() -> Bench:
-    """The first of a generation. Its member b has lost its key, has answered once, and answers no more."""
+def test_a_member_whose_key_is_gone_may_miss_one_question_and_not_two() -> None:
     bench = first()
     bench.shelf.delete(KEYS.member("b"))
     bench.look()
     bench.hears = frozenset("c")
-    return bench
-
-
-def is_in(bench: Bench, node: str) -> bool:
-    """Whether the newest generation has a node."""
+    bench.at(REFRESH_S)
     assert bench.facts.generation is not None
-    return bench.facts.generation.index(node) is not None
-
-
-def test_a_member_whose_key_is_gone_and_that_answered_before_may_miss_one_question() -> None:
-    bench = silent_after_an_answer()
-    bench.at(REFRESH_S)
-    assert is_in(bench, "b")
+    assert bench.facts.generation.index("b") is not None
     bench.at(2 * REFRESH_S)
-    assert not is_in(bench, "b")
-    assert len(bench.every(AskLinks)) == 3
-
-
-def test_an_answer_from_long_before_does_not_excuse_a_missed_question() -> None:
-    bench = silent_after_an_answer()
-    bench.facts.links.heard_at -= 3 * REFRESH_S
-    bench.at(REFRESH_S)
-    assert not is_in(bench, "b")
-
-
-def test_a_late_member_whose_link_ends_is_lost() -> None:
-    bench = silent_after_an_answer()
-    bench.at(REFRESH_S)
-    assert bench.facts.memory.late == {"b"}
-    bench.links("c")
-    assert bench.facts.memory.late == frozenset()
-    assert not is_in(bench, "b")
-
-
-def test_an_answer_to_an_older_question_counts_no_more() -> None:
-    bench = first()
-    bench.shelf.delete(KEYS.member("b"))
-    bench.look()
-    bench.tell(LinksAnswered(0, frozenset()))
-    assert bench.facts.memory.linked == {"b", "c"}
+    assert bench.facts.generation.index("b") is None
 
 
 # --- vouching -----------------------------------------------------------------------------------------------------
@@ -229,16 +199,6 @@ def test_a_member_whose_lease_is_not_refreshed_asks_for_a_word_at_each_interval(
     assert bench.every(AskVouch) == [AskVouch(1)]
     bench.at(3 * REFRESH_S)
     assert bench.every(AskVouch) == [AskVouch(1), AskVouch(1)]
-
-
-def test_a_link_that_comes_up_while_others_are_asked_is_not_taken_for_silent() -> None:
-    bench = first()
-    bench.links("b")
-    bench.shelf.delete(KEYS.member("b"))
-    asked = [one for one in bench.core.handle(bench.seen(), bench.now) if isinstance(one, AskLinks)]
-    bench.core.handle(LinksChanged(frozenset({"b", "c"})), bench.now)
-    bench.core.handle(LinksAnswered(asked[0].number, frozenset({"b"})), bench.now)
-    assert bench.facts.memory.linked == {"b", "c"}
 
 
 def test_a_link_that_is_not_wanted_any_more_says_nothing_of_its_node() -> None:

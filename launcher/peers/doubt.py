@@ -1,0 +1,78 @@
+"""Who of the linked nodes answers, asked again and again while the core doubts that they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+NEVER = float("-inf")
+RECENT_ROUNDS = 2
+"""A node may be late with one answer if it answered a question at most this many rounds before."""
+
+
+class LinkDoubt:
+    """Rounds of one question to every linked node. A link is up for as long as its node is not silent in a round.
+
+    A node that misses a question is silent until it answers another one, or its link is new. One late answer is
+    forgiven if the node answered the question before, a moment ago: a busy machine can pause for longer than a
+    question waits.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[int], None],
+        tell: Callable[[frozenset[str], float], None],
+        later: Callable[[float, Callable[[], None]], object],
+        clock: Callable[[], float],
+    ) -> None:
+        """`ask(number)` asks everybody that is linked, which leads to `answered`; `later(seconds, call)` waits.
+
+        `tell(nodes, heard_at)` is given the nodes whose link is up and that are not silent, at each change and after
+        each round; `heard_at` is when the newest question was asked, on `clock`, that no linked node has missed.
+        """
+        self._ask, self._tell, self._later, self._clock = ask, tell, later, clock
+        self._wanted = False
+        self._every_s = 0.0
+        self._number = 0
+        self._open = False
+        self._asked_at = self._answered_at = self._heard_at = NEVER
+        self._up: frozenset[str] = frozenset()
+        self._asked: frozenset[str] = frozenset()
+        self._answered: frozenset[str] = frozenset()
+        self._silent: frozenset[str] = frozenset()
+
+    def every(self, seconds: float) -> None:
+        """Ask at once and then every so many seconds; 0.0: not any more."""
+        self._wanted, self._every_s = bool(seconds), seconds or self._every_s
+        if self._wanted and not self._open:
+            self._begin()
+
+    def links_changed(self, up: Collection[str]) -> None:
+        """Other links are up than before. A node whose link is new is heard, whatever it has missed before."""
+        self._up = frozenset(up)
+        self._asked &= self._up
+        self._silent &= self._up
+        self._tell(self._up - self._silent, self._heard_at)
+
+    def answered(self, number: int, nodes: frozenset[str]) -> None:
+        """Take the end of a round: these nodes have answered in time."""
+        if number != self._number:
+            return
+        missed = self._asked - nodes
+        recent = self._asked_at <= self._answered_at + RECENT_ROUNDS * self._every_s
+        self._silent = missed - self._answered if recent else missed
+        self._answered, self._answered_at = nodes, self._asked_at
+        if not missed:
+            self._heard_at = self._asked_at
+        self._tell(self._up - self._silent, self._heard_at)
+        self._later(max(self._asked_at + self._every_s - self._clock(), 0.0), self._next)
+
+    def _next(self) -> None:
+        self._open = False
+        if self._wanted:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._open = True
+        self._number += 1
+        self._asked, self._asked_at = self._up, self._clock()
+        self._ask(self._number)
