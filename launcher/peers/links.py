@@ -1,6 +1,6 @@
 """Links: how an agent knows within milliseconds that another agent's process is dead, and asks those that live.
 
-The *watcher* dials the *watched*: the leader every member, each other agent the leader. The addresses come
+The *watcher* dials the *watched*: the leader every member, some agents the leader. The addresses come
 from the store, with the registration that a proof is about. How it is used:
 
     links = Links(job_id, node, on_change=…, on_proof=…, …)     # in a running loop; every callback comes from it

@@ -19,6 +19,7 @@ from typing import Any
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
+from elastic.core.agent.candidates import watches_leader
 from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.keys import JobKeys
@@ -149,12 +150,12 @@ class Agent:
     def links_to(self, node: str) -> int | None:
         """The create revision of a node to which this one has a link, None if it has none.
 
-        The leader has one to every member, and every other node to the leader.
+        The leader has one to every member, and those that watch it have one to the leader.
         """
         view = self.core.facts.view
         if self.leads:
             return view.members[node].create_revision
-        if view.leader is None or view.leader.value.node != node:
+        if view.leader is None or view.leader.value.node != node or not watches_leader(self.core.facts):
             return None
         return view.leader.value.created or view.leader.create_revision
 

@@ -13,7 +13,7 @@ measures torch's alone.
   register in one instant. It ends when the bytes of the generation have arrived at every agent. `connect` is what
   comes before. Counted are registering and the document; Python's collector rests.
 - lost: one member's process is proven gone. It ends when the bytes of the next generation are with everybody else.
-- the leader lost: the same once more with the leader, whose death all others see over their links in one instant. Each
+- the leader lost: the same once more with the leader, whose death those that watch it see over their links. Each
   try to take its place is a put, so there must be few of them.
 - apply: the processor time that one agent needs to read, check and apply that generation, the median and the worst.
 - change: from the loss until the workers of the next generation run everywhere: bytes, apply, stop, outcomes, go. Here

@@ -111,6 +111,7 @@ PLAYS: Final = (
     "leader_member_deleted",
     "rack_lost",
     "leader_of_a_list",
+    "large_rack_lost",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -8,11 +8,10 @@ rests on.
 
 from __future__ import annotations
 
-import zlib
-
 from msgspec.structs import replace
 
 from elastic.core.agent.actions import MirrorKeys, RevokeLease
+from elastic.core.agent.candidates import patience_s
 from elastic.core.agent.links.deaths import is_proven_dead
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.store import ASK_AGAIN_S, TransactionAnswered, ViewChanged, may_write, send
@@ -21,14 +20,6 @@ from elastic.core.membership.decision import WaitDecision
 from elastic.core.membership.memory import remember
 from elastic.core.transactions import propose, take_lead
 
-RANK_S = 0.01
-"""Seconds that each member leaves to the one before it to take the lead: longer than a write mostly takes."""
-RANKS_MAX = 10
-"""Members that one waits for at most: a rack that is lost with the leader must not cost seconds."""
-SPREAD_S = 0.0005
-"""Members beyond that spread over this many seconds for each member of the generation: two try in a millisecond."""
-OUTSIDE_S = 0.05
-"""Nodes without an M_id spread over this time."""
 PROPOSALS = ("form", "go", "verdict")
 """Transactions of the leader."""
 NO_LEADER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)
@@ -67,25 +58,7 @@ def lead_at(agent: AgentState) -> float:
     succession = agent.succession
     if succession.vacant_since is None or not _may_lead(agent):
         return float("inf")
-    return max(succession.vacant_since + _patience_s(agent), succession.lead_again_at)
-
-
-def _patience_s(agent: AgentState) -> float:
-    """How long this node leaves the lead to those before it, in seconds.
-
-    Members of the generation wait by their M_id, without those that are proven dead. Where many are dead with the
-    leader, and for nodes without an M_id, chance decides; the more they are, the longer the time over which they
-    spread, so that the first of them still comes at once.
-    """
-    members = agent.generation.members if agent.generation is not None else ()
-    dead = {node for node, _ in agent.memory.gone} | agent.memory.dead
-    chance = zlib.crc32(agent.me.node.encode()) % 1024 / 1024
-    rank = 0
-    for member in members:
-        if member.node == agent.me.node:
-            return rank * RANK_S if rank < RANKS_MAX else RANKS_MAX * RANK_S + chance * len(members) * SPREAD_S
-        rank += member.node not in dead
-    return min(rank, RANKS_MAX) * RANK_S + chance * OUTSIDE_S
+    return max(succession.vacant_since + patience_s(agent), succession.lead_again_at)
 
 
 def _may_lead(agent: AgentState) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from elastic.core.agent.actions import Action
+from elastic.core.agent.candidates import RANK_S
 from elastic.core.agent.events import Event, ProcessProvenDead, WorkersGone
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.agent.succession import RANK_S
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
 from launcher.history.events import EventKind, of_recovery
 from launcher.history.recovery import PhaseEnd, Recovery, phases, shown

@@ -26,7 +26,7 @@ CHECK_EVERY_S = 60.0
 """A node that leaves closes its links itself. This is for links under the name of a node that has left."""
 UNCONFIRMED_MAX = 64
 """Links of nodes that do not belong to the job as far as this agent knows. An agent is dialled by the leader, and the
-leader by all; of more than this, the oldest are closed."""
+leader by some thirty nodes; of more than this, the oldest are closed."""
 
 
 class InboundLinksChanged(Struct, frozen=True):
@@ -67,7 +67,9 @@ def _update(agent: AgentState, node: str, link: InboundLink) -> None:
 
 
 def is_due(agent: AgentState) -> bool:
-    """The time of a link has come, or there are more than enough."""
+    """The time of a link has come, or there are more than enough. A new leader does not see yet who belongs to it."""
+    if agent.leads and not agent.view.complete:
+        return False
     return len(agent.links.inbound) > UNCONFIRMED_MAX or bool(_due(agent))
 
 

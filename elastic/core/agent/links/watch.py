@@ -8,7 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from elastic.core.agent.actions import LinkTarget, WatchLinks
-from elastic.core.agent.state import AgentState, Phase
+from elastic.core.agent.candidates import watches_leader
+from elastic.core.agent.state import AgentState
 from elastic.core.run_deadline import NEVER
 
 
@@ -32,8 +33,8 @@ def on_links_changed(agent: AgentState, event: LinksChanged) -> None:
 def needs_watch(agent: AgentState) -> bool:
     """The nodes to watch may be others than before."""
     watched = agent.links.watched_for
-    if not agent.registration.registered and agent.phase is not Phase.JOINING:
-        return False  # It registers again: what it holds by links stays.
+    if not agent.registration.registered:
+        return False  # It belongs to no job yet; or it registers again, and what it holds by links stays.
     if agent.leads and not agent.view.complete:
         return False  # It leads from now on, and does not see yet whom to watch: the last leader may work on.
     # With a thousand members the rest takes a millisecond.
@@ -43,7 +44,7 @@ def needs_watch(agent: AgentState) -> bool:
 def watch(agent: AgentState) -> None:
     """Watch every node as the leader, otherwise the leader; and a node without its key as long as it may work on."""
     agent.links.watched_for = (agent.view, agent.memory.gone)
-    targets = _members(agent) if agent.leads else _leader(agent)
+    targets = _members(agent) if agent.leads else _leader(agent) if watches_leader(agent) else {}
     if targets != agent.links.targets:
         _retarget(agent, targets)
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from elastic.core.agent.actions import Action, RevokeLease, SendTransaction
+from elastic.core.agent.candidates import OUTSIDE_S, RANK_S, RANKS_MAX, SPREAD_S, WATCHERS, watches_leader
 from elastic.core.agent.events import NodeProvenDead, ProcessProvenDead, Tick, TransactionAnswered, ViewChanged
 from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import Phase
 from elastic.core.agent.store import ASK_AGAIN_S
-from elastic.core.agent.succession import OUTSIDE_S, RANK_S, RANKS_MAX, SPREAD_S, lead_at
+from elastic.core.agent.succession import lead_at
 from elastic.core.membership.situation import BATCH_S
 from elastic.core.model import Leader
 from elastic.core.transactions import Transaction
@@ -115,6 +116,21 @@ def test_no_member_waits_for_more_than_ten_others_and_those_behind_them_spread(c
         assert RANKS_MAX * RANK_S <= wait_s <= RANKS_MAX * RANK_S + (count + 1) * SPREAD_S
         waits.add(wait_s)
     assert len(waits) == 3
+
+
+def test_in_a_small_job_every_node_watches_the_leader() -> None:
+    for place in (1, WATCHERS - 2):
+        assert watches_leader(member_of(named(place, last="b")).facts)
+    assert watches_leader(Bench("x1", "16", after="a").facts), "before the first generation"
+
+
+def test_in_a_large_job_the_first_members_and_some_by_chance_watch_the_leader() -> None:
+    generation = member_of(named(1000, last="b")).facts.generation
+    assert generation is not None
+    names = [member.node for member in generation.members]
+    watching = [name for name in names if watches_leader(member_of(" ".join(names), name).facts)]
+    assert names[:RANKS_MAX] == watching[:RANKS_MAX]
+    assert RANKS_MAX + WATCHERS / 4 <= len(watching) <= RANKS_MAX + 4 * WATCHERS
 
 
 def test_the_wait_of_a_node_is_the_same_each_time() -> None:
