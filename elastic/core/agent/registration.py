@@ -111,20 +111,18 @@ def on_session_lost(agent: AgentState, event: SessionLost) -> None:
 def check_own_key(agent: AgentState, event: ViewChanged) -> None:
     """Learn from the view whether this node is registered; it knows better than any answer.
 
-    One revision may arrive in parts, so only a later one without the key shows that it is gone. Then the lease may
-    live: somebody has deleted the key, has damaged it, or has taken it from under the lease. It is written once more,
-    and the workers run on for as long as the right lasts that the lease has given so far. Everybody reckons with that:
-    so runs a node whose lease was revoked and which has not heard of it.
+    One revision may arrive in parts, so only a later one without the key shows that it is gone. The lease may live:
+    somebody has deleted the key, has damaged it, or has taken it from under the lease. That counts as the end of the
+    lease.
     """
     own, registration = agent.view.members.get(agent.me.node), agent.registration
     if own is not None and registration.lease is not None and own.lease == registration.lease:
         _hold_key(agent, own.create_revision)
         registration.registered_at_revision = max(registration.registered_at_revision, own.create_revision)
     elif is_registered(agent) and agent.view.revision > registration.registered_at_revision:
-        agent.unregister()
-        registration.step("key gone")
+        agent.drop_lease()
         if agent.phase is not Phase.LEAVING:
-            agent.act(LogLine("this node's key is gone from etcd, or is not its own any more: it is written again"))
+            agent.act(LogLine("this node's key is gone from etcd, or is not its own any more: it registers again"))
 
 
 def _hold_key(agent: AgentState, create_revision: int) -> None:
@@ -148,9 +146,7 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
     second; none of them lists for that.
     """
     registration, lease = agent.registration, event.transaction.lease
-    if not event.succeeded and registration.standing is Standing.KEY_GONE and lease == registration.lease:
-        agent.drop_lease()  # Most likely it was the lease that went, and the key with it.
-    elif not event.succeeded:
+    if not event.succeeded:
         registration.members_exist = None
         registration.outdated = agent.store.sent_at
     elif registration.lease is not None and lease == registration.lease:

@@ -95,16 +95,14 @@ class Standing(StrEnum):
     LEASE_ASKED = "a lease is asked for"
     NO_KEY = "a lease, no key yet"
     REGISTERED = "registered"
-    KEY_GONE = "a lease, its key is gone"
 
 
 STANDINGS: dict[str, dict[Standing, Standing]] = {
     "lease asked": {Standing.NO_LEASE: Standing.LEASE_ASKED},
     "lease failed": {Standing.LEASE_ASKED: Standing.NO_LEASE},
     "lease granted": {Standing.NO_LEASE: Standing.NO_KEY, Standing.LEASE_ASKED: Standing.NO_KEY},
-    "key seen": {Standing.NO_KEY: Standing.REGISTERED, Standing.KEY_GONE: Standing.REGISTERED},
-    "key gone": {Standing.REGISTERED: Standing.KEY_GONE},
-    "lease gone": dict.fromkeys((Standing.NO_KEY, Standing.REGISTERED, Standing.KEY_GONE), Standing.NO_LEASE),
+    "key seen": {Standing.NO_KEY: Standing.REGISTERED},
+    "lease gone": dict.fromkeys((Standing.NO_KEY, Standing.REGISTERED), Standing.NO_LEASE),
 }
 """Every step of a registration, and where it leads from each standing; from the others it leads nowhere."""
 
@@ -223,7 +221,6 @@ class Workers:
     finished: Stamp = (0, 0)  # the newest start that is over
     outcome_wanted: tuple[int, Outcome] | None = None  # to be recorded, with its generation
     outcome_written: tuple[int, Outcome] | None = None  # recorded last
-    outcome_refused: tuple[int, Outcome] | None = None  # the newest word before the end that the store refused
     recorded_at: float = NEVER
     record_again_s: float = 0.0  # after this pause a word that others wait for is recorded once more
     reported: Stamp = (0, 0)  # the generation and revision whose failure was reported last
@@ -342,7 +339,7 @@ class AgentState:
         self.store.replaced = False
         workers.target = workers.finished = workers.reported = (0, 0)
         workers.g = workers.since = workers.spare_g = workers.cluster_spec_rev = 0
-        workers.outcome_wanted = workers.outcome_written = workers.outcome_refused = None
+        workers.outcome_wanted = workers.outcome_written = None
         memory = self.memory
         self.memory = DecisionMemory(
             linked=memory.linked, dead=memory.dead, distrusted=memory.distrusted, size_before=memory.size_before
@@ -363,10 +360,6 @@ class AgentState:
         """
         self.registration.lease = self.registration.unproven_refresh = None
         self.registration.step("lease gone")
-        self.unregister()
-
-    def unregister(self) -> None:
-        """This node has no key in the store any more."""
         self.registration.members_exist = self.registration.outdated = None
         self.registration.create_revision = 0
         self.leaving.announced = False

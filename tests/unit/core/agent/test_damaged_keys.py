@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastic.core.agent.actions import StopWorkers
-from elastic.core.agent.events import ViewChanged
+from elastic.core.agent.events import LeaseRefreshed, ViewChanged
 from elastic.core.agent.state import Phase
 from elastic.core.kv import Put
 from elastic.core.model import ChangeReason, Predecessor
@@ -39,18 +39,20 @@ def test_a_node_whose_key_is_taken_away_writes_it_again_and_its_workers_run_on(h
         bench.look()
     now = bench.shelf.entry(key)
     assert now is not None
-    assert (now.value, now.lease) == (held.value, held.lease)
+    assert (now.value, now.lease) == (held.value, bench.facts.registration.lease)
+    assert now.lease != held.lease
     assert (bench.phase, bench.stops) == (Phase.RUNNING, [])
     assert bench.lines[-1] == "registered again; the workers have run on"
 
 
 def test_a_node_whose_key_is_gone_has_no_longer_right_than_its_lease_had_given_then() -> None:
     bench = running()
-    until = bench.facts.workers.run_deadline.until()
+    until, lease = bench.facts.workers.run_deadline.until(), bench.facts.registration.lease
+    assert lease is not None
     bench.offline = True
     bench.tell(ViewChanged(replace(bench.facts.view, members={}, revision=bench.facts.view.revision + 1), 99))
     bench.now = 1.0
-    bench.refreshed()
+    bench.tell(LeaseRefreshed(lease, 5.0, 1.0, 99))
     assert bench.facts.workers.run_deadline.until() == until
     bench.at(until)
     assert (bench.phase, len(bench.stops)) == (Phase.STOPPING, 1)

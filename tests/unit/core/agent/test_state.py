@@ -14,10 +14,7 @@ from elastic.core.agent.state import STANDINGS, Registration, Relisting, Standin
         (["lease asked", "lease failed"], Standing.NO_LEASE),
         (["lease asked", "lease granted"], Standing.NO_KEY),
         (["lease asked", "lease granted", "key seen"], Standing.REGISTERED),
-        (["lease asked", "lease granted", "key seen", "key gone"], Standing.KEY_GONE),
-        (["lease asked", "lease granted", "key seen", "key gone", "key seen"], Standing.REGISTERED),
         (["lease asked", "lease granted", "key seen", "lease gone"], Standing.NO_LEASE),
-        (["lease asked", "lease granted", "key seen", "key gone", "lease gone"], Standing.NO_LEASE),
     ],
 )
 def test_a_registration_takes_its_steps(steps: list[str], standing: Standing) -> None:
