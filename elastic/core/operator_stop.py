@@ -12,18 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from elastic.core.membership.conclusion import completed_by, stopped_by
+from elastic.core.membership.conclusion import completed, completed_before, stopped_by
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import successor
 from elastic.core.membership.rule import Rule
-from elastic.core.membership.situation import Situation, Stage, all_completed
+from elastic.core.membership.situation import Situation, Stage
 from elastic.core.model import ChangeReason, OutcomeKind
 from elastic.core.text import join_names
-
-
-def completed(s: Situation) -> ConcludeJob | None:
-    """The workers of every member ended with exit code 0: the job is completed."""
-    return completed_by(s, s.current.g) if all_completed(s.nodes, s.outcomes) else None
 
 
 def returning(s: Situation) -> WaitDecision | None:
@@ -43,12 +38,6 @@ def halted(s: Situation) -> FormGeneration:
     going = tuple(node for node in s.nodes if node not in ended)
     empty = successor(s, [], ChangeReason.STOP, _words(s))
     return FormGeneration(Reason.HALTED, _words(s), empty, planned=not ended, unfinished=going)
-
-
-def completed_before(s: Situation) -> ConcludeJob | None:
-    """The workers of every member of the generation before ended with exit code 0: the job is completed."""
-    before = s.previous
-    return completed_by(s, before.g) if before and all_completed(before.nodes, s.previous_outcomes) else None
 
 
 def stopping(s: Situation) -> WaitDecision | None:

@@ -143,7 +143,7 @@ RUNNING: Final = (
             lambda _, nodes, ends: any(end.ended is OutcomeKind.OK and end.over for end in ends.values()),
         ),
     ),
-    Mutation("never completed", "ok of every member completes the job", never(running.completed)),
+    Mutation("never completed", "ok of every member completes the job", never(conclusion.completed)),
     Mutation("nobody is lost", "a member that is gone is replaced", gives(Situation.lost, [])),
     Mutation(
         "lost with its key",
@@ -212,7 +212,7 @@ PLANNED: Final = (
 )
 
 GATE: Final = (
-    Mutation("gate: all done", "nothing starts when every worker has ended well", never(gate.completed)),
+    Mutation("gate: all done", "nothing starts when every worker has ended well", never(conclusion.completed_before)),
     Mutation("gate: lost", "no go for a member that is gone", never(gate.gate_lost)),
     Mutation("gate: failed", "a failure ends a planned stop", never(gate.gate_failed)),
     Mutation("gate: stopped", "a member that had to end its workers ends a planned stop", never(gate.gate_stopped)),
@@ -412,8 +412,6 @@ SPLIT: Final = (
 STOP: Final = (
     Mutation("halt: waits", "workers save before the end", never(operator_stop.stopping)),
     Mutation("halt: away", "all are asked to save at once", never(operator_stop.returning)),
-    Mutation("halt: completed", "who ended well has completed the job", never(operator_stop.completed_before)),
-    Mutation("halt: completes", "who ends well completes the job", never(operator_stop.completed)),
     Mutation("halt: asked", "an operator can stop a job", gives(Situation.stop_order, None)),
     Mutation("halt: broken", "a loss or a failure ends the plan", gives(operator_stop._broken, False)),
 )
@@ -729,7 +727,6 @@ OPEN: Final[dict[str, str]] = {
     "duty adopt np": "no play begins a job without a maximum in an empty store anew with a node that named no np",
     "duty deregister": "the lease of a node that ends is revoked, and its key goes with it",
     "gate: stopped": "the others end by themselves after --save_limit, which no promise of the simulation bounds",
-    "halt: completes": "the empty generation is refused once all have recorded, or completes at its gate",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",
     "roster: gate open": "the tasks of a registered node are not free either, so that it is waited for all the same",
     "register: store": "its lease is not one of another store, which therefore refuses it in any case",

@@ -1,10 +1,21 @@
-"""How a job ends, as a decision (pure)."""
+"""How a job ends: the rules for its completion, and the decision that ends it (pure)."""
 
 from __future__ import annotations
 
 from elastic.core.membership.decision import ConcludeJob, Reason
-from elastic.core.membership.situation import Situation
+from elastic.core.membership.situation import Situation, all_completed
 from elastic.core.model import Cause, FinalStatus
+
+
+def completed(s: Situation) -> ConcludeJob | None:
+    """The workers of every member ended with exit code 0: the job is completed."""
+    return completed_by(s, s.current.g) if all_completed(s.nodes, s.outcomes) else None
+
+
+def completed_before(s: Situation) -> ConcludeJob | None:
+    """The workers of every member of the generation before ended with exit code 0: the job is completed."""
+    before = s.previous
+    return completed_by(s, before.g) if before and all_completed(before.nodes, s.previous_outcomes) else None
 
 
 def completed_by(s: Situation, g: int) -> ConcludeJob:

@@ -9,9 +9,9 @@ from elastic.core.membership.decision import FormGeneration, Reason, WaitDecisio
 from elastic.core.membership.next_generation import form
 from elastic.core.membership.opening import with_go
 from elastic.core.membership.rule import Rule
-from elastic.core.membership.settling import expected_nodes, settled_at
+from elastic.core.membership.settling import expected_nodes, settling_wait
 from elastic.core.membership.situation import Situation
-from elastic.core.text import n_of_m, settling_text
+from elastic.core.text import n_of_m
 
 
 def missing(s: Situation) -> WaitDecision | None:
@@ -25,11 +25,7 @@ def missing(s: Situation) -> WaitDecision | None:
 
 def settling(s: Situation) -> WaitDecision | None:
     """Wait for other nodes until the settling window ends, or all that may run are here."""
-    here, until, expected = len(s.joining_nodes), settled_at(s, s.joining_nodes), _expected(s)
-    if here >= expected or s.now >= until:
-        return None
-    whom = listed_hosts.possible_hosts_text(s.spec.ips, s.hosts(s.joining_nodes))
-    return s.wait(Reason.SETTLING, settling_text(here, expected, whom), until)
+    return settling_wait(s, _expected(s))
 
 
 def formed(s: Situation) -> FormGeneration:

@@ -9,22 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from elastic.core import listed_hosts
-from elastic.core.membership.conclusion import completed_by
-from elastic.core.membership.decision import ConcludeJob, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.conclusion import completed_before
+from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import form
 from elastic.core.membership.opening import OPENING
 from elastic.core.membership.reform import nobody_left
 from elastic.core.membership.rule import Rule
-from elastic.core.membership.situation import Situation, all_completed
+from elastic.core.membership.situation import Situation
 from elastic.core.model import OutcomeKind
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.text import COUNTED, drain_text, failure_text, join_names, lost_text, n_of_m, with_verb
-
-
-def completed(s: Situation) -> ConcludeJob | None:
-    """The workers of every member of the generation before ended with exit code 0: the job is completed."""
-    before = s.previous
-    return completed_by(s, before.g) if before and all_completed(before.nodes, s.previous_outcomes) else None
 
 
 def gate_lost(s: Situation) -> FormGeneration | None:
@@ -149,6 +143,6 @@ def _was_falsely_dead(s: Situation) -> bool:
 
 
 GATE: Final[tuple[Rule, ...]] = (
-    completed, nobody_left, gate_lost, gate_failed, gate_stopped, gate_left, gate_drained, gate_joined,
+    completed_before, nobody_left, gate_lost, gate_failed, gate_stopped, gate_left, gate_drained, gate_joined,
     below_min, stopping, unproven, *OPENING,
 )  # fmt: skip

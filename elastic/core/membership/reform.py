@@ -8,10 +8,10 @@ from elastic.core import listed_hosts
 from elastic.core.membership.decision import Decision, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import form
 from elastic.core.membership.rule import Rule, first_decision
-from elastic.core.membership.settling import expected_nodes, settled_at
+from elastic.core.membership.settling import expected_nodes, settling_wait
 from elastic.core.membership.situation import Situation, Stage
 from elastic.core.model import OutcomeKind
-from elastic.core.text import join_names, n_of_m, settling_text
+from elastic.core.text import join_names, n_of_m
 
 
 def nobody_left(s: Situation) -> Decision | None:
@@ -47,11 +47,7 @@ def below_min(s: Situation) -> WaitDecision | None:
 
 def settling(s: Situation) -> WaitDecision | None:
     """Wait for other nodes until the settling window ends, or as many are here as ran before."""
-    here, until, expected = len(s.joining_nodes), settled_at(s, s.joining_nodes), expected_nodes(s, len(s.nodes))
-    if here >= expected or s.now >= until:
-        return None
-    whom = listed_hosts.possible_hosts_text(s.spec.ips, s.hosts(s.joining_nodes))
-    return s.wait(Reason.SETTLING, settling_text(here, expected, whom), until)
+    return settling_wait(s, expected_nodes(s, len(s.nodes)))
 
 
 def reformed(s: Situation) -> FormGeneration:

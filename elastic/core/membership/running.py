@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from elastic.core.membership.conclusion import completed_by
-from elastic.core.membership.decision import ConcludeJob, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.conclusion import completed
+from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import form
 from elastic.core.membership.planned_changes import PLANNED
 from elastic.core.membership.reform import nobody_left
 from elastic.core.membership.rule import Rule
-from elastic.core.membership.situation import Situation, all_completed
+from elastic.core.membership.situation import Situation
 from elastic.core.model import OutcomeKind
 from elastic.core.text import COUNTED, failure_text, join_names, lost_text, node_count
 
 CAUSE_S = 0.15
 """A loss or a failure of which others are a consequence is known so soon after them: a link shows a dead process within
 milliseconds, and the node that failed first records it at once."""
-
-
-def completed(s: Situation) -> ConcludeJob | None:
-    """The workers of every member ended with exit code 0: the job is completed."""
-    return completed_by(s, s.current.g) if all_completed(s.nodes, s.outcomes) else None
 
 
 def lost(s: Situation) -> FormGeneration | None:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from elastic.core import listed_hosts
+from elastic.core.membership.decision import Reason, WaitDecision
 from elastic.core.membership.situation import Situation
+from elastic.core.text import settling_text
 
 SETTLE_MAX_S = 15.0
 """The settling window ends at the latest so long after the first arrival."""
+
+
+def settling_wait(s: Situation, expected: int) -> WaitDecision | None:
+    """Wait for nodes that join until the settling window ends, or as many are here as are expected."""
+    here, until = len(s.joining_nodes), settled_at(s, s.joining_nodes)
+    if here >= expected or s.now >= until:
+        return None
+    whom = listed_hosts.possible_hosts_text(s.spec.ips, s.hosts(s.joining_nodes))
+    return s.wait(Reason.SETTLING, settling_text(here, expected, whom), until)
 
 
 def settled_at(s: Situation, nodes: Iterable[str]) -> float:
