@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -43,8 +43,8 @@ class DecisionMemory(Struct, frozen=True):
     """Since when each member that drains has said so."""
     ended_since: Mapping[str, float] = field(default_factory=dict)
     """Since when the workers of each member are known to be gone."""
-    failed_since: tuple[int, float] | None = None
-    """The newest generation of which a failure was recorded, and since when that is known."""
+    failed_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when each member is known to have recorded a failure."""
     gate_since: tuple[int, float] | None = None
     """The generation whose gate nothing keeps closed any more but a back-off, and since when that is so."""
     grown_at: float | None = None
@@ -89,50 +89,50 @@ def remember(view: StoreView, memory: DecisionMemory, node: str, now: float) -> 
 
 
 def observe(view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now: float) -> DecisionMemory:
-    """Bring the memory up to date: when was each node first seen ready, draining, or absent."""
+    """Bring the memory up to date: since when is each node ready, draining, absent, and so on."""
     run = view.spec.value.run if view.spec is not None else 0
     generation = view.generation.value if view.generation is not None and view.generation.value.run == run else None
-    inside = {place.node for place in generation.members} if generation else set()
+    inside = {member.node for member in generation.members} if generation else set()
     before = set(generation.before.nodes) if generation and generation.before else set()
-    members = view.members
-    if not memory.since_revision:
-        memory = replace(memory, since_revision=view.revision)
-    outside = {
-        node: stored
-        for node, stored in members.items()
-        if node not in inside and stored.value.state is MemberState.READY
-    }
-    unlinked = {
-        node: memory.seen_since.get(node, now)
-        for node, stored in outside.items()
-        if node not in memory.ready_since and not _linked(view, memory, policy, node, stored)
-    }
-    unlinked = {node: since for node, since in unlinked.items() if now < since + LINK_PATIENCE_S}
-    failed = generation is not None and any(
-        g == generation.g and stored.value.ended is OutcomeKind.FAILED for (g, _), stored in view.outcomes.items()
-    )
-    if generation is not None and failed and (memory.failed_since is None or memory.failed_since[0] != generation.g):
-        memory = replace(memory, failed_since=(generation.g, now))
+    members, g = view.members, generation.g if generation else 0
+    ends = {node: stored.value for (of, node), stored in view.outcomes.items() if of == g}
+    memory = replace(memory, since_revision=memory.since_revision or view.revision)
+    ready = _in_state(members, MemberState.READY, inside)
+    seen_since = _unlinked_since(view, memory, policy, ready, now)
     return replace(
         remember(view, memory, policy.node, now),
-        seen_since=unlinked,
+        seen_since=seen_since,
         gone=_still_gone(members, memory),
         unheard=memory.unheard & (inside | before),
-        absent_since={
-            node: memory.absent_since.get(node, now) for node in sorted(inside | before) if node not in members
-        },
-        ready_since={node: memory.ready_since.get(node, now) for node in outside if node not in unlinked},
-        draining_since={
-            node: memory.draining_since.get(node, now)
-            for node, stored in members.items()
-            if stored.value.state is MemberState.DRAINING
-        },
-        ended_since={
-            node: memory.ended_since.get(node, now)
-            for (g, node), stored in view.outcomes.items()
-            if generation is not None and g == generation.g and stored.value.over
-        },
+        absent_since=_since(memory.absent_since, sorted((inside | before) - members.keys()), now),
+        ready_since=_since(memory.ready_since, [node for node in ready if node not in seen_since], now),
+        draining_since=_since(memory.draining_since, _in_state(members, MemberState.DRAINING), now),
+        failed_since=_since(
+            memory.failed_since, [node for node, end in ends.items() if end.ended is OutcomeKind.FAILED], now
+        ),
+        ended_since=_since(memory.ended_since, [node for node, end in ends.items() if end.over], now),
     )
+
+
+def _since(known: Mapping[str, float], nodes: Iterable[str], now: float) -> Mapping[str, float]:
+    """Since when each of these nodes is what it is: those that were so before keep their time."""
+    return {node: known.get(node, now) for node in nodes}
+
+
+def _in_state(
+    members: Mapping[str, StoredDocument[Member]], state: MemberState, without: Collection[str] = ()
+) -> list[str]:
+    return [node for node, stored in members.items() if stored.value.state is state and node not in without]
+
+
+def _unlinked_since(
+    view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, ready: Iterable[str], now: float
+) -> Mapping[str, float]:
+    """Since when each node that joins has been waited for because it has no link; nobody is for `LINK_PATIENCE_S`."""
+    arriving = (node for node in ready if node not in memory.ready_since)
+    unlinked = (node for node in arriving if not _linked(view, memory, policy, node, view.members[node]))
+    waits = _since(memory.seen_since, unlinked, now)
+    return {node: since for node, since in waits.items() if now < since + LINK_PATIENCE_S}
 
 
 def _still_gone(members: Mapping[str, StoredDocument[Member]], memory: DecisionMemory) -> frozenset[tuple[str, int]]:

@@ -26,11 +26,11 @@ def lost(s: Situation) -> FormGeneration | None:
 
 def secondary(s: Situation) -> WaitDecision | None:
     """Every worker that failed lost a peer: wait a moment for the loss or the failure that was the cause."""
-    failed_nodes, since = s.ended(OutcomeKind.FAILED), s.memory.failed_since
+    failed_nodes = s.ended(OutcomeKind.FAILED)
     exits = [worker for node in failed_nodes for worker in s.outcomes[node].exits]
-    if since is None or not exits or len(s.outcomes) == len(s.nodes):
+    if not exits or len(s.outcomes) == len(s.nodes):
         return None
-    until = since[1] + CAUSE_S
+    until = min(s.memory.failed_since[node] for node in failed_nodes) + CAUSE_S
     if s.now >= until or not all(worker.secondary for worker in exits):
         return None
     text = f"{failure_text(failed_nodes, s.outcomes, s.current)}; waiting a moment for the cause"
