@@ -3,7 +3,7 @@
 A machine can be broken in a way that only its workers see: a full disk, a GPU that fell off, too little memory. Each
 generation with it fails, and no restart fixes that. So failures in a row are counted by host; progress ends a row.
 
-- A host whose workers failed by themselves `KEEP_OUT_AFTER` times in a row, while those of most hosts did not, is
+- A host whose workers failed by themselves `QUARANTINE_AFTER` times in a row, while those of most hosts did not, is
   quarantined, if enough others are there (np's MIN). After `--host_cooldown` it may join like any other. If it fails
   again before it took part in any progress, one failure is enough, and the time doubles.
 - A script whose rank 0 fails looks like a broken host, too, until it fails on another one. So at most one of
@@ -28,8 +28,9 @@ from msgspec.structs import replace
 from elastic.core.model import Budget, Outcome, Quarantine
 from elastic.core.view import StoreView
 
-KEEP_OUT_AFTER = 2
-"""Once may be anything. With the default of three restarts, one is left when a host is seen to be broken."""
+QUARANTINE_AFTER = 2
+"""Failures of a host, without progress of the job between them, after which it is quarantined. One may be anything.
+With the default of three restarts, one is left when a host is seen to be broken."""
 QUARANTINE_MAX_S = 1800.0
 """What costs a running job a restart each time may not come often; a host that was mended is missed for this long.
 A longer `--host_cooldown` does not double."""
@@ -89,7 +90,7 @@ def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome]) -> Blame:
         known.update((entry.host, _released(entry)) for entry in in_row)
         return Blame(newest(known.values()))
     suspects = [
-        entry.host for entry in in_row if entry.host in failed and (entry.times or entry.failures >= KEEP_OUT_AFTER)
+        entry.host for entry in in_row if entry.host in failed and (entry.times or entry.failures >= QUARANTINE_AFTER)
     ]
     return Blame(newest(known.values()), tuple(sorted(suspects)))
 

@@ -19,6 +19,9 @@ THAW_S = 0.5
 LATE_S = KILL_S * 1.1 + 0.01
 """Workers that are there so long after their deadline were not killed by it."""
 
+FAILURES_BEFORE = 2
+"""A host is not kept out before its workers have failed by themselves in so many generations."""
+
 
 def chargeable(world: World) -> int:
     """How many restarts may have been charged at most."""
@@ -40,6 +43,7 @@ class Promises(Observer):
         self._generations: dict[tuple[int, int], Generation] = {}
         self._started: dict[tuple[str, int], Generation] = {}
         self._ok: dict[tuple[str, int], set[str]] = {}
+        self._failed: dict[tuple[int, str], set[int]] = {}
         self._previous: tuple[int, Generation] | None = None
 
     def view(self, world: World) -> StoreView:
@@ -130,6 +134,10 @@ class Promises(Observer):
 
     def _kept_out(self, world: World, view: StoreView, generation: Generation) -> None:
         """Who is kept out is not in it, and it has enough members without."""
+        for one in generation.budget.hosts:
+            failed = self._failed.get((world.store_number, one.host), set())
+            if one.left_s > 0 and not one.unreachable and len(failed) < FAILURES_BEFORE:
+                world.fail("a bad host", f"{one.host} is kept out after failures in {sorted(failed)} only")
         for place in generation.members:
             for one in generation.budget.hosts:
                 if one.host == place.host and one.left_s > 0:
@@ -184,6 +192,8 @@ class Promises(Observer):
     def _recorded(self, world: World, node: Node, transaction: Transaction) -> None:
         assert transaction.outcome is not None
         g, outcome = transaction.outcome
+        if any(worker.code and not worker.secondary for worker in outcome.exits):
+            self._failed.setdefault((world.store_number, outcome.host), set()).add(g)
         if not outcome.over:
             return
         for other in world.nodes.values():

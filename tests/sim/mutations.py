@@ -573,6 +573,8 @@ BUDGET: Final = (
         never(restart_policy.already_judged),
     ),
     Mutation("budget: crash loop", "a crash loop ends the job", constant(restart_policy, "CRASH_LOOP_MAX", 1 << 20)),
+    Mutation("quarantine: at once", "one failure keeps no host out", constant(quarantine, "QUARANTINE_AFTER", 1)),
+    Mutation("quarantine: never", "a broken host is kept out", constant(quarantine, "QUARANTINE_AFTER", 9)),
     Mutation("budget: no pause", "failures in a row cost a pause", constant(restart_policy, "BACKOFF_MAX_S", 0.0)),
     Mutation(
         "budget: nothing charged",

@@ -11,7 +11,7 @@ import pytest
 from elastic.core.membership.decision import FormGeneration, OpenGate, Reason, WaitDecision
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Budget, ChangeReason, JobMode, JobSpec, Np, Outcome, OutcomeKind, Predecessor, Quarantine
-from elastic.core.quarantine import HOSTS_MAX, KEEP_OUT_AFTER, QUARANTINE_MAX_S, blame
+from elastic.core.quarantine import HOSTS_MAX, QUARANTINE_AFTER, QUARANTINE_MAX_S, blame
 from elastic.core.restart_policy import judge
 from elastic.core.text import clock_time, duration_in_words
 from elastic.core.view import StoredDocument
@@ -76,7 +76,7 @@ class Story(Job):
 
 def kept_out(job: Story, failing: str = "b") -> FormGeneration:
     """`failing` fails so often that it is kept out."""
-    for _ in range(KEEP_OUT_AFTER - 1):
+    for _ in range(QUARANTINE_AFTER - 1):
         assert isinstance(job.fail(failing), OpenGate)
     form = job.fail(failing)
     assert isinstance(form, FormGeneration)
