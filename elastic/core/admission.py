@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from elastic.core.keys import JobKeys
-from elastic.core.model import JobMode, JobSpec, Member, PsLayout
+from elastic.core.model import JobMode, JobSpec, Member
 from elastic.core.text import schemas_text
 from elastic.core.transactions import Transaction, register, run_again
 from elastic.core.versions import VersionDifference, differences
@@ -27,7 +27,7 @@ SPEC_FLAGS = {
     "fatal_exit_codes": "--fatal_exit_codes",
     "mode": "--run_mode",
     "ips": "--ips",
-    "roles": "--servers, --workers",
+    "layout_text": "--servers, --workers",
 }
 """The parts of the spec, and the flag that gives each. The versions are apart: no node follows them."""
 
@@ -148,10 +148,10 @@ def _incompatibility(keys: JobKeys, me: NodeIdentity, stored: JobSpec, own: JobS
         )
     if stored.ips and me.member.host not in stored.ips:
         return f"this node is {me.member.host}, which is not in --ips of job {keys.job_id}: {_words(stored.ips)}"
-    if stored.roles != own.roles:
+    if stored.layout_text != own.layout_text:
         return (
-            f"the servers and workers of this node are {_words(own.roles)}, of job {keys.job_id} "
-            f"{_words(stored.roles)}; the same flags on every node"
+            f"the servers and workers of this node are {own.layout_text}, of job {keys.job_id} "
+            f"{stored.layout_text}; the same flags on every node"
         )
     return ""
 
@@ -229,23 +229,8 @@ def _changes(stored: JobSpec, mine: JobSpec) -> list[tuple[str, object, object]]
     ]
 
 
-def _roles(roles: PsLayout) -> str:
-    """The flags that make these roles."""
-    flags = {
-        "--servers": ",".join(roles.servers),
-        "--workers": ",".join(roles.workers),
-        "--heter_workers": ",".join(roles.heters),
-        "--server_num": roles.server_num or "",
-        "--worker_num": roles.worker_num or "",
-        "--heter_worker_num": roles.heter_num or "",
-        "--http_port": roles.http_port or "",
-    }
-    written = " ".join(f"{name} {text}" for name, text in flags.items() if text)
-    return f"{written} with --np" if roles.separate else written
-
-
 def _words(value: object) -> str:
-    if value is None:
+    if value in (None, ""):
         return "the default"
     if isinstance(value, float):
         return f"{value:g}"
@@ -253,8 +238,6 @@ def _words(value: object) -> str:
         return ",".join(map(str, value)) or "none"
     if isinstance(value, Mapping):
         return " ".join(f"{name} {text}" for name, text in value.items()) or "none"
-    if isinstance(value, PsLayout):
-        return _roles(value)
     return str(value)
 
 

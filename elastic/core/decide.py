@@ -30,6 +30,7 @@ from elastic.core.membership.running import RUNNING
 from elastic.core.membership.situation import Situation, Stage
 from elastic.core.operator_stop import STOP
 from elastic.core.ps.cluster_spec import PS_FIRST_START, PS_GATE, PS_RUNNING, PS_STOP
+from elastic.core.ps.model import PsJobSpec
 from elastic.core.text import schemas_text
 from elastic.core.view import StoreView
 
@@ -53,10 +54,10 @@ RULES: Final[Mapping[Kind, Mapping[Stage, Sequence[Rule]]]] = {
 
 def rules_of(s: Situation) -> Sequence[Rule]:
     """The rules that are asked in a situation, in their order."""
-    collective = s.spec.layout is None
+    of_servers = isinstance(s.spec, PsJobSpec)
     if s.stop_order is not None:
-        return RULES[Kind.STOPPED if collective else Kind.PARAMETER_SERVERS_STOPPED][s.stage]
-    return RULES[Kind.COLLECTIVE if collective else Kind.PARAMETER_SERVERS][s.stage]
+        return RULES[Kind.PARAMETER_SERVERS_STOPPED if of_servers else Kind.STOPPED][s.stage]
+    return RULES[Kind.PARAMETER_SERVERS if of_servers else Kind.COLLECTIVE][s.stage]
 
 
 def decide(

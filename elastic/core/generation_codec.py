@@ -1,4 +1,4 @@
-"""How a generation is written in the store: the JSON of `model.Generation`, compressed if it is long (pure).
+"""How a generation is written in the store: the JSON of its type, compressed if it is long (pure).
 
 Every agent reads the whole document at every change, so its length is what a change costs a large job. With one worker
 on each node a member takes about 130 bytes of JSON, and 20 to 33 bytes after zlib. A short document is not compressed,
@@ -9,7 +9,7 @@ does.
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -25,9 +25,9 @@ INFLATED_BYTES_MAX = 8 << 20
 """The longest JSON that a document may inflate to. The largest document that the store takes (1.4 MB) has about 50,000
 members, which are 7 MB of JSON. Decoding JSON takes at most 17 times its length, so at most 140 MB here."""
 ZLIB_START: Final = b"x"
+T = TypeVar("T", bound=Generation)
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Generation)
 
 
 def write(generation: Generation) -> bytes:
@@ -36,9 +36,12 @@ def write(generation: Generation) -> bytes:
     return text if len(text) <= PLAIN_BYTES_MAX else zlib.compress(text, ZLIB_LEVEL)
 
 
-def read(document: bytes) -> Generation:
-    """Decode a document. Raises `ValueError`, which says what is wrong, or one of `elastic._decode.UNREADABLE`."""
-    return _DECODER.decode(_inflate(document) if document.startswith(ZLIB_START) else document)
+def read(document: bytes, kind: type[T]) -> T:
+    """Decode a document of that type.
+
+    Raises `ValueError`, which says what is wrong, or one of `elastic._decode.UNREADABLE`.
+    """
+    return msgspec.json.decode(_inflate(document) if document.startswith(ZLIB_START) else document, type=kind)
 
 
 def _inflate(document: bytes) -> bytes:

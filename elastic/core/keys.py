@@ -6,13 +6,14 @@
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
     <prefix>/<job>/leader               model.Leader, under that node's lease
     <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`link_messages`)
-    <prefix>/<job>/spec                 model.JobSpec
+    <prefix>/<job>/spec                 model.JobSpec, or ps.model.PsJobSpec
     <prefix>/<job>/leave/<node>         model.DrainOrder, from an operator: that node is to leave
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
     <prefix>/<job>/generation           model.Generation, written by the leader (`generation_codec`)
+    <prefix>/<job>/generation_cluster_spec  ps.model.ClusterSpec, instead of it in a parameter-server job
     <prefix>/<job>/go                   model.Go
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
-                                        the same generation (a roster's revision) the node is <node>/<since>
+                                        the same generation the node is <node>/<since>
     <prefix>/<job>/verdict              model.Verdict
     <prefix>/<job>/events/<at>-<tag>    HistoryEvent, for people
     <prefix>/<job>/course               TrainingCurve, for people: step, loss and rate as training went on
@@ -27,6 +28,7 @@ import re
 from typing import Final
 
 from elastic.core.kv import KeyRange
+from elastic.core.model import Generation
 
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 PREFIX_DEFAULT = "/elastic"
@@ -48,7 +50,8 @@ class JobKeys:
         self.halt: Final = self.root + "halt"
         self.leaves: Final = self.root + "leave/"
         self.members: Final = self.root + "members/"
-        self.generation: Final = self.root + "generation"
+        self.generation: Final = self.root + Generation.document_name
+        self.cluster_spec: Final = self.root + "generation_cluster_spec"
         self.go: Final = self.root + "go"
         self.outcomes: Final = self.root + "outcomes/"
         self.verdict: Final = self.root + "verdict"
@@ -57,6 +60,18 @@ class JobKeys:
         self.probe: Final = self.root + "probe"
         self.saved: Final = self.root + "saved"
         self.answers: Final = self.root + "answers/"
+
+    @property
+    def generations(self) -> tuple[str, ...]:
+        """The keys of which one has the newest generation: each type of job has its own.
+
+        Both are in the first range of `documents`, which is read at one moment.
+        """
+        return (self.generation, self.cluster_spec)
+
+    def generation_of(self, generation: Generation) -> str:
+        """The key of a generation."""
+        return self.root + generation.document_name
 
     def member(self, node: str) -> str:
         """The key of a member."""
@@ -67,7 +82,7 @@ class JobKeys:
         return self.leaves + node
 
     def outcome(self, g: int, node: str, since: int = 0) -> str:
-        """The key of a node's outcome of generation g, of the start that revision `since` asked for."""
+        """The key of a node's outcome of generation g, and of start `since` in it (`model.Stamp`)."""
         return f"{self.outcomes}{g:010d}/{node}" + (f"/{since}" if since else "")
 
     def later_outcomes(self, g: int, node: str) -> KeyRange:

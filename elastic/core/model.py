@@ -10,7 +10,7 @@ import string
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
@@ -26,22 +26,18 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Words = Annotated[str, msgspec.Meta(max_length=300)]
 """A reason, for people."""
+Label = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
 Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=253)]
 HOST_BYTES: Final = string.ascii_letters.encode() + string.digits.encode() + b"_.:%-"
 """The characters of the pattern of `Host`, in ASCII."""
 Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$", max_length=300)]
 
-TASKS_MAX = 100_000
-TaskCount = Annotated[int, msgspec.Meta(ge=0, le=TASKS_MAX)]
-"""So many seats of a role; lists are made of it."""
-Endpoint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%\[\]-]+$", max_length=300)]
-"""`host:port`, or a host alone where the port is not fixed; IPv6 in brackets if there is a port."""
 Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annotated[str, msgspec.Meta(max_length=100)]],
                      msgspec.Meta(max_length=16)]  # fmt: skip
 """What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of every document below. It is in the spec of a job: an agent of another schema reads none of the job's
 documents, and does not join (`elastic.core.view`)."""
 
@@ -86,6 +82,9 @@ class ChangeReason(StrEnum):
     STOP = "stop"
 
 
+Stamp = tuple[int, int]
+"""One start of a node's processes: the generation, and the start within it (0, unless they start again in it)."""
+
 PLANNED: Final = (
     ChangeReason.DRAIN,
     ChangeReason.GROWTH,
@@ -105,44 +104,6 @@ class JobMode(StrEnum):
     PS_HETER = "ps-heter"
     TORCHRUN = "torchrun"
     """Collective, and torch's agents have the workers: our plugin only says who is in which world."""
-
-
-class Role(StrEnum):
-    """What one process does in the parameter-server mode."""
-
-    SERVER = "server"
-    HETER = "heter"
-    WORKER = "worker"
-
-
-class Task(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One process of a parameter-server job: server 0, worker 3. Indexes of each role count from 0.
-
-    `gc=False`: there may be thousands, and none of them is part of a cycle.
-    """
-
-    role: Role
-    index: TaskCount
-
-
-class PsLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is what in a parameter-server job.
-
-    `servers`, `workers` and `heters` are fixed seats in the order of the command line; a node takes those whose host
-    is its own. Where `servers` is empty there are `server_num` of them. Without `separate` (one machine) one node has
-    all seats. With `separate` the servers sit on nodes of their own (those that `servers` names, otherwise one on each
-    of the first nodes), every other node brings `worker_num` workers and `heter_num` heterogeneous ones, and np counts
-    these other nodes.
-    """
-
-    servers: tuple[Endpoint, ...] = ()
-    workers: tuple[Endpoint, ...] = ()
-    heters: tuple[Endpoint, ...] = ()
-    server_num: TaskCount = 0
-    worker_num: TaskCount = 0
-    heter_num: TaskCount = 0
-    http_port: Amount = 0
-    separate: bool = msgspec.field(default=False, name="apart")
 
 
 class Np(msgspec.Struct, frozen=True):
@@ -189,13 +150,24 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     fatal_exit_codes: tuple[int, ...] = ()
     mode: JobMode = JobMode.COLLECTIVE
     ips: tuple[Host, ...] = ()
-    roles: PsLayout | None = None
     versions: Versions = msgspec.field(default_factory=dict)
+    one_world: ClassVar[bool] = True
+    """Whether all workers form one world: they start together, and end together if one fails or is lost."""
 
     @property
-    def layout(self) -> PsLayout | None:
-        """Who is what in a parameter-server job, None for a collective one."""
-        return self.roles if self.mode is not JobMode.COLLECTIVE else None
+    def generation_type(self) -> type[Generation]:
+        """The document in which this job's generations are written."""
+        return Generation
+
+    @property
+    def layout_text(self) -> str:
+        """The flags that fix which process runs where, "" if the job has none."""
+        return ""
+
+    def contradiction(self) -> str:
+        """Say in which way the parts of the document do not fit each other; "" if they do."""
+        low, high, first = self.np.low, self.np.high, self.np.first
+        return "" if low <= first <= high else f"np {low}:{high} starts with {first}"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +187,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     versions: Versions = msgspec.field(default_factory=dict)
     link: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
 
+    def contradiction(self) -> str:
+        """Say in which way the parts of the document do not fit each other; "" if they do."""
+        return "" if len(self.ports) == self.slots else f"{self.slots} slots and {len(self.ports)} ports"
+
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True):
     """Which node leads, under its lease, and where its agent listens (`link`, 0 if it does not).
@@ -231,12 +207,9 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One member of a generation. Its M_id is its index in `Generation.members`.
 
-    `host` is a `Host`. `contradiction` checks that for all members at once: a pattern for each of them would take more
-    than half of the time in which a generation is decoded. `masters` are those that it registered, () in the document
-    of a generation in which nobody meets at this member.
-
-    In a parameter-server job it has `tasks`, one for each of its `ports`; `since` is the revision in which they were
-    given to it (a higher one starts them again), and `leaving` asks it to stop and to record its outcome.
+    `host` is a `Host`. `Generation.contradiction` checks that for all members at once: a pattern for each of them would
+    take more than half of the time in which a generation is decoded. `masters` are those that it registered, () in the
+    document of a generation in which nobody meets at this member.
 
     `gc=False`: there may be thousands, and none of them is part of a cycle.
     """
@@ -245,15 +218,20 @@ class GenerationMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     host: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
     masters: PortsIfAny
     ports: Ports
-    tasks: tuple[Task, ...] = ()
-    since: Amount = 0
-    leaving: bool = False
+
+    def process_count(self, slots: int) -> int:
+        """How many processes it has, where each node of the job offers so many slots."""
+        return slots
+
+    def is_meeting_place(self, m_id: int) -> bool:
+        """Tell whether processes of other nodes may meet at this member, which has that M_id."""
+        return m_id == 0
 
 
 class Predecessor(msgspec.Struct, frozen=True, array_like=True):
     """The newest generation that got its go, who was in it (whom the gate waits for), and why it was replaced.
 
-    `since` has the newest starts of a roster that was revised, in the order of the nodes; otherwise it is empty.
+    `since` are the newest starts of the nodes within that generation, in their order; it is empty if all are 0.
     `broken`: it was not replaced as planned, or a loss or a failure came while its workers were being stopped.
     """
 
@@ -263,8 +241,8 @@ class Predecessor(msgspec.Struct, frozen=True, array_like=True):
     since: tuple[Amount, ...] = ()
     broken: bool = False
 
-    def start(self, node: str) -> tuple[int, int] | None:
-        """The last start that was asked of a node: generation and revision; None if it was not in it."""
+    def start(self, node: str) -> Stamp | None:
+        """The last start that was asked of a node; None if it was not in it."""
         if node not in self.nodes:
             return None
         at = self.nodes.index(node)
@@ -310,6 +288,8 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
 
 ANY_RANK: Final = -1
 """The rank of a worker of which only its node is known, as under torchrun."""
+WORKER_ROLE: Final = "worker"
+"""The role of a process where all processes do the same."""
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,8 +298,8 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     `code` is the exit code, or minus the signal. `secondary`: its log says that a peer was lost, so that the cause
     is elsewhere. `machine_fault`: a short word when the machine and not the script is to blame ("address in use").
     `unrecoverable`: why each further start would end like this, "" if that is not known. `startup`: the error with
-    which its script ended, in the first generation and before it did anything, "" for any other end. `role`: whose
-    `rank` it is; of a server or a heterogeneous worker it is the index of its seat. `rank` may be `ANY_RANK`.
+    which its script ended, in the first generation and before it did anything, "" for any other end. `rank` counts the
+    processes of a `role`; it may be `ANY_RANK`.
     """
 
     rank: int
@@ -331,7 +311,7 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     machine_fault: str = msgspec.field(default="", name="infra")
     unrecoverable: str = msgspec.field(default="", name="hopeless")
     startup: str = ""
-    role: Role = Role.WORKER
+    role: Label = WORKER_ROLE
 
 
 class OtherFailure(msgspec.Struct, frozen=True, array_like=True):
@@ -341,7 +321,7 @@ class OtherFailure(msgspec.Struct, frozen=True, array_like=True):
     host: str
     words: str
     log: str = ""
-    role: Role = Role.WORKER
+    role: Label = WORKER_ROLE
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,20 +345,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         return self.exits[0]
 
 
-class TaskAssignment(NamedTuple):
-    """One seat of a parameter-server job, with the node that has it and where its process listens."""
-
-    task: Task
-    node: str
-    host: str
-    port: int
-
-
 class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One agreed world. Written whole, in one guarded transaction, by the leader.
 
-    In a parameter-server job its members change while it runs: each change is another revision `rev` of the same
-    generation, and who keeps its seats is not disturbed. `cause` is the failure that the newest revision mends.
     `leader` is the node that proposed it. `distrusted` are hosts that spoke after a link had shown their death: only
     their leases count. `unlinked` are members that listen for links and to which no leader has had one yet.
     """
@@ -392,10 +361,12 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     slots: Count
     before: Predecessor | None = None
     budget: Budget = Budget()
-    rev: Amount = 0
-    cause: Cause | None = None
     distrusted: tuple[Host, ...] = ()
     unlinked: tuple[str, ...] = ()
+    document_name: ClassVar[str] = "generation"
+    """Its key, below that of the job."""
+    one_world: ClassVar[bool] = True
+    """Whether all workers form one world: they start together, and end together if one fails or is lost."""
 
     @property
     def planned(self) -> bool:
@@ -412,22 +383,39 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         names = [place.node for place in self.members]
         return dict(zip(reversed(names), reversed(range(len(names))), strict=True))
 
+    def member(self, node: str) -> GenerationMember | None:
+        """The member that a node is to be; None if it has no part, or no part any more."""
+        index = self.index(node)
+        return self.members[index] if index is not None else None
+
+    def start_of(self, node: str) -> Stamp | None:
+        """The last start that was asked of a node; None if it is not in this generation."""
+        return (self.g, 0) if self.index(node) is not None else None
+
+    def withdrawn_start(self, node: str) -> Stamp | None:
+        """The start that a node must end although the generation runs on, None if there is none."""
+        return None
+
+    @property
+    def later_starts(self) -> tuple[int, ...]:
+        """The starts of the members within this generation, in their order; empty if all are the first one."""
+        return ()
+
+    @property
+    def continues(self) -> bool:
+        """Whether processes of this same generation run on: it is not its first document."""
+        return False
+
     @property
     def world_size(self) -> int:
-        """Workers in all; in a parameter-server job those of both kinds, without the servers."""
-        if any(place.tasks for place in self.members):
-            return len(self.task_assignments(Role.WORKER)) + len(self.task_assignments(Role.HETER))
+        """Workers in all."""
         return len(self.members) * self.slots
 
-    def task_assignments(self, role: Role) -> tuple[TaskAssignment, ...]:
-        """Who has the seats of a role, by index."""
-        found = [
-            TaskAssignment(task, place.node, place.host, port)
-            for place in self.members
-            for task, port in zip(place.tasks, place.ports, strict=False)
-            if task.role is role
-        ]
-        return tuple(sorted(found, key=lambda one: one.task.index))
+    def contradiction(self) -> str:
+        """Say in which way the parts of the document do not fit each other; "" if they do."""
+        if any(len(member.ports) != member.process_count(self.slots) for member in self.members):
+            return f"{self.slots} slots, and a member with another number of ports"
+        return "" if _are_hosts(member.host for member in self.members) else "a member whose host is no host"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -437,7 +425,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     are gone: the gate waits for the second, everybody else acts on the first. `forced`: the node had to stop them for
     a reason of its own (its right to run ended), so that failures of its peers are an echo of that. `also` are workers
     that had raised an exception by themselves before they were stopped: they are named, and cost nothing. `unreached`
-    are nodes of its world that it could not reach while its workers waited.
+    are nodes of its world that it could not reach while its workers waited. `since`: which start of the node in this
+    generation ended (`Stamp`).
     """
 
     ended: OutcomeKind
@@ -520,19 +509,7 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def contradiction(document: object) -> str:
     """Say in which way the parts of a document do not fit each other; "" if they do."""
-    match document:
-        case JobSpec(np=Np(low=low, high=high, first=first)) if not low <= first <= high:
-            return f"np {low}:{high} starts with {first}"
-        case Member(slots=slots, ports=ports) if len(ports) != slots:
-            return f"{slots} slots and {len(ports)} ports"
-        case Generation(slots=slots, members=members) if any(
-            len(place.ports) != (len(place.tasks) or slots) for place in members
-        ):
-            return f"{slots} slots, and a member with another number of ports"
-        case Generation(members=members) if not _are_hosts(place.host for place in members):
-            return "a member whose host is no host"
-        case _:
-            return ""
+    return document.contradiction() if isinstance(document, JobSpec | Member | Generation) else ""
 
 
 def _are_hosts(names: Iterable[str]) -> bool:

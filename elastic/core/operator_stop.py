@@ -62,7 +62,7 @@ def stopped(s: Situation) -> ConcludeJob:
 def _broken(s: Situation, busy: Collection[str], waited: Collection[str]) -> bool:
     """Tell whether those that still save cannot meet any more: a node of a collective was lost, or a worker failed."""
     failed = any(end.ended is OutcomeKind.FAILED or end.forced for end in s.previous_outcomes.values())
-    return s.spec.layout is None and (failed or len(waited) < len(busy))
+    return s.spec.one_world and (failed or len(waited) < len(busy))
 
 
 def _words(s: Situation) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from elastic.core.model import (
     ANY_RANK,
+    WORKER_ROLE,
     Cause,
     ChangeReason,
     JobSpec,
@@ -14,7 +15,6 @@ from elastic.core.model import (
     Outcome,
     OutcomeKind,
     Predecessor,
-    Role,
     WorkerExit,
 )
 from elastic.core.view import StoredDocument
@@ -51,7 +51,7 @@ def root_cause_of(before: Predecessor, outcomes: Mapping[str, StoredDocument[Out
     on_first = [failure for failure in failures if failure.node == first.node]
     named = [failure for failure in failures if failure.weight < SECONDARY] or on_first
     others = sorted((failure for failure in named if failure.node != first.node), key=lambda other: other.worker.rank)
-    ranks = {failure.worker.rank for failure in named if failure.worker.role is Role.WORKER}
+    ranks = {failure.worker.rank for failure in named if failure.worker.role == WORKER_ROLE}
     return Cause(
         g=before.g,
         host=first.host,

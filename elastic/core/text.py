@@ -6,10 +6,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from elastic.core.model import ANY_RANK, NP_UNLIMITED, SCHEMA, Generation, Outcome, Role, WorkerExit
+from elastic.core.model import ANY_RANK, NP_UNLIMITED, SCHEMA, WORKER_ROLE, Generation, Outcome, WorkerExit
 
-_NAMES: Final[Mapping[Role, str]] = {Role.WORKER: "rank", Role.SERVER: "server", Role.HETER: "heter worker"}
-_LOGS: Final[Mapping[Role, str]] = {Role.WORKER: "workerlog", Role.SERVER: "serverlog", Role.HETER: "heterlog"}
+_NAMES: Final = {WORKER_ROLE: "rank", "server": "server", "heter": "heter worker"}
+"""What people call one process of a role, in the order in which roles are named; any other has its own name."""
 A_WORKER: Final = "a worker"
 NAMED_MAX = 64
 """Processes that one sentence names; a list of thousands helps nobody."""
@@ -30,17 +30,22 @@ def schemas_text(schema: int, program: str) -> str:
     return f"has schema {schema}, and this {program} has schema {SCHEMA}"
 
 
-def process_name(role: Role, index: int) -> str:
+def process_name(role: str, index: int) -> str:
     """One process in a sentence: "rank 3", "server 1"; "a worker" for `ANY_RANK`."""
-    return f"{_NAMES[role]} {index}" if index != ANY_RANK else A_WORKER
+    return f"{_role_name(role)} {index}" if index != ANY_RANK else A_WORKER
 
 
-def processes_name(processes: Iterable[tuple[Role, int]]) -> str:
+def _role_name(role: str) -> str:
+    return _NAMES.get(role, role)
+
+
+def processes_name(processes: Iterable[tuple[str, int]]) -> str:
     """Several processes in a few words: "rank 3", "ranks 0-7", "ranks 0,2-3 and server 1"."""
-    of: dict[Role, list[int]] = {}
-    for role, index in sorted(processes, key=lambda one: (list(_NAMES).index(one[0]), one[1])):
+    of: dict[str, list[int]] = {role: [] for role in _NAMES}
+    for role, index in sorted(processes):
         of.setdefault(role, []).append(index)
-    return " and ".join(f"{_NAMES[role]}{'s' if len(ids) > 1 else ''} {spans(ids)}" for role, ids in of.items())
+    named = [(_role_name(role), ids) for role, ids in of.items() if ids]
+    return " and ".join(f"{name}{'s' if len(ids) > 1 else ''} {spans(ids)}" for name, ids in named)
 
 
 def spans(indexes: Sequence[int]) -> str:
@@ -54,9 +59,9 @@ def spans(indexes: Sequence[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
 
 
-def log_name(role: Role, index: int) -> str:
+def log_name(role: str, index: int) -> str:
     """The file name of its log: workerlog.3, serverlog.1, heterlog.0."""
-    return f"{_LOGS[role]}.{index}"
+    return f"{role}log.{index}"
 
 
 def listed(indexes: Iterable[int]) -> str:
@@ -76,13 +81,13 @@ def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
     own = [worker for worker in failed if not worker.secondary]
     elsewhere = next((worker.log for worker in own or failed if worker.log and "/" not in worker.log), "")
     what = "failed" if own else "failed or lost a peer" if elsewhere else "lost a peer"
-    named: dict[Role, list[int]] = {}
+    named: dict[str, list[int]] = {}
     for worker in own or failed:
         named.setdefault(worker.role, []).append(worker.rank)
     if not named:
         return f"{A_WORKER} failed on host {host}"
     who = " and ".join(
-        f"{_NAMES[role].replace(' ', '_')}={listed(sorted(set(ids)))}" if ANY_RANK not in ids else A_WORKER
+        f"{_role_name(role).replace(' ', '_')}={listed(sorted(set(ids)))}" if ANY_RANK not in ids else A_WORKER
         for role, ids in named.items()
     )
     first = (own or failed)[0]

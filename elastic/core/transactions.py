@@ -25,7 +25,7 @@ LOST_COMPARED_MAX = 50
 ABSENT_COMPARED_MAX = 100
 UNFINISHED_MAX = 50
 FORGET_MAX = 20
-WRITTEN_MAX = 4
+WRITTEN_MAX = 6
 """Members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
 transaction, and where many are lost still fewer of the others. What is not forgotten now is of an older start, and
 counts no more in any case. Besides, a proposal writes or deletes at most `WRITTEN_MAX` keys or ranges."""
@@ -76,12 +76,19 @@ def _unchanged(keys: JobKeys, view: StoreView, node: str, created: int) -> tuple
         Compare.created(keys.member(node), created),
         Compare.modified(keys.leader, view.leader.mod_revision if view.leader else 0),
         *_same_store(keys, view),
-        Compare.modified(keys.generation, view.generation.mod_revision if view.generation else 0),
+        *_same_generation(keys, view),
         Compare.modified(keys.go, view.go.mod_revision if view.go else 0),
         Compare.modified(keys.spec, view.spec.mod_revision if view.spec else 0),
         Compare.modified(keys.halt, view.halt.mod_revision if view.halt else view.damaged_at.get(keys.halt, 0)),
         Compare.absent(keys.verdict),
     )
+
+
+def _same_generation(keys: JobKeys, view: StoreView) -> tuple[Compare, ...]:
+    """The newest generation is the one that was read, under the key of its type, and no other is there."""
+    stored = view.generation
+    read_at = {keys.generation_of(stored.value): stored.mod_revision} if stored is not None else {}
+    return tuple(Compare.modified(key, read_at.get(key, 0)) for key in keys.generations)
 
 
 def _form(
@@ -95,29 +102,36 @@ def _form(
     room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
     generation = decision.generation
     oldest = generation.before.g if generation.before is not None else generation.g
-    then: list[Operation] = [Put(keys.generation, encode(generation)), Delete(keys.outcomes_below(oldest))]
+    written = keys.generation_of(generation)
+    then: list[Operation] = [Put(written, encode(generation)), Delete(keys.outcomes_below(oldest))]
+    if view.generation is not None and (replaced := keys.generation_of(view.generation.value)) != written:
+        then.append(Delete(KeyRange.key(replaced)))  # The job was of another type before all its nodes left.
     for node in decision.forget[: min(FORGET_MAX, room // 2)]:
         key = keys.outcome(_newest_g(view), node)
         then += [Delete(KeyRange.key(key)), Delete(keys.later_outcomes(_newest_g(view), node))]
-    if not generation.rev and any(written == generation.g for written, _ in view.outcomes):
-        then.append(Delete(KeyRange.prefix(keys.outcome(generation.g, ""))))  # Of one that somebody deleted.
+    if not generation.continues:
+        then += _left_over(keys, view, generation.g, go_too=decision.go is None)
     if decision.go is not None:
         then.append(Put(keys.go, encode(decision.go)))
-    elif view.go is not None and view.go.value.g >= generation.g and not generation.rev:
-        then.append(Delete(KeyRange.key(keys.go)))  # Left over from a generation that somebody deleted.
     left = view.generation is not None and view.generation.value.index(leader) is not None
     if left and generation.members and generation.index(leader) is None:
         then.append(Delete(KeyRange.key(keys.leader)))
     return Transaction("form", tuple(compares), tuple(then))
 
 
+def _left_over(keys: JobKeys, view: StoreView, g: int, *, go_too: bool) -> list[Operation]:
+    """Delete the outcomes, and the go, of a generation with that number which somebody deleted."""
+    outcomes = any(written == g for written, _ in view.outcomes)
+    go = go_too and view.go is not None and view.go.value.g >= g
+    deleted = [KeyRange.prefix(keys.outcome(g, ""))] * outcomes + [KeyRange.key(keys.go)] * go
+    return [Delete(span) for span in deleted]
+
+
 def _undone(keys: JobKeys, view: StoreView, decision: FormGeneration, room: int) -> list[Compare]:
     """What must not have happened meanwhile: an outcome that the decision does not know, a node that is back."""
-    g = _newest_g(view)
-    since = {member.node: member.since for member in view.generation.value.members} if view.generation else {}
-    compares = [Compare.empty(keys.outcome(g, ""))] if decision.planned else []
+    compares = [Compare.empty(keys.outcome(_newest_g(view), ""))] if decision.planned else []
     for node in decision.lost[:LOST_COMPARED_MAX]:
-        compares.append(_nothing_readable(view, keys.outcome(g, node, since.get(node, 0))))
+        compares.append(_nothing_readable(view, _outcome_key(keys, view, node)))
         if node not in view.members:
             compares.append(_nothing_readable(view, keys.member(node)))
     gone = [node for node in decision.gone if node not in view.members]
@@ -125,7 +139,14 @@ def _undone(keys: JobKeys, view: StoreView, decision: FormGeneration, room: int)
     some = gone[: min(LOST_COMPARED_MAX, (room - len(compares)) // 2)]
     compares += [_nothing_readable(view, keys.member(node)) for node in some]
     at_work = decision.unfinished[: min(UNFINISHED_MAX, (room - len(compares)) // 2)]
-    return compares + [_nothing_readable(view, keys.outcome(g, node, since.get(node, 0))) for node in at_work]
+    return compares + [_nothing_readable(view, _outcome_key(keys, view, node)) for node in at_work]
+
+
+def _outcome_key(keys: JobKeys, view: StoreView, node: str) -> str:
+    """The key of the outcome of a node's last start in the newest generation."""
+    start = view.generation.value.start_of(node) if view.generation is not None else None
+    g, since = start if start is not None else (_newest_g(view), 0)
+    return keys.outcome(g, node, since)
 
 
 def _newest_g(view: StoreView) -> int:
@@ -176,7 +197,7 @@ def register(
     if spec is not None:
         then.append(Put(keys.spec, encode(spec)))
     if view.incarnation is None:
-        compares += [Compare.absent(keys.generation), _same_leader(keys, view)]
+        compares += [*map(Compare.absent, keys.generations), _same_leader(keys, view)]
         leader = Leader(node=node, host=member.host, link=member.link)
         then += [Put(keys.incarnation, encode(incarnation)), Put(keys.leader, encode(leader), lease)]
     if secret and (view.incarnation is None or (spec is not None and view.secret is None)):

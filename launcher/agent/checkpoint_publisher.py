@@ -12,7 +12,8 @@ import msgspec
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, KeyRange, Put
 from elastic.core.model import SavedCheckpoint
-from elastic.core.view import decode, encode
+from elastic.core.view import encode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog

@@ -17,7 +17,8 @@ from elastic.core.kv import KeyRange
 from elastic.core.model import Cause, ChangeReason, Outcome, OutcomeKind, Predecessor
 from elastic.core.root_cause import root_cause_of
 from elastic.core.text import failed_processes_text
-from elastic.core.view import StoredDocument, ViewReader
+from elastic.core.view import StoredDocument
+from elastic.core.view_reader import ViewReader
 from elastic.errors import StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog
@@ -84,7 +85,7 @@ class FailureReporter:
         cause = root_cause_of(before, outcomes, spec)
         if cause is None:
             return
-        if facts.workers.tasks and facts.generation is not None:
+        if not facts.workers.one_world and facts.generation is not None:
             cause = msgspec.structs.replace(cause, world_size=facts.generation.world_size)
         if not cause.first.secondary:
             self._early = cause

@@ -9,6 +9,7 @@ from elastic.core.agent.events import Event, NodeProvenDead, Tick
 from elastic.core.agent.state import AgentState
 from elastic.core.membership.decision import Reason
 from elastic.core.ps import cluster_spec
+from elastic.core.ps.model import ClusterSpec
 from elastic.errors import ConfigError
 from launcher.logs.logger import AgentLog
 from launcher.system import node_lock
@@ -35,7 +36,7 @@ class DeathProver:
         generation = facts.generation
         if facts.succession.decision is None or generation is None or boottime() < self._at:
             return
-        nodes = cluster_spec.vanished(facts.view, generation)
+        nodes = cluster_spec.vanished(facts.view, ClusterSpec.of(generation))
         if facts.succession.decision.code is Reason.UNPROVEN and generation.before is not None:
             nodes += [node for node in generation.before.nodes if node not in nodes]
         if not nodes:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
+
+import msgspec
 
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.keys import JobKeys
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobMode, JobSpec, Member
+from elastic.core.ps.model import PsJobSpec
 from elastic.core.run_deadline import KILL_S
 from launcher.agent.versions import own_versions
 from launcher.config.config import Config
@@ -28,9 +32,8 @@ def hold_ports(config: Config, own: str, listening: str) -> NodePorts:
     return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=listening)
 
 
-def initial_state(config: Config, node: str, host: str, held: NodePorts, now: float) -> AgentState:
-    """What the core of this node's agent knows at its start. `now` is the agent's clock, in seconds."""
-    versions = own_versions(config)
+def _job_spec(config: Config, versions: Mapping[str, str]) -> JobSpec:
+    """What this node would have as the job's spec."""
     spec = JobSpec(
         np=config.np,
         slots=config.slots,
@@ -43,9 +46,15 @@ def initial_state(config: Config, node: str, host: str, held: NodePorts, now: fl
         fatal_exit_codes=config.fatal_exit_codes,
         mode=JobMode(config.run_mode),
         ips=config.ips,
-        roles=config.roles,
         versions=versions,
     )
+    return spec if config.roles is None else PsJobSpec(**msgspec.structs.asdict(spec), layout=config.roles)
+
+
+def initial_state(config: Config, node: str, host: str, held: NodePorts, now: float) -> AgentState:
+    """What the core of this node's agent knows at its start. `now` is the agent's clock, in seconds."""
+    versions = own_versions(config)
+    spec = _job_spec(config, versions)
     member = Member(
         host=host,
         slots=len(held.workers),

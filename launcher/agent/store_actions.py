@@ -17,7 +17,8 @@ from elastic.core.agent.state import AgentState
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction
-from elastic.core.view import StoreView, ViewReader
+from elastic.core.view import StoreView
+from elastic.core.view_reader import ViewReader
 from elastic.errors import OutcomeUnknown, StoreDenied, StoreError, StoreUnavailable, TooLarge
 from elastic.store import session
 from elastic.store.mirror import Mirror

@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from elastic.core.model import Np, PsLayout
+from elastic.core.model import Np
+from elastic.core.ps.model import PsLayout
 from elastic.store.tls import Certificates
 from launcher.config import paddlecloud, readers, store_access
 from launcher.config.flags import GRACE_S, LOSS_GRACE_S

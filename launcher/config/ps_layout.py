@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from elastic.core.model import NP_UNLIMITED, JobMode, Np, PsLayout
+from elastic.core.model import NP_UNLIMITED, JobMode, Np
+from elastic.core.ps.model import PsLayout
 from elastic.errors import ConfigError
 from launcher.config.flags import PS_FLAGS
 from launcher.config.readers import LOCAL_NODES_MAX

@@ -6,7 +6,8 @@ import argparse
 import asyncio
 from typing import Final
 
-from elastic.core.model import Role, Verdict
+from elastic.core.model import Verdict
+from elastic.core.ps.model import Role
 from elastic.core.text import log_name, process_name
 from elastic.core.view import StoreView
 from elastic.errors import ConfigError

@@ -11,7 +11,8 @@ from elastic.core.membership.decision import DecisionPolicy, WaitDecision
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.run_deadline import KILL_S
 from elastic.core.versions import VersionDifference, differences
-from elastic.core.view import StoreView, ViewReader
+from elastic.core.view import StoreView
+from elastic.core.view_reader import ViewReader
 from elastic.errors import StoreDenied, StoreError
 from elastic.store.protocol import Store
 from launcher.doctor.probe import ANSWER_LIMIT_S, ProbeBusy, probe_members

@@ -17,10 +17,11 @@ import msgspec
 from elastic._decode import UNREADABLE
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, KeyValue, Operation, Put
-from elastic.core.model import Cause, ChangeReason, FinalStatus, Generation, Go, Role, Verdict
+from elastic.core.model import WORKER_ROLE, Cause, ChangeReason, FinalStatus, Generation, Go, Label, Verdict
+from elastic.core.ps.model import ClusterSpec
 from elastic.core.text import failed_processes_text
 from elastic.core.transactions import Transaction
-from elastic.core.view import decode
+from elastic.core.view_reader import decode
 from launcher.history.ps_recovery_recorder import RecoveryBeginning
 from launcher.history.recovery import Recovery
 
@@ -74,7 +75,7 @@ class FailureRecord(msgspec.Struct, frozen=True, kw_only=True):
     node: Name
     rank: int
     code: int
-    role: Role = Role.WORKER
+    role: Label = WORKER_ROLE
     words: Text = ""
     log: Annotated[str, msgspec.Meta(max_length=LOG_MAX)] = ""
     tail: Annotated[tuple[Text, ...], msgspec.Meta(max_length=TAIL_MAX)] = ()
@@ -127,7 +128,7 @@ def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> 
     """The events of a proposal that was carried out, none of any other transaction."""
     events = []
     for operation in transaction.then:
-        if not isinstance(operation, Put) or operation.key not in (keys.generation, keys.go, keys.verdict):
+        if not isinstance(operation, Put) or operation.key not in (*keys.generations, keys.go, keys.verdict):
             continue
         document = decode(keys, operation.key, operation.value)
         match document:
@@ -217,16 +218,17 @@ def _of_generation(document: Generation, node: str, at: float) -> HistoryEvent:
         f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}" if count else "all workers stop"
     )
     text = f"{world}: {document.reason}"
+    cluster_spec = document if isinstance(document, ClusterSpec) else None
     return msgspec.structs.replace(
         _event(EventKind.GENERATION, document.g, text, node, at),
-        rev=document.rev,
+        rev=cluster_spec.rev if cluster_spec is not None else 0,
         run=document.run,
         why=document.why,
         reason=document.reason[:TEXT_MAX],
         nodes=tuple(place.node for place in document.members[:NODES_MAX]),
         more=max(count - NODES_MAX, 0),
         world=document.world_size,
-        failure=_failure(document.cause),
+        failure=_failure(cluster_spec.cause) if cluster_spec is not None else None,
     )
 
 

@@ -87,10 +87,9 @@ class FailureSignals:
                 self._add(facts, "lost", node, arrived, arrived)
         if view.complete and generation is not None and settled:
             for (g, node), stored in view.outcomes.items():
-                if g == generation.g and stored.value.ended is not OutcomeKind.OK:
-                    at = generation.index(node)
-                    if at is not None and generation.members[at].since == stored.value.since:
-                        self._add(facts, "failed", node, arrived, arrived)
+                start = generation.start_of(node)
+                if start == (g, stored.value.since) and stored.value.ended is not OutcomeKind.OK:
+                    self._add(facts, "failed", node, arrived, arrived)
 
     def _add(self, facts: AgentState, what: str, node: str, at: float, known_at: float) -> None:
         if facts.generation is not None and facts.generation.index(node) is not None:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from elastic.core.agent.actions import Action, StartWorkers, StopWorkers
 from elastic.core.agent.events import Event, WorkerExited, WorkersGone
 from elastic.core.agent.state import AgentState
-from elastic.core.model import PLANNED, Generation, GenerationMember, MemberState, Role, Task
+from elastic.core.model import PLANNED, MemberState
+from elastic.core.ps.model import ClusterSpec, Role, Task, TaskMember
 from launcher.history.failure_signals import FailureSignals, NoticedFailure, ProposalTracker, SentProposal
 from launcher.history.recovery import PS_ORDER, PhaseEnd, Recovery, phases
 from launcher.history.recovery_recorder import PATIENCE_S, START_PATIENCE_S
@@ -47,7 +48,7 @@ class _TaskStart:
     `asked_rev` and `asked_at`: the revision whose proposer knows how it began, and when this node heard of it.
     """
 
-    generation: Generation
+    generation: ClusterSpec
     since: int
     began: float
     text: str
@@ -82,7 +83,7 @@ class PsRecoveryRecorder:
         self._command_at = command_at
         self._signs = FailureSignals(node)
         self._proposals = ProposalTracker()
-        self._known: Generation | None = None
+        self._known: ClusterSpec | None = None
         self._vacant: dict[Task, _TaskVacancy] = {}
         self._open: _TaskStart | None = None
         self._started = (0, 0)
@@ -165,9 +166,10 @@ class PsRecoveryRecorder:
             self.failed(event.g, at, at)
             return
         start = self._of(event.g)
-        task = Task(event.exit.role, event.exit.rank)
-        if start is not None and task in start.tasks:
-            self._mark_working(start, start.tasks.index(task), at, at)
+        ended = (event.exit.role, event.exit.rank)
+        tasks = [(task.role, task.index) for task in start.tasks] if start is not None else []
+        if start is not None and ended in tasks:
+            self._mark_working(start, tasks.index(ended), at, at)
 
     def _mark_working(self, start: _TaskStart, local_rank: int, at: float, now: float) -> None:
         start.working.setdefault(local_rank, at)
@@ -236,7 +238,7 @@ class PsRecoveryRecorder:
 
     def _on_generation(self, facts: AgentState, arrived: float) -> None:
         """Another revision, or generation, takes seats away from some, and gives some."""
-        generation, old = facts.generation, self._known
+        generation, old = ClusterSpec.of(facts.generation) if facts.generation is not None else None, self._known
         if generation is None or generation is old:
             return
         self._known = generation
@@ -260,7 +262,7 @@ class PsRecoveryRecorder:
                 self._begin(facts, generation, place, mended, proposal, arrived)
         self._forget_strangers(generation)
 
-    def _vacate(self, facts: AgentState, old: Generation, new: Generation, evidence_at: float) -> None:
+    def _vacate(self, facts: AgentState, old: ClusterSpec, new: ClusterSpec, evidence_at: float) -> None:
         """Note which seats have nobody any more who does their work: since the first sign of it.
 
         A worker that leaves by a plan is not missed.
@@ -281,8 +283,8 @@ class PsRecoveryRecorder:
 
     def _note_beginning(
         self,
-        generation: Generation,
-        place: GenerationMember,
+        generation: ClusterSpec,
+        place: TaskMember,
         mended: list[_TaskVacancy],
         proposal: SentProposal | None,
         arrived: float,
@@ -301,8 +303,8 @@ class PsRecoveryRecorder:
     def _begin(
         self,
         facts: AgentState,
-        generation: Generation,
-        place: GenerationMember,
+        generation: ClusterSpec,
+        place: TaskMember,
         mended: list[_TaskVacancy],
         proposal: SentProposal | None,
         arrived: float,
@@ -353,7 +355,7 @@ class PsRecoveryRecorder:
         elif begins > start.began:
             start.marks.setdefault(PhaseEnd.EARLIER, begins)
 
-    def _forget_strangers(self, generation: Generation) -> None:
+    def _forget_strangers(self, generation: ClusterSpec) -> None:
         nodes = {place.node for place in generation.members}
         for _, node in tuple(self._signs.found):
             if node not in nodes:
@@ -364,7 +366,7 @@ def _has(start: _TaskStart, local_rank: int) -> bool:
     return 0 <= local_rank < len(start.tasks)
 
 
-def _fresh(place: GenerationMember, generation: Generation, old: Generation | None) -> bool:
+def _fresh(place: TaskMember, generation: ClusterSpec, old: ClusterSpec | None) -> bool:
     """Tell whether the seats of a place start since the generation, or revision, that was known before."""
     return old is None or old.g != generation.g or place.since > old.rev
 

@@ -275,11 +275,7 @@ class RecoveryRecorder:
         proposal: SentProposal | None,
     ) -> _OngoingRecovery | None:
         """Begin the notes about a generation; None where there is nothing to tell of it."""
-        if (
-            not generation.members
-            or any(place.tasks for place in generation.members)
-            or facts.registration.joined_at is None
-        ):
+        if not generation.members or not generation.one_world or facts.registration.joined_at is None:
             return None
         nodes = [place.node for place in generation.members]
         teller = generation.leader if generation.leader in nodes else nodes[0]

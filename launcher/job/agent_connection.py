@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.job import process_location
 from launcher.job.inspect_client import InspectClient, InspectError
 from launcher.job.named_job import NamedJob

@@ -15,7 +15,8 @@ import msgspec
 from elastic.core.keys import JOB_ID, JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import FinalStatus
-from elastic.core.view import StoreView, ViewReader
+from elastic.core.view import StoreView
+from elastic.core.view_reader import ViewReader
 from elastic.errors import TooLarge
 from elastic.store.protocol import Store
 from launcher.history.events import written_at

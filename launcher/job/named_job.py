@@ -10,7 +10,8 @@ from typing import Any, Final
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.text import schemas_text
-from elastic.core.view import StoreView, ViewReader
+from elastic.core.view import StoreView
+from elastic.core.view_reader import ViewReader
 from elastic.errors import ConfigError, ElasticError
 from elastic.store.protocol import Store
 from launcher.config import store_access

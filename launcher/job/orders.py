@@ -14,6 +14,7 @@ import msgspec
 from elastic.core.keys import JobKeys
 from elastic.core.kv import OPERATIONS_MAX, Compare, Delete, KeyRange, Operation, Put
 from elastic.core.model import DrainOrder, FinalStatus, JobSpec, Np, StopOrder, Verdict
+from elastic.core.ps.model import PsJobSpec
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoredDocument, StoreView, encode
 
@@ -37,7 +38,7 @@ def why_np_impossible(spec: JobSpec, np: Np) -> str:
         most = len(spec.ips)
         wanted = "any number of" if np.unlimited else np.high
         return f"--np {np} asks for {wanted} nodes, and the job's --ips names {most}; use {most} at most"
-    if spec.layout is not None and not spec.layout.separate:
+    if isinstance(spec, PsJobSpec) and not spec.layout.separate:
         return "the seats of this parameter-server job are fixed on its hosts; stop it, and start it with other lists"
     return ""
 

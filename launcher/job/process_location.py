@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from elastic.core.model import Generation, JobMode, Role, Task
+from elastic.core.model import Generation, JobMode
+from elastic.core.ps.model import ClusterSpec, Role, Task
 from elastic.core.text import process_name
 from elastic.core.view import StoreView
 from elastic.errors import ConfigError
@@ -42,11 +43,10 @@ def locate(view: StoreView, role: Role, index: int) -> ProcessLocation | None:
     generation = _generation(view)
     if generation is None:
         return None
-    if any(place.tasks for place in generation.members):
-        for place in generation.members:
-            if Task(role, index) in place.tasks:
-                return ProcessLocation(place.node, place.host, (generation.g, place.since))
-        return None
+    if isinstance(generation, ClusterSpec):
+        task = Task(role, index)
+        places = [place for place in generation.members if task in place.tasks]
+        return ProcessLocation(places[0].node, places[0].host, (generation.g, places[0].since)) if places else None
     if role is not Role.WORKER:
         return None
     m_id = index // generation.slots
@@ -67,14 +67,13 @@ def why_absent(view: StoreView, role: Role, index: int) -> str:
     generation, name = _generation(view), process_name(role, index)
     if generation is None:
         return f"there is no {name} yet: no generation has been made"
-    tasks = any(place.tasks for place in generation.members)
     if not generation.members:
         return f"there is no {name} now: nobody is in generation {generation.g}"
-    if role is not Role.WORKER and not tasks:
-        return f"there is no {name}: the workers of this job are known by their ranks, 0 to {generation.world_size - 1}"
-    if tasks:
+    if isinstance(generation, ClusterSpec):
         there = len(generation.task_assignments(role))
         return f"there is no {name} now: generation {generation.g} has {there} of that role"
+    if role is not Role.WORKER:
+        return f"there is no {name}: the workers of this job are known by their ranks, 0 to {generation.world_size - 1}"
     return f"there is no {name}: generation {generation.g} has the ranks 0 to {generation.world_size - 1}"
 
 

@@ -22,13 +22,13 @@ from elastic.core.model import (
     Budget,
     ChangeReason,
     Generation,
-    GenerationMember,
     JobMode,
     MemberState,
     Outcome,
     SavedCheckpoint,
     Verdict,
 )
+from elastic.core.ps.model import TaskMember
 from elastic.core.ps.text import tasks_in_words
 from elastic.core.run_deadline import KILL_S, NEVER
 from elastic.core.text import process_name
@@ -163,7 +163,7 @@ class _JobWorld:
         if self.generation is not None:
             slots = self.generation.slots
             for m_id, place in enumerate(self.generation.members):
-                if place.tasks:
+                if isinstance(place, TaskMember) and place.tasks:
                     yield self._task_assignments(place, m_id)
                     continue
                 ranks = tuple(range(m_id * slots, (m_id + 1) * slots))
@@ -180,7 +180,7 @@ class _JobWorld:
         state, note = self._state(node)
         return NodeStatus(m_id=m_id, node=node, host=host, ranks=ranks, state=state, note=note)
 
-    def _task_assignments(self, place: GenerationMember, m_id: int) -> NodeStatus:
+    def _task_assignments(self, place: TaskMember, m_id: int) -> NodeStatus:
         """A node of a parameter-server job."""
         status = self._node(place.node, place.host, m_id)
         if place.leaving and status.state is NodeState.RUNNING:
@@ -223,10 +223,10 @@ class _JobWorld:
 
     def _outcome(self, node: str) -> Outcome | None:
         stored = self.view.outcomes.get((self.g, node)) if node in self.workers else None
-        index = self.generation.index(node) if self.generation is not None and self.go else None
+        start = self.generation.start_of(node) if self.generation is not None and self.go else None
         if stored is None or self.generation is None:
             return None
-        if index is not None and stored.value.since != self.generation.members[index].since:
+        if start is not None and stored.value.since != start[1]:
             return None  # Of an older start of this node in the same generation.
         return stored.value
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
-from elastic.core.view import decode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError
 from elastic.store.protocol import Store
 from launcher.history import training_curve

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from elastic.core.view import StoreView, ViewReader
+from elastic.core.view import StoreView
+from elastic.core.view_reader import ViewReader
 from elastic.errors import StoreError
 from elastic.store.mirror import Mirror
 from launcher.job.named_job import NamedJob

@@ -21,7 +21,7 @@ from typing import Final
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import FinalStatus
-from elastic.core.view import decode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.config import store_access

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from elastic.core.text import processes_name
 from launcher.logs.console import Console
 from launcher.logs.json_format import JsonFormatter

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.system.private_env import SECRETS
 
 _PARTS: Final = frozenset(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from elastic.core.text import log_name, process_name
 
 LAUNCHER_LOG = "launcher.log"

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 
 
 class LineKind(StrEnum):

@@ -28,6 +28,7 @@ from elastic.core.agent.events import (
 )
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import ChangeReason, Generation, OutcomeKind
+from elastic.core.ps.model import ClusterSpec
 from launcher.history.goodput import GoodputMeter
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.metrics.catalog import BY_NAME
@@ -228,7 +229,7 @@ def _inside(facts: AgentState) -> bool:
 
 
 def _key(generation: Generation) -> tuple[int, int, int]:
-    return generation.run, generation.g, generation.rev
+    return generation.run, generation.g, generation.rev if isinstance(generation, ClusterSpec) else 0
 
 
 def _of_job(facts: AgentState) -> Iterator[MetricSample]:

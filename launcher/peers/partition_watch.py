@@ -26,7 +26,7 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Generation, Member
 from elastic.core.partition import nodes_to_probe
-from elastic.core.view import decode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.health.partition_detector import PartitionDetector
@@ -80,8 +80,9 @@ class PartitionWatch:
 
     def begin(self, generation: Generation) -> None:
         """Watch the workers of this generation."""
-        assignments = any(place.tasks for place in generation.members)  # They speak with servers, and wait for those.
-        self._names = () if assignments else nodes_to_probe([place.node for place in generation.members], self._node)
+        # Workers of a parameter-server job speak with servers, and wait for those.
+        names = [member.node for member in generation.members] if generation.one_world else []
+        self._names = nodes_to_probe(names, self._node)
         self._g, self._members, self._told = generation.g, {}, ()
         self._known.intersection_update(self._names)
         self._met.intersection_update(self._names)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Generation, Member
-from elastic.core.view import decode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog

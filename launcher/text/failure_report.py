@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.core.model import Cause, FinalStatus, OtherFailure, Role, Verdict, WorkerExit
+from elastic.core.model import Cause, FinalStatus, OtherFailure, Verdict, WorkerExit
+from elastic.core.ps.model import Role
 from elastic.core.text import failed_processes_text, listed, process_name
 
 INDENT = "    "

@@ -15,7 +15,8 @@ import msgspec
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
-from elastic.core.view import StoreView, ViewReader
+from elastic.core.view import StoreView
+from elastic.core.view_reader import ViewReader
 from elastic.errors import ElasticError, StoreError
 from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic.core.model import FinalStatus, Role
+from elastic.core.model import FinalStatus
+from elastic.core.ps.model import Role
 from launcher.history.events import HistoryEvent
 from launcher.history.job_report import GenerationReport, JobReport
 from launcher.history.training_curve import CurvePoint, TrainingCurve

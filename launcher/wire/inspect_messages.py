@@ -27,7 +27,8 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic._decode import UNREADABLE
-from elastic.core.model import Role, Step
+from elastic.core.model import Step
+from elastic.core.ps.model import Role
 from launcher.net.lines import LINE_MAX
 from launcher.wire.link_messages import Greeting, InspectHello, LinkError, Mac, mac
 

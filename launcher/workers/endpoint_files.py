@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic.core.model import Generation, Role
+from elastic.core.model import Generation
+from elastic.core.ps.model import ClusterSpec, Role
 from launcher.logs import endpoint_list_writer
 from launcher.logs.logger import AgentLog
 from launcher.logs.writer_client import LogSink
@@ -36,7 +37,7 @@ class EndpointFiles:
             self._agent_log.warning(
                 f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"
             )
-        if any(place.tasks for place in generation.members):
+        if isinstance(generation, ClusterSpec):
             try:
                 new = self.roster_file.with_suffix(".new")
                 new.write_bytes(cluster_spec_document(generation))
@@ -49,7 +50,7 @@ class EndpointFiles:
 
 def _endpoints(generation: Generation) -> tuple[list[str], list[str]]:
     """Where the workers are, in the order of their ranks, and where the servers are."""
-    if any(place.tasks for place in generation.members):
+    if isinstance(generation, ClusterSpec):
         found = [
             [join_host_port(one.host, one.port) for one in generation.task_assignments(role)]
             for role in (Role.WORKER, Role.HETER, Role.SERVER)

@@ -10,7 +10,8 @@ import re
 import signal
 from collections.abc import Sequence
 
-from elastic.core.model import Role, WorkerExit
+from elastic.core.model import WorkerExit
+from elastic.core.ps.model import Role
 from elastic.core.text import SPLIT
 from launcher.workers.reports.tracebacks import excerpt, uncaught, without_noise
 

@@ -13,7 +13,8 @@ from elastic._tempdir import NODE, TempFolder, remove_left_behind
 from elastic.channel.messages import SERVERS_FROM, AcceptsPlannedStop, WorkerMessage
 from elastic.core.agent.actions import StartWorkers
 from elastic.core.agent.events import Event, NodePrepared, WorkerExited, WorkersGone, WorkersHung, WorkersListen
-from elastic.core.model import Cause, Role, WorkerExit
+from elastic.core.model import Cause, WorkerExit
+from elastic.core.ps.model import Role
 from elastic.core.text import process_name
 from elastic.errors import NurseryLost
 from launcher.config.config import Config
@@ -218,7 +219,8 @@ class WorkerGroup:
         for spec in specs.values():
             with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
-        first = generation.before is None and generation.members[action.m_id].since == 0
+        start = generation.start_of(generation.members[action.m_id].node) or (generation.g, 0)
+        first = generation.before is None and start[1] == 0
         self._running = self._newest = RunningWorkers(generation.g, specs, first, set(specs))
         self._progress.begin()
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
@@ -229,7 +231,7 @@ class WorkerGroup:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
             self._all_lost({})
-        self._remember_logs(specs, (generation.g, generation.members[action.m_id].since))
+        self._remember_logs(specs, start)
         for spec in specs.values():
             name, text = (
                 environment_dump.environment_file_name(spec.role, spec.rank),

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from elastic.channel.messages import SavedAndLeaving, WorkerMessage
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from elastic.core.text import process_name
 from launcher.logs.logger import AgentLog
 from launcher.text import failure_report, sanitize

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from elastic.core import text
-from elastic.core.model import Generation, GenerationMember, Role, Task, TaskAssignment
+from elastic.core.ps.model import ClusterSpec, Role, Task, TaskAssignment, TaskMember
 from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.system.private_env import inheritable_env
 from launcher.workers.environment import LISTS, ROLE_NAMES, LaunchContext, default_env, lists_that_fit
@@ -58,15 +58,15 @@ def log_name(task: Task) -> str:
     return text.log_name(task.role, task.index)
 
 
-def cluster_spec_document(generation: Generation) -> bytes:
+def cluster_spec_document(cluster_spec: ClusterSpec) -> bytes:
     """Who is where now, as JSON: what stands in the file of `ELASTIC_ROSTER_FILE`.
 
     `servers` are endpoints by index, "" where a seat is vacant; workers and heterogeneous workers name their index.
     """
-    servers, workers, heters = _task_assignments(generation)
+    servers, workers, heters = _task_assignments(cluster_spec)
     document = {
-        "generation": generation.g,
-        "revision": generation.rev,
+        "generation": cluster_spec.g,
+        "revision": cluster_spec.rev,
         "servers": _by_index(servers),
         "workers": [{"index": task.task.index, "endpoint": _endpoint(task)} for task in workers],
         "heters": [{"index": task.task.index, "endpoint": _endpoint(task)} for task in heters],
@@ -75,15 +75,15 @@ def cluster_spec_document(generation: Generation) -> bytes:
 
 
 def ps_environment(
-    context: LaunchContext, *, place: GenerationMember, task_index: int, roster_file: str, error_file: str
+    context: LaunchContext, *, place: TaskMember, task_index: int, roster_file: str, error_file: str
 ) -> dict[str, str]:
     """The whole environment of the process with the seat `place.seats[seat_index]`.
 
     The master in `context` is on the node of server 0. `error_file` is where torch's @record may write.
     """
-    generation, master = context.generation, context.master
+    cluster_spec, master = ClusterSpec.of(context.generation), context.master
     task, port = place.tasks[task_index], place.ports[task_index]
-    serving, workers, heters = _task_assignments(generation)
+    serving, workers, heters = _task_assignments(cluster_spec)
     made = inheritable_env(context.base, OF_SOME)
     made |= context.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
     made |= {
@@ -105,19 +105,19 @@ def ps_environment(
     if task.role is Role.SERVER:
         made["PADDLE_CURRENT_IP"] = place.host
     else:
-        made |= _ranks(generation, place, task_index, _gpus(context.base))
-        made |= _meeting(generation, master)
+        made |= _ranks(cluster_spec, place, task_index, _gpus(context.base))
+        made |= _meeting(cluster_spec, master)
     made |= context.proxies
     return {"PADDLE_WITH_GLOO": "0"} | default_env(len(place.tasks), context.interface) | made
 
 
 def _task_assignments(
-    generation: Generation,
+    cluster_spec: ClusterSpec,
 ) -> tuple[tuple[TaskAssignment, ...], tuple[TaskAssignment, ...], tuple[TaskAssignment, ...]]:
     return (
-        generation.task_assignments(Role.SERVER),
-        generation.task_assignments(Role.WORKER),
-        generation.task_assignments(Role.HETER),
+        cluster_spec.task_assignments(Role.SERVER),
+        cluster_spec.task_assignments(Role.WORKER),
+        cluster_spec.task_assignments(Role.HETER),
     )
 
 
@@ -140,10 +140,10 @@ def _lists(
     return made
 
 
-def _ranks(generation: Generation, place: GenerationMember, task_index: int, gpus: int) -> dict[str, str]:
+def _ranks(cluster_spec: ClusterSpec, place: TaskMember, task_index: int, gpus: int) -> dict[str, str]:
     """What torchrun tells its workers. Workers come first in the order of ranks, then heterogeneous workers."""
     seat = place.tasks[task_index]
-    workers, heters = _count(generation.task_assignments(Role.WORKER)), _count(generation.task_assignments(Role.HETER))
+    _, workers, heters = map(_count, _task_assignments(cluster_spec))
     trainers = [number for number, task in enumerate(place.tasks) if task.role is not Role.SERVER]
     local_rank = trainers.index(task_index)
     return {
@@ -151,8 +151,8 @@ def _ranks(generation: Generation, place: GenerationMember, task_index: int, gpu
         "WORLD_SIZE": str(workers + heters),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(len(trainers)),
-        "GROUP_RANK": str(generation.index(place.node) or 0),
-        "GROUP_WORLD_SIZE": str(len(generation.members)),
+        "GROUP_RANK": str(cluster_spec.index(place.node) or 0),
+        "GROUP_WORLD_SIZE": str(len(cluster_spec.members)),
         "ROLE_RANK": str(seat.index),
         "ROLE_WORLD_SIZE": str(workers if seat.role is Role.WORKER else heters),
         "ROLE_NAME": str(seat.role),
@@ -162,16 +162,16 @@ def _ranks(generation: Generation, place: GenerationMember, task_index: int, gpu
     }
 
 
-def _meeting(generation: Generation, master: str) -> dict[str, str]:
+def _meeting(cluster_spec: ClusterSpec, master: str) -> dict[str, str]:
     """Where torch's process group of the workers meets.
 
     It is `master`, unless worker 0 is on another host: torch's rank 0 opens the store on its own machine, so then it
     is a port that the node of worker 0 holds.
     """
     host, port = parse_endpoint(master)
-    for place in generation.members:
+    for place in cluster_spec.members:
         if Task(Role.WORKER, 0) in place.tasks and place.host != host and place.masters:
-            host, port = place.host, place.masters[generation.g % len(place.masters)]
+            host, port = place.host, place.masters[cluster_spec.g % len(place.masters)]
     return {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
 
 

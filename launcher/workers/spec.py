@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 
 
 class WorkerSpec(Struct, frozen=True):

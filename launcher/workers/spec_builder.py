@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from elastic.core.agent.actions import StartWorkers
-from elastic.core.model import Generation, Role, Task
+from elastic.core.model import Generation
+from elastic.core.ps.model import ClusterSpec, Role, Task
 from launcher.config.config import Config, worker_argv
 from launcher.config.ps_layout import static_hosts
 from launcher.logs import file_names
@@ -55,8 +56,9 @@ class SpecBuilder:
             self._cwd = os.getcwd()
         if not self._config.nic:  # A card that was taken out and put back may have another name.
             self._interface = addresses.interface_now(self._interface, self._known)
-        if tasks := generation.members[action.m_id].tasks:
-            return {at: self._task(action, learned, at) for at in range(len(tasks))}
+        if isinstance(generation, ClusterSpec):
+            tasks = generation.members[action.m_id].tasks
+            return {at: self._task(action, generation, learned, at) for at in range(len(tasks))}
         context = self._launch_context(action, learned, os.environ, action.go.master, action.go.budget.charged)
         return {local: self._worker(action, context, local) for local in range(generation.slots)}
 
@@ -92,9 +94,9 @@ class SpecBuilder:
             shared=self._several(generation),
         )
 
-    def _task(self, action: StartWorkers, learned: JobContext, at: int) -> WorkerSpec:
-        """One process of a parameter-server job; `at` is the place of its seat among those of the node."""
-        generation, config = action.generation, self._config
+    def _task(self, action: StartWorkers, generation: ClusterSpec, learned: JobContext, at: int) -> WorkerSpec:
+        """One process of a parameter-server job; `at` is the place of its task among those of the node."""
+        config = self._config
         place = generation.members[action.m_id]
         seat = place.tasks[at]
         name = log_name(seat)
@@ -167,7 +169,7 @@ class SpecBuilder:
         shown = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus else {}
         return {**os.environ, **shown}
 
-    def _meeting(self, generation: Generation, master: str) -> str:
+    def _meeting(self, generation: ClusterSpec, master: str) -> str:
         """Where the workers of a parameter-server job meet: on the node that has server 0 now."""
         for place in generation.members:
             if Task(Role.SERVER, 0) in place.tasks and place.masters:

@@ -27,7 +27,7 @@ from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np
 from elastic.core.transactions import Transaction
-from elastic.core.view import ViewReader
+from elastic.core.view_reader import ViewReader
 from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from elastic.store import session
 from elastic.store.etcd import EtcdOptions, EtcdStore

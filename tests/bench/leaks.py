@@ -30,7 +30,8 @@ import psutil
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Put
 from elastic.core.model import JobSpec
-from elastic.core.view import decode, encode
+from elastic.core.view import encode
+from elastic.core.view_reader import decode
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from launcher.config import readers

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.logs.console import Console
 from launcher.logs.console_streams import ConsoleStreams, ProcessId, after_carriage_returns
 from launcher.logs.pipe_reader import PipeReader

@@ -7,6 +7,7 @@ import logging
 
 import torch
 
+from elastic.core.ps.model import ClusterSpec
 from elastic.errors import MessageError
 from elastic.train.ps import protocol
 from elastic.train.ps.cluster import cluster_spec
@@ -63,7 +64,7 @@ def roster_file(data: bytes) -> None:
 
 VIEW = serving().shelf.view
 assert VIEW.generation is not None
-ROSTER = VIEW.generation.value
+ROSTER = ClusterSpec.of(VIEW.generation.value)
 SEEDS = (
     message(0, protocol.SessionRequest(version=1, job="j", server=0, servers=2, worker=1, session="s")),
     message(1, protocol.SessionNotice(life="l", text="waiting")),

@@ -7,9 +7,10 @@ import zlib
 
 import msgspec
 
-from elastic.core import generation_codec, view
+from elastic.core import generation_codec, view, view_reader
 from elastic.core.kv import KeyValue
 from elastic.core.model import Generation, GenerationMember, SavedCheckpoint
+from elastic.core.ps.model import ClusterSpec
 from elastic.errors import ConfigError, DocumentError
 from elastic.train.restore.options import newest_known
 from launcher.doctor.job import reach_check
@@ -27,18 +28,19 @@ from tests.support.strategies import KEYS
 
 def generations(data: bytes) -> None:
     """A generation, as it is and compressed: both forms say the same, also when it is written again."""
-    found = read_generation(data)
-    compressed = read_generation(zlib.compress(data, 1))
-    assert data.startswith(generation_codec.ZLIB_START) or compressed == found, (compressed, found)
-    if found is not None:
-        again = generation_codec.read(generation_codec.write(found))
-        assert again == found, (again, found)
+    for kind in (Generation, ClusterSpec):
+        found = read_generation(data, kind)
+        compressed = read_generation(zlib.compress(data, 1), kind)
+        assert data.startswith(generation_codec.ZLIB_START) or compressed == found, (compressed, found)
+        if found is not None:
+            again = generation_codec.read(generation_codec.write(found), kind)
+            assert again == found, (again, found)
 
 
-def read_generation(data: bytes) -> Generation | None:
-    """The generation of a document; None if it is refused as it should be."""
+def read_generation(data: bytes, kind: type[Generation]) -> Generation | None:
+    """The generation of a document of that type; None if it is refused as it should be."""
     try:
-        return generation_codec.read(data)
+        return generation_codec.read(data, kind)
     except (ValueError, RecursionError):
         return None
 
@@ -47,8 +49,8 @@ def one_document(data: bytes) -> None:
     """The document of any key: the first line is the key, after the root."""
     name, _, value = data.partition(b"\n")
     with contextlib.suppress(DocumentError):
-        document = view.decode(KEYS, KEYS.root + name.decode(errors="replace"), value)
-        assert view.decode(KEYS, KEYS.root + name.decode(errors="replace"), view.encode(document)) == document
+        document = view_reader.decode(KEYS, KEYS.root + name.decode(errors="replace"), value)
+        assert view_reader.decode(KEYS, KEYS.root + name.decode(errors="replace"), view.encode(document)) == document
 
 
 def probes(data: bytes) -> None:
@@ -86,20 +88,22 @@ def documents() -> tuple[bytes, ...]:
     bench.verdict()
     cluster_spec = serving()
     found = [b"%s\n%s" % (entry.key.removeprefix(KEYS.root).encode(), entry.value) for entry in bench.shelf.contents]
-    plain = [generation_of(one) for one in (bench, cluster_spec)]
-    return (*found, *(b"generation\n" + value for value in (*plain, *map(zlib.compress, plain))))
+    plain = {KEYS.generation: generation_of(bench), KEYS.cluster_spec: generation_of(cluster_spec, KEYS.cluster_spec)}
+    names = {key.removeprefix(KEYS.root).encode(): value for key, value in plain.items()}
+    both = ((name, form) for name, value in names.items() for form in (value, zlib.compress(value)))
+    return (*found, *(b"%s\n%s" % document for document in both))
 
 
-def generation_of(bench: object) -> bytes:
-    entry = bench.shelf.entry(KEYS.generation)  # type: ignore[attr-defined]
+def generation_of(bench: object, key: str = KEYS.generation) -> bytes:
+    entry = bench.shelf.entry(key)  # type: ignore[attr-defined]
     value: bytes = entry.value
     return value
 
 
 def generation_seeds() -> tuple[bytes, ...]:
     """Plain and compressed ones: what is changed is JSON, or the bytes of a zlib stream."""
-    plain = [generation_of(stopping()), generation_of(serving())]
-    small = generation_codec.read(plain[0])
+    plain = [generation_of(stopping()), generation_of(serving(), KEYS.cluster_spec)]
+    small = generation_codec.read(plain[0], Generation)
     large = msgspec.structs.replace(small, members=tuple(numbered(small.members[0], n) for n in range(200)))
     written = generation_codec.write(large)
     assert written.startswith(generation_codec.ZLIB_START)

@@ -13,7 +13,8 @@ from elastic.core.kv import Delete, KeyRange, KeyValue, Put
 from elastic.core.membership.decision import DecisionPolicy, WaitDecision
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Outcome, OutcomeKind, SavedCheckpoint
-from elastic.core.view import StoreView, ViewReader
+from elastic.core.view import StoreView
+from elastic.core.view_reader import ViewReader
 from launcher.doctor.job import standing_checks
 from launcher.job import status, status_text
 from launcher.job.absent_nodes import absent_nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from elastic.core.view import StoreView
 from launcher.agent.inspect_server import InspectServer
 from launcher.job.status import NodeState, NodeStatus, describe

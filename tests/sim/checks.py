@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from elastic.core.kv import Put
 from elastic.core.model import ChangeReason, FinalStatus, Generation, OutcomeKind, Verdict
+from elastic.core.ps.model import PsJobSpec
 from elastic.core.restart_policy import MACHINE_FAULTS_MAX
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
@@ -165,8 +166,9 @@ class Promises(Observer):
         generation = view.generation.value
         if view.go.value.g != generation.g:
             world.fail("1", f"go for {view.go.value.g}, the newest generation is {generation.g}")
-        counts = view.spec is not None and (view.spec.value.roles is None or view.spec.value.roles.separate)
-        if view.spec and counts and len(generation.members) < view.spec.value.np.low:
+        spec = view.spec.value if view.spec is not None else None
+        fixed = isinstance(spec, PsJobSpec) and not spec.layout.separate  # np does not count its nodes.
+        if view.spec and not fixed and len(generation.members) < view.spec.value.np.low:
             world.fail("2", f"go with {len(generation.members)} nodes, below {view.spec.value.np.low}")
         if view.go.value.budget.charged > chargeable(world):
             world.fail("10", f"{view.go.value.budget.charged} charged, {world.job.failures} failures of scripts")

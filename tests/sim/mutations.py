@@ -35,7 +35,7 @@ from elastic.core.membership import (
 from elastic.core.membership import situation as situations
 from elastic.core.membership.situation import Situation
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind
-from elastic.core.ps import cluster_spec, revision
+from elastic.core.ps import cluster_spec, presence
 from elastic.core.ps.revision import RevisionBuilder
 from elastic.core.restart_policy import Evidence
 from elastic.core.run_deadline import CLOCK_ERROR
@@ -56,12 +56,12 @@ from tests.sim.mutant import (
 from tests.sim.nodes import KEYS
 
 
-def about(key: str, target: CompareTarget | None = None) -> Any:
-    """Tell whether a compare, or an operation, is about this key."""
+def about(*keys: str, target: CompareTarget | None = None) -> Any:
+    """Tell whether a compare, or an operation, is about one of these keys."""
 
     def dropped(part: Compare | Operation) -> bool:
         start = part.key if isinstance(part, Put) else part.range.start
-        return start == key and (target is None or (isinstance(part, Compare) and part.target is target))
+        return start in keys and (target is None or (isinstance(part, Compare) and part.target is target))
 
     return dropped
 
@@ -422,7 +422,7 @@ COMPARES: Final = (
     ),
     Mutation("compare: the store", "the store is the same", compare_out(transactions.propose, about(KEYS.incarnation))),
     Mutation(
-        "compare: generation", "nobody else has proposed", compare_out(transactions.propose, about(KEYS.generation))
+        "compare: generation", "nobody else has proposed", compare_out(transactions.propose, about(*KEYS.generations))
     ),
     Mutation("compare: go", "nobody else gave the go", compare_out(transactions.propose, about(KEYS.go))),
     Mutation("compare: spec", "np is what it was", compare_out(transactions.propose, about(KEYS.spec))),
@@ -512,12 +512,12 @@ ROSTERS: Final = (
     Mutation(
         "roster: free at once",
         "the tasks of a lost node are kept for a lease",
-        becomes(revision.tasks_free_at, lambda _, s, node: s.now),
+        becomes(presence.tasks_free_at, lambda _, s, node: s.now),
     ),
     Mutation(
         "roster: old words",
         "what an older start said does not count",
-        becomes(revision.current_outcomes, lambda _, s: dict(s.outcomes)),
+        becomes(presence.current_outcomes, lambda _, s: dict(s.outcomes)),
     ),
     Mutation(
         "roster: stays ended",

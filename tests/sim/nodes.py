@@ -14,7 +14,8 @@ from elastic.core.membership.decision import Decision
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Generation
 from elastic.core.transactions import Transaction
-from elastic.core.view import StoredDocument, StoreView, ViewReader
+from elastic.core.view import StoredDocument, StoreView
+from elastic.core.view_reader import ViewReader
 from launcher.peers.doubt import LinkDoubt
 
 if TYPE_CHECKING:

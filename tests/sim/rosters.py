@@ -17,17 +17,13 @@ from elastic.core.agent.events import WorkerExited, WorkersGone, WorkersHung
 from elastic.core.model import (
     FinalStatus,
     Generation,
-    GenerationMember,
     JobMode,
-    JobSpec,
     Member,
     Np,
     OutcomeKind,
-    PsLayout,
-    Role,
-    Task,
     WorkerExit,
 )
+from elastic.core.ps.model import ClusterSpec, PsJobSpec, PsLayout, Role, Task, TaskMember
 from elastic.core.ps.task_placement import has_servers, has_workers, servers_wanted, vacant_servers
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
@@ -54,9 +50,9 @@ class Processes(WorkerSet):
     waits_since: float | None = None
 
     @property
-    def place(self) -> GenerationMember:
+    def place(self) -> TaskMember:
         """Its seats, as they were when it started."""
-        return self.generation.members[self.m_id]
+        return ClusterSpec.of(self.generation).members[self.m_id]
 
 
 class RosterWorld(World):
@@ -80,7 +76,8 @@ class RosterWorld(World):
             self.roles = PsLayout(server_num=rng.randint(1, 2), worker_num=rng.randint(1, 2), separate=True)
         self.closes = rng.random() < 0.5
         self.np = Np(low=1, high=high, first=rng.randint(1, high))
-        self.spec: JobSpec = msgspec.structs.replace(self.spec, np=self.np, mode=JobMode.PS, roles=self.roles, slots=1)
+        fields = msgspec.structs.asdict(self.spec) | {"np": self.np, "mode": JobMode.PS, "slots": 1}
+        self.spec = PsJobSpec(**fields, layout=self.roles)
         own = 0 if kind in ("alone", "lists") else servers_wanted(self.roles)
         self.size = 1 if kind == "alone" else high + own + rng.randint(0, 1)
 
@@ -92,7 +89,7 @@ class RosterWorld(World):
     def _start_workers(self, node: Node, action: StartWorkers) -> None:
         if node.workers is not None:
             self.fail("1", f"{node.name} starts {action.generation.g} beside {node.workers.generation.g}")
-        place = action.generation.members[action.m_id]
+        place = ClusterSpec.of(action.generation).members[action.m_id]
         workers = Processes(action.incarnation, action.generation, hangs=False, m_id=action.m_id)
         node.workers = workers
         node.run_until = node.core.facts.workers.run_until
@@ -241,14 +238,14 @@ class RosterPromises(Promises):
 
     def __init__(self) -> None:
         super().__init__()
-        self._newest: dict[int, Generation] = {}
+        self._newest: dict[int, ClusterSpec] = {}
         self._done: set[tuple[str, int, int, str]] = set()
         self._starts: dict[str, list[float]] = {}
 
     def _formed(self, world: World, view: StoreView, node: Node) -> None:
         assert isinstance(world, RosterWorld)
         assert view.generation is not None
-        generation = view.generation.value
+        generation = ClusterSpec.of(view.generation.value)
         self._writer(world, view, node)
         self._generations[world.store_number, generation.g] = generation
         old = self._newest.get(world.store_number)
@@ -277,7 +274,7 @@ class RosterPromises(Promises):
         if done and any(has_workers(place) and not has_servers(place) for place in places):
             world.fail("14", f"{fresh} join after {sorted(done)} were done")
 
-    def _no_gap(self, world: World, generation: Generation, high: int) -> None:
+    def _no_gap(self, world: World, generation: ClusterSpec, high: int) -> None:
         """Where np counts them, workers that start have indexes below those that np gives."""
         assert isinstance(world, RosterWorld)
         old = self._newest.get(world.store_number)
@@ -295,7 +292,7 @@ class RosterPromises(Promises):
             if (verdict.cause is None or chargeable(world) == 0) and not by_operator(view, verdict):
                 world.fail("4", f"failed without a failure: {verdict.reason}")
             return
-        generation = self._generations[world.store_number, verdict.g]
+        generation = ClusterSpec.of(self._generations[world.store_number, verdict.g])
         incarnation = view.incarnation.value if view.incarnation else ""
         for place in generation.members:
             start = (incarnation, verdict.g, place.since, place.node)

@@ -136,7 +136,8 @@ def member_taken_away(world: World, rng: random.Random) -> None:
 
 def damaged_document(world: World, rng: random.Random) -> None:
     """Something that nobody can read stands where a document was, until a person puts it back."""
-    key = rng.choice([KEYS.spec, KEYS.generation, KEYS.go, KEYS.incarnation, KEYS.member("junk")])
+    newest = KEYS.root + world.spec.generation_type.document_name
+    key = rng.choice([KEYS.spec, newest, KEYS.go, KEYS.incarnation, KEYS.member("junk")])
     found = world.store.list(KeyRange.key(key)).entries
     if not world.store_up or (not found and key != KEYS.member("junk")) or world.verdict_there():
         return

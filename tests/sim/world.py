@@ -49,7 +49,8 @@ from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np
-from elastic.core.view import decode, encode
+from elastic.core.view import encode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError
 from elastic.store.memory_core import MemoryCore
 from launcher.peers.doubt import LinkDoubt

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from elastic.core.admission import AdmissionPlan, NodeIdentity, join
 from elastic.core.model import JobSpec
 from launcher.config.readers import np as read_np
+from tests.support.job_specs import with_fields
 from tests.support.job_transcript import member
 from tests.support.store_fixture import Shelf
 from tests.support.strategies import KEYS
@@ -18,7 +17,7 @@ STORED = JobSpec(np=read_np("1:4"), slots=2)
 
 def me(*, force: bool = False, rerun: bool = False, allow_mismatch: bool = False, **spec: Any) -> NodeIdentity:
     """A node whose command line gives the job's settings, but for these."""
-    mine: JobSpec = msgspec.structs.replace(STORED, **spec)
+    mine = with_fields(STORED, **spec)
     return NodeIdentity(
         "d", member(slots=mine.slots), mine, "i9", force=force, rerun=rerun, allow_mismatch=allow_mismatch
     )

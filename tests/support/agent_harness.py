@@ -62,15 +62,16 @@ from elastic.core.model import (
     Member,
     Outcome,
     Predecessor,
-    Role,
-    Task,
     Verdict,
 )
+from elastic.core.ps.model import ClusterSpec, Role, Task, TaskMember
 from elastic.core.transactions import Transaction
-from elastic.core.view import ViewReader, encode
+from elastic.core.view import encode
+from elastic.core.view_reader import ViewReader
 from elastic.errors import StoreError
 from launcher.config.readers import np as read_np
 from launcher.peers.doubt import LinkDoubt
+from tests.support.job_specs import job_spec
 from tests.support.job_transcript import member, worker_exit
 from tests.support.store_fixture import Shelf
 from tests.support.strategies import KEYS
@@ -108,7 +109,7 @@ class Bench:
     ) -> None:
         self.shelf = Shelf(KEYS)
         self.node = node
-        self.spec = JobSpec(np=read_np(np), slots=slots, settle_s=0.0, **spec)
+        self.spec = job_spec(np=read_np(np), slots=slots, settle_s=0.0, **spec)
         me = NodeIdentity(
             node, member(f"host-{node}", slots), self.spec, f"i-{node}", force=force, rerun=rerun, np_given=np_given
         )
@@ -250,13 +251,12 @@ class Bench:
         generation = Generation(
             g=g, run=run, leader="", why=why, reason=f"because of {why}", members=places, slots=slots, before=before
         )
-        self.shelf.put(KEYS.generation, generation)
-        self.look()
+        self._publish(generation)
 
     def roster(self, rev: int, nodes: str, *, since: int = 0, leaving: bool = False, g: int = 1) -> None:
         """The leader publishes a revision: each node has a server's and a worker's seat; b's as they are said."""
         places = tuple(
-            GenerationMember(
+            TaskMember(
                 node,
                 f"host-{node}",
                 (7000,),
@@ -267,7 +267,7 @@ class Bench:
             )
             for at, node in enumerate(nodes.split())
         )
-        generation = Generation(
+        cluster_spec = ClusterSpec(
             g=g,
             run=1,
             leader="",
@@ -277,7 +277,14 @@ class Bench:
             slots=self.spec.slots,
             rev=rev,
         )
-        self.shelf.put(KEYS.generation, generation)
+        self._publish(cluster_spec)
+
+    def _publish(self, generation: Generation) -> None:
+        """Write it, instead of one of the other type."""
+        self.shelf.put(KEYS.generation_of(generation), generation)
+        for key in KEYS.generations:
+            if key != KEYS.generation_of(generation) and self.shelf.entry(key) is not None:
+                self.shelf.delete(key)
         self.look()
 
     def go(self, g: int, *, cause: Cause | None = None) -> None:

@@ -7,7 +7,8 @@ import contextlib
 import secrets
 
 from elastic.core.keys import JobKeys
-from elastic.core.view import StoreView, ViewReader
+from elastic.core.view import StoreView
+from elastic.core.view_reader import ViewReader
 from elastic.store.etcd import EtcdStore
 from launcher.wire import link_messages
 from launcher.wire.link_messages import Prove, Vouch, VouchGranted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.wire import inspect_messages
 from launcher.wire.inspect_messages import NodeSnapshot, WorkerSnapshot, WorkerState
 

@@ -51,11 +51,13 @@ def nodes_of(decision: FormGeneration) -> list[str]:
 class Job:
     """The documents of one job, and the memory of the proposer that looks at them."""
 
+    spec_type: type[JobSpec] = JobSpec
+
     def __init__(self, np: str = "2", slots: int = 1, **spec: Any) -> None:
         self.memory = DecisionMemory()
         self.revision = 1
         self.view = StoreView(revision=1, complete=True, incarnation=self._stored("abc"))
-        self._write_spec(JobSpec(np=read_np(np), slots=slots, **spec))
+        self._write_spec(self.spec_type(np=read_np(np), slots=slots, **spec))
 
     # --- what happens in the store --------------------------------------------------------------------------------
 
@@ -89,8 +91,7 @@ class Job:
         """They record how their workers of the generation that last got its go ended."""
         for node in nodes.split():
             self.revision += 1
-            index = self.generation.index(node)
-            since = self.generation.members[index].since if index is not None else 0
+            _, since = self.generation.start_of(node) or (0, 0)
             outcome = Outcome(ended=how, **{"host": f"host-{node}", "over": True, "since": since, **others})
             self._set(outcomes={**self.view.outcomes, (self.running_g, node): self._stored(outcome)})
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elastic.core.model import ChangeReason, Generation, GenerationMember, Role, Task
+from elastic.core.model import ChangeReason
+from elastic.core.ps.model import ClusterSpec, Role, Task, TaskMember
 from launcher.workers.environment import LaunchContext
 from launcher.workers.ps_environment import ps_environment
 
 SERVER, WORKER, HETER = Role.SERVER, Role.WORKER, Role.HETER
 
 
-def place(
-    number: int, *tasks: tuple[Role, int], host: str = "192.168.0.{}", ports: tuple[int, ...] = ()
-) -> GenerationMember:
-    return GenerationMember(
+def place(number: int, *tasks: tuple[Role, int], host: str = "192.168.0.{}", ports: tuple[int, ...] = ()) -> TaskMember:
+    return TaskMember(
         node=f"n{number}",
         host=host.format(number),
         masters=(5000 + number, 5100 + number, 5200 + number),
@@ -23,8 +22,8 @@ def place(
     )
 
 
-def generation(*places: GenerationMember) -> Generation:
-    return Generation(
+def generation(*places: TaskMember) -> ClusterSpec:
+    return ClusterSpec(
         g=7, run=1, leader="t", why=ChangeReason.FIRST, reason="all are here", slots=1, members=places, rev=3
     )
 
@@ -41,7 +40,7 @@ HETEROGENEOUS = generation(
 
 
 def environment(
-    world: Generation,
+    world: ClusterSpec,
     m_id: int,
     task_index: int,
     *,

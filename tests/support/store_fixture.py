@@ -6,7 +6,8 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete as DeleteOperation
 from elastic.core.kv import KeyRange, KeyValue, Operation, Put
 from elastic.core.transactions import Transaction
-from elastic.core.view import Document, StoreView, ViewReader, encode
+from elastic.core.view import Document, StoreView, encode
+from elastic.core.view_reader import ViewReader
 from elastic.store.memory_core import MemoryCore
 
 TTL_S = 5.0

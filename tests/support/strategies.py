@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from elastic.core.keys import JobKeys
@@ -19,6 +20,7 @@ from elastic.core.model import (
     Generation,
     GenerationMember,
     Go,
+    JobMode,
     JobSpec,
     Leader,
     Member,
@@ -29,11 +31,11 @@ from elastic.core.model import (
     OutcomeKind,
     Predecessor,
     Quarantine,
-    Role,
     SavedCheckpoint,
     Verdict,
     WorkerExit,
 )
+from elastic.core.ps.model import PS_MODES, ClusterSpec, PsJobSpec, PsLayout, Role, Task, TaskMember
 from elastic.core.text import SPLIT
 from elastic.core.view import Document, StoredDocument, StoreView
 
@@ -69,6 +71,25 @@ specs = st.builds(
     lease_ttl_s=seconds,
     store_outage_limit_s=seconds,
     fatal_exit_codes=st.lists(integers, max_size=3).map(tuple),
+)
+numbers = st.integers(0, 4)
+layouts = st.builds(
+    PsLayout,
+    servers=st.lists(hosts, max_size=2).map(tuple),
+    workers=st.lists(hosts, max_size=3).map(tuple),
+    server_num=numbers,
+    worker_num=numbers,
+    heter_num=numbers,
+    separate=st.booleans(),
+)
+ps_specs = st.builds(
+    PsJobSpec,
+    np=nps,
+    slots=counts,
+    run=generations_g,
+    mode=st.sampled_from(PS_MODES),
+    lease_ttl_s=seconds,
+    layout=layouts,
 )
 members = ports.flatmap(
     lambda held: st.builds(
@@ -123,6 +144,35 @@ generations = st.integers(1, 3).flatmap(
         before=st.none() | befores,
         budget=budgets,
     )
+)
+tasks = st.builds(Task, role=st.sampled_from(Role), index=numbers)
+
+
+def task_places(held: tuple[Task, ...]) -> st.SearchStrategy[TaskMember]:
+    return st.builds(
+        TaskMember,
+        node=nodes,
+        host=hosts,
+        masters=ports,
+        ports=st.just(tuple(range(8000, 8000 + len(held)))),
+        tasks=st.just(held),
+        since=numbers,
+        leaving=st.booleans(),
+    )
+
+
+cluster_specs = st.builds(
+    ClusterSpec,
+    g=generations_g,
+    run=generations_g,
+    leader=texts,
+    why=st.sampled_from(ChangeReason),
+    reason=texts,
+    members=st.lists(st.lists(tasks, min_size=1, max_size=3).map(tuple).flatmap(task_places), max_size=4).map(tuple),
+    slots=st.just(1),
+    before=st.none() | befores,
+    budget=budgets,
+    rev=numbers,
 )
 worker_exits = st.builds(
     WorkerExit,
@@ -190,9 +240,10 @@ leaders = st.builds(Leader, node=nodes, host=hosts, link=st.integers(0, 65_535),
 keyed: st.SearchStrategy[tuple[str, Document]] = st.one_of(
     st.tuples(st.just(KEYS.incarnation), texts),
     st.tuples(st.just(KEYS.leader), leaders),
-    st.tuples(st.just(KEYS.spec), specs),
+    st.tuples(st.just(KEYS.spec), specs | ps_specs),
     st.tuples(st.just(KEYS.member("a")), members),
     st.tuples(st.just(KEYS.generation), generations),
+    st.tuples(st.just(KEYS.cluster_spec), cluster_specs),
     st.tuples(st.just(KEYS.go), goes),
     st.tuples(st.just(KEYS.outcome(1, "a")), outcomes),
     st.tuples(st.just(KEYS.verdict), verdicts),
@@ -215,8 +266,8 @@ def views(*, complete: bool | None = None) -> st.SearchStrategy[StoreView]:
         revision=st.integers(0, 12),
         incarnation=st.none() | stored(st.sampled_from(["i1", "i2"])),
         leader=st.none() | stored(leaders),
-        spec=st.none() | stored(specs),
-        generation=st.none() | stored(generations),
+        spec=st.none() | stored(specs | ps_specs),
+        generation=st.none() | stored(generations | cluster_specs),
         go=st.none() | stored(goes),
         verdict=st.none() | stored(verdicts),
         saved=st.none() | stored(saveds),
@@ -274,6 +325,8 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
         fatal_exit_codes=(9,),
         grow_every_s=draw(st.sampled_from([0.0, 60.0, None])),
     )
+    if draw(st.integers(0, 3)) == 0:
+        spec = PsJobSpec(**msgspec.structs.asdict(spec) | {"mode": JobMode.PS}, layout=draw(layouts))
     names = draw(st.lists(nodes, max_size=3).map(tuple))
     before = draw(st.none() | st.builds(Predecessor, st.just(g - 1), st.just(names), st.sampled_from(ChangeReason)))
     generation = Generation(
@@ -293,6 +346,10 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
             judged_g=draw(st.integers(0, 4)),
         ),
     )
+    if draw(st.booleans() if isinstance(spec, PsJobSpec) else st.just(False)):
+        own = st.lists(tasks, min_size=1, max_size=2).map(tuple).flatmap(task_places)
+        fields = msgspec.structs.asdict(generation) | {"members": draw(st.lists(own, max_size=3).map(tuple))}
+        generation = ClusterSpec(**fields, rev=draw(numbers))
     go = Go(g=draw(st.sampled_from([g - 1, g, g, g + 1])), master="h:7000", budget=draw(budgets))
     outcome_of = st.tuples(st.sampled_from([g - 1, g]), nodes)
     return StoreView(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from elastic.core.model import Cause, Generation, Go, Verdict
+from elastic.core.ps.model import ClusterSpec
 from elastic.core.transactions import Transaction
 
 
@@ -108,9 +109,9 @@ class StartWorkers(Struct, frozen=True):
 
 
 class PublishClusterSpec(Struct, frozen=True):
-    """The roster that this node's processes belong to has another revision; they go on."""
+    """The cluster spec that this node's processes belong to has another revision; they go on."""
 
-    generation: Generation
+    generation: ClusterSpec
 
 
 class StopWorkers(Struct, frozen=True):

@@ -18,16 +18,14 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare
 from elastic.core.membership.decision import Decision, DecisionPolicy
 from elastic.core.membership.memory import DecisionMemory
-from elastic.core.model import Generation, GenerationMember, JobSpec, Outcome, Task, WorkerExit
+from elastic.core.model import Generation, GenerationMember, JobSpec, Outcome, Stamp, WorkerExit
+from elastic.core.ps.model import Task
 from elastic.core.run_deadline import NEVER, RunDeadline
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 
 DEADLINE_SPARE_S = 3.0
 """So long before the deadline of a drain the workers are gone: their end is recorded, and the node leaves."""
-
-Stamp = tuple[int, int]
-"""One start of a node's processes: the generation, and the revision of its roster that gave the node its tasks."""
 
 
 class Phase(StrEnum):
@@ -204,9 +202,11 @@ class Workers:
 
     target: Stamp = (0, 0)  # the start whose go is awaited, or was given last
     g: int = 0  # the generation of the workers that run or ran last
-    since: int = 0  # the revision of the roster that gave them their tasks
+    since: int = 0  # which start in it that is (`Stamp`)
+    count: int = 0  # how many there are
+    one_world: bool = True  # whether they form one world with those of other nodes (`Generation.one_world`)
     tasks: tuple[Task, ...] = ()  # their tasks in a parameter-server job
-    cluster_spec_rev: int = 0  # the newest revision of the roster that was published to them
+    cluster_spec_rev: int = 0  # the newest revision of the cluster spec that was published to them
     gone: bool = True  # no process of theirs is left
     started_at: float = 0.0
     step: int = -1  # the highest that one has reported
@@ -223,7 +223,7 @@ class Workers:
     outcome_written: tuple[int, Outcome] | None = None  # recorded last
     recorded_at: float = NEVER
     record_again_s: float = 0.0  # after this pause a word that others wait for is recorded once more
-    reported: Stamp = (0, 0)  # the generation and revision whose failure was reported last
+    reported: Stamp = (0, 0)  # the start signal or revision whose failure was reported last
     spare_g: int = 0  # the newest generation that this node has said to be a spare of
 
     @property
@@ -293,17 +293,14 @@ class AgentState:
     @property
     def member(self) -> GenerationMember | None:
         """This node's member in the newest generation, None if it has none or is asked to leave."""
-        generation = self.generation
-        index = generation.index(self.me.node) if generation is not None else None
-        if generation is None or index is None or generation.members[index].leaving:
-            return None
-        return generation.members[index]
+        return self.generation.member(self.me.node) if self.generation is not None else None
 
     @property
     def stamp(self) -> Stamp:
         """Which start the newest generation asks of this node; (0, 0) if none."""
-        member = self.member
-        return (self.generation.g, member.since) if self.generation is not None and member is not None else (0, 0)
+        generation = self.generation
+        start = generation.start_of(self.me.node) if generation is not None and self.member is not None else None
+        return start or (0, 0)
 
     @property
     def may_run_again(self) -> bool:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from elastic.core.agent import leaving, registration, store, succession
 from elastic.core.agent.links import doubt, inbound, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.agent.workers import assignment, exits, outcome, stop
+from elastic.core.agent.workers import assignment, cluster_spec, exits, outcome, stop
 
 Guard = Callable[[AgentState], bool]
 Effect = Callable[[AgentState], None]
@@ -103,7 +103,7 @@ TABLE: tuple[Row, ...] = (
     Row("running: right ended", RUNNING, stop.is_overdue, stop.stop_overdue, STOPPING, stop.overdue_at),
     Row("running: failed", RUNNING, exits.have_failed, stop.stop_failed, STOPPING),
     Row("running: ok", RUNNING, exits.all_ok, outcome.finish, DONE),
-    Row("running: only servers left", RUNNING, exits.only_servers_left, outcome.record_done, RUNNING),
+    Row("running: only servers left", RUNNING, cluster_spec.only_servers_left, outcome.record_done, RUNNING),
     Row("running: superseded", RUNNING, stop.is_superseded, stop.stop_superseded, STOPPING),
     Row("running: verdict", RUNNING, leaving.job_ended, stop.stop_ended, STOPPING),
     Row("running: killed", RUNNING, exits.are_gone, outcome.finish_killed, DONE),
@@ -125,8 +125,8 @@ ROWS = {phase: tuple(row for row in TABLE if row.phase is phase) for phase in Ph
 
 REPORTS: tuple[Duty, ...] = (
     Duty("say why a generation failed", assignment.failure_is_news, assignment.report_failure),
-    Duty("say why a roster was revised", assignment.revision_is_news, assignment.report_revision),
-    Duty("tell workers of the revision", assignment.cluster_spec_is_old, assignment.publish_cluster_spec),
+    Duty("say why a roster was revised", cluster_spec.revision_is_news, cluster_spec.report_revision),
+    Duty("tell workers of the revision", cluster_spec.cluster_spec_is_old, cluster_spec.publish_cluster_spec),
     Duty("a generation runs", leaving.generation_runs, leaving.restart_timeout),
     Duty("hold", vouching.may_hold, vouching.hold),
 )

@@ -77,9 +77,9 @@ class FormGeneration(Struct, frozen=True):
     """Publish this generation.
 
     `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one. For a
-    revision of a roster: `forget` are nodes whose outcomes are of starts that are over, `unfinished` those that must
-    not have recorded one, `gone` those whose seats are free because they have not been registered for so long. `go` is
-    given with a generation that has no gate to wait at.
+    generation that continues: `forget` are nodes whose outcomes are of starts that are over, `unfinished` those that
+    must not have recorded one, `gone` those that have not been registered for so long that nothing of them runs. `go`
+    is given with a generation that has no gate to wait at.
     """
 
     code: Reason

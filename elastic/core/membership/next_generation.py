@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -11,6 +11,8 @@ from elastic.core import listed_hosts, quarantine
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.membership.situation import Situation, Stage, generation_member
 from elastic.core.model import PLANNED, Budget, ChangeReason, Generation, GenerationMember, Predecessor
+
+M = TypeVar("M", bound=GenerationMember)
 
 DISTRUSTED_MAX = 64
 """Hosts that a generation names as distrusted; those beyond may cost one needless restart with another leader."""
@@ -67,7 +69,7 @@ def successor(s: Situation, members: Sequence[GenerationMember], why: ChangeReas
     if s.generation is not None:
         inside = {member.host for member in members}
         budget = quarantine.count_down(s.view.budget, s.memory.quarantine_deadlines, s.now, inside)
-    return Generation(
+    return s.spec.generation_type(
         g=(stored.value.g if stored is not None else 0) + 1,
         run=s.spec.run,
         leader=s.policy.node,
@@ -96,8 +98,7 @@ def _predecessor(s: Situation, why: ChangeReason) -> Predecessor | None:
     if newest is None:
         return None
     if s.stage is Stage.RUNNING:
-        since = tuple(member.since for member in newest.members) if newest.rev else ()
-        return Predecessor(newest.g, tuple(s.nodes), why, since, why not in PLANNED)
+        return Predecessor(newest.g, tuple(s.nodes), why, newest.later_starts, why not in PLANNED)
     return newest.before if newest.before is None or why in PLANNED else _broken(newest.before)
 
 
@@ -106,14 +107,9 @@ def _broken(before: Predecessor) -> Predecessor:
     return replace(before, broken=True)
 
 
-def strip_unused_ports(members: Sequence[GenerationMember]) -> tuple[GenerationMember, ...]:
-    """The members of a generation, with the ports for torch's store only where its workers may meet.
-
-    That is M_id 0, and in a parameter-server job whoever has the first seat of a role.
-    """
+def strip_unused_ports(members: Sequence[M]) -> tuple[M, ...]:
+    """The members of a generation, with the ports for torch's store only where its workers may meet."""
     return tuple(
-        member
-        if not member.masters or m_id == 0 or any(task.index == 0 for task in member.tasks)
-        else replace(member, masters=())
+        member if not member.masters or member.is_meeting_place(m_id) else replace(member, masters=())
         for m_id, member in enumerate(members)
     )

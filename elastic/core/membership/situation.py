@@ -122,7 +122,7 @@ class Situation:
     def judgement(self) -> Judgement:
         """What the end of the previous generation costs the job."""
         budget, before = self.current.budget, self.previous
-        if before is None or self.spec.layout is not None:  # Each revision of a parameter-server job has been charged.
+        if before is None or not self.spec.one_world:  # Such a job charges a failure while other tasks run.
             return Judgement(budget)
         outcomes = {node: stored for (g, node), stored in self.view.outcomes.items() if g == before.g}
         lost = frozenset(node for node in before.nodes if node not in outcomes)

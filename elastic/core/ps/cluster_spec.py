@@ -1,21 +1,22 @@
-"""Who has which seat of a parameter-server job, revision by revision (pure).
+"""Which node has which task of a parameter-server job, revision by revision (pure).
 
-A generation of such a job is not replaced when its members change. It gets another revision: who keeps its seats is
-not disturbed, because workers talk to servers and not to each other. The rules, in the order they are asked:
+A generation of such a job is not replaced when its members change. It gets another revision: a node that keeps its
+tasks is not disturbed, because workers talk to servers and not to each other. The rules, in the order they are asked:
 
 1. No generation yet: wait until every server and enough nodes with workers are here, then form.
-2. Every worker in the roster ended well: the job is completed, whatever its servers do.
-3. Nobody of the roster is here: the next generation, as soon as there are servers and workers again.
-4. A lost node leaves the roster. One whose processes failed or were stopped gets its seats again, in a new start that
-   the budget pays for (`elastic.core.ps.restart`). Servers that had ended well start again with workers that start.
-5. A node that drains, or is not wanted any more, is asked to leave; it keeps its seats until it has stopped. Those of
+2. Every worker in the cluster spec ended well: the job is completed, whatever its servers do.
+3. No node of the cluster spec is here: the next generation, as soon as there are servers and workers again.
+4. A lost node leaves the cluster spec. One whose processes failed or were stopped gets its tasks again, in a new start
+   that the budget pays for (`elastic.core.ps.restart`). Servers that had ended well start again with the workers that
+   start.
+5. A node that drains, or is not wanted any more, is asked to leave; it keeps its tasks until it has stopped. Those of
    a lost node are kept for the length of a lease: it is not registered, but somebody may have revoked its lease, and
    then it still has a right to run for that long.
-6. A free server's seat goes to the oldest node that can have it; new nodes get workers while np has room. None comes
-   once a worker has ended well.
+6. A free server goes to the oldest node that can have it; new nodes get workers while np has room. None comes once a
+   worker has ended well.
 
-A seat is never had by two nodes: the right to run of such a job is never longer than the lease
-(`elastic.core.agent.links`). A link that shows a death ends that node's lease, and frees no seat, because it can be
+Two nodes never have the same task: the right to run of such a job is never longer than the lease
+(`elastic.core.agent.links`). A link that shows a death ends that node's lease, and frees no task, because it can be
 wrong.
 """
 
@@ -34,16 +35,19 @@ from elastic.core.membership.opening import OPENING, with_go
 from elastic.core.membership.rule import Rule
 from elastic.core.membership.settling import expected_nodes, settled_at
 from elastic.core.membership.situation import Situation, Stage
-from elastic.core.model import ChangeReason, Generation, GenerationMember, OutcomeKind, PsLayout
-from elastic.core.ps.revision import (
+from elastic.core.model import ChangeReason, OutcomeKind
+from elastic.core.ps.model import ClusterSpec, PsLayout, TaskMember
+from elastic.core.ps.presence import (
     UNLIMITED,
-    RevisionBuilder,
     candidates_outside,
     current_outcomes,
     ended_with,
     is_present,
+    layout_of,
+    newest,
     tasks_free_at,
 )
+from elastic.core.ps.revision import RevisionBuilder
 from elastic.core.ps.task_placement import assign, has_servers, has_workers, host_of, in_order, vacant_servers
 from elastic.core.ps.text import in_words, servers_in_words
 from elastic.core.text import COUNTED, join_names, n_of_m, settling_text
@@ -58,13 +62,13 @@ def formed(s: Situation) -> Decision:
 
 def completed(s: Situation) -> ConcludeJob | None:
     """Every worker ended with exit code 0: the job is completed, whatever its servers do."""
-    at_work = [member for member in s.current.members if has_workers(member) and not member.leaving]
+    at_work = [member for member in newest(s).members if has_workers(member) and not member.leaving]
     done = bool(at_work) and all(ended_with(current_outcomes(s), member, OutcomeKind.OK) for member in at_work)
     return completed_by(s, s.current.g) if done else None
 
 
 def reformed(s: Situation) -> Decision | None:
-    """Nobody of the roster is here: form the next generation, when enough nodes are here."""
+    """No node of the cluster spec is here: form the next generation, when enough nodes are here."""
     if any_member_present(s):
         return None
     gone = f"{join_names(s.nodes)} left, nobody of this roster remains"
@@ -72,16 +76,16 @@ def reformed(s: Situation) -> Decision | None:
 
 
 def revised(s: Situation) -> Decision:
-    """Revise the roster for those who left, failed, drain or join, or wait."""
+    """Revise the cluster spec for nodes that left, failed, drain or join, or wait."""
     return RevisionBuilder(s).decision()
 
 
 def gate_reformed(s: Situation) -> Decision | None:
-    """Nobody of the roster is here, or more workers are wanted by now than it has: form the next generation."""
+    """No node of the cluster spec is here, or it has fewer workers than are wanted: form the next generation."""
     low = s.spec.np.low
     if not any_member_present(s):
         gone = f"{join_names(s.nodes)} left before the start"
-    elif _layout(s).separate and sum(map(has_workers, s.current.members)) < low:
+    elif layout_of(s).separate and sum(map(has_workers, newest(s).members)) < low:
         gone = f"workers on {low} nodes were wanted before the start"
     else:
         return None
@@ -120,12 +124,12 @@ PS_STOP: Final[dict[Stage, tuple[Rule, ...]]] = {
 
 
 def any_member_present(s: Situation) -> bool:
-    """Tell whether any node of the newest roster is here."""
+    """Tell whether any node of the newest cluster spec is here."""
     return any(is_present(s, node) for node in s.nodes)
 
 
 def staying_at_gate(s: Situation) -> frozenset[str]:
-    """The nodes of a roster at its gate that can be in the next one."""
+    """The nodes of a cluster spec at its gate that can be in the next one."""
     return frozenset(node for node in s.nodes if is_present(s, node) and not s.is_draining(node))
 
 
@@ -140,21 +144,16 @@ def _unfinished(s: Situation) -> list[str]:
     return [node for node in before.nodes if node not in over]
 
 
-def vanished(view: StoreView, generation: Generation) -> list[str]:
-    """Nodes of a roster that are not registered and may still run: a proof of their death frees their seats."""
+def vanished(view: StoreView, cluster_spec: ClusterSpec) -> list[str]:
+    """Nodes that are not registered and may still run their tasks: a proof of their death frees these."""
     found = []
-    for member in generation.members:
-        stored = view.outcomes.get((generation.g, member.node))
+    for member in cluster_spec.members:
+        stored = view.outcomes.get((cluster_spec.g, member.node))
         end = stored.value if stored is not None and stored.value.since == member.since else None
         said = end is not None and (end.over or (end.ended is OutcomeKind.OK and not has_servers(member)))
         if member.tasks and member.node not in view.members and not said:
             found.append(member.node)
     return found
-
-
-def _layout(s: Situation) -> PsLayout:
-    assert s.spec.layout is not None
-    return s.spec.layout
 
 
 @dataclass(frozen=True)
@@ -174,10 +173,10 @@ class Assembly:
     @property
     def layout(self) -> PsLayout:
         """Who is what."""
-        return _layout(self.s)
+        return layout_of(self.s)
 
     @cached_property
-    def members(self) -> list[GenerationMember]:
+    def members(self) -> list[TaskMember]:
         """The nodes with their tasks."""
         candidates = candidates_outside(self.s, frozenset(), self.stay)
         return assign(self.layout, (), candidates, self.s.spec.np.high if self.layout.separate else UNLIMITED, 0)
@@ -222,7 +221,7 @@ def hosts_missing(it: Assembly) -> WaitDecision | None:
 def settling(it: Assembly) -> WaitDecision | None:
     """Wait for other nodes until the settling window ends, or all that may run are here."""
     s = it.s
-    before = sum(map(has_workers, s.generation.members)) if s.generation is not None else 0
+    before = sum(map(has_workers, newest(s).members)) if s.generation is not None else 0
     until, expected = settled_at(s, [member.node for member in it.members]), expected_nodes(s, before)
     if not it.layout.separate or it.workers >= expected or s.now >= until:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,17 +12,20 @@ from elastic.core.membership.conclusion import failed_by
 from elastic.core.membership.decision import Decision, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import strip_unused_ports, unlinked_members
 from elastic.core.membership.situation import BATCH_S, Situation
-from elastic.core.model import (
-    Cause,
-    ChangeReason,
-    GenerationMember,
-    Outcome,
-    OutcomeKind,
-    Role,
+from elastic.core.model import Cause, ChangeReason, OutcomeKind
+from elastic.core.ps.model import ClusterSpec, Role, TaskMember
+from elastic.core.ps.presence import (
+    UNLIMITED,
+    candidates_outside,
+    current_outcomes,
+    ended_with,
+    is_present,
+    layout_of,
+    newest,
+    tasks_free_at,
 )
-from elastic.core.ps.restart import WHEN_A_SERVER_IS_BACK, RestartPlan, restart
+from elastic.core.ps.restart import WHEN_A_SERVER_IS_BACK, RestartPlan, TaskFailure, restart
 from elastic.core.ps.task_placement import (
-    Candidate,
     assign,
     fixed_tasks,
     has_servers,
@@ -32,60 +35,22 @@ from elastic.core.ps.task_placement import (
     without_servers,
 )
 from elastic.core.ps.text import in_words, servers_in_words, tasks_in_words
-from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.text import drain_reasons_text
-
-UNLIMITED = 1 << 30
-
-
-def is_present(s: Situation, node: str) -> bool:
-    """Tell whether a node is registered, and not certainly dead."""
-    return node in s.view.members and node not in s.memory.dead
-
-
-def tasks_free_at(s: Situation, node: str) -> float:
-    """When a node that is not registered has certainly no process left."""
-    if node in s.memory.dead:
-        return s.now
-    return s.memory.absent_since.get(node, s.now) + s.spec.lease_ttl_s * (1 + CLOCK_ERROR) + s.policy.kill_s
-
-
-def current_outcomes(s: Situation) -> dict[str, Outcome]:
-    """How the present starts of the roster's nodes ended; what older starts said does not count."""
-    starts = {member.node: member.since for member in s.current.members}
-    return {node: end for node, end in s.outcomes.items() if end.since == starts[node]}
-
-
-def ended_with(ends: Mapping[str, Outcome], member: GenerationMember, how: OutcomeKind) -> bool:
-    """Tell whether the present start of a node ended so."""
-    end = ends.get(member.node)
-    return end is not None and end.ended is how
-
-
-def candidates_outside(s: Situation, inside: frozenset[str], stay: Collection[str] = ()) -> list[Candidate]:
-    """Registered nodes outside the roster that are ready, and those of it that `stay`, the oldest first."""
-    found = []
-    for node in (*s.memory.ready_since, *stay):
-        stored = s.member(node)
-        if stored is not None and node not in inside:
-            found.append((stored.create_revision, node, stored.value))
-    return [(node, member) for _, node, member in sorted(found, key=lambda one: one[:2])]
 
 
 class RevisionBuilder:
-    """The next revision of a roster, put together rule by rule."""
+    """The next revision of a cluster spec, put together rule by rule."""
 
     def __init__(self, s: Situation) -> None:
-        assert s.spec.layout is not None
-        self.s, self.layout, self.generation = s, s.spec.layout, s.current
+        self.s, self.layout, self.cluster_spec = s, layout_of(s), newest(s)
         self.ends = current_outcomes(s)
         self.finished = {
             member.node
-            for member in s.current.members
+            for member in self.cluster_spec.members
             if has_workers(member) and not member.leaving and ended_with(self.ends, member, OutcomeKind.OK)
         }
-        self.places: list[GenerationMember] = []
-        self.budget, self.fatal = s.current.budget, ""
+        self.places: list[TaskMember] = []
+        self.budget, self.fatal = self.cluster_spec.budget, ""
         self.cause: Cause | None = None
         self.told = RevisionSummary()
         self.until: list[float] = []
@@ -94,7 +59,7 @@ class RevisionBuilder:
     @property
     def rev(self) -> int:
         """The number of the revision that is being made."""
-        return self.generation.rev + 1
+        return self.cluster_spec.rev + 1
 
     @property
     def at_work(self) -> int:
@@ -111,7 +76,7 @@ class RevisionBuilder:
     def departures(self) -> None:
         """Who is lost, has stopped or has failed."""
         ended = []
-        for place in self.generation.members:
+        for place in self.cluster_spec.members:
             end, there = self.ends.get(place.node), is_present(self.s, place.node)
             over = end is not None and end.over
             freed_at = self.s.now if there or over else tasks_free_at(self.s, place.node)
@@ -130,7 +95,7 @@ class RevisionBuilder:
         for place in ended:
             self._restart_place(place)
 
-    def _done(self, place: GenerationMember, freed_at: float, *, there: bool) -> None:
+    def _done(self, place: TaskMember, freed_at: float, *, there: bool) -> None:
         """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
         if there or not has_servers(place):
             self.places.append(place)
@@ -141,8 +106,8 @@ class RevisionBuilder:
             self.places.append(without_servers(place))
             self.told.lost.append(place)
 
-    def _absent(self, place: GenerationMember, freed_at: float) -> None:
-        """A lost node is out at once; its seats are free when nothing of it can run any more."""
+    def _absent(self, place: TaskMember, freed_at: float) -> None:
+        """A lost node is out at once; its tasks are free when nothing of it can run any more."""
         if not place.leaving:
             self.told.lost.append(place)
         if self.s.now >= freed_at:
@@ -152,16 +117,16 @@ class RevisionBuilder:
         self.places.append(msgspec.structs.replace(place, leaving=True))
         self.until.append(freed_at)
 
-    def _restart_place(self, place: GenerationMember) -> None:
-        """A node whose processes failed or were stopped: its seats again, when the budget and its pause allow it."""
-        s, g = self.s, self.generation.g
+    def _restart_place(self, place: TaskMember) -> None:
+        """A node whose processes failed or were stopped: its tasks again, when the budget and its pause allow it."""
+        s, g = self.s, self.cluster_spec.g
         stored = s.view.outcomes[g, place.node]
         if stored.value.ended is OutcomeKind.FAILED:
-            plan = restart(s, self.layout, self.generation, place, self.budget, lambda node: is_present(s, node))
+            plan = restart(TaskFailure(s, self.layout, self.cluster_spec, place, self.budget))
             judgement = plan.judgement
             cause = judgement.cause
             if cause is not None:
-                cause = msgspec.structs.replace(cause, world_size=self.generation.world_size)
+                cause = msgspec.structs.replace(cause, world_size=self.cluster_spec.world_size)
             if judgement.fatal:
                 self.fatal, self.cause = judgement.fatal, cause
                 return
@@ -177,7 +142,7 @@ class RevisionBuilder:
             self.told.stopped.append(place)
         self.places.append(msgspec.structs.replace(place, since=self.rev))
 
-    def _say_pause(self, place: GenerationMember, found: RestartPlan) -> None:
+    def _say_pause(self, place: TaskMember, found: RestartPlan) -> None:
         """Why a node does not start again yet."""
         if found.opens_at == WHEN_A_SERVER_IS_BACK:
             return
@@ -206,16 +171,16 @@ class RevisionBuilder:
             for at in at_work[s.spec.np.high :]:
                 self._ask_to_leave(at, self.told.surplus)
 
-    def _ask_to_leave(self, at: int, told: list[GenerationMember]) -> None:
+    def _ask_to_leave(self, at: int, told: list[TaskMember]) -> None:
         """Mark a place, unless it is just starting again: then the next revision does."""
         if self.places[at].since != self.rev:
             self.places[at] = msgspec.structs.replace(self.places[at], leaving=True)
             told.append(self.places[at])
 
     def arrivals(self) -> None:
-        """Who gets the seats that are free."""
+        """Which nodes get the tasks that are free."""
         s = self.s
-        inside = frozenset(place.node for place in (*self.places, *self.generation.members))
+        inside = frozenset(place.node for place in (*self.places, *self.cluster_spec.members))
         candidates = candidates_outside(s, inside)
         given = assign(self.layout, self.places, candidates, self.room, self.rev)
         given = [place for place in given if has_servers(place) or not self.finished]
@@ -244,7 +209,7 @@ class RevisionBuilder:
                 self.places[at] = again
                 self.told.again.append(again)
 
-    def _servers_of(self, place: GenerationMember) -> GenerationMember | None:
+    def _servers_of(self, place: TaskMember) -> TaskMember | None:
         """A new start of the servers that a node has, or can have; its workers are done."""
         stored = self.s.view.members.get(place.node)
         if stored is None or not has_workers(place):
@@ -256,25 +221,40 @@ class RevisionBuilder:
         if not pairs or self.layout.separate:
             return None
         ports, tasks = tuple(member.ports[at] for _, at in pairs), tuple(task for task, _ in pairs)
-        return GenerationMember(place.node, place.host, member.masters, ports, tasks, self.rev)
+        return TaskMember(place.node, place.host, member.masters, ports, tasks, self.rev)
 
     def decision(self) -> Decision:
         """Put the revision together, and say what came out of it."""
         self.departures()
         if self.fatal:
-            return failed_by(self.s, self.generation.g, self.fatal, self.cause)
+            return failed_by(self.s, self.cluster_spec.g, self.fatal, self.cause)
         self.request_departures()
         self.arrivals()
         self.restart_servers()
         members = in_order(self.places)
-        return self._wait() if members == self.generation.members else self._publish(members)
+        return self._wait() if members == self.cluster_spec.members else self._publish(members)
 
-    def _publish(self, members: tuple[GenerationMember, ...]) -> FormGeneration:
+    def _publish(self, members: tuple[TaskMember, ...]) -> FormGeneration:
         """The next revision, with what must hold for it and what it makes needless."""
-        old, summary = self.generation, self.told
+        summary = self.told
         code, why, reason = summary.summary()
-        generation = msgspec.structs.replace(
-            old,
+        planned = bool(summary.joined or summary.draining or summary.surplus)
+        old = self.cluster_spec.members if planned else ()
+        at_work = [member.node for member in old if has_workers(member) and member.node not in self.ends]
+        lost = [member.node for member in summary.lost]
+        return FormGeneration(
+            code,
+            reason,
+            self._revision(members, why, reason),
+            lost=tuple(node for node in lost if node not in self.ends),
+            forget=self._outdated_outcomes(members),
+            unfinished=tuple(node for node in at_work if is_present(self.s, node)),
+            gone=(*(member.node for member in summary.freed), *(node for node in lost if node in self.ends)),
+        )
+
+    def _revision(self, members: tuple[TaskMember, ...], why: ChangeReason, reason: str) -> ClusterSpec:
+        return msgspec.structs.replace(
+            self.cluster_spec,
             leader=self.s.policy.node,
             why=why,
             reason=reason,
@@ -286,25 +266,13 @@ class RevisionBuilder:
             distrusted=(),
             unlinked=unlinked_members(self.s, members),
         )
-        planned = bool(summary.joined or summary.draining or summary.surplus)
-        at_work = [member.node for member in old.members if has_workers(member) and member.node not in self.ends]
-        lost = [member.node for member in summary.lost]
-        return FormGeneration(
-            code,
-            reason,
-            generation,
-            lost=tuple(node for node in lost if node not in self.ends),
-            forget=self._outdated_outcomes(members),
-            unfinished=tuple(node for node in at_work if is_present(self.s, node)) if planned else (),
-            gone=(*(member.node for member in summary.freed), *(node for node in lost if node in self.ends)),
-        )
 
-    def _outdated_outcomes(self, members: Collection[GenerationMember]) -> tuple[str, ...]:
+    def _outdated_outcomes(self, members: Collection[TaskMember]) -> tuple[str, ...]:
         """Nodes whose recorded outcome is of a start that is over. The outcome of a start that goes on still counts."""
         starts = {member.node: member.since for member in members}
-        said = {node for g, node in self.s.view.outcomes if g == self.generation.g}
-        over = [member.node for member in self.generation.members if starts.get(member.node) != member.since]
-        inside = {member.node for member in (*members, *self.generation.members)}
+        said = {node for g, node in self.s.view.outcomes if g == self.cluster_spec.g}
+        over = [member.node for member in self.cluster_spec.members if starts.get(member.node) != member.since]
+        inside = {member.node for member in (*members, *self.cluster_spec.members)}
         # Said late, or did not fit into the revision that took the node out.
         return (*(node for node in over if node in said), *sorted(said - inside))
 
@@ -347,22 +315,22 @@ def _training(it: RevisionBuilder) -> tuple[Reason, str]:
 WAITS: Final[Sequence[Callable[[RevisionBuilder], tuple[Reason, str] | None]]] = (
     _pausing, _server_lost, _server_missing, _finishing, _no_worker, _training,
 )  # fmt: skip
-"""Why a roster is left as it is, the most telling reason first."""
+"""Why a cluster spec is left as it is, the most telling reason first."""
 
 
 @dataclass
 class RevisionSummary:
     """What happens in a revision, for its reason."""
 
-    lost: list[GenerationMember] = field(default_factory=list)
-    freed: list[GenerationMember] = field(default_factory=list)
-    left: list[GenerationMember] = field(default_factory=list)
-    failed: list[GenerationMember] = field(default_factory=list)
-    stopped: list[GenerationMember] = field(default_factory=list)
-    draining: list[GenerationMember] = field(default_factory=list)
-    surplus: list[GenerationMember] = field(default_factory=list)
-    joined: list[GenerationMember] = field(default_factory=list)
-    again: list[GenerationMember] = field(default_factory=list)
+    lost: list[TaskMember] = field(default_factory=list)
+    freed: list[TaskMember] = field(default_factory=list)
+    left: list[TaskMember] = field(default_factory=list)
+    failed: list[TaskMember] = field(default_factory=list)
+    stopped: list[TaskMember] = field(default_factory=list)
+    draining: list[TaskMember] = field(default_factory=list)
+    surplus: list[TaskMember] = field(default_factory=list)
+    joined: list[TaskMember] = field(default_factory=list)
+    again: list[TaskMember] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def reason(self, text: str) -> None:

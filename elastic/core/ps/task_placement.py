@@ -1,23 +1,24 @@
-"""Which node gets which seats of a parameter-server job (pure).
+"""Which node gets which tasks of a parameter-server job (pure).
 
-There are three layouts, as the command line says them (`model.PsLayout`):
+There are three layouts, as the command line says them (`elastic.core.ps.model.PsLayout`):
 
-- one machine: the first node has every seat;
-- fixed lists: a host has the seats that name it;
+- one machine: the first node has every task;
+- fixed lists: a host has the tasks that name it;
 - apart: servers sit on the hosts that `--servers` names, or one on each of the first nodes; every other node brings
   workers, as many as np allows.
 
-A seat is given to a second node only when the first has left the roster.
+A task is given to a second node only when the first has left the cluster spec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from elastic.core.model import GenerationMember, Member, PsLayout, Role, Task
+from elastic.core.model import Member
+from elastic.core.ps.model import PsLayout, Role, Task, TaskMember
 
 ORDER = {Role.SERVER: 0, Role.HETER: 1, Role.WORKER: 2}
-"""The order of a node's seats, and so of its ports."""
+"""The order of a node's tasks, and so of its ports."""
 
 Candidate = tuple[str, Member]
 
@@ -31,12 +32,12 @@ def host_of(endpoint: str) -> str:
 
 
 def one_machine(roles: PsLayout) -> bool:
-    """Tell whether one node has every seat."""
+    """Tell whether one node has every task."""
     return not roles.separate and not roles.workers
 
 
 def fixed_tasks(roles: PsLayout, host: str) -> tuple[Task, ...]:
-    """The seats that belong to a host whoever else is there, in the order of its ports."""
+    """The tasks that belong to a host whatever other nodes are there, in the order of its ports."""
     if one_machine(roles):
         counts = ((Role.SERVER, roles.server_num), (Role.HETER, roles.heter_num), (Role.WORKER, roles.worker_num))
         return tuple(Task(role, index) for role, count in counts for index in range(count))
@@ -54,50 +55,50 @@ def servers_wanted(roles: PsLayout) -> int:
     return len(roles.servers) or roles.server_num
 
 
-def has_workers(place: GenerationMember) -> bool:
+def has_workers(place: TaskMember) -> bool:
     """Tell whether a node has workers, of either kind."""
     return any(task.role is not Role.SERVER for task in place.tasks)
 
 
-def has_servers(place: GenerationMember) -> bool:
+def has_servers(place: TaskMember) -> bool:
     """Tell whether a node has servers."""
     return any(task.role is Role.SERVER for task in place.tasks)
 
 
-def without_servers(place: GenerationMember) -> GenerationMember:
-    """The place with its workers' seats alone."""
+def without_servers(place: TaskMember) -> TaskMember:
+    """The place with its workers alone."""
     kept = [at for at, task in enumerate(place.tasks) if task.role is not Role.SERVER]
     ports, tasks = tuple(place.ports[at] for at in kept), tuple(place.tasks[at] for at in kept)
-    return GenerationMember(place.node, place.host, place.masters, ports, tasks, place.since, place.leaving)
+    return TaskMember(place.node, place.host, place.masters, ports, tasks, place.since, place.leaving)
 
 
-def vacant_servers(roles: PsLayout, places: Iterable[GenerationMember]) -> list[int]:
+def vacant_servers(roles: PsLayout, places: Iterable[TaskMember]) -> list[int]:
     """The indexes of the servers that nobody has."""
     taken = {task.index for place in places for task in place.tasks if task.role is Role.SERVER}
     return [index for index in range(servers_wanted(roles)) if index not in taken]
 
 
-def in_order(places: Iterable[GenerationMember]) -> tuple[GenerationMember, ...]:
-    """Places by their first seat: servers first, so that server 0 is on M_id 0."""
+def in_order(places: Iterable[TaskMember]) -> tuple[TaskMember, ...]:
+    """Places by their first task: servers first, so that server 0 is on M_id 0."""
     return tuple(sorted(places, key=_order))
 
 
-def _order(place: GenerationMember) -> tuple[int, int, str]:
-    """The first seat; a place without any, which only a damaged document has, comes last."""
+def _order(place: TaskMember) -> tuple[int, int, str]:
+    """The first task; a place without any, which only a damaged document has, comes last."""
     first = place.tasks[0] if place.tasks else None
     return (ORDER[first.role], first.index, place.node) if first is not None else (len(ORDER), 0, place.node)
 
 
 def assign(
-    roles: PsLayout, places: Sequence[GenerationMember], candidates: Iterable[Candidate], worker_nodes: int, rev: int
-) -> list[GenerationMember]:
-    """Seat candidates, the oldest first, beside `places`; the new places alone.
+    roles: PsLayout, places: Sequence[TaskMember], candidates: Iterable[Candidate], worker_nodes: int, rev: int
+) -> list[TaskMember]:
+    """Give tasks to candidates, the oldest first, next to `places`; the new places alone.
 
     At most `worker_nodes` nodes have workers in all where np counts them (`separate`), and their indexes stay below
-    what so many nodes have: while somebody who leaves keeps its seats, a newcomer waits for them, so that no gap
-    remains. A candidate gets no more seats than it brings ports.
+    what so many nodes have: while a leaving node keeps its tasks, a joining node waits for them, so that no gap
+    remains. A candidate gets no more tasks than it brings ports.
     """
-    given: list[GenerationMember] = []
+    given: list[TaskMember] = []
     taken = {task for place in places for task in place.tasks}
     at_work = sum(has_workers(place) and not place.leaving for place in places)
     free = _VacantTasks(roles, taken, worker_nodes)
@@ -107,7 +108,7 @@ def assign(
         ]
         if pairs:
             ports, tasks = tuple(member.ports[at] for _, at in pairs), tuple(task for task, _ in pairs)
-            place = GenerationMember(node, member.host, member.masters, ports, tasks, rev)
+            place = TaskMember(node, member.host, member.masters, ports, tasks, rev)
             given.append(place)
             taken.update(tasks)
             at_work += has_workers(place)
@@ -115,7 +116,7 @@ def assign(
 
 
 class _VacantTasks:
-    """The seats that nobody has. `taken` grows as they are given; an index once found taken is not looked at again."""
+    """The tasks that no node has. `taken` grows as they are given; an index once found taken is not looked at again."""
 
     def __init__(self, roles: PsLayout, taken: set[Task], worker_nodes: int) -> None:
         self._roles, self._taken = roles, taken
@@ -124,7 +125,7 @@ class _VacantTasks:
         self._end = {role: wanted * worker_nodes for role, wanted in self._wanted.items()}
 
     def offer(self, host: str, *, room: bool) -> list[tuple[Task, int]]:
-        """The free seats for a node of this host, each with the place of its port among those that the node holds."""
+        """The free tasks for a node of this host, each with the place of its port among those that the node holds."""
         roles = self._roles
         own = fixed_tasks(roles, host)
         if not roles.separate or own:
@@ -139,7 +140,7 @@ class _VacantTasks:
         return [(task, at) for at, task in enumerate(tasks)] if len(tasks) == sum(self._wanted.values()) else []
 
     def _next(self, role: Role, count: int, end: int) -> list[Task]:
-        """The lowest free seats of a role with an index below `end`, at most `count`."""
+        """The lowest free tasks of a role with an index below `end`, at most `count`."""
         tasks: list[Task] = []
         index = self._lowest[role]
         while len(tasks) < count and index < end:

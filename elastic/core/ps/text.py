@@ -1,15 +1,15 @@
-"""Seats of a parameter-server job in the words of people (pure)."""
+"""Tasks of a parameter-server job in the words of people (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.core.model import GenerationMember, PsLayout, Role
+from elastic.core.ps.model import PsLayout, Role, TaskMember
 from elastic.core.ps.task_placement import host_of, servers_wanted, vacant_servers
 
 
-def tasks_in_words(place: GenerationMember) -> str:
-    """The seats of a node: "server 0, workers 2-3"."""
+def tasks_in_words(place: TaskMember) -> str:
+    """The tasks of a node: "server 0, workers 2-3"."""
     parts = []
     for role in dict.fromkeys(task.role for task in place.tasks):
         indexes = [task.index for task in place.tasks if task.role is role]
@@ -19,7 +19,7 @@ def tasks_in_words(place: GenerationMember) -> str:
     return ", ".join(parts)
 
 
-def in_words(roles: PsLayout, places: Sequence[GenerationMember]) -> str:
+def in_words(roles: PsLayout, places: Sequence[TaskMember]) -> str:
     """How many servers and workers there are."""
     workers = sum(task.role is Role.WORKER for place in places for task in place.tasks)
     heters = sum(task.role is Role.HETER for place in places for task in place.tasks)

@@ -60,7 +60,7 @@ class ListedWorker(msgspec.Struct, frozen=True):
     index: int
 
 
-class ClusterSpec(msgspec.Struct, frozen=True):
+class ClusterSpecFile(msgspec.Struct, frozen=True):
     """What the launcher's file says, as far as it concerns us."""
 
     servers: tuple[str, ...]
@@ -68,12 +68,12 @@ class ClusterSpec(msgspec.Struct, frozen=True):
     heters: tuple[ListedWorker, ...] = ()
 
 
-def cluster_spec(path: str) -> ClusterSpec | None:
+def cluster_spec(path: str) -> ClusterSpecFile | None:
     """Read the launcher's file. None if there is none, or it cannot be read: what was known before counts then."""
     if not path:
         return None
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=ClusterSpec)
+        return msgspec.json.decode(Path(path).read_bytes(), type=ClusterSpecFile)
     except (OSError, *UNREADABLE) as error:
         log.warning("the roster %s cannot be read: %s", path, error)
         return None

@@ -25,7 +25,7 @@ from elastic.channel.messages import (
     WorkerMessage,
     truncate_text,
 )
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.wire.inspect_messages import METRICS_MAX, WORDS_MAX, WorkerSnapshot, WorkerState
 from launcher.workers.reports.step_rate import StepRate
 

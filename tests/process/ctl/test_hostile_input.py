@@ -31,11 +31,11 @@ from elastic.core.model import (
     MemberState,
     Np,
     OtherFailure,
-    Role,
     SavedCheckpoint,
     Verdict,
     WorkerExit,
 )
+from elastic.core.ps.model import Role
 from elastic.core.view import Document, encode
 from elastic.store.etcd import EtcdStore
 from launcher.history.events import EventKind, HistoryEvent, remember

@@ -15,7 +15,8 @@ import msgspec
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, Put
 from elastic.core.model import JobSpec, Member
-from elastic.core.view import decode, encode
+from elastic.core.view import encode
+from elastic.core.view_reader import decode
 from elastic.store.etcd import EtcdStore
 from launcher.wire.probe_messages import Probe
 from launcher.wire.probe_messages import encode as encode_probe

@@ -16,7 +16,7 @@ import pytest
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import SCHEMA
-from elastic.core.view import decode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError
 from elastic.store.etcd import EtcdStore
 from launcher.agent.store_actions import DAMAGED_MAX

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.model import Member, Role
+from elastic.core.model import Member
+from elastic.core.ps.model import Role
 from launcher.agent import inspect_server
 from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX
 from launcher.job import inspect_client

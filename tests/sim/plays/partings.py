@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic.core.model import ChangeReason, Generation, Go
+from elastic.core.ps.model import ClusterSpec, PsJobSpec
 from elastic.core.ps.task_placement import has_workers
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
@@ -298,11 +299,11 @@ def more_wanted_at_the_gate(world: World, watch: Calm, node: Node, old: Generati
         comes(world, f"h{number}")
 
     def formed(generation: Generation) -> None:
-        low = sum(map(has_workers, generation.members)) + 1
+        low = sum(map(has_workers, ClusterSpec.of(generation).members)) + 1
         world.scale_to(low, low=low)
         comes(world, "more")
         apart = (
-            world.spec.roles is not None and world.spec.roles.separate
+            isinstance(world.spec, PsJobSpec) and world.spec.layout.separate
         )  # Else one node has all, and np counts nobody.
 
         def look() -> None:

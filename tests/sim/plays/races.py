@@ -6,6 +6,7 @@ from elastic.core.agent.events import SessionLost
 from elastic.core.agent.leaving import DRAIN_PATIENCE_S
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.model import Generation
+from elastic.core.ps.model import ClusterSpec
 from elastic.core.ps.task_placement import has_servers, has_workers
 from elastic.core.transactions import Transaction
 from elastic.core.view import encode
@@ -157,7 +158,7 @@ def seats_meanwhile(world: World, watch: Calm, node: Node, old: Generation) -> N
 
     def done(_: Node) -> None:
         for one in members_of(world, old):
-            place = old.members[old.index(one.name) or 0]
+            place = ClusterSpec.of(old).members[old.index(one.name) or 0]
             if has_workers(place) and not has_servers(place) and one.workers is not None:
                 world.end_worker(one, one.workers, 0)
                 return
@@ -251,7 +252,7 @@ def twins(world: World, watch: Calm, node: Node, old: Generation) -> None:
 def late_to_a_roster(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """Workers of a roster have ended well, and a node comes for which np has room: it is not taken in."""
     for one in members_of(world, old):
-        place = old.members[old.index(one.name) or 0]
+        place = ClusterSpec.of(old).members[old.index(one.name) or 0]
         if has_workers(place) and not has_servers(place) and one.workers is not None:
             world.end_worker(one, one.workers, 0)
             break
@@ -272,7 +273,7 @@ def drain_of_a_roster(world: World, watch: Calm, node: Node, old: Generation) ->
 
     def look() -> None:
         view = watch.view(world)
-        places = view.generation.value.members if view.generation is not None else ()
+        places = ClusterSpec.of(view.generation.value).members if view.generation is not None else ()
         asked = all(place.leaving for place in places if place.node == node.name)
         if not asked and node.workers is not None and not node.workers.stopping and not view.outcomes:
             world.fail("5", f"{node.name} drains, and the roster takes no notice")

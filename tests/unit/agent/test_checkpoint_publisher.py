@@ -13,7 +13,8 @@ import pytest
 
 from elastic.core.kv import KeyRange, Put
 from elastic.core.model import SavedCheckpoint
-from elastic.core.view import decode, encode
+from elastic.core.view import encode
+from elastic.core.view_reader import decode
 from elastic.errors import StoreUnavailable
 from launcher.agent import checkpoint_publisher
 from launcher.agent.checkpoint_publisher import CheckpointPublisher

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.core.model import NP_UNLIMITED, Np, PsLayout
+from elastic.core.model import NP_UNLIMITED, Np
+from elastic.core.ps.model import PsLayout
 from elastic.errors import ConfigError
 from launcher.config.config import Config
 from launcher.config.parse import parse

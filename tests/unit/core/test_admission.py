@@ -10,7 +10,8 @@ import pytest
 
 from elastic.core.admission import SPEC_FLAGS, AdmissionPlan, join
 from elastic.core.kv import Put
-from elastic.core.model import SCHEMA, FinalStatus, JobMode, JobSpec, PsLayout, Verdict
+from elastic.core.model import SCHEMA, FinalStatus, JobMode, JobSpec, Verdict
+from elastic.core.ps.model import PsJobSpec, PsLayout
 from elastic.core.view import encode
 from launcher.config.readers import np as read_np
 from tests.support.admission import STORED, a_job, me, plan
@@ -121,20 +122,23 @@ OTHERS: dict[str, Any] = {
     "fatal_exit_codes": (9,),
     "mode": JobMode.PS,
     "ips": ("h", "i"),
-    "roles": PsLayout(servers=("h:1",)),
+    "layout_text": "--servers h:1",
 }
 
 
 @pytest.mark.parametrize("name", SPEC_FLAGS)
 def test_every_setting_of_the_job_that_a_node_brings_is_compared_written_and_named(name: str) -> None:
     shelf = a_job()
-    decided = plan(shelf, me(**{name: OTHERS[name]}), False)
+    given = {"layout": PsLayout(servers=("h:1",))} if name == "layout_text" else {name: OTHERS[name]}
+    decided = plan(shelf, me(**given), False)
     assert f"{SPEC_FLAGS[name]} " in decided.lines[0]
     assert getattr(joined(shelf, decided), name) == OTHERS[name]
 
 
 def test_every_setting_has_its_flag() -> None:
-    assert set(SPEC_FLAGS) | {"run", "schema", "versions"} == set(JobSpec.__struct_fields__)
+    fields = set(SPEC_FLAGS) - {"layout_text"} | {"run", "schema", "versions"}
+    assert fields == set(JobSpec.__struct_fields__)
+    assert fields | {"layout"} == set(PsJobSpec.__struct_fields__)
 
 
 # --- other settings, somebody alive -------------------------------------------------------------------------------

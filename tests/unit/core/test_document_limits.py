@@ -5,22 +5,26 @@ from __future__ import annotations
 import pytest
 
 from elastic.core.model import Generation, Go, JobSpec, Member, Np
-from elastic.core.view import decode, encode
+from elastic.core.ps.model import ClusterSpec
+from elastic.core.view import encode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError
 from tests.support.strategies import KEYS
 
 MEMBER = b'{"host":"h","slots":1,"masters":[1],"ports":[2]}'
 GENERATION = (
-    b'{"g":1,"run":1,"leader":"","why":"first","reason":"","members":[["a","h",[1],[2],[],0,false]],"slots":1,'
+    b'{"g":1,"run":1,"leader":"","why":"first","reason":"","members":[["a","h",[1],[2]]],"slots":1,'
     b'"before":[1,["a","b"],"first"]}'
 )
+CLUSTER_SPEC = GENERATION.replace(b"[2]]", b'[2],[["server",0]],0,false]')
 GO = b'{"g":1,"master":"h:1","budget":[]}'
 SPEC = b'{"np":{"low":1,"high":2,"first":1},"slots":1}'
 
 
 def test_the_documents_that_are_changed_below_are_good() -> None:
     assert decode(KEYS, KEYS.member("a"), MEMBER) == Member(host="h", slots=1, masters=(1,), ports=(2,))
-    assert isinstance(decode(KEYS, KEYS.generation, GENERATION), Generation)
+    assert type(decode(KEYS, KEYS.generation, GENERATION)) is Generation
+    assert type(decode(KEYS, KEYS.cluster_spec, CLUSTER_SPEC)) is ClusterSpec
     assert isinstance(decode(KEYS, KEYS.go, GO), Go)
     assert decode(KEYS, KEYS.spec, SPEC) == JobSpec(np=Np(1, 2, 1), slots=1)
 
@@ -39,9 +43,9 @@ def test_the_documents_that_are_changed_below_are_good() -> None:
         (KEYS.generation, GENERATION, b'"h"', b'"\\u00e4"'),
         (KEYS.generation, GENERATION, b'"h"', b'""'),
         (KEYS.generation, GENERATION, b'"h"', b'"' + 254 * b"h" + b'"'),
-        (KEYS.generation, GENERATION, b'["a","h",[1],[2],[],0,false]', b'"a"'),
-        (KEYS.generation, GENERATION, b'["a","h",[1],[2],[],0,false]', b'["a","h"]'),
-        (KEYS.generation, GENERATION, b'["a","h",[1],[2],[],0,false]', b"[]"),
+        (KEYS.generation, GENERATION, b'["a","h",[1],[2]]', b'"a"'),
+        (KEYS.generation, GENERATION, b'["a","h",[1],[2]]', b'["a","h"]'),
+        (KEYS.generation, GENERATION, b'["a","h",[1],[2]]', b"[]"),
         (KEYS.generation, GENERATION, b"[2]", b"[]"),
         (KEYS.generation, GENERATION, b"[2]", b"[0]"),
         (KEYS.generation, GENERATION, b"[2]", b"[70000]"),
@@ -52,14 +56,19 @@ def test_the_documents_that_are_changed_below_are_good() -> None:
         (KEYS.generation, GENERATION, b"[1]", b"[70000]"),
         (KEYS.generation, GENERATION, b"[1]", b"[" + 1024 * b"1," + b"1]"),
         (KEYS.generation, GENERATION, b'"a","b"', b'"a",1'),
-        (KEYS.generation, GENERATION, b"0,false", b"-1,false"),
-        (KEYS.generation, GENERATION, b"0,false", b"0,1"),
-        (KEYS.generation, GENERATION, b"[],0", b"[[1]],0"),
-        (KEYS.generation, GENERATION, b"[],0", b'[["s",1]],0'),
-        (KEYS.generation, GENERATION, b"[],0", b'[["worker",-1]],0'),
-        (KEYS.generation, GENERATION, b"[],0", b'[["worker",100001]],0'),
-        (KEYS.generation, GENERATION, b"[],0", b'[["worker",0],["worker",1]],0'),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b"0,false", b"-1,false"),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b"0,false", b"0,1"),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b'[["server",0]],0', b"[[1]],0"),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b'[["server",0]],0', b'[["s",1]],0'),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b'[["server",0]],0', b'[["worker",-1]],0'),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b'[["server",0]],0', b'[["worker",100001]],0'),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b'[["server",0]],0', b'[["worker",0],["worker",1]],0'),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b'"h"', b'"a b"'),
+        (KEYS.cluster_spec, CLUSTER_SPEC, b'"slots":1', b'"slots":1,"rev":-1'),
         (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"lease_ttl_s":1e300'),
+        (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"mode":"ps"'),
+        (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"mode":"ps","roles":null'),
+        (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"mode":["ps"]'),
         (KEYS.spec, SPEC, b'"first":1', b'"first":3'),
         (KEYS.member("a"), MEMBER, b'"h"', b'"a\\u0000b"'),
         (KEYS.member("a"), MEMBER, b"[2]", b"[0]"),

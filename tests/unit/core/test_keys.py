@@ -25,16 +25,8 @@ from elastic.core.model import (
     OutcomeKind,
     SavedCheckpoint,
 )
-from elastic.core.view import (
-    DOCUMENT_BYTES_MAX,
-    Document,
-    StoredDocument,
-    StoreView,
-    ViewReader,
-    decode,
-    encode,
-    is_known,
-)
+from elastic.core.view import Document, StoredDocument, StoreView, encode
+from elastic.core.view_reader import DOCUMENT_BYTES_MAX, ViewReader, decode, is_known
 from elastic.errors import DocumentError
 from tests.support.job_transcript import member
 from tests.support.strategies import KEYS, keyed
@@ -81,7 +73,7 @@ def test_a_good_job_id_has_keys(job_id: str) -> None:
 
 def all_keys(keys: JobKeys) -> list[str]:
     """One key of each kind that an agent reads."""
-    documents = [keys.incarnation, keys.leader, keys.spec, keys.generation, keys.go, keys.verdict, keys.saved]
+    documents = [keys.incarnation, keys.leader, keys.spec, *keys.generations, keys.go, keys.verdict, keys.saved]
     return [*documents, keys.member("a"), keys.member("b"), keys.outcome(0, "a"), keys.outcome(9_999_999_999, "b")]
 
 

@@ -11,7 +11,7 @@ from elastic.core.agent.state import Phase
 from elastic.core.kv import Put
 from elastic.core.membership.decision import Reason
 from elastic.core.model import SCHEMA, ChangeReason, FinalStatus, Predecessor
-from elastic.core.view import decode
+from elastic.core.view_reader import decode
 from elastic.errors import DocumentError
 from tests.support import admission
 from tests.support.agent_harness import Bench, joining, running, spare

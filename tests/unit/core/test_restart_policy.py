@@ -18,9 +18,9 @@ from elastic.core.model import (
     Outcome,
     OutcomeKind,
     Predecessor,
-    Role,
     WorkerExit,
 )
+from elastic.core.ps.model import Role
 from elastic.core.restart_policy import (
     BACKOFF_MAX_S,
     CRASH_LOOP_MAX,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.model import ANY_RANK, Role, WorkerExit
+from elastic.core.model import ANY_RANK, WorkerExit
+from elastic.core.ps.model import Role
 from elastic.core.text import COUNTED, counted_down, failed_processes_text, listed, log_name, process_name
 from launcher.logs.file_names import closing_line, process_log, worker_log
 from tests.support.job_transcript import worker_exit

@@ -22,6 +22,7 @@ from elastic.core.agent.table import TABLE
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason, WaitDecision
 from elastic.core.membership.reform import REFORM
 from elastic.core.ps import cluster_spec
+from elastic.core.ps import model as ps_model
 from elastic.core.restart_policy import Judgement
 from elastic.errors import ElasticError
 from launcher.config import argv, env_reference
@@ -287,9 +288,11 @@ def test_what_is_kept_from_a_worker_is_named_and_nothing_else() -> None:
 
 
 def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other() -> None:
-    tasks = tuple(model.Task(role, 0) for role in (model.Role.SERVER, model.Role.HETER, model.Role.WORKER))
-    place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001, 8002), tasks)
-    world = model.Generation(g=1, run=1, leader="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=1)
+    tasks = tuple(ps_model.Task(role, 0) for role in (ps_model.Role.SERVER, ps_model.Role.HETER, ps_model.Role.WORKER))
+    place = ps_model.TaskMember("h-1", "h", (7000,), (8000, 8001, 8002), tasks)
+    world = ps_model.ClusterSpec(
+        g=1, run=1, leader="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=1
+    )
     made = {
         task.role: ps_environment(
             everything_told({}, world), place=place, task_index=number, roster_file="r", error_file="x"
@@ -297,15 +300,15 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
         for number, task in enumerate(tasks)
     }
     added = re.findall(r'environment\["(\w+)"\]', Path(spec_builder.__file__).read_text())
-    assert made[model.Role.HETER].keys() == made[model.Role.WORKER].keys()
+    assert made[ps_model.Role.HETER].keys() == made[ps_model.Role.WORKER].keys()
     rows = [
         [cell.strip() for cell in line.split("|")[1:4]]
         for line in section("reference.md", "Environment of a parameter-server process").splitlines()
         if line.startswith("| `")
     ]
     for role, words in (
-        (model.Role.SERVER, ("all", "servers")),
-        (model.Role.WORKER, ("all", "workers, heterogeneous")),
+        (ps_model.Role.SERVER, ("all", "servers")),
+        (ps_model.Role.WORKER, ("all", "workers, heterogeneous")),
     ):
         explained = [name for variables, who, _ in rows for name in quoted(variables) if who in words]
         assert sorted(explained) == sorted({*made[role], *added})

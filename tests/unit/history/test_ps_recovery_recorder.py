@@ -11,18 +11,8 @@ from elastic.core.agent.actions import SendTransaction
 from elastic.core.agent.events import ProcessProvenDead, Tick, TransactionAnswered, WorkersGone
 from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import FormGeneration, Reason
-from elastic.core.model import (
-    ChangeReason,
-    Generation,
-    GenerationMember,
-    JobMode,
-    Outcome,
-    OutcomeKind,
-    Predecessor,
-    PsLayout,
-    Role,
-    Task,
-)
+from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
+from elastic.core.ps.model import ClusterSpec, PsLayout, Role, Task, TaskMember
 from elastic.core.transactions import Transaction
 from launcher.history.events import EventKind, beginning, of_beginning, of_recovery
 from launcher.history.failure_signals import ProposalTracker
@@ -43,7 +33,7 @@ class Noted(NotedAgent[PsRecoveryRecorder]):
 
     def __init__(self, np: str, roles: PsLayout, after: str = "") -> None:
         super().__init__(PsRecoveryRecorder("b", -1.0))
-        self.bench = Bench(np=np, after=after, slots=2, watch=self.watch, mode=JobMode.PS, roles=roles)
+        self.bench = Bench(np=np, after=after, slots=2, watch=self.watch, layout=roles)
         if not after:
             self.bench.others("")
             self.bench.look()
@@ -60,15 +50,15 @@ class Noted(NotedAgent[PsRecoveryRecorder]):
     ) -> None:
         """Another node publishes a revision: seats by node, with the revision that gave them and whether it leaves."""
         members = tuple(
-            GenerationMember(node, f"host-{node}", (7000,), (8000, 8001)[: len(tasks)], tuple(tasks), since, leaving)
+            TaskMember(node, f"host-{node}", (7000,), (8000, 8001)[: len(tasks)], tuple(tasks), since, leaving)
             for node, (tasks, since, leaving) in places.items()
         )
         before = Predecessor(g - 1, ("a", "b"), ChangeReason.REFORMED, (0, 0)) if g > 1 else None
         why = ChangeReason.REFORMED if g > 1 else why if rev else ChangeReason.FIRST
-        generation = Generation(
+        generation = ClusterSpec(
             g=g, run=1, leader=by, why=why, reason=reason, members=members, slots=2, rev=rev, before=before
         )
-        self.agent.shelf.put(KEYS.generation, generation)
+        self.agent.shelf.put(KEYS.cluster_spec, generation)
         self.agent.look()
 
     def told(self, at: float) -> Recovery:
@@ -168,7 +158,7 @@ def test_who_proposes_notes_how_the_recovery_began_of_seats_that_start_elsewhere
     noted.agent.shelf.delete(KEYS.member("a"))
     noted.agent.look()
     generation = noted.agent.facts.generation
-    assert generation is not None
+    assert isinstance(generation, ClusterSpec)
     assert [place.leaving for place in generation.members] == [True, False], "a may still run"
     assert noted.timeline.beginnings == []
     while noted.agent.facts.generation is generation:

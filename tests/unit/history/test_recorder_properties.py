@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elastic.core.agent.events import ProcessProvenDead
 from elastic.core.agent.state import Phase
+from elastic.core.ps.model import ClusterSpec
 from launcher.history.ps_recovery_recorder import PsRecoveryRecorder
 from launcher.history.recovery import Recovery, begun
 from launcher.history.recovery_recorder import RecoveryRecorder
@@ -49,7 +50,7 @@ def revision(noted: Noted, nodes: str, *, leaving: bool = False, again: bool = F
     stored = noted.agent.shelf.view.generation
     if isinstance(noted, Collective) or stored is None:
         return
-    rev = stored.value.rev + 1
+    rev = ClusterSpec.of(stored.value).rev + 1
     noted.agent.roster(rev, nodes, since=rev if again else 0, leaving=leaving, g=stored.value.g)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Put
-from elastic.core.model import DrainOrder, JobMode, JobSpec, PsLayout
+from elastic.core.model import DrainOrder, JobMode, JobSpec
+from elastic.core.ps.model import PsLayout
 from elastic.core.transactions import Transaction
-from elastic.core.view import StoredDocument, decode, encode
+from elastic.core.view import StoredDocument, encode
+from elastic.core.view_reader import decode
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.config.readers import np
@@ -21,6 +22,7 @@ from launcher.job import orders
 from launcher.job.named_job import NamedJob
 from launcher.job.scale import scale
 from launcher.workers.reports.stacks import stacks_in
+from tests.support.job_specs import with_fields
 from tests.support.job_transcript import Job
 
 KEYS = JobKeys("j1")
@@ -73,18 +75,18 @@ def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
         ({"ips": ("a", "b")}, "3", "the job's --ips names 2; use 2 at most"),
         ({"ips": ("a", "b")}, "2", ""),
         (
-            {"mode": JobMode.PS, "roles": PsLayout(server_num=1, worker_num=1)},
+            {"layout": PsLayout(server_num=1, worker_num=1)},
             "2",
             "seats of this parameter-server job",
         ),
-        ({"mode": JobMode.PS, "roles": PsLayout(server_num=1, worker_num=1, separate=True)}, "2", ""),
+        ({"layout": PsLayout(server_num=1, worker_num=1, separate=True)}, "2", ""),
         ({"mode": JobMode.TORCHRUN}, "2", ""),
     ],
 )
 def test_an_np_that_the_job_cannot_have_is_refused_with_the_mend(
     spec: dict[str, object], wanted: str, words: str
 ) -> None:
-    unfit = orders.why_np_impossible(msgspec.structs.replace(JobSpec(np=np("2"), slots=1), **spec), np(wanted))
+    unfit = orders.why_np_impossible(with_fields(JobSpec(np=np("2"), slots=1), **spec), np(wanted))
     assert (words in unfit) if words else unfit == ""
 
 

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from elastic.core.kv import Put
-from elastic.core.model import SCHEMA, Role
+from elastic.core.model import SCHEMA
+from elastic.core.ps.model import Role
 from elastic.core.view import encode
 from launcher.config.readers import np
 from launcher.ctl.events import COMMAND as EVENTS

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, JobSpec, Np, Predecessor, Role, Task
+from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, JobSpec, Np, Predecessor
+from elastic.core.ps.model import ClusterSpec, Role, Task, TaskMember
 from elastic.core.view import StoredDocument, StoreView
 from elastic.errors import ConfigError
 from launcher.job.process_location import ProcessLocation, locate, named, why_absent
@@ -15,13 +18,18 @@ SPEC = JobSpec(np=Np(low=1, high=3, first=1), slots=2)
 def view(*, go: int | None, before: Predecessor | None = None, run: int = 1, tasks: bool = False) -> StoreView:
     """Generation 4 with nodes a and b, two slots each."""
     spread = {"a-1": (Task(Role.SERVER, 0), Task(Role.WORKER, 1)), "b-1": (Task(Role.WORKER, 0),)} if tasks else {}
-    members = tuple(
-        GenerationMember(node, node[0], (7000,), (8000, 8001), spread.get(node, ()), 9 if tasks else 0)
-        for node in ("a-1", "b-1")
-    )
-    made = Generation(
-        g=4, run=run, leader="t", why=ChangeReason.FIRST, reason="r", members=members, slots=2, before=before
-    )
+    members = tuple(TaskMember(node, node[0], (7000,), (8000, 8001), spread.get(node, ()), 9) for node in spread)
+    collective = tuple(GenerationMember(node, node[0], (7000,), (8000, 8001)) for node in ("a-1", "b-1"))
+    common: dict[str, Any] = {
+        "g": 4,
+        "run": run,
+        "leader": "t",
+        "why": ChangeReason.FIRST,
+        "reason": "r",
+        "slots": 2,
+        "before": before,
+    }
+    made = ClusterSpec(**common, members=members) if tasks else Generation(**common, members=collective)
     opened = Go(g=go, master="a:7000", budget=made.budget) if go is not None else None
     return StoreView(
         spec=StoredDocument(SPEC, 1, 1),

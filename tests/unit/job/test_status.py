@@ -15,8 +15,6 @@ from elastic.core.model import (
     Cause,
     ChangeReason,
     FinalStatus,
-    Generation,
-    GenerationMember,
     Go,
     JobMode,
     Leader,
@@ -25,15 +23,14 @@ from elastic.core.model import (
     Outcome,
     OutcomeKind,
     Predecessor,
-    PsLayout,
     Quarantine,
-    Role,
     SavedCheckpoint,
-    Task,
     Verdict,
     WorkerExit,
 )
-from elastic.core.view import StoredDocument, ViewReader, encode
+from elastic.core.ps.model import ClusterSpec, PsJobSpec, PsLayout, Role, Task, TaskMember
+from elastic.core.view import StoredDocument, encode
+from elastic.core.view_reader import ViewReader
 from launcher.config.readers import np as read_np
 from launcher.job.status import JobStatus, NodeState, describe
 from launcher.job.status_text import STORE_COLUMNS, head_lines, store_cells
@@ -291,10 +288,10 @@ def test_the_description_is_json() -> None:
 def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None:
     tasks = (Task(Role.SERVER, 0),), (Task(Role.WORKER, 0), Task(Role.WORKER, 1)), (Task(Role.WORKER, 2),)
     places = tuple(
-        GenerationMember(node, "h", (7000,), tuple(8000 + at for at in range(len(own))), own, since, leaving)
+        TaskMember(node, "h", (7000,), tuple(8000 + at for at in range(len(own))), own, since, leaving)
         for node, own, since, leaving in zip(("a", "b", "c"), tasks, (0, 2, 0), (False, False, True), strict=True)
     )
-    world = Generation(
+    world = ClusterSpec(
         g=1,
         run=1,
         leader="t",
@@ -305,7 +302,8 @@ def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None
         rev=2,
         budget=Budget(charged=2),
     )
-    spec = msgspec.structs.replace(SPEC, mode=JobMode.PS, roles=PsLayout(server_num=1, worker_num=2, separate=True))
+    layout = PsLayout(server_num=1, worker_num=2, separate=True)
+    spec = PsJobSpec(**msgspec.structs.asdict(SPEC) | {"mode": JobMode.PS}, layout=layout)
     shown = describe(
         view("a", "b", "c", spec=spec, newest=world, go=1, outcomes={(1, "b"): FAILED}),
         "j1",

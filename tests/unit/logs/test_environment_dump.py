@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.logs.environment_dump import environment_file_name, environment_text, looks_secret, write
 
 

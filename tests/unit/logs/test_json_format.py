@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.logs.json_format import JsonFormatter, JsonLine, LineKind, Severity, WorkerOutputLine
 
 AT = datetime(2026, 11, 23, 10, 0, 0, 123456, tzinfo=UTC)

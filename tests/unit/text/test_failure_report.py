@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from elastic.core.model import Cause, FinalStatus, OtherFailure, Role, Verdict, WorkerExit
+from elastic.core.model import Cause, FinalStatus, OtherFailure, Verdict, WorkerExit
+from elastic.core.ps.model import Role
 from launcher.text.failure_report import abort_line, ended_lines, failure_lines, secondary_line, stopped_worker_line
 
 FIRST = WorkerExit(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.wire import inspect_messages, link_messages
 from launcher.wire.inspect_messages import (
     ANSWER_MAX,

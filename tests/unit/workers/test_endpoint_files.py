@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic.core.model import ChangeReason, Generation, GenerationMember, Role, Task
+from elastic.core.model import ChangeReason
+from elastic.core.ps.model import ClusterSpec, Role, Task, TaskMember
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog
 from launcher.logs.writer import SyncSink
@@ -16,8 +17,8 @@ from launcher.workers.endpoint_files import EndpointFiles
 
 
 def test_a_roster_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path) -> None:
-    place = GenerationMember("n", "127.0.0.1", (7000,), (8000,), (Task(Role.SERVER, 0),))
-    generation = Generation(g=1, run=1, leader="", why=ChangeReason.FIRST, reason="", members=(place,), slots=4)
+    place = TaskMember("n", "127.0.0.1", (7000,), (8000,), (Task(Role.SERVER, 0),))
+    generation = ClusterSpec(g=1, run=1, leader="", why=ChangeReason.FIRST, reason="", members=(place,), slots=4)
     log, private = tmp_path / "log", tmp_path / "private"
     log.mkdir()
     private.mkdir()

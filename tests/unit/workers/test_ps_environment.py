@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from elastic import environment as environment_module
-from elastic.core.model import ChangeReason, Generation, GenerationMember, Task
+from elastic.core.model import ChangeReason, Generation, GenerationMember
+from elastic.core.ps.model import Task
 from launcher.system.private_env import SECRETS
 from launcher.workers.environment import LIST_BYTES_MAX, LaunchContext, worker_environment
 from launcher.workers.ps_environment import cluster_spec_document, log_name

@@ -23,6 +23,6 @@ def change(agent: AgentState) -> None:
 
 def _doubts(agent: AgentState) -> bool:
     """Tell whether the leader must know again and again who is there: a key is gone, or the store is silent."""
-    if agent.leads and not agent.workers.tasks and not agent.memory.absent_since.keys().isdisjoint(agent.links.targets):
+    if agent.leads and agent.workers.one_world and not agent.memory.absent_since.keys().isdisjoint(agent.links.targets):
         return agent.generation is not None
     return vouches(agent) and (not agent.registration.registered or store_is_silent(agent))

@@ -78,7 +78,7 @@ def in_world(agent: AgentState) -> bool:
 def vouches(agent: AgentState) -> bool:
     """Tell whether this node leads, and the newest generation runs: with its own workers, or where it is a spare."""
     generation, go = agent.generation, agent.view.go
-    if generation is None or not agent.leads or any(member.tasks for member in generation.members):
+    if generation is None or not agent.leads or not generation.one_world:
         return False
     if generation.index(agent.me.node) is None:
         return go is not None and go.value.g == generation.g
@@ -106,7 +106,7 @@ def needs_vouch(agent: AgentState) -> bool:
 
 
 def _lacks_store(agent: AgentState) -> bool:
-    runs = agent.phase is Phase.RUNNING and not agent.workers.tasks
+    runs = agent.phase is Phase.RUNNING and agent.workers.one_world
     return runs and (not agent.registration.registered or store_is_silent(agent))
 
 
@@ -120,5 +120,5 @@ def ask_vouch_at(agent: AgentState) -> float:
     """When a vouch is asked for next, and when it shows that the store is silent."""
     if _lacks_store(agent):
         return agent.links.vouch_asked_at + interval_s(agent)
-    waits = (agent.phase is Phase.RUNNING and not agent.workers.tasks) or vouches(agent)
+    waits = (agent.phase is Phase.RUNNING and agent.workers.one_world) or vouches(agent)
     return silent_at(agent) + 1e-3 if waits and not store_is_silent(agent) else float("inf")

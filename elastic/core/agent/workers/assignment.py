@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from elastic.core import quarantine, text
-from elastic.core.agent.actions import LogLine, PublishClusterSpec, ReportFailure, StartWorkers
+from elastic.core.agent.actions import LogLine, ReportFailure, StartWorkers
 from elastic.core.agent.state import AgentState, Phase, StopKind
-from elastic.core.model import Generation, GenerationMember
-from elastic.core.ps.text import tasks_in_words
+from elastic.core.agent.workers.cluster_spec import note_tasks, tasks_text
+from elastic.core.model import Generation
+from elastic.core.ps.model import ClusterSpec
 
 
 def is_chosen(agent: AgentState) -> bool:
@@ -40,8 +41,7 @@ def take_target(agent: AgentState) -> None:
     agent.workers.run_deadline = agent.workers.run_deadline.clear_grants()
     m_id = generation.index(agent.me.node)
     assert m_id is not None
-    member = generation.members[m_id]
-    words = _tasks_text(generation, member) if member.tasks else _ranks_text(generation, m_id)
+    words = tasks_text(generation, m_id) if isinstance(generation, ClusterSpec) else _ranks_text(generation, m_id)
     agent.act(LogLine(f"generation {generation.g}{words}: {generation.reason}"))
 
 
@@ -55,12 +55,6 @@ def _ranks_text(generation: Generation, m_id: int) -> str:
     )
 
 
-def _tasks_text(generation: Generation, member: GenerationMember) -> str:
-    count = len(generation.members)
-    revision = f", revision {generation.rev}" if generation.rev else ""
-    return f"{revision}: {count} node{'' if count == 1 else 's'}, this one has {tasks_in_words(member)}"
-
-
 def start_workers(agent: AgentState) -> None:
     """Start the workers of the generation that has its go."""
     generation, go, workers = agent.generation, agent.view.go, agent.workers
@@ -70,8 +64,8 @@ def start_workers(agent: AgentState) -> None:
     m_id = generation.index(agent.me.node)
     assert m_id is not None
     workers.g, workers.since = workers.target
-    workers.tasks = generation.members[m_id].tasks
-    workers.cluster_spec_rev = generation.rev
+    workers.count, workers.one_world = len(generation.members[m_id].ports), generation.one_world
+    note_tasks(agent, generation, m_id)
     workers.gone = workers.forced = workers.hung = False
     workers.stop = StopKind.ORDERLY
     workers.own_exits, workers.also_exits, workers.unreached = [], [], ()
@@ -97,46 +91,6 @@ def report_failure(agent: AgentState) -> None:
         agent.act(ReportFailure(go.value.cause, go.value.note))
 
 
-def _revision(agent: AgentState) -> Generation | None:
-    """The newest revision of the roster, None if there is none after the first."""
-    generation = agent.generation
-    joined = agent.registration.joined_at is not None
-    return generation if joined and generation is not None and generation.rev else None
-
-
-def revision_is_news(agent: AgentState) -> bool:
-    """A revision of the roster answers a failure, and people have not read its cause."""
-    revision = _revision(agent)
-    failed = revision is not None and revision.cause is not None
-    return failed and revision is not None and (revision.g, revision.rev) > agent.workers.reported
-
-
-def report_revision(agent: AgentState) -> None:
-    """Tell people about the failure that a revision answers."""
-    revision = _revision(agent)
-    assert revision is not None
-    assert revision.cause is not None
-    agent.workers.reported = (revision.g, revision.rev)
-    agent.act(ReportFailure(revision.cause, ""))
-
-
-def cluster_spec_is_old(agent: AgentState) -> bool:
-    """The processes of this node run on in a newer revision of the roster."""
-    revision, workers = _revision(agent), agent.workers
-    same = revision is not None and revision.g == workers.g and not workers.gone
-    return same and revision is not None and revision.rev > workers.cluster_spec_rev
-
-
-def publish_cluster_spec(agent: AgentState) -> None:
-    """Tell them who is in the roster now, unless they are about to stop."""
-    revision = _revision(agent)
-    assert revision is not None
-    agent.workers.cluster_spec_rev = revision.rev
-    if agent.member is not None and agent.stamp == agent.workers.start:
-        agent.act(LogLine(f"revision {revision.rev} of the roster: {revision.reason}"))
-        agent.act(PublishClusterSpec(revision))
-
-
 def is_new_spare(agent: AgentState) -> bool:
     """A generation goes on without this node, which has not said so. The view must not be older than the node's key."""
     generation = agent.generation
@@ -152,7 +106,7 @@ def report_spare(agent: AgentState) -> None:
     generation, spec = agent.generation, agent.spec
     assert generation is not None
     agent.workers.spare_g = generation.g
-    room = not spec.ips and spec.roles is None and len(generation.members) < spec.np.high
+    room = not spec.ips and spec.one_world and len(generation.members) < spec.np.high
     until = "which joins at the next start" if room else "which takes over when one is lost"
     spare = LogLine(f"spare: generation {generation.g} goes on without this node, {until}")
     agent.act(_quarantine_line(agent, room=room) or spare)

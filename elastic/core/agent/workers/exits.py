@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from elastic.core.agent.actions import LogLine
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.membership.situation import Situation
-from elastic.core.model import Generation, Role, WorkerExit
+from elastic.core.model import Generation, WorkerExit
 from elastic.core.partition import cannot_reach, nodes_to_probe
 
 
@@ -102,7 +102,7 @@ def on_unreachable(agent: AgentState, event: PeersUnreachable) -> None:
     if event.nodes != workers.unreached:
         workers.unreached = event.nodes
         agent.act(LogLine(cannot_reach(event.nodes, spec, can=can)))
-    if event.exits and can and not workers.tasks and not workers.own_exits:
+    if event.exits and can and workers.one_world and not workers.own_exits:
         workers.own_exits.extend(event.exits)
         workers.hung = True
 
@@ -131,19 +131,5 @@ def have_failed(agent: AgentState) -> bool:
 
 def all_ok(agent: AgentState) -> bool:
     """All of its workers ended well."""
-    wanted = len(agent.workers.tasks) or agent.me.member.slots
-    return agent.workers.gone and not have_failed(agent) and len(agent.workers.own_exits) == wanted
-
-
-def trainers_ok(agent: AgentState) -> bool:
-    """Every worker of a node that has servers, too, ended well."""
-    wanted = sum(task.role is not Role.SERVER for task in agent.workers.tasks)
-    done = sum(worker.code == 0 and worker.role is not Role.SERVER for worker in agent.workers.own_exits)
-    return 0 < wanted == done and not have_failed(agent)
-
-
-def only_servers_left(agent: AgentState) -> bool:
-    """Its workers have ended well, its servers run on, and nothing has been recorded of that start yet."""
-    wanted = agent.workers.outcome_wanted
-    said = wanted is not None and (wanted[0], wanted[1].since) == agent.workers.start
-    return trainers_ok(agent) and not said and not agent.workers.gone
+    workers = agent.workers
+    return workers.gone and not have_failed(agent) and len(workers.own_exits) == workers.count

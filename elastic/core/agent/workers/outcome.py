@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.state import AgentState, Phase, Stamp
+from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.store import TransactionAnswered, may_write, send
-from elastic.core.agent.workers.exits import all_ok, trainers_ok
-from elastic.core.model import Outcome, OutcomeKind
+from elastic.core.agent.workers.cluster_spec import trainers_ok
+from elastic.core.agent.workers.exits import all_ok
+from elastic.core.model import Outcome, OutcomeKind, Stamp
 from elastic.core.transactions import record_outcome
 
 RECORD_AGAIN_S = 10.0
@@ -15,7 +16,7 @@ RECORD_AGAIN_MAX_S = 600.0
 
 
 def record_done(agent: AgentState) -> None:
-    """Record that the workers are done, while the servers run on."""
+    """Record that the workers are done, while other processes of this node run on."""
     agent.workers.outcome_wanted = (agent.workers.g, own_outcome(agent, over=False))
 
 
@@ -77,34 +78,28 @@ def record_never_started(agent: AgentState) -> None:
     """Record that nothing of that start runs."""
     former = _former_start(agent)
     assert former is not None
-    agent.workers.finished = max(agent.workers.finished, former)
     _want_stopped(agent, former)
 
 
-def _leaving_start(agent: AgentState) -> Stamp | None:
-    """The start that a revision of the roster ends, None if this node keeps its tasks."""
-    generation = agent.generation
-    index = generation.index(agent.me.node) if generation is not None else None
-    if generation is None or index is None or not generation.members[index].leaving:
-        return None
-    return (generation.g, generation.members[index].since)
+def _withdrawn_start(agent: AgentState) -> Stamp | None:
+    return agent.generation.withdrawn_start(agent.me.node) if agent.generation is not None else None
 
 
 def leaves_unstarted(agent: AgentState) -> bool:
-    """This node is to give up tasks whose end it has not recorded: the roster waits for that word."""
-    start = _leaving_start(agent)
+    """This node is to end a start whose end it has not recorded: the others wait for that word."""
+    start = _withdrawn_start(agent)
     return start is not None and start > agent.workers.finished and _is_idle(agent)
 
 
 def record_leaves_unstarted(agent: AgentState) -> None:
     """Record that nothing of that start runs."""
-    start = _leaving_start(agent)
+    start = _withdrawn_start(agent)
     assert start is not None
-    agent.workers.finished = start
     _want_stopped(agent, start)
 
 
 def _want_stopped(agent: AgentState, start: Stamp) -> None:
+    agent.workers.finished = max(agent.workers.finished, start)
     stopped = Outcome(ended=OutcomeKind.STOPPED, over=True, host=agent.me.member.host, since=start[1])
     agent.workers.outcome_wanted = (start[0], stopped)
 

@@ -59,7 +59,7 @@ def must_hurry(agent: AgentState) -> bool:
 def failed_in_plan(agent: AgentState) -> bool:
     """A worker failed while all were asked to leave for a planned change: what was planned cannot be done."""
     workers = agent.workers
-    return agent.saves and not workers.tasks and not workers.gone and have_failed(agent)
+    return agent.saves and workers.one_world and not workers.gone and have_failed(agent)
 
 
 def stop_overdue(agent: AgentState) -> None:

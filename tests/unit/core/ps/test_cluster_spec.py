@@ -11,8 +11,9 @@ import pytest
 
 from elastic.core.kv import Compare
 from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
-from elastic.core.model import Budget, ChangeReason, GenerationMember, JobMode, OutcomeKind, PsLayout, Role, Task
+from elastic.core.model import Budget, ChangeReason, OutcomeKind
 from elastic.core.ps.cluster_spec import vanished
+from elastic.core.ps.model import ClusterSpec, PsJobSpec, PsLayout, Role, Task, TaskMember
 from elastic.core.ps.task_placement import assign, fixed_tasks, host_of, vacant_servers
 from elastic.core.ps.text import in_words, tasks_in_words
 from elastic.core.run_deadline import CLOCK_ERROR
@@ -28,36 +29,54 @@ LISTS = PsLayout(
 ALONE = PsLayout(server_num=2, worker_num=2)
 
 
-def job(roles: PsLayout, np: str, **spec: Any) -> Job:
-    return Job(np, slots=4, mode=JobMode.PS, roles=roles, **spec)
+class PsJob(Job):
+    """A parameter-server job."""
+
+    spec_type = PsJobSpec
+
+    @property
+    def generation(self) -> ClusterSpec:
+        """The newest cluster spec."""
+        newest = super().generation
+        assert isinstance(newest, ClusterSpec)
+        return newest
 
 
-def started(roles: PsLayout, np: str, nodes: str, now: float = 0.0, **spec: Any) -> Job:
-    made = job(roles, np, **spec)
-    made.join(nodes)
-    made.form(now, Reason.FORMED, Reason.SETTLING)
-    return made
+def job(roles: PsLayout, np: str, **spec: Any) -> PsJob:
+    return PsJob(np, slots=4, layout=roles, **spec)
+
+
+def started(roles: PsLayout, np: str, nodes: str, now: float = 0.0, **spec: Any) -> PsJob:
+    new = job(roles, np, **spec)
+    new.join(nodes)
+    new.form(now, Reason.FORMED, Reason.SETTLING)
+    return new
 
 
 FREE_S = 5.0 * (1 + CLOCK_ERROR) + KILL_S
 """So long after a node was first seen absent its seats are free."""
 
 
-def lose(job: Job, node: str, now: float) -> FormGeneration:
+def lose(job: PsJob, node: str, now: float) -> FormGeneration:
     """A node is lost, and its seats become free; the revision that gives them away, or only takes them back."""
     job.vanish(node)
     job.form(now, Reason.LOST)
     return job.form(now + FREE_S, Reason.LOST, Reason.VACANT)
 
 
-def seats(job: Job) -> dict[str, str]:
+def seats(job: PsJob) -> dict[str, str]:
     return {place.node: tasks_in_words(place) for place in job.generation.members}
 
 
-def revised(job: Job, now: float, code: Reason) -> FormGeneration:
+def made(form: FormGeneration) -> ClusterSpec:
+    assert isinstance(form.generation, ClusterSpec)
+    return form.generation
+
+
+def revised(job: PsJob, now: float, code: Reason) -> FormGeneration:
     """Another revision is published for this reason, perhaps after newcomers were collected."""
     form = job.form(now, code, Reason.TRAINING)
-    assert form.generation.g == 1
+    assert made(form).g == 1
     return form
 
 
@@ -128,21 +147,19 @@ def test_np_counts_the_nodes_with_workers_and_more_are_spares() -> None:
 
 
 def test_a_node_with_fewer_ports_than_its_seats_gets_those_that_fit() -> None:
-    given = assign(
-        APART, [GenerationMember("a", "h", (1,), (2,), (Task(Role.SERVER, 0),))], [("b", member("h", 1))], 9, 0
-    )
+    given = assign(APART, [TaskMember("a", "h", (1,), (2,), (Task(Role.SERVER, 0),))], [("b", member("h", 1))], 9, 0)
     assert [place.tasks for place in given] == [(Task(Role.WORKER, 0),)]
 
 
 def test_a_thousand_nodes_are_seated_without_looking_at_all_of_them_for_each() -> None:
-    class Counted(list[GenerationMember]):
+    class Counted(list[TaskMember]):
         looked = 0
 
-        def __iter__(self) -> Iterator[GenerationMember]:
+        def __iter__(self) -> Iterator[TaskMember]:
             Counted.looked += 1
             return super().__iter__()
 
-    here = Counted(GenerationMember(f"s{n}", "h", (1,), (2,), (Task(Role.SERVER, n),)) for n in range(50))
+    here = Counted(TaskMember(f"s{n}", "h", (1,), (2,), (Task(Role.SERVER, n),)) for n in range(50))
     roles = PsLayout(server_num=50, worker_num=1, separate=True)
     given = assign(roles, here, [(f"n{n}", member(f"h{n}", 1)) for n in range(200)], 200, 0)
     assert [place.tasks[0].index for place in given] == list(range(200))
@@ -200,8 +217,8 @@ def test_a_lost_worker_is_a_revision_that_disturbs_nobody() -> None:
     before = {place.node: place for place in apart.generation.members}
     apart.vanish("b")
     form = apart.form(1.0, Reason.LOST)
-    assert (form.generation.rev, form.generation.why) == (1, ChangeReason.LOSS)
-    assert {place.node: place for place in form.generation.members if not place.leaving} == {
+    assert (made(form).rev, made(form).why) == (1, ChangeReason.LOSS)
+    assert {place.node: place for place in made(form).members if not place.leaving} == {
         node: before[node] for node in "ac"
     }
     assert form.reason == "b (workers 0-1) was lost"
@@ -296,7 +313,7 @@ def test_a_lost_server_goes_to_the_oldest_spare() -> None:
     form = lose(apart, "a", 1.0)
     assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
     assert form.reason == "a (server 0) is gone and its seats are free, c (server 0) joins"
-    assert form.generation.why is ChangeReason.LOSS
+    assert made(form).why is ChangeReason.LOSS
 
 
 def test_without_a_spare_the_workers_wait_for_the_lost_server_and_a_new_node_serves() -> None:
@@ -309,7 +326,7 @@ def test_without_a_spare_the_workers_wait_for_the_lost_server_and_a_new_node_ser
     named.join("s")
     form = named.form(22.0, Reason.GROWN)
     assert seats(named) == {"s": "server 0", "a": "worker 0"}
-    assert form.generation.members[0].since == 3
+    assert made(form).members[0].since == 3
 
 
 def test_a_server_is_replaced_even_when_a_worker_has_ended_well() -> None:
@@ -341,9 +358,10 @@ def test_when_nobody_of_the_roster_is_left_the_next_generation_waits_for_servers
     assert isinstance(apart.decide(1.0), WaitDecision)
     apart.join("c d")
     form = apart.form(2.0, Reason.REFORMED)
-    assert (form.generation.g, form.generation.rev) == (2, 0)
-    assert form.generation.before is not None
-    assert form.generation.before.nodes == ("a", "b")
+    assert (made(form).g, made(form).rev) == (2, 0)
+    before = made(form).before
+    assert before is not None
+    assert before.nodes == ("a", "b")
     assert "a, b vanished" in apart.wait(2.0, Reason.UNPROVEN).reason
     apart.open(1.0 + FREE_S)
 
@@ -394,10 +412,11 @@ def test_a_failed_node_starts_again_alone_and_the_budget_pays() -> None:
     apart.wait(1.0, Reason.TRAINING)
     apart.failed("b")
     form = apart.form(1.0, Reason.FAILED)
-    assert {place.node: place.since for place in form.generation.members} == {"a": 0, "b": 1, "c": 0}
-    assert form.generation.budget.charged == 1
-    assert form.generation.cause is not None
-    assert form.generation.cause.world_size == 4
+    assert {place.node: place.since for place in made(form).members} == {"a": 0, "b": 1, "c": 0}
+    assert made(form).budget.charged == 1
+    cause = made(form).cause
+    assert cause is not None
+    assert cause.world_size == 4
     assert form.forget == ("b",)
     assert "restart 1 of 3" in form.reason
     apart.wait(1.0, Reason.TRAINING)
@@ -423,9 +442,9 @@ def test_a_failed_worker_waits_for_its_lost_server_and_starts_again_for_free() -
     named.join("s")
     assert named.form(1000.0, Reason.GROWN).reason == "s (server 0) joins"
     form = named.form(1000.0, Reason.FAILED)
-    assert form.generation.budget.charged == 0
+    assert made(form).budget.charged == 0
     assert "not charged: a server was lost" in form.reason
-    assert {place.node: place.since for place in form.generation.members} == {"s": 3, "a": 4, "b": 4}
+    assert {place.node: place.since for place in made(form).members} == {"s": 3, "a": 4, "b": 4}
 
 
 def test_a_server_that_came_back_makes_the_next_failure_of_a_worker_free_and_no_other() -> None:
@@ -473,7 +492,7 @@ def test_workers_that_say_that_they_lost_a_server_wait_a_lease_to_see_whether_on
     assert wait.reason == "b ended because it lost a server; waiting whether one is gone"
     assert wait.until == pytest.approx(1.0 + 5.0 * (1 + CLOCK_ERROR))
     form = apart.form(wait.until or 0.0, Reason.FAILED)
-    assert form.generation.budget.charged == 0
+    assert made(form).budget.charged == 0
     assert "not charged: a server was lost" in form.reason
 
 
@@ -484,8 +503,8 @@ def test_workers_that_lost_a_server_start_again_as_soon_as_that_has() -> None:
     apart.failed("a")
     apart.form(1.5, Reason.FAILED)
     form = apart.form(1.5, Reason.FAILED)
-    assert form.generation.budget.charged == 1
-    assert {place.node: place.since for place in form.generation.members} == {"a": 1, "b": 2, "c": 0}
+    assert made(form).budget.charged == 1
+    assert {place.node: place.since for place in made(form).members} == {"a": 1, "b": 2, "c": 0}
 
 
 def test_a_server_that_had_ended_starts_again_with_the_workers_that_come() -> None:
@@ -496,7 +515,7 @@ def test_a_server_that_had_ended_starts_again_with_the_workers_that_come() -> No
     apart.join("c")
     form = apart.form(20.0, Reason.GROWN, Reason.VACANT)
     assert form.reason == "c (workers 0-1) joins, a (server 0) had ended and starts again"
-    assert {place.node: place.since for place in form.generation.members} == {"a": 3, "c": 3}
+    assert {place.node: place.since for place in made(form).members} == {"a": 3, "c": 3}
     assert form.forget == ("a",)
 
 
@@ -532,7 +551,7 @@ def test_servers_that_ended_with_the_workers_of_their_node_start_again_for_worke
     lists.failed("c")
     form = lists.form(2.0, Reason.FAILED)
     assert "b (server 1) had ended and starts again" in form.reason
-    assert {place.node: place.since for place in form.generation.members} == {"a": 0, "b": 1, "c": 1}
+    assert {place.node: place.since for place in made(form).members} == {"a": 0, "b": 1, "c": 1}
 
 
 def test_what_was_said_by_nodes_that_are_in_the_roster_no_more_is_forgotten_with_the_next_revision() -> None:
@@ -566,7 +585,7 @@ def test_a_node_that_had_to_stop_starts_again_for_free() -> None:
     apart = started(APART, "2", "a b c")
     apart.stopped("c", forced=True)
     form = apart.form(1.0, Reason.STOPPED)
-    assert form.generation.budget.charged == 0
+    assert made(form).budget.charged == 0
     assert seats(apart)["c"] == "workers 2-3"
 
 
@@ -647,7 +666,7 @@ def test_a_roster_that_waits_at_the_gate_starts_with_those_who_come_when_more_wo
     assert "waiting for 1 more" in apart.wait(5.0, Reason.MISSING).reason
     apart.join("f")
     form = apart.form(9.0, Reason.REFORMED, Reason.SETTLING)
-    assert [place.node for place in form.generation.members] == ["d", "e", "f"]
+    assert [place.node for place in made(form).members] == ["d", "e", "f"]
 
 
 def test_a_member_without_a_seat_makes_the_proposer_stumble_over_nothing() -> None:
@@ -673,7 +692,7 @@ def test_an_index_that_no_job_has_is_not_read(document: dict[str, Any]) -> None:
 
 def test_seats_are_told_as_people_say_them() -> None:
     roles = (Task(Role.SERVER, 1), Task(Role.HETER, 0), Task(Role.WORKER, 2), Task(Role.WORKER, 4))
-    place = GenerationMember("a", "h", (1,), (2, 3, 4, 5), roles)
+    place = TaskMember("a", "h", (1,), (2, 3, 4, 5), roles)
     assert tasks_in_words(place) == "server 1, heter worker 0, workers 2,4"
     assert in_words(APART, [place]) == "0 servers, 2 workers and 1 heter worker"
 

@@ -17,7 +17,7 @@ from elastic.channel.messages import (
     WorkerHello,
     WorkerMessage,
 )
-from elastic.core.model import Role
+from elastic.core.ps.model import Role
 from launcher.wire.inspect_messages import WorkerState
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 
