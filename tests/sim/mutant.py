@@ -19,6 +19,9 @@ from elastic.core.kv import Compare, Operation
 from elastic.core.transactions import Transaction
 from tests.sim.many import one, settle_memory
 
+MUTATED = ("elastic.core", "launcher.peers.doubt")
+"""Modules in which a constant may have another value."""
+
 Change = Callable[[], None]
 
 
@@ -72,7 +75,7 @@ def constant(module: Any, name: str, value: object) -> Change:
     def change() -> None:
         old = getattr(module, name)
         for known, other in list(sys.modules.items()):
-            if known.startswith("elastic.core") and getattr(other, name, None) is old:
+            if known.startswith(MUTATED) and getattr(other, name, None) is old:
                 setattr(other, name, value)
 
     return change

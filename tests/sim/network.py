@@ -14,7 +14,7 @@ from elastic.core.agent.events import (
     TransactionAnswered,
     ViewChanged,
 )
-from elastic.core.kv import KeyChange, KeyRange
+from elastic.core.kv import KeyChange, KeyRange, WatchBatch
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from elastic.errors import StoreError
@@ -107,7 +107,7 @@ class Network(Clockwork):
             if node.alive and node.exit_code is None and node.store_number == self.store_number and node.ranges:
                 if node.deaf or not self.reachable(node):
                     continue
-                for batch in self.store.history(node.ranges, node.revision + 1):
+                for batch in self._unseen(node):
                     changes, revision = batch.changes, batch.revision
                     delay = self.latency()
                     if self.now < node.slow_until:
@@ -126,6 +126,16 @@ class Network(Clockwork):
                         self.counts["fault lost watch event"] += 1
                         continue
                     self._show_later(node, delay, changes, revision)
+
+    def _unseen(self, node: Node) -> list[WatchBatch]:
+        """What changed in the ranges of a mirror since the revision that it shows; each batch is looked at once."""
+        of, to, batches = node.unseen
+        if of != (self.store_number, node.ranges) or to < node.revision:
+            to, batches = node.revision, []
+        batches = [batch for batch in batches if batch.revision > node.revision]
+        batches += self.store.history(node.ranges, to + 1)
+        node.unseen = (self.store_number, node.ranges), self.store.revision, batches
+        return batches
 
     def _show_later(self, node: Node, delay: float, changes: tuple[KeyChange, ...], revision: int) -> None:
         """Show changes after a delay; one revision may come in two parts, as it does from etcd."""

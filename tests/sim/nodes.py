@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import Event
 from elastic.core.keys import JobKeys
-from elastic.core.kv import KeyRange, KeyValue
+from elastic.core.kv import KeyRange, KeyValue, WatchBatch
 from elastic.core.membership.decision import Decision
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Generation
@@ -156,6 +156,8 @@ class Node:
     sent_view: StoreView | None = None
     sent_memory: DecisionMemory = field(default_factory=DecisionMemory)
     sent_created: int = 0
+    # batches that its mirror does not show yet, of this store and these ranges, looked for up to this revision
+    unseen: tuple[tuple[int, tuple[KeyRange, ...]], int, list[WatchBatch]] = ((0, ()), 0, [])
 
     @property
     def hears(self) -> bool:

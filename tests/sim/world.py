@@ -83,7 +83,7 @@ class World(Nurseries):
             if self.steps % STOP_LOOKS == 0:
                 if stop():
                     return
-                if self.steps > EVENTS_MAX:
+                if self.steps > EVENTS_MAX * max(1, self.size // 40):
                     self.fail("effort", f"{self.steps} events, and no end")
             self.now, _, call = heapq.heappop(queue)
             if self.now >= self._expiry_at:
