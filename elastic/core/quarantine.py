@@ -164,7 +164,7 @@ def quarantine_summary(texts: Sequence[str], between: str = "; ") -> str:
 def newest(hosts: Iterable[Quarantine]) -> tuple[Quarantine, ...]:
     """The newest of the row, then of those that were kept out, in their order; with those that others do not reach.
 
-    One that was forgotten would be a newcomer at once.
+    One that was forgotten could join at once.
     """
     found = tuple(hosts)
     weighed = sorted((one for one in found if not one.unreachable), key=lambda one: (one.failures > 0, one.times > 0))

@@ -41,7 +41,7 @@ class LinkDoubt:
         self._silent: frozenset[str] = frozenset()
 
     def every(self, seconds: float) -> None:
-        """Ask at once and then every so many seconds; 0.0: not any more."""
+        """Ask at once and then at this interval; 0.0: not any more."""
         self._wanted, self._every_s = bool(seconds), seconds or self._every_s
         if self._wanted and not self._open:
             self._begin()

@@ -21,7 +21,7 @@ LATE_S = KILL_S * 1.1 + 0.01
 """Workers that are there so long after their deadline were not killed by it."""
 
 FAILURES_BEFORE = 2
-"""A host is not kept out before its workers have failed by themselves in so many generations."""
+"""A host is not kept out before its workers have failed by themselves in this number of generations."""
 
 
 def chargeable(world: World) -> int:

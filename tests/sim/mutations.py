@@ -177,7 +177,7 @@ PLANNED: Final = (
     Mutation(
         "no room",
         "nobody joins where there is no room",
-        becomes(Situation.newcomers, lambda _, s: s.joining_nodes),
+        becomes(Situation.admissible, lambda _, s: s.joining_nodes),
     ),
     Mutation(
         "out of reach",
@@ -239,7 +239,7 @@ GATE: Final = (
     Mutation(
         "gate: one by one",
         "joining nodes at the gate are collected",
-        becomes(Situation.joined_until, lambda _, s: s.now if s.newcomers else None),
+        becomes(Situation.joined_until, lambda _, s: s.now if s.admissible else None),
     ),
     Mutation(
         "gate: back from the dead",

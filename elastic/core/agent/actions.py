@@ -52,9 +52,9 @@ class WatchLinks(Struct, frozen=True):
 
 
 class DoubtLinks(Struct, frozen=True):
-    """Ask every linked node whether it is there, at once and every so many seconds; 0.0: not any more.
+    """Ask every linked node whether it is there, at once and every `every_s` seconds; 0.0: not any more.
 
-    Whoever does not answer counts as not linked (`LinksChanged`).
+    A node that does not answer counts as not linked (`LinksChanged`).
     """
 
     every_s: float

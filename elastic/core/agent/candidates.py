@@ -20,8 +20,8 @@ SPREAD_S = 0.05
 OUTSIDE_S = 0.05
 """Nodes without an M_id spread over this time."""
 WATCHERS = 16
-"""So many of the nodes whose order is chance watch the leader. If all did, a job of a thousand nodes would have a
-thousand links more, all to one agent."""
+"""About this number of the nodes whose order is chance watch the leader. If all did, a job of a thousand nodes would
+have a thousand links more, all to one agent."""
 
 
 def patience_s(agent: AgentState) -> float:

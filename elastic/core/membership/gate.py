@@ -75,7 +75,7 @@ def gate_joined(s: Situation) -> FormGeneration | None:
     until = s.joined_until
     if until is None or (s.now < until and not _was_falsely_dead(s)):
         return None
-    return form(s, Reason.GATE_JOINED, with_verb(s.newcomers, "join"), s.staying)
+    return form(s, Reason.GATE_JOINED, with_verb(s.admissible, "join"), s.staying)
 
 
 def below_min(s: Situation) -> WaitDecision | None:
@@ -139,7 +139,7 @@ def _in_planned_stop(s: Situation) -> bool:
 def _was_falsely_dead(s: Situation) -> bool:
     """Tell whether a node of the generation before was taken for dead and joins: it costs no restart of its own."""
     before = s.previous.nodes if s.previous is not None else ()
-    return any(host in s.memory.distrusted for host in s.hosts(node for node in s.newcomers if node in before))
+    return any(host in s.memory.distrusted for host in s.hosts(node for node in s.admissible if node in before))
 
 
 GATE: Final[tuple[Rule, ...]] = (

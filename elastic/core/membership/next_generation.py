@@ -58,8 +58,8 @@ def member_order(s: Situation, staying: Sequence[GenerationMember]) -> list[Gene
     """
     inside = {member.node for member in staying}
     joining = ((node, s.member(node)) for node in s.joining_nodes if node not in inside)
-    newcomers = [generation_member(node, stored.value) for node, stored in joining if stored is not None]
-    members = [*staying, *newcomers][: s.spec.np.high]
+    admitted = [generation_member(node, stored.value) for node, stored in joining if stored is not None]
+    members = [*staying, *admitted][: s.spec.np.high]
     return listed_hosts.sort_by_host(s.spec.ips, members) if s.spec.ips else members
 
 

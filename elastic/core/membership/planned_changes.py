@@ -35,7 +35,7 @@ def drained(s: Situation) -> FormGeneration | None:
 def out_of_reach(s: Situation) -> WaitDecision | None:
     """A member does not reach the store, so that its workers would miss a planned change: wait for it."""
     away = [node for node in s.nodes if s.member(node) is None]
-    joining = s.newcomers
+    joining = s.admissible
     if not away or not (joining or len(s.nodes) > s.spec.np.high):
         return None
     change = with_verb(joining, "join") if joining else f"{node_count(s.spec.np.high)} wanted"
@@ -54,25 +54,25 @@ def shrunk(s: Situation) -> FormGeneration | None:
 
 def grow_settling(s: Situation) -> WaitDecision | None:
     """Nodes join: wait until the settling window ends, or all that may run are here."""
-    here, until, high = len(s.nodes) + len(s.newcomers), settled_at(s, s.newcomers), s.spec.np.high
-    if not s.newcomers or here >= high or s.now >= until:
+    here, until, high = len(s.nodes) + len(s.admissible), settled_at(s, s.admissible), s.spec.np.high
+    if not s.admissible or here >= high or s.now >= until:
         return None
     return s.wait(Reason.GROW_SETTLING, settling_text(here, high), until)
 
 
 def grow_later(s: Situation) -> WaitDecision | None:
     """Nodes join too soon after the last growth: wait until `--grow_every` is over."""
-    if not s.newcomers or s.memory.grown_at is None:
+    if not s.admissible or s.memory.grown_at is None:
         return None
     every_s = _grow_every_s(s)
     until = s.memory.grown_at + every_s
-    text = f"{with_verb(s.newcomers, 'join')} in {COUNTED} (--grow_every {every_s:g})"
+    text = f"{with_verb(s.admissible, 'join')} in {COUNTED} (--grow_every {every_s:g})"
     return s.wait(Reason.GROW_LATER, text, until) if s.now < until else None
 
 
 def grown(s: Situation) -> FormGeneration | None:
     """Nodes join: take them in."""
-    joining = s.newcomers
+    joining = s.admissible
     return form(s, Reason.GROWN, with_verb(joining, "join"), s.staying, planned=True) if joining else None
 
 

@@ -270,15 +270,15 @@ class Situation:
         return listed_hosts.one_node_per_host(self.spec.ips, taken, zip(ready, self.hosts(ready), strict=True))
 
     @cached_property
-    def newcomers(self) -> list[str]:
+    def admissible(self) -> list[str]:
         """The joining nodes for which np has room beside the members of the newest generation."""
         members = len(self.staying) if self.stage is Stage.GATE else len(self.nodes)
         return self.joining_nodes[: max(self.spec.np.high - members, 0)]
 
     @property
     def joined_until(self) -> float | None:
-        """Until when newcomers are collected before they are taken in at a gate; None if there are none."""
-        return max((self.memory.ready_since[node] + BATCH_S for node in self.newcomers), default=None)
+        """Until when joining nodes are collected before a gate admits them; None if there are none."""
+        return max((self.memory.ready_since[node] + BATCH_S for node in self.admissible), default=None)
 
     def hosts(self, nodes: Iterable[str]) -> list[str]:
         """The hosts of these members."""
