@@ -128,7 +128,7 @@ def _in_state(
 def _unlinked_since(
     view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, ready: Iterable[str], now: float
 ) -> Mapping[str, float]:
-    """Since when each node that joins has been waited for because it has no link; nobody is for `LINK_PATIENCE_S`."""
+    """Since when each node that joins has been waited for because it has no link, for at most `LINK_PATIENCE_S`."""
     arriving = (node for node in ready if node not in memory.ready_since)
     unlinked = (node for node in arriving if not _linked(view, memory, policy, node, view.members[node]))
     waits = _since(memory.seen_since, unlinked, now)
