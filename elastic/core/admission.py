@@ -1,9 +1,15 @@
-"""How a node comes into a job: what it registers, what it must accept, when it is refused (pure)."""
+"""How a node comes into a job: what it registers, what it must accept, when it is refused (pure).
+
+The spec binds while any member lives; when none lives, the node that registers writes its own. The rules are a table,
+`ADMISSION`, and the first that decides is taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -32,213 +38,7 @@ SPEC_FLAGS = {
 """The parts of the spec, and the flag that gives each. The versions are apart: no node follows them."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionPlan:
-    """One of: a transaction to send, a refusal, or neither: first it must be known whether any member lives.
-
-    `lines` are for people; `warnings`, too, and --quiet does not hide them.
-    """
-
-    transaction: Transaction | None = None
-    refusal: str = ""
-    lines: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def join(
-    keys: JobKeys,
-    view: StoreView,
-    me: NodeIdentity,
-    incarnation: str,
-    lease: int,
-    somebody_lives: bool | None,
-    *,
-    again: bool = False,
-    fresh: bool = False,
-) -> AdmissionPlan:
-    """Plan the registration of a node, given what stands in the store.
-
-    The spec binds while any member lives; when none lives, the node that registers writes its own. `somebody_lives`
-    is None while that is not known. `incarnation` is new for each try, and is written if the store has none; one that
-    came back empty must get another. `again`: replace the verdict by a new run. `fresh`: this node has never been
-    registered, so that a key of its name is somebody else's, or of a try of its own whose lease is over. One that has
-    been is not sent away by what cannot be read: it waits. Its --force is over, too: an operator may have changed np.
-    """
-    if view.schema is not None:
-        return _of_other_schema(keys, view.schema, fresh=fresh)
-    for key in (keys.spec, keys.incarnation):
-        if key in view.damaged and not fresh:
-            return AdmissionPlan(lines=(f"{key} in etcd cannot be read; waiting until somebody has put it right",))
-    if keys.spec in view.damaged:
-        return AdmissionPlan(refusal=f"the job's spec in the store ({keys.spec}) cannot be read; delete that key")
-    if keys.incarnation in view.damaged:
-        return AdmissionPlan(refusal=f"the key {keys.incarnation} cannot be read; delete everything of this job")
-    if fresh and keys.member(me.node) in view.damaged:
-        return AdmissionPlan(refusal=f"this node's own key {keys.member(me.node)} cannot be read; delete it")
-    if fresh and me.node in view.members:
-        return AdmissionPlan(lines=(f"another node is registered as {me.node}; waiting for its lease to end",))
-    stored = view.spec.value if view.spec is not None else None
-    if stored is None:
-        if view.incarnation is None and view.generation is not None:
-            return AdmissionPlan()  # Somebody deleted both, and workers may run: this is not where a job begins.
-        return AdmissionPlan(_register(keys, view, me, incarnation, lease, me.spec))
-    if view.incarnation is None:
-        return AdmissionPlan()  # The view is put together range by range: the key comes, unless somebody deleted it.
-    own: JobSpec = msgspec.structs.replace(me.spec, run=stored.run)
-    if again:
-        if somebody_lives is not False:
-            return AdmissionPlan()
-        own = msgspec.structs.replace(own, run=stored.run + 1)
-        changes = _changes(stored, own)
-        line = f"--rerun: run {own.run} of the job begins" + (f": {_changes_text(changes)}" if changes else "")
-        return AdmissionPlan(run_again(keys, view, me.node, me.member, lease, own), lines=(line,))
-    changes = _changes(stored, own)
-    others = differences(stored.versions, own.versions)
-    if not changes and stored.versions == own.versions:
-        return AdmissionPlan(_register(keys, view, me, incarnation, lease, None))
-    if somebody_lives is None:
-        return AdmissionPlan()
-    if not somebody_lives:
-        line = f"nobody is registered, so this node's settings are the job's: {_changes_text(changes)}"
-        lines = (line,) if changes else ()
-        return AdmissionPlan(_register(keys, view, me, incarnation, lease, own, nobody_lives=True), lines=lines)
-    if refusal := _incompatibility(keys, me, stored, own) or _mismatch(keys, me, others):
-        return AdmissionPlan(refusal=refusal)
-    warnings = _warnings(others)
-    if me.force and fresh and stored.np != own.np:
-        line = f"--force: the job's --np {stored.np} becomes {own.np}"
-        forced: JobSpec = msgspec.structs.replace(stored, np=own.np)
-        follows = _ignored_settings([change for change in changes if change[0] != "np"])
-        return AdmissionPlan(
-            _register(keys, view, me, incarnation, lease, forced), lines=(line, *follows), warnings=warnings
-        )
-    return AdmissionPlan(
-        _register(keys, view, me, incarnation, lease, None), lines=_ignored_settings(changes), warnings=warnings
-    )
-
-
-def _incompatibility(keys: JobKeys, me: NodeIdentity, stored: JobSpec, own: JobSpec) -> str:
-    """Say why this node does not fit into the world that the job's nodes have agreed on; "" if it does."""
-    if stored.mode is not own.mode and JobMode.TORCHRUN in (stored.mode, own.mode):
-        theirs, ours = (
-            "torchrun" if mode is JobMode.TORCHRUN else "elastic-launch" for mode in (stored.mode, own.mode)
-        )
-        return (
-            f"job {keys.job_id} runs under {theirs}, and this node under {ours}; use one of them on every node, or "
-            "another job id"
-        )
-    if stored.mode is not own.mode:
-        return (
-            f"job {keys.job_id} runs with --run_mode {stored.mode}, this node has {own.mode}; use the same everywhere"
-        )
-    if stored.slots != own.slots:
-        return (
-            f"node {me.node} offers {own.slots} card{'' if own.slots == 1 else 's'}, job {keys.job_id} uses "
-            f"{stored.slots} on every node; use --nproc_per_node {stored.slots}, or as many cards with --gpus"
-        )
-    if own.ips and not stored.ips:
-        return (
-            f"this node has --ips {_words(own.ips)}, and job {keys.job_id} was begun without --ips; leave it out "
-            "here, or give another --job_id"
-        )
-    if own.ips and stored.ips != own.ips:
-        return (
-            f"--ips of this node is {_words(own.ips)}, that of job {keys.job_id} is {_words(stored.ips)}; "
-            "use the same list in the same order on every node"
-        )
-    if stored.ips and me.member.host not in stored.ips:
-        return f"this node is {me.member.host}, which is not in --ips of job {keys.job_id}: {_words(stored.ips)}"
-    if stored.layout_text != own.layout_text:
-        return (
-            f"the servers and workers of this node are {own.layout_text}, of job {keys.job_id} "
-            f"{stored.layout_text}; the same flags on every node"
-        )
-    return ""
-
-
-def _mismatch(keys: JobKeys, me: NodeIdentity, others: tuple[VersionDifference, ...]) -> str:
-    """Say which versions keep this node out of the job; "" if none does, or if it is to join all the same."""
-    apart = [one for one in others if one.refused]
-    if not apart or me.allow_mismatch:
-        return ""
-    values = ", ".join(one.words(f"in job {keys.job_id}", "on this node") for one in apart)
-    return f"{values}; {apart[0].hint}, or join all the same with --allow_mismatch"
-
-
-def _warnings(others: tuple[VersionDifference, ...]) -> tuple[str, ...]:
-    """One line that says what differs although this node joins, if anything."""
-    if not others:
-        return ()
-    values = ", ".join(one.words("in the job", "on this node") for one in others)
-    allowed = " (--allow_mismatch)" if any(one.refused for one in others) else ""
-    return (f"this node joins although {values}{allowed}; {others[0].hint}",)
-
-
-def _of_other_schema(keys: JobKeys, schema: int, *, fresh: bool) -> AdmissionPlan:
-    """Refuse a new node. A node that was in the job waits: somebody has overwritten the spec since it registered."""
-    text = f"job {keys.job_id} {schemas_text(schema, 'agent')}; "
-    if fresh:
-        fix = "install the job's version of elastic-launch here, or stop the job and delete it (elastic-ctl forget)"
-        return AdmissionPlan(refusal=f"{text}{fix}")
-    return AdmissionPlan(lines=(f"{text}this node was in the job, and waits until somebody has restored {keys.spec}",))
-
-
-def _changes_text(changes: list[tuple[str, object, object]]) -> str:
-    """Say what of the spec is another now."""
-    return ", ".join(f"{SPEC_FLAGS[name]} {_words(old)} becomes {_words(new)}" for name, old, new in changes)
-
-
-def _ignored_settings(changes: list[tuple[str, object, object]]) -> tuple[str, ...]:
-    """One line that says which of this node's settings do not count, if any."""
-    if not changes:
-        return ()
-    return (
-        "this node follows the job: "
-        + ", ".join(f"{SPEC_FLAGS[name]} is {_words(old)} there, {_words(new)} here" for name, old, new in changes),
-    )
-
-
-def _register(
-    keys: JobKeys,
-    view: StoreView,
-    me: NodeIdentity,
-    incarnation: str,
-    lease: int,
-    spec: JobSpec | None,
-    *,
-    nobody_lives: bool = False,
-) -> Transaction:
-    return register(
-        keys,
-        view,
-        me.node,
-        me.member,
-        lease,
-        spec=spec,
-        incarnation=incarnation,
-        secret=me.secret,
-        nobody_lives=nobody_lives,
-    )
-
-
-def _changes(stored: JobSpec, mine: JobSpec) -> list[tuple[str, object, object]]:
-    return [
-        (name, getattr(stored, name), getattr(mine, name))
-        for name in SPEC_FLAGS
-        if getattr(stored, name) != getattr(mine, name)
-    ]
-
-
-def _words(value: object) -> str:
-    if value in (None, ""):
-        return "the default"
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "none"
-    if isinstance(value, Mapping):
-        return " ".join(f"{name} {text}" for name, text in value.items()) or "none"
-    return str(value)
+Change = tuple[str, object, object]
 
 
 class NodeIdentity(Struct, frozen=True):
@@ -256,3 +56,291 @@ class NodeIdentity(Struct, frozen=True):
     rerun: bool = False
     allow_mismatch: bool = False
     np_given: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPlan:
+    """One of: a transaction to send, a refusal, or neither: first it must be known whether any member lives.
+
+    `lines` are for people; `warnings`, too, and --quiet does not hide them.
+    """
+
+    transaction: Transaction | None = None
+    refusal: str = ""
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Applicant:
+    """A node that is to be registered, and what stands in the store.
+
+    `somebody_lives` is None while that is not known. `incarnation` is new for each try, and is written if the store has
+    none; one that came back empty must get another. `again`: replace the verdict by a new run. `fresh`: this node has
+    never been registered, so that a key of its name is somebody else's, or of a try of its own whose lease is over. One
+    that has been is not sent away by what cannot be read: it waits. Its --force is over, too: an operator may have
+    changed np.
+    """
+
+    keys: JobKeys
+    view: StoreView
+    me: NodeIdentity
+    incarnation: str
+    lease: int
+    somebody_lives: bool | None
+    again: bool = False
+    fresh: bool = False
+
+    @cached_property
+    def stored(self) -> JobSpec:
+        """The spec of the job, for rules that are asked only where there is one."""
+        assert self.view.spec is not None
+        return self.view.spec.value
+
+    @cached_property
+    def own(self) -> JobSpec:
+        """The spec that this node would write: for the present run, or for the next one."""
+        own: JobSpec = msgspec.structs.replace(self.me.spec, run=self.stored.run + self.again)
+        return own
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        """What the spec of this node changes: the field, the job's value and this node's."""
+        values = ((name, getattr(self.stored, name), getattr(self.own, name)) for name in SPEC_FLAGS)
+        return [(name, theirs, ours) for name, theirs, ours in values if theirs != ours]
+
+    @cached_property
+    def differences(self) -> tuple[VersionDifference, ...]:
+        """In which versions this node is not like the job."""
+        return differences(self.stored.versions, self.own.versions)
+
+    def registers(
+        self, spec: JobSpec | None = None, *, nobody_lives: bool = False, lines: Sequence[str] = ()
+    ) -> AdmissionPlan:
+        """Register, with the spec if this node is to write one."""
+        me = self.me
+        transaction = register(
+            self.keys, self.view, me.node, me.member, self.lease,
+            spec=spec, incarnation=self.incarnation, secret=me.secret, nobody_lives=nobody_lives,
+        )  # fmt: skip
+        return AdmissionPlan(transaction, lines=tuple(lines))
+
+
+def join(applicant: Applicant) -> AdmissionPlan:
+    """Plan the registration of a node: the rules of `ADMISSION`."""
+    return next(plan for rule in ADMISSION if (plan := rule(applicant)) is not None)
+
+
+# What the node reads first
+
+
+def other_schema(it: Applicant) -> AdmissionPlan | None:
+    """Refuse a new node. A node that was in the job waits: somebody has overwritten the spec since it registered."""
+    if it.view.schema is None:
+        return None
+    text = f"job {it.keys.job_id} {schemas_text(it.view.schema, 'agent')}; "
+    if it.fresh:
+        fix = "install the job's version of elastic-launch here, or stop the job and delete it (elastic-ctl forget)"
+        return AdmissionPlan(refusal=f"{text}{fix}")
+    waits = f"this node was in the job, and waits until somebody has restored {it.keys.spec}"
+    return AdmissionPlan(lines=(f"{text}{waits}",))
+
+
+def unreadable(it: Applicant) -> AdmissionPlan | None:
+    """What the job stands on cannot be read: refuse a new node; one that was in the job waits."""
+    spec, incarnation = it.keys.spec, it.keys.incarnation
+    fixes = {
+        spec: f"the job's spec in the store ({spec}) cannot be read; delete that key",
+        incarnation: f"the key {incarnation} cannot be read; delete everything of this job",
+    }
+    key = next((key for key in fixes if key in it.view.damaged), None)
+    if key is None:
+        return None
+    if it.fresh:
+        return AdmissionPlan(refusal=fixes[key])
+    return AdmissionPlan(lines=(f"{key} in etcd cannot be read; waiting until somebody has put it right",))
+
+
+def name_taken(it: Applicant) -> AdmissionPlan | None:
+    """Something stands under the name of a new node already."""
+    key = it.keys.member(it.me.node)
+    if it.fresh and key in it.view.damaged:
+        return AdmissionPlan(refusal=f"this node's own key {key} cannot be read; delete it")
+    if it.fresh and it.me.node in it.view.members:
+        return AdmissionPlan(lines=(f"another node is registered as {it.me.node}; waiting for its lease to end",))
+    return None
+
+
+def begins_the_job(it: Applicant) -> AdmissionPlan | None:
+    """There is no spec: write it, unless somebody deleted it together with the incarnation, and workers may run."""
+    if it.view.spec is not None:
+        return None
+    deleted = it.view.incarnation is None and it.view.generation is not None
+    return AdmissionPlan() if deleted else it.registers(it.me.spec)
+
+
+def incarnation_is_to_come(it: Applicant) -> AdmissionPlan | None:
+    """The view is put together range by range: the incarnation comes, unless somebody deleted it."""
+    return AdmissionPlan() if it.view.incarnation is None else None
+
+
+# A spec is there
+
+
+def begins_a_run(it: Applicant) -> AdmissionPlan | None:
+    """Begin a new run, once it is known that no member lives."""
+    if not it.again:
+        return None
+    if it.somebody_lives is not False:
+        return AdmissionPlan()
+    line = f"--rerun: run {it.own.run} of the job begins" + (f": {_changes_text(it)}" if it.changes else "")
+    transaction = run_again(it.keys, it.view, it.me.node, it.me.member, it.lease, it.own)
+    return AdmissionPlan(transaction, lines=(line,))
+
+
+def agrees(it: Applicant) -> AdmissionPlan | None:
+    """The spec of this node is that of the job: register."""
+    return it.registers() if not it.changes and it.stored.versions == it.own.versions else None
+
+
+def ask_who_lives(it: Applicant) -> AdmissionPlan | None:
+    """Whether the spec of the job binds depends on whether a member lives."""
+    return AdmissionPlan() if it.somebody_lives is None else None
+
+
+def takes_over(it: Applicant) -> AdmissionPlan | None:
+    """No member lives: the spec of this node becomes that of the job."""
+    if it.somebody_lives:
+        return None
+    line = f"nobody is registered, so this node's settings are the job's: {_changes_text(it)}"
+    return it.registers(it.own, nobody_lives=True, lines=(line,) if it.changes else ())
+
+
+def refused(it: Applicant) -> AdmissionPlan | None:
+    """This node does not fit into the world that the job's nodes have agreed on: the rules of `INCOMPATIBILITIES`."""
+    refusal = next((text for rule in INCOMPATIBILITIES if (text := rule(it))), "")
+    return AdmissionPlan(refusal=refusal) if refusal else None
+
+
+def forces_np(it: Applicant) -> AdmissionPlan | None:
+    """A new node changes np with --force, and follows the job in the rest."""
+    if not it.me.force or not it.fresh or it.stored.np == it.own.np:
+        return None
+    forced: JobSpec = msgspec.structs.replace(it.stored, np=it.own.np)
+    line = f"--force: the job's --np {it.stored.np} becomes {it.own.np}"
+    lines = (line, *_ignored_settings([change for change in it.changes if change[0] != "np"]))
+    return _warned(it, it.registers(forced, lines=lines))
+
+
+def follows(it: Applicant) -> AdmissionPlan:
+    """Register, and follow the job."""
+    return _warned(it, it.registers(lines=_ignored_settings(it.changes)))
+
+
+ADMISSION: Final[Sequence[Callable[[Applicant], AdmissionPlan | None]]] = (
+    other_schema, unreadable, name_taken, begins_the_job, incarnation_is_to_come,
+    begins_a_run, agrees, ask_who_lives, takes_over, refused, forces_np, follows,
+)  # fmt: skip
+
+
+# What keeps a node out
+
+
+def another_launcher(it: Applicant) -> str:
+    """One of the two runs under torchrun."""
+    modes = (it.stored.mode, it.own.mode)
+    if it.stored.mode is it.own.mode or JobMode.TORCHRUN not in modes:
+        return ""
+    theirs, ours = ("torchrun" if mode is JobMode.TORCHRUN else "elastic-launch" for mode in modes)
+    fix = "use one of them on every node, or another job id"
+    return f"job {it.keys.job_id} runs under {theirs}, and this node under {ours}; {fix}"
+
+
+def another_mode(it: Applicant) -> str:
+    """The processes of the job work together in another way."""
+    if it.stored.mode is it.own.mode:
+        return ""
+    text = f"job {it.keys.job_id} runs with --run_mode {it.stored.mode}, this node has {it.own.mode}"
+    return f"{text}; use the same everywhere"
+
+
+def other_slots(it: Applicant) -> str:
+    """Every node of a job has the same number of workers."""
+    theirs, ours = it.stored.slots, it.own.slots
+    if theirs == ours:
+        return ""
+    fix = f"use --nproc_per_node {theirs}, or as many cards with --gpus"
+    cards = f"{ours} card{'' if ours == 1 else 's'}"
+    return f"node {it.me.node} offers {cards}, job {it.keys.job_id} uses {theirs} on every node; {fix}"
+
+
+def other_hosts(it: Applicant) -> str:
+    """A job with --ips has the same list on every node, and no node of another host."""
+    theirs, ours, job = it.stored.ips, it.own.ips, it.keys.job_id
+    if ours and not theirs:
+        fix = "leave it out here, or give another --job_id"
+        return f"this node has --ips {_words(ours)}, and job {job} was begun without --ips; {fix}"
+    if ours and theirs != ours:
+        fix = "use the same list in the same order on every node"
+        return f"--ips of this node is {_words(ours)}, that of job {job} is {_words(theirs)}; {fix}"
+    if theirs and it.me.member.host not in theirs:
+        return f"this node is {it.me.member.host}, which is not in --ips of job {job}: {_words(theirs)}"
+    return ""
+
+
+def another_layout(it: Applicant) -> str:
+    """The processes of the job are laid out in another way."""
+    theirs, ours = it.stored.layout_text, it.own.layout_text
+    if theirs == ours:
+        return ""
+    text = f"the servers and workers of this node are {ours}, of job {it.keys.job_id} {theirs}"
+    return f"{text}; the same flags on every node"
+
+
+def other_versions(it: Applicant) -> str:
+    """Versions differ that must not, and the user has not allowed it."""
+    apart = [one for one in it.differences if one.refused]
+    if not apart or it.me.allow_mismatch:
+        return ""
+    values = ", ".join(one.words(f"in job {it.keys.job_id}", "on this node") for one in apart)
+    return f"{values}; {apart[0].hint}, or join all the same with --allow_mismatch"
+
+
+INCOMPATIBILITIES: Final[Sequence[Callable[[Applicant], str]]] = (
+    another_launcher, another_mode, other_slots, other_hosts, another_layout, other_versions,
+)  # fmt: skip
+"""Each says why the node is refused; "" if it is not."""
+
+
+# Sentences
+
+
+def _warned(it: Applicant, plan: AdmissionPlan) -> AdmissionPlan:
+    """The same plan, with one line that says which versions differ although this node joins, if any do."""
+    others = it.differences
+    if not others:
+        return plan
+    values = ", ".join(one.words("in the job", "on this node") for one in others)
+    allowed = " (--allow_mismatch)" if any(one.refused for one in others) else ""
+    return replace(plan, warnings=(f"this node joins although {values}{allowed}; {others[0].hint}",))
+
+
+def _changes_text(it: Applicant) -> str:
+    """Say what of the spec is another now."""
+    return ", ".join(f"{SPEC_FLAGS[name]} {_words(old)} becomes {_words(new)}" for name, old, new in it.changes)
+
+
+def _ignored_settings(changes: Sequence[Change]) -> tuple[str, ...]:
+    """One line that says which of this node's settings do not count, if any."""
+    ignored = [f"{SPEC_FLAGS[name]} is {_words(theirs)} there, {_words(ours)} here" for name, theirs, ours in changes]
+    return (f"this node follows the job: {', '.join(ignored)}",) if ignored else ()
+
+
+def _words(value: object) -> str:
+    if value in (None, ""):
+        return "the default"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return str(value)

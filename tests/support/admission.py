@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic.core.admission import AdmissionPlan, NodeIdentity, join
+from elastic.core.admission import AdmissionPlan, Applicant, NodeIdentity, join
 from elastic.core.model import JobSpec
 from launcher.config.readers import np as read_np
 from tests.support.job_specs import with_fields
@@ -38,4 +38,4 @@ def plan(
 ) -> AdmissionPlan:
     """What the node does, given what it sees."""
     lease = shelf.core.grant(5.0, 0.0).id
-    return join(KEYS, shelf.view, node, "i9-1", lease, somebody_lives, again=again, fresh=fresh)
+    return join(Applicant(KEYS, shelf.view, node, "i9-1", lease, somebody_lives, again=again, fresh=fresh))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from elastic.core.admission import AdmissionPlan, join
+from elastic.core.admission import AdmissionPlan, Applicant, join
 from elastic.core.agent import leaving
 from elastic.core.agent.actions import FindMember, LogLine, OpenSession
 from elastic.core.agent.state import AgentState, Phase, Standing
@@ -250,15 +250,18 @@ def register(agent: AgentState) -> None:
 def _join_plan(agent: AgentState) -> AdmissionPlan:
     registration = agent.registration
     leaves = agent.leaving.drain is not None and agent.phase is Phase.STOPPING
+    me = replace(agent.me, member=leaving.draining_member(agent)) if leaves else agent.me
     return join(
-        agent.keys,
-        agent.view,
-        replace(agent.me, member=leaving.draining_member(agent)) if leaves else agent.me,
-        f"{agent.me.incarnation}-{registration.attempts}",
-        registration.lease or 0,
-        registration.members_exist,
-        again=agent.may_run_again,
-        fresh=registration.joined_at is None,
+        Applicant(
+            agent.keys,
+            agent.view,
+            me,
+            incarnation=f"{agent.me.incarnation}-{registration.attempts}",
+            lease=registration.lease or 0,
+            somebody_lives=registration.members_exist,
+            again=agent.may_run_again,
+            fresh=registration.joined_at is None,
+        )
     )
 
 

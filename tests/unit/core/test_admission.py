@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from elastic.core.admission import SPEC_FLAGS, AdmissionPlan, join
+from elastic.core.admission import SPEC_FLAGS, AdmissionPlan, Applicant, join
 from elastic.core.kv import Put
 from elastic.core.model import SCHEMA, FinalStatus, JobMode, JobSpec, Verdict
 from elastic.core.ps.model import PsJobSpec, PsLayout
@@ -418,7 +418,7 @@ def test_another_run_of_a_job_of_another_schema_is_refused() -> None:
 
 def test_a_new_node_waits_for_a_stranger_of_its_own_name_to_leave() -> None:
     shelf = a_job("d")
-    decided = join(KEYS, shelf.view, me(), "i9", 99, True, fresh=True)
+    decided = join(Applicant(KEYS, shelf.view, me(), "i9", 99, True, fresh=True))
     assert decided.transaction is None
     assert not decided.refusal
     assert "another node is registered as d" in decided.lines[0]
@@ -426,7 +426,7 @@ def test_a_new_node_waits_for_a_stranger_of_its_own_name_to_leave() -> None:
 
 def test_a_node_that_sees_the_spec_before_the_incarnation_waits_for_it() -> None:
     view = replace(a_job("a").view, incarnation=None)
-    decided = join(KEYS, view, me(), "i9", 99, True)
+    decided = join(Applicant(KEYS, view, me(), "i9", 99, True))
     assert decided == AdmissionPlan()
 
 
