@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from elastic import errors
-from elastic.core import decide, keys, model, restart_policy
+from elastic.core import admission, decide, keys, model, restart_policy
 from elastic.core.agent.table import TABLE
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason, WaitDecision
 from elastic.core.membership.reform import REFORM
@@ -80,11 +80,13 @@ def agent_figure() -> str:
 
 
 def rules(*tables: tuple[str, Sequence[Callable[..., object]]]) -> str:
-    """Tables of rules, each below its heading: name, sentence, and what is decided."""
-    return "\n\n".join(
-        f"#### {title}\n\n" + table(("rule", "sentence", "what is decided"), map(rule_cells, rows))
-        for title, rows in tables
-    )
+    """Tables of rules, each below its heading: name, sentence, and the kind of decision where there are several."""
+    head, made = ("rule", "sentence", "what is decided"), []
+    for title, rows in tables:
+        cells = [rule_cells(rule) for rule in rows]
+        columns = 3 if any(decided for _, _, decided in cells) else 2
+        made.append(f"#### {title}\n\n" + table(head[:columns], [row[:columns] for row in cells]))
+    return "\n\n".join(made)
 
 
 def rule_cells(rule: Callable[..., object]) -> tuple[str, str, str]:
@@ -177,6 +179,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "assembly rules": lambda: rules(("A generation is put together", cluster_spec.ASSEMBLY)),
     "stop rules": lambda: job_rules(decide.Kind.STOPPED),
     "restart rules": lambda: rules(("What a failure costs", restart_policy.RULES)),
+    "admission rules": lambda: rules(
+        ("A node is to be registered", admission.ADMISSION), ("A node is refused", admission.INCOMPATIBILITIES)
+    ),
     "flags": flags,
     "foreign flags": foreign_flags,
     "read variables": lambda: variables_table(env_reference.READ),
@@ -213,7 +218,17 @@ def tables_of_rules() -> list[Callable[..., object]]:
     """Every rule there is, once."""
     of_jobs = [rule for stages in decide.RULES.values() for rows in stages.values() for rule in rows]
     return list(
-        dict.fromkeys([*decide.PRECONDITIONS, *of_jobs, *REFORM, *cluster_spec.ASSEMBLY, *restart_policy.RULES])
+        dict.fromkeys(
+            [
+                *decide.PRECONDITIONS,
+                *of_jobs,
+                *REFORM,
+                *cluster_spec.ASSEMBLY,
+                *restart_policy.RULES,
+                *admission.ADMISSION,
+                *admission.INCOMPATIBILITIES,
+            ]
+        )
     )
 
 
