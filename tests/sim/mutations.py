@@ -739,28 +739,17 @@ OPEN: Final[dict[str, str]] = {
     "compare: leader": "a proposal compares everything that it rests on; two leaders cannot both write",
     "leave: keeps the lead": "the lease of a node that leaves is revoked, and the leader's key goes with it",
     "leader: of its last lease": "the key under the last lease goes with that lease: what is left is a lease's time",
+    "duty a generation runs": "a spare that gives up too early breaks no promise of the simulation; unit tests have it",
+    "duty keep up with the store": "the mirrors of the simulation list again by themselves after a while",
+    "silent: for ever": "the node answers the next question, a quarter of a lease's time later",
+    "halt: at once": "workers then get the time of any stop, which no promise of the simulation bounds",
+    "winner: not awaited": "a node that tries again at once is refused again, and no promise counts registrations",
+    "gate: clocks": "no two clocks of the simulation differ by so much that workers outlive it",
+    "opening: nowhere": "a go without a place to meet is not given in any case: `opened` asks again",
 }
 """Mutations that no seed finds, and why: the rule is kept twice, or nearly."""
 
 NOT_FOUND_YET: Final = (
-    "row joining: gave up",
-    "row gated: drain",
-    "row gated: registration lost",
-    "row running: drain unheard",
-    "row stopping: out of time",
-    "duty a generation runs",
-    "duty record what was given up",
-    "duty keep up with the store",
-    "silent: for ever",
-    "halt: at once",
-    "distrust",
-    "winner: not awaited",
-    "leader: leaves with its key",
-    "verdict",
-    "incarnation deleted",
-    "gate: back from the dead",
-    "gate: clocks",
-    "opening: nowhere",
     "halt: away",
     "compare: the proposer",
     "compare: halt",
@@ -769,4 +758,4 @@ NOT_FOUND_YET: Final = (
     "roster: vanished",
     "roster: servers stay ended",
 )
-"""Mutations that 640 seeds of plays and of chance did not find; more may: `--seeds 2000 --only NAME --write`."""
+"""Mutations that 2,994 seeds of plays and of chance did not find; more may: `--seeds 9000 --only NAME --write`."""
