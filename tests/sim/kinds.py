@@ -112,6 +112,7 @@ PLAYS: Final = (
     "rack_lost",
     "leader_of_a_list",
     "large_rack_lost",
+    "all_astray_and_others_come",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -8,7 +8,7 @@ from elastic.core.ps.task_placement import has_workers
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from tests.sim import calm
-from tests.sim.accidents import apart_for, pairs_apart, thaw
+from tests.sim.accidents import alive, apart_for, pairs_apart, thaw
 from tests.sim.calm import STOP_S, Calm, Expected, inside, went
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import REACH_S
@@ -133,6 +133,23 @@ def all_lost_and_others_come(world: World, watch: Calm, node: Node, old: Generat
     for number in range(2):
         at = ttl_s * (0.4 + 0.5 * number) + world.random.uniform(0.0, 0.1)
         world.after(at, lambda number=number: comes(world, f"other{number}"))  # type: ignore[misc]
+
+
+def all_astray_and_others_come(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """No member reaches the store, or others that come: these wait for as long as the members may run on."""
+    members, ttl_s = members_of(world, old), world.spec.lease_ttl_s
+    for number in range(2):
+        comes(world, f"other{number}")
+    others = alive(world)[-2:]
+
+    def back() -> None:
+        for other in others:
+            other.apart_from.clear()
+
+    for other in others:
+        pairs_apart(world, other, members)
+    for one in members:
+        world.astray_for(one, world.spec.store_outage_limit_s + 5 * ttl_s, then=back)
 
 
 def done_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) -> None:
