@@ -73,7 +73,7 @@ class AdmissionPlan:
 
 @dataclass(frozen=True)
 class Applicant:
-    """A node that is to be registered, and what stands in the store.
+    """A node that is to be registered, and what it knows of the store.
 
     `somebody_lives` is None while that is not known. `incarnation` is new for each try, and is written if the store has
     none; one that came back empty must get another. `again`: replace the verdict by a new run. `fresh`: this node has
@@ -147,7 +147,7 @@ def other_schema(it: Applicant) -> AdmissionPlan | None:
 
 
 def unreadable(it: Applicant) -> AdmissionPlan | None:
-    """What the job stands on cannot be read: refuse a new node; one that was in the job waits."""
+    """A document that every node needs cannot be read: refuse a new node; one that was in the job waits."""
     spec, incarnation = it.keys.spec, it.keys.incarnation
     fixes = {
         spec: f"the job's spec in the store ({spec}) cannot be read; delete that key",
@@ -162,7 +162,7 @@ def unreadable(it: Applicant) -> AdmissionPlan | None:
 
 
 def name_taken(it: Applicant) -> AdmissionPlan | None:
-    """Something stands under the name of a new node already."""
+    """The store has a key of the name of a new node already."""
     key = it.keys.member(it.me.node)
     if it.fresh and key in it.view.damaged:
         return AdmissionPlan(refusal=f"this node's own key {key} cannot be read; delete it")

@@ -50,7 +50,7 @@ class StoreView:
     `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
     themselves. `generation` is the document under whichever of `JobKeys.generations` is there. `damaged` names
     documents that could not be read, `damaged_at` has the mod revision of each; `unreadable` are those of them that the
-    whole job stands on.
+    whole job needs.
 
     `schema` is None, or the schema of a job of another version: `ViewReader` reads no document of such a job.
     """

@@ -24,7 +24,7 @@ class LinkDoubt:
         later: Callable[[float, Callable[[], None]], object],
         clock: Callable[[], float],
     ) -> None:
-        """`ask(number)` asks everybody that is linked, which leads to `answered`; `later(seconds, call)` waits.
+        """`ask(number)` asks every linked node, which leads to `answered`; `later(seconds, call)` waits.
 
         `tell(nodes, heard_at)` is given the nodes whose link is up and that are not silent, at each change and after
         each round; `heard_at` is when the newest question was asked, on `clock`, that no linked node has missed.

@@ -163,7 +163,7 @@ class PeerLinks:
                 self.wants_to_dial(self._watched[name])
 
     def ask(self, number: int) -> None:
-        """Ask everybody that is watched and linked whether it is alive; `on_answered` tells who was, under `number`."""
+        """Ask every watched and linked node whether it is alive; `on_answered` tells who was, under `number`."""
         if self._closed:
             return
         waiting = {name for name, link in self._watched.items() if link.up or link.redialling}
@@ -182,7 +182,7 @@ class PeerLinks:
                 link.send(message)
 
     def ask_vouch(self, g: int) -> None:
-        """Ask everybody that watches this node for the right to run generation `g`."""
+        """Ask every node that watches this one for the right to run generation `g`."""
         self._vouched += 1
         self._vouches[self._vouched] = (g, self._clock())
         self._vouches.pop(self._vouched - VOUCHES_MAX, None)

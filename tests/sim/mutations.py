@@ -750,9 +750,3 @@ OPEN: Final[dict[str, str]] = {
     "compare: halt": "the next decision follows the order, and replaces what was published",
 }
 """Mutations that no seed finds, and why: the rule is kept twice, or nearly."""
-
-NOT_FOUND_YET: Final = (
-    "roster: vanished",
-    "roster: servers stay ended",
-)
-"""Mutations that 2,994 seeds of plays and of chance did not find; more may: `--seeds 9000 --only NAME --write`."""
