@@ -113,6 +113,7 @@ PLAYS: Final = (
     "leader_of_a_list",
     "large_rack_lost",
     "all_astray_and_others_come",
+    "revoked_as_the_first_dies",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -744,7 +744,6 @@ OPEN: Final[dict[str, str]] = {
     "silent: for ever": "the node answers the next question, a quarter of a lease's time later",
     "halt: at once": "workers then get the time of any stop, which no promise of the simulation bounds",
     "winner: not awaited": "a node that tries again at once is refused again, and no promise counts registrations",
-    "opening: nowhere": "at every start of the simulation the ports of the first member are known; unit tests have it",
     "halt: away": "members that come back see the empty generation, and save then",
     "compare: the proposer": "the leader's key hangs on the same lease",
     "compare: halt": "the next decision follows the order, and replaces what was published",

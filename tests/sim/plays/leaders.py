@@ -39,6 +39,23 @@ def leader_is_the_last(world: World, watch: Calm, node: Node, old: Generation) -
     world.after(0.5, lambda: crash(world, watch, last, old))
 
 
+def revoked_as_the_first_dies(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The second member becomes the first while it is not registered: its lease is revoked as the first one dies.
+
+    The last member leads, and hears the second. Where the workers meet is known once that one is registered again.
+    """
+    first, second, *_, last = members_of(world, old)
+    lead(world, last)
+
+    def strike() -> None:
+        if second.lease is not None:
+            world.store.revoke(second.lease)
+            world.deliver()
+        crash(world, watch, first, old)
+
+    world.after(1.0, strike)
+
+
 def leader_is_a_spare(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """A spare leads, and the store is away: it vouches for all. Then a member dies."""
     spare = next((one for one in alive(world) if old.index(one.name) is None), None)

@@ -162,6 +162,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "leader_member_deleted": Play(leaders.leader_member_deleted, nodes=4, links=True),
     "rack_lost": Play(leaders.rack_lost, nodes=7),
     "leader_of_a_list": Play(leaders.leader_is_the_last, nodes=4, links=True, spec={"ips": ("h3", "h1", "h0", "h2")}),
+    "large_rack_lost": Play(leaders.rack_lost, nodes=40, links=True),
     "all_astray_and_others_come": Play(
         partings.all_astray_and_others_come,
         nodes=2,
@@ -170,7 +171,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         spec={"lease_ttl_s": 2.0, "store_outage_limit_s": 60.0},
         work_s=120.0,
     ),
-    "large_rack_lost": Play(leaders.rack_lost, nodes=40, links=True),
+    "revoked_as_the_first_dies": Play(leaders.revoked_as_the_first_dies, nodes=4, links=True),
 }
 """Every play, by its name."""
 
