@@ -162,7 +162,7 @@ def unreadable(it: Applicant) -> AdmissionPlan | None:
 
 
 def name_taken(it: Applicant) -> AdmissionPlan | None:
-    """The store has a key of the name of a new node already."""
+    """A key of a new node's name is there: wait for its lease to end; refuse if it cannot be read."""
     key = it.keys.member(it.me.node)
     if it.fresh and key in it.view.damaged:
         return AdmissionPlan(refusal=f"this node's own key {key} cannot be read; delete it")
@@ -204,7 +204,7 @@ def agrees(it: Applicant) -> AdmissionPlan | None:
 
 
 def ask_who_lives(it: Applicant) -> AdmissionPlan | None:
-    """Whether the spec of the job binds depends on whether a member lives."""
+    """Ask whether a member lives, because the spec of the job binds only then."""
     return AdmissionPlan() if it.somebody_lives is None else None
 
 
@@ -247,7 +247,7 @@ ADMISSION: Final[Sequence[Callable[[Applicant], AdmissionPlan | None]]] = (
 
 
 def another_launcher(it: Applicant) -> str:
-    """One of the two runs under torchrun."""
+    """The job and this node are under different launchers: torchrun, and elastic-launch."""
     modes = (it.stored.mode, it.own.mode)
     if it.stored.mode is it.own.mode or JobMode.TORCHRUN not in modes:
         return ""
@@ -257,7 +257,7 @@ def another_launcher(it: Applicant) -> str:
 
 
 def another_mode(it: Applicant) -> str:
-    """The processes of the job work together in another way."""
+    """The job has another mode."""
     if it.stored.mode is it.own.mode:
         return ""
     text = f"job {it.keys.job_id} runs with --run_mode {it.stored.mode}, this node has {it.own.mode}"
@@ -265,7 +265,7 @@ def another_mode(it: Applicant) -> str:
 
 
 def other_slots(it: Applicant) -> str:
-    """Every node of a job has the same number of workers."""
+    """The job has another number of workers on each node."""
     theirs, ours = it.stored.slots, it.own.slots
     if theirs == ours:
         return ""
@@ -275,7 +275,7 @@ def other_slots(it: Applicant) -> str:
 
 
 def other_hosts(it: Applicant) -> str:
-    """A job with --ips has the same list on every node, and no node of another host."""
+    """The job has another list of hosts, or a list without this one."""
     theirs, ours, job = it.stored.ips, it.own.ips, it.keys.job_id
     if ours and not theirs:
         fix = "leave it out here, or give another --job_id"

@@ -1,4 +1,4 @@
-"""Where each document of a job stands in the store; `elastic.core.view` writes and reads them (pure).
+"""The key of each document of a job in the store; `elastic.core.view` writes them (pure).
 
 ::
 

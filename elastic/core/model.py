@@ -1,7 +1,7 @@
 """The words of the project as frozen values (pure).
 
-Everything that stands in the store is one of these; `elastic.core.view` writes and reads them. The words are those of
-the design: job, node, member, worker, generation, go, outcome, verdict.
+Every document in the store is one of these; `elastic.core.view` writes and `elastic.core.view_reader` reads them. The
+words are those of the design: job, node, member, worker, generation, go, outcome, verdict.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annota
 
 SCHEMA = 8
 """Version of every document below. It is in the spec of a job: an agent of another schema reads none of the job's
-documents, and does not join (`elastic.core.view`)."""
+documents, and does not join (`elastic.core.view_reader`)."""
 
 
 class MemberState(StrEnum):

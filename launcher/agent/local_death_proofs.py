@@ -36,7 +36,7 @@ class DeathProver:
         generation = facts.generation
         if facts.succession.decision is None or generation is None or boottime() < self._at:
             return
-        nodes = cluster_spec.vanished(facts.view, ClusterSpec.of(generation))
+        nodes = cluster_spec.vanished(facts.view, generation) if isinstance(generation, ClusterSpec) else []
         if facts.succession.decision.code is Reason.UNPROVEN and generation.before is not None:
             nodes += [node for node in generation.before.nodes if node not in nodes]
         if not nodes:

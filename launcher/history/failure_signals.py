@@ -143,8 +143,7 @@ class ProposalTracker:
 
     def of(self, generation: Generation) -> SentProposal | None:
         """This node's proposal that became this generation, None if another node made it. It is given once."""
-        found = next((proposed for proposed in self._proposals if proposed.generation == generation), None)
-        if found is not None:
-            self._proposals.remove(found)
-        del self._proposals[:-1]  # Only the newest can still become one.
-        return found
+        same = [proposed for proposed in reversed(self._proposals) if proposed.generation == generation]
+        self._proposals = [proposed for proposed in self._proposals if proposed not in same][-1:]
+        # One whose answer was lost may have been made twice.
+        return next((proposed for proposed in same if proposed.published_at is not None), same[0] if same else None)

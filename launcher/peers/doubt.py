@@ -10,11 +10,11 @@ RECENT_ROUNDS = 2
 
 
 class LinkDoubt:
-    """Rounds of one question to every linked node. A link is up for as long as its node is not silent in a round.
+    """Rounds of one question to every linked node: a node that is silent counts as not linked.
 
-    A node that misses a question is silent until it answers another one, or its link is new. One late answer is
-    forgiven if the node answered the question before, a moment ago: a busy machine can pause for longer than a
-    question waits.
+    A node that misses a question is silent until it answers another one, its link is new, or the doubt is over. One
+    late answer is forgiven if the node answered the question before, a moment ago: a busy machine can pause for longer
+    than a question waits.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class LinkDoubt:
         """`ask(number)` asks every linked node, which leads to `answered`; `later(seconds, call)` waits.
 
         `tell(nodes, heard_at)` is given the nodes whose link is up and that are not silent, at each change and after
-        each round; `heard_at` is when the newest question was asked, on `clock`, that no linked node has missed.
+        each round; `heard_at` is when the newest question was asked, on `clock`, that none of these nodes has missed.
         """
         self._ask, self._tell, self._later, self._clock = ask, tell, later, clock
         self._wanted = False
@@ -61,7 +61,7 @@ class LinkDoubt:
         recent = self._asked_at <= self._answered_at + RECENT_ROUNDS * self._every_s
         self._silent = missed - self._answered if recent else missed
         self._answered, self._answered_at = nodes, self._asked_at
-        if not missed:
+        if not missed - self._silent:
             self._heard_at = self._asked_at
         self._tell(self._up - self._silent, self._heard_at)
         self._later(max(self._asked_at + self._every_s - self._clock(), 0.0), self._next)
@@ -70,6 +70,9 @@ class LinkDoubt:
         self._open = False
         if self._wanted:
             self._begin()
+        elif self._silent:
+            self._silent = frozenset()
+            self._tell(self._up, self._heard_at)
 
     def _begin(self) -> None:
         self._open = True

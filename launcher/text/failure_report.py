@@ -27,8 +27,8 @@ def failure_lines(cause: Cause) -> list[str]:
 def _abort_lines(cause: Cause) -> list[str]:
     lines = [abort_line(cause.world_size, cause.ranks)] if cause.ranks else []
     for role, what in ((Role.SERVER, "parameter server"), (Role.HETER, "heterogeneous trainer")):
-        named = {worker.rank for worker in cause.exits if worker.role is role}
-        named |= {other.rank for other in cause.others if other.role is role}
+        named = {worker.rank for worker in cause.exits if worker.role == role}
+        named |= {other.rank for other in cause.others if other.role == role}
         if named:
             lines.append(f"ABORT!!! The {what} with index={listed(sorted(named))} was aborted. Please check its log.")
     return lines

@@ -17,6 +17,8 @@ RANKS_MAX = 10
 """Members that one waits for at most: a rack that is lost with the leader must not cost seconds."""
 SPREAD_S = 0.05
 """Members beyond that spread over this many seconds for each member of the generation: one tries in this time."""
+SPREAD_MAX_S = 5.0
+"""No member waits for longer: if no node leads by then, few are left to try."""
 OUTSIDE_S = 0.05
 """Nodes without an M_id spread over this time."""
 WATCHERS = 16
@@ -35,16 +37,18 @@ def patience_s(agent: AgentState) -> float:
         return rank * RANK_S + _chance(agent) * OUTSIDE_S
     if rank < RANKS_MAX:
         return rank * RANK_S
-    return rank * RANK_S + _chance(agent) * len(generation.members) * SPREAD_S
+    return rank * RANK_S + min(_chance(agent) * len(generation.members) * SPREAD_S, SPREAD_MAX_S)
 
 
 def watches_leader(agent: AgentState) -> bool:
     """Tell whether this node is to see at once that the leader is dead, because it would be one of the first to try."""
     generation = agent.generation
-    if generation is None:
-        return _chance(agent) * agent.spec.np.first < WATCHERS
-    early = generation.index(agent.me.node) is not None and _rank(agent) < RANKS_MAX
-    return early or _chance(agent) * len(generation.members) < WATCHERS
+    size = agent.spec.np.first
+    if generation is not None:
+        if generation.index(agent.me.node) is not None and _rank(agent) < RANKS_MAX:
+            return True
+        size = max(size, len(generation.members))
+    return _chance(agent) * size < WATCHERS
 
 
 def _rank(agent: AgentState) -> int:

@@ -184,7 +184,7 @@ class Succession:
 
 @dataclass(slots=True)
 class Links:
-    """Links to other nodes, what is asked over them, and the links that others have to this node."""
+    """Which nodes this agent has a link to, whether it doubts them, and the links that others have to this node."""
 
     targets: Mapping[str, LinkTarget] = field(default_factory=dict)  # the nodes that this agent keeps a link to
     watched_for: tuple[StoreView, frozenset[tuple[str, int]]] | None = None  # the targets were made of these
@@ -221,6 +221,7 @@ class Workers:
     finished: Stamp = (0, 0)  # the newest start that is over
     outcome_wanted: tuple[int, Outcome] | None = None  # to be recorded, with its generation
     outcome_written: tuple[int, Outcome] | None = None  # recorded last
+    outcome_refused: tuple[int, Outcome] | None = None  # the newest word before the end that the store refused
     recorded_at: float = NEVER
     record_again_s: float = 0.0  # after this pause a word that others wait for is recorded once more
     reported: Stamp = (0, 0)  # the start signal or revision whose failure was reported last
@@ -336,7 +337,7 @@ class AgentState:
         self.store.replaced = False
         workers.target = workers.finished = workers.reported = (0, 0)
         workers.g = workers.since = workers.spare_g = workers.cluster_spec_rev = 0
-        workers.outcome_wanted = workers.outcome_written = None
+        workers.outcome_wanted = workers.outcome_written = workers.outcome_refused = None
         memory = self.memory
         self.memory = DecisionMemory(
             linked=memory.linked, dead=memory.dead, distrusted=memory.distrusted, size_before=memory.size_before

@@ -92,7 +92,7 @@ def change_mirror(agent: AgentState) -> None:
     """Follow what the leader follows, or what the others do."""
     agent.succession.mirrors_all = agent.leads
     if agent.leads:  # A node that was absent when this one led last may have been there since, and go again.
-        agent.memory = replace(agent.memory, absent_since={})
+        agent.memory = replace(agent.memory, absent_since={}, failed_since={})
     agent.act(MirrorKeys(agent.leads))
 
 

@@ -376,6 +376,21 @@ def test_two_proposals_after_each_other_have_each_its_own_moments() -> None:
     assert proposing.of(generations[0]) is None, "it is given once"
 
 
+def test_of_a_proposal_that_was_made_twice_the_one_counts_that_was_carried_out() -> None:
+    proposing, bench = ProposalTracker(), spare().agent
+    assert bench.facts.generation is not None
+    for number in (1, 2):
+        transaction = Transaction("form", (), ())
+        bench.facts.succession.decision = FormGeneration(Reason.LOST, "", bench.facts.generation)
+        proposing.observe(bench.facts, Tick(), [SendTransaction(transaction)], arrived=number, now=number + 0.1)
+        answer = TransactionAnswered(transaction, None if number == 1 else True)
+        proposing.observe(bench.facts, answer, [], arrived=number + 0.2, now=number + 0.2)
+    found = proposing.of(bench.facts.generation)
+    assert found is not None
+    assert (found.sent_at, found.published_at) == (2.1, 2.2)
+    assert proposing.of(bench.facts.generation) is None
+
+
 def test_a_start_of_which_one_process_says_nothing_is_told_after_some_patience() -> None:
     noted = Noted("1", ONE_MACHINE)
     noted.timeline.spawned(1, 0.1)

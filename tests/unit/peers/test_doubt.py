@@ -56,9 +56,17 @@ def test_nobody_is_asked_before_there_is_doubt_and_after_it() -> None:
 def test_who_misses_the_first_question_is_silent_until_it_answers() -> None:
     asker = Asker("ab")
     asker.doubt.every(EVERY_S)
-    assert asker.round("a") == ("a", NEVER)
-    assert asker.round("a") == ("a", NEVER)
+    assert asker.round("a") == ("a", 10.0)
+    assert asker.round("a") == ("a", 11.25), "who is silent does not keep the others from being heard"
     assert asker.round("ab") == ("ab", 12.5)
+
+
+def test_no_node_is_silent_any_more_when_the_doubt_is_over() -> None:
+    asker = Asker("ab")
+    asker.doubt.every(EVERY_S)
+    asker.doubt.every(0.0)
+    asker.round("a")
+    assert asker.told == (frozenset("ab"), 10.0)
 
 
 def test_who_answered_the_question_before_may_miss_one_and_not_two() -> None:
@@ -66,7 +74,7 @@ def test_who_answered_the_question_before_may_miss_one_and_not_two() -> None:
     asker.doubt.every(EVERY_S)
     assert asker.round("ab") == ("ab", 10.0)
     assert asker.round("a") == ("ab", 10.0), "it is late, and not heard since"
-    assert asker.round("a") == ("a", 10.0)
+    assert asker.round("a") == ("a", 12.5)
 
 
 def test_an_answer_from_long_before_does_not_excuse_a_missed_question() -> None:
@@ -76,7 +84,7 @@ def test_an_answer_from_long_before_does_not_excuse_a_missed_question() -> None:
     asker.round("ab")
     asker.now += 3 * EVERY_S
     asker.doubt.every(EVERY_S)
-    assert asker.round("a") == ("a", 10.0)
+    assert asker.round("a") == ("a", asker.asked[-2])
 
 
 def test_a_node_whose_link_is_new_is_heard_whatever_it_has_missed_before() -> None:

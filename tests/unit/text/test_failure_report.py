@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from elastic.core.model import Cause, FinalStatus, OtherFailure, Verdict, WorkerExit
 from elastic.core.ps.model import Role
 from launcher.text.failure_report import abort_line, ended_lines, failure_lines, secondary_line, stopped_worker_line
@@ -58,7 +60,8 @@ def test_ranks_that_failed_on_other_nodes_are_named_with_their_hosts_and_logs() 
 
 def test_a_server_that_failed_is_called_a_server_and_not_counted_among_the_trainers() -> None:
     server = WorkerExit(rank=1, code=1, words="exit 1", log="/log/serverlog.1", role=Role.SERVER)
-    cause = Cause(g=4, host="h", node="n", exits=(server,), ranks=(), world_size=2)
+    made = Cause(g=4, host="h", node="n", exits=(server,), ranks=(), world_size=2)
+    cause = msgspec.json.decode(msgspec.json.encode(made), type=Cause)
     assert failure_lines(cause) == [
         "ABORT!!! The parameter server with index=[1] was aborted. Please check its log.",
         "The first to fail was server 1 on host h (node n): exit 1.",

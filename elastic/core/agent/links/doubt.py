@@ -23,6 +23,16 @@ def change(agent: AgentState) -> None:
 
 def _doubts(agent: AgentState) -> bool:
     """Tell whether the leader must know again and again who is there: a key is gone, or the store is silent."""
-    if agent.leads and agent.workers.one_world and not agent.memory.absent_since.keys().isdisjoint(agent.links.targets):
-        return agent.generation is not None
+    if agent.leads and agent.workers.one_world and _may_be_lost(agent):
+        return True
     return vouches(agent) and (not agent.registration.registered or store_is_silent(agent))
+
+
+def _may_be_lost(agent: AgentState) -> bool:
+    """Tell whether a watched node without a key counts: a member; at a closed gate, one of those before, too."""
+    generation, go = agent.generation, agent.view.go
+    if generation is None:
+        return False
+    gate = go is None or go.value.g != generation.g
+    absent = agent.memory.absent_since.keys() & agent.links.targets.keys()
+    return any(gate or generation.index(node) is not None for node in absent)

@@ -16,7 +16,7 @@ from elastic.core.run_deadline import NEVER
 class LinksChanged(Struct, frozen=True):
     """The watched nodes whose link is up now; while they are doubted, those of them that answer.
 
-    `heard_at`: when the newest question was asked, on this node's clock, that no linked node has missed.
+    `heard_at`: when the newest question was asked, on this node's clock, that none of these nodes has missed.
     """
 
     nodes: frozenset[str]

@@ -133,8 +133,8 @@ def record_again_at(agent: AgentState) -> float:
 def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
     """The outcome is recorded, or was refused.
 
-    The first word about a failure is refused where an earlier try whose answer was lost has written it, or where
-    somebody has damaged the incarnation: then the last word tells of the failure.
+    The first word is refused where the incarnation did not fit; the second time, an earlier try whose answer was lost
+    has written it. The servers of a job run on until the first word of its workers is recorded.
     """
     workers, outcome = agent.workers, event.transaction.outcome
     if event.succeeded:
@@ -142,4 +142,6 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
         workers.record_again_s = min(2 * workers.record_again_s, RECORD_AGAIN_MAX_S) if again else RECORD_AGAIN_S
         workers.outcome_written, workers.recorded_at = outcome, agent.now
     elif outcome is not None and not outcome[1].over:
-        workers.outcome_written = outcome
+        if outcome == workers.outcome_refused:
+            workers.outcome_written = outcome
+        workers.outcome_refused = outcome

@@ -10,7 +10,8 @@ from elastic.core.agent.actions import StopWorkers
 from elastic.core.agent.events import LeaseRefreshed, ViewChanged
 from elastic.core.agent.state import Phase
 from elastic.core.kv import Put
-from elastic.core.model import ChangeReason, Predecessor
+from elastic.core.model import ChangeReason, OutcomeKind, Predecessor
+from elastic.core.ps.model import Role
 from tests.support.agent_harness import Bench, done, running, serving
 from tests.support.strategies import KEYS
 
@@ -100,6 +101,18 @@ def test_a_word_that_others_wait_for_is_said_again_after_a_while_and_then_less_o
         assert bench.core.wake_at == at
         bench.at(at)
         assert bench.shelf.entry(key) is not None
+
+
+def test_that_the_workers_are_done_is_said_again_where_a_damaged_incarnation_refused_it() -> None:
+    bench = serving()
+    stood = bench.shelf.entry(KEYS.incarnation)
+    assert stood is not None
+    bench.shelf.core.txn((), (Put(KEYS.incarnation, JUNK),))  # The watch does not show it yet.
+    bench.exit(0, role=Role.WORKER)
+    assert bench.outcomes == {}
+    bench.shelf.core.txn((), (Put(KEYS.incarnation, stood.value),))
+    bench.look()
+    assert (bench.outcomes[1].ended, bench.outcomes[1].over) == (OutcomeKind.OK, False)
 
 
 def test_a_node_that_begins_to_lead_once_more_forgets_since_when_others_were_away() -> None:

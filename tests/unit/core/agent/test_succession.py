@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from elastic.core.agent.actions import Action, RevokeLease, SendTransaction
-from elastic.core.agent.candidates import OUTSIDE_S, RANK_S, RANKS_MAX, SPREAD_S, WATCHERS, watches_leader
+from elastic.core.agent.candidates import OUTSIDE_S, RANK_S, RANKS_MAX, SPREAD_MAX_S, SPREAD_S, WATCHERS, watches_leader
 from elastic.core.agent.events import NodeProvenDead, ProcessProvenDead, Tick, TransactionAnswered, ViewChanged
 from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import Phase
@@ -108,12 +108,12 @@ def test_a_member_does_not_wait_for_those_that_are_proven_dead() -> None:
     assert patience_s(bench) == pytest.approx(1 * RANK_S), "for a alone, whose lease has ended"
 
 
-@pytest.mark.parametrize("count", [RANKS_MAX, 50, 1000])
+@pytest.mark.parametrize("count", [RANKS_MAX, 50, 90])
 def test_no_member_waits_for_more_than_ten_others_and_those_behind_them_spread(count: int) -> None:
     waits = set()
     for node in ("x1", "x2", "x3"):
         wait_s = patience_s(without_leader(member_of(named(count, last=node), node)))
-        assert RANKS_MAX * RANK_S <= wait_s <= RANKS_MAX * RANK_S + (count + 1) * SPREAD_S
+        assert RANKS_MAX * RANK_S <= wait_s <= RANKS_MAX * RANK_S + min((count + 1) * SPREAD_S, SPREAD_MAX_S)
         waits.add(wait_s)
     assert len(waits) == 3
 
@@ -131,6 +131,20 @@ def test_in_a_large_job_the_first_members_and_some_by_chance_watch_the_leader() 
     watching = [name for name in names if watches_leader(member_of(" ".join(names), name).facts)]
     assert names[:RANKS_MAX] == watching[:RANKS_MAX]
     assert RANKS_MAX + WATCHERS / 4 <= len(watching) <= RANKS_MAX + 4 * WATCHERS
+
+
+def test_no_member_waits_for_more_than_five_seconds_however_large_the_job_is() -> None:
+    for node in ("x1", "x2", "x3"):
+        assert patience_s(without_leader(member_of(named(5000, last=node), node))) <= RANKS_MAX * RANK_S + SPREAD_MAX_S
+
+
+def test_when_a_job_is_stopped_no_more_nodes_watch_the_leader_than_before() -> None:
+    watching = 0
+    for number in range(200):
+        bench = Bench(f"x{number}", "1000", after="a")
+        bench.world(1, "")
+        watching += watches_leader(bench.facts)
+    assert watching <= WATCHERS
 
 
 def test_the_wait_of_a_node_is_the_same_each_time() -> None:

@@ -9,7 +9,7 @@ from elastic.core.agent.events import LinksChanged, ProcessProvenDead
 from elastic.core.agent.state import Phase
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.running import CAUSE_S
-from elastic.core.model import ChangeReason, Outcome, OutcomeKind
+from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
 from tests.support.agent_harness import Bench, running, vouched
 from tests.support.job_transcript import worker_exit
 from tests.support.strategies import KEYS
@@ -164,6 +164,32 @@ def test_a_member_whose_key_is_gone_is_doubted_and_works_on_for_as_long_as_it_an
     assert bench.facts.succession.decision.code is Reason.TRAINING
     bench.others("b", link=9000)
     assert bench.every(DoubtLinks) == [DOUBTED, NOT_DOUBTED]
+
+
+def test_a_node_that_left_the_job_is_not_doubted_once_the_others_run_without_it() -> None:
+    bench = first()
+    bench.shelf.delete(KEYS.member("c"))
+    bench.look()
+    assert bench.every(DoubtLinks) == [DOUBTED]
+    bench.links("b")  # It said goodbye: nothing proves its death.
+    bench.world(2, "a b", before=Predecessor(1, ("a", "b", "c"), ChangeReason.LOSS))
+    bench.gone()
+    bench.shelf.put(KEYS.outcome(1, "b"), Outcome(ended=OutcomeKind.STOPPED, over=True, host="host-b"))
+    bench.look()
+    bench.go(2)
+    assert bench.phase is Phase.RUNNING
+    assert bench.every(DoubtLinks) == [DOUBTED, NOT_DOUBTED]
+
+
+def test_a_silent_spare_does_not_keep_the_leader_from_holding_its_right() -> None:
+    bench = first("b")
+    bench.others("s", link=9000)
+    bench.links("b s", hears="b")
+    bench.offline = True
+    for quarter in range(1, 9):
+        bench.at(quarter * REFRESH_S)
+    assert bench.phase is Phase.RUNNING
+    assert bench.facts.workers.run_deadline.until() > bench.now
 
 
 def test_a_member_whose_key_is_gone_and_that_does_not_answer_is_lost() -> None:
