@@ -53,8 +53,8 @@ MUTATIONS: Final = (
     Mutation(
         "A8",
         "elastic/core/admission.py",
-        "if own.ips and stored.ips != own.ips:",
-        "if mine.ips and set(stored.ips) != set(mine.ips):",
+        "if ours and theirs != ours:",
+        "if ours and set(theirs) != set(ours):",
         "tests/unit/core/test_admission.py::test_another_list_or_order_of_hosts_is_refused_with_both",
     ),
     Mutation(
