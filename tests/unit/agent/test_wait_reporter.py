@@ -197,6 +197,10 @@ def test_a_node_whose_workers_are_gone_does_not_repeat_that_the_world_trains(
 # What the leader has told
 
 
+TURNS = 20
+"""Turns of the loop in which a node that was told something has said it."""
+
+
 class Said:
     """What a node says, on a clock that the test sets."""
 
@@ -207,11 +211,21 @@ class Said:
         self.heard: HeardWait | None = None
         self.lines: list[str] = []
         self._came = asyncio.Event()
-        self.reporter = lines_of(bench, folder, self._hear, lambda: self.now, heard=lambda: self.heard)
+        self._looks = asyncio.Semaphore(0)
+        self.reporter = lines_of(bench, folder, self._hear, lambda: self.now, heard=self._look)
+
+    def _look(self) -> HeardWait | None:
+        self._looks.release()
+        return self.heard
 
     def _hear(self, text: str) -> None:
         self.lines.append(text)
         self._came.set()
+
+    async def looked(self) -> None:
+        """It has looked at what the leader told it, and has done what follows from that: it looks once more."""
+        for _ in range(2):
+            await self._looks.acquire()
 
     async def next(self) -> str:
         """The next line that it says."""
@@ -246,7 +260,7 @@ def test_a_node_that_was_told_nothing_says_only_that_and_not_at_once(
 
     async def main() -> None:
         running = asyncio.create_task(said.reporter.run())
-        await asyncio.sleep(0.05)
+        await said.looked()
         assert said.lines == []
         said.now += 12.0
         assert await said.next() == "waiting for the leader a, which has not said yet for what (12 s so far)"
@@ -302,10 +316,11 @@ def test_another_wait_is_said_at_once_and_the_same_again_is_not(
         tell(Reason.TRAINING, "training with 2 nodes, 1 spare")
         assert await said.next() == "spare: training with 2 nodes, 1 spare"
         tell(Reason.TRAINING, "training with 3 nodes, 1 spare")
-        await asyncio.sleep(0.05)
-        assert len(said.lines) == 1
+        for _ in range(TURNS):
+            await asyncio.sleep(0)  # It would say it now.
         tell(Reason.STOPPING, "waiting for a to stop its old workers")
         assert await said.next() == "waiting for a to stop its old workers"
+        assert len(said.lines) == 2
         running.cancel()
 
     asyncio.run(main())
