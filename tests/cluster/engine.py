@@ -78,7 +78,7 @@ def _build(tag: str, dockerfile: str, etcd: Path | None = None) -> None:
 
 def sweep() -> None:
     """Remove what was made by processes that are gone."""
-    for container in client().containers.list(all=True, filters={"label": OWNER}):
+    for container in client().containers.list(all=True, filters={"label": OWNER}, ignore_removed=True):
         if not _lives(container.labels[OWNER]):
             with contextlib.suppress(APIError):  # Another run sweeps, too.
                 container.remove(force=True)
