@@ -1,12 +1,15 @@
 """torch's own rendezvous, as torchrun uses it (dynamic, over a TCPStore), with many agents in one process.
 
 Each agent is a thread with its own connection to the store. Counted are the reads and writes of the rendezvous' state
-that all of them make together, and their bytes. `meet_alone` runs this in a process that has run nothing else.
+that all of them make together, and their bytes. `meet_alone` runs this in a process that has run nothing else, on one
+core: only one thread of a process runs Python at a time, and when they hand over between two cores, the same agents
+need five times as long in one run and nothing more in another.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 import uuid
@@ -63,8 +66,13 @@ class _Counting(C10dRendezvousBackend):
 
 def meet_alone(nodes: int) -> Met | None:
     """Let the agents meet in a new process, which the benchmark's own memory and threads do not slow down."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_stay_on_one_core) as process:
         return process.submit(meet, nodes).result()
+
+
+def _stay_on_one_core() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def meet(nodes: int) -> Met | None:

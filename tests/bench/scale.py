@@ -47,8 +47,11 @@ from tests.bench.crowd import raise_limits
 from tests.bench.crowdparts import Met, Parts, Ran
 
 GOAL_SIZE = 1000
-MEET_MAX_S, LOST_MAX_S, CHANGE_MAX_S, APPLY_MS_MAX = 2.0, 0.5, 3.6, 2.5
-"""Medians of the rounds with `GOAL_SIZE` agents; of `APPLY_MS_MAX` the median of the agents."""
+MEET_MAX_S, LOST_MAX_S, LEADER_LOST_MAX_S, CHANGE_MAX_S, APPLY_MS_MAX = 2.0, 0.5, 0.8, 3.6, 2.5
+"""Medians of the rounds with `GOAL_SIZE` agents; of `APPLY_MS_MAX` the median of the agents.
+
+When the leader is lost every agent hears of two documents, the next leader and the next generation.
+"""
 MEMBER_BYTES_MAX, WORKER_BYTES_MAX, FRAME_BYTES_MAX = 40.0, 6.0, 600
 """What a compressed document may cost for each member, for each worker, and besides."""
 MESSAGES_MAX = 30.0
@@ -240,7 +243,7 @@ def figures(rounds: dict[int, list[Measured]], peers: dict[int, list[rendezvous.
             (f"{GOAL_SIZE} agents meet", "s", [one.meet_s for one in measured], MEET_MAX_S),
             (f"one of {GOAL_SIZE} lost", "s", [one.lost_s for one in measured], LOST_MAX_S),
             (running_again(GOAL_SIZE), "s", [one.change_s for one in measured], CHANGE_MAX_S),
-            (f"the leader of {GOAL_SIZE} lost", "s", [one.leader_lost_s for one in measured], LOST_MAX_S),
+            (f"the leader of {GOAL_SIZE} lost", "s", [one.leader_lost_s for one in measured], LEADER_LOST_MAX_S),
             (f"one of {GOAL_SIZE} lost: CPU of one agent", "ms", [1e3 * one.apply_s for one in measured], APPLY_MS_MAX),
             (f"{GOAL_SIZE} agents meet: messages of each", "messages", each, MESSAGES_MAX),
         ):
