@@ -59,19 +59,19 @@ masters = st.sampled_from(["host:1", "10.0.0.5:7000", "[fe80::1]:65535"])
 times = st.one_of(st.integers(0, 40).map(float), st.floats(-1e6, 1e6, allow_nan=False))
 
 nps = st.lists(counts, min_size=3, max_size=3).map(sorted).map(lambda three: Np(three[0], three[2], three[1]))
-specs = st.builds(
-    JobSpec,
-    np=nps,
-    slots=counts,
-    run=generations_g,
-    schema=st.one_of(st.just(1), integers),
-    settle_s=seconds,
-    grow_every_s=seconds,
-    restarts_max=amounts,
-    lease_ttl_s=seconds,
-    store_outage_limit_s=seconds,
-    fatal_exit_codes=st.lists(integers, max_size=3).map(tuple),
-)
+OF_EVERY_SPEC: dict[str, st.SearchStrategy[Any]] = {
+    "np": nps,
+    "slots": counts,
+    "run": generations_g,
+    "schema": st.one_of(st.just(1), integers),
+    "settle_s": seconds,
+    "grow_every_s": seconds,
+    "restarts_max": amounts,
+    "lease_ttl_s": seconds,
+    "store_outage_limit_s": seconds,
+    "fatal_exit_codes": st.lists(integers, max_size=3).map(tuple),
+}
+specs = st.builds(JobSpec, **OF_EVERY_SPEC)
 numbers = st.integers(0, 4)
 layouts = st.builds(
     PsLayout,
@@ -82,15 +82,7 @@ layouts = st.builds(
     heter_num=numbers,
     separate=st.booleans(),
 )
-ps_specs = st.builds(
-    PsJobSpec,
-    np=nps,
-    slots=counts,
-    run=generations_g,
-    mode=st.sampled_from(PS_MODES),
-    lease_ttl_s=seconds,
-    layout=layouts,
-)
+ps_specs = st.builds(PsJobSpec, **OF_EVERY_SPEC, mode=st.sampled_from(PS_MODES), layout=layouts)
 members = ports.flatmap(
     lambda held: st.builds(
         Member,
@@ -131,18 +123,21 @@ def places(slots: int) -> st.SearchStrategy[GenerationMember]:
     return st.builds(GenerationMember, node=nodes, host=hosts, masters=ports, ports=held)
 
 
+OF_EVERY_GENERATION: dict[str, st.SearchStrategy[Any]] = {
+    "g": generations_g,
+    "run": generations_g,
+    "leader": texts,
+    "why": st.sampled_from(ChangeReason),
+    "reason": texts,
+    "before": st.none() | befores,
+    "budget": budgets,
+}
 generations = st.integers(1, 3).flatmap(
     lambda slots: st.builds(
         Generation,
-        g=generations_g,
-        run=generations_g,
-        leader=texts,
-        why=st.sampled_from(ChangeReason),
-        reason=texts,
+        **OF_EVERY_GENERATION,
         members=st.lists(places(slots), max_size=4).map(tuple),
         slots=st.just(slots),
-        before=st.none() | befores,
-        budget=budgets,
     )
 )
 tasks = st.builds(Task, role=st.sampled_from(Role), index=numbers)
@@ -163,15 +158,9 @@ def task_places(held: tuple[Task, ...]) -> st.SearchStrategy[TaskMember]:
 
 cluster_specs = st.builds(
     ClusterSpec,
-    g=generations_g,
-    run=generations_g,
-    leader=texts,
-    why=st.sampled_from(ChangeReason),
-    reason=texts,
+    **OF_EVERY_GENERATION,
     members=st.lists(st.lists(tasks, min_size=1, max_size=3).map(tuple).flatmap(task_places), max_size=4).map(tuple),
     slots=st.just(1),
-    before=st.none() | befores,
-    budget=budgets,
     rev=numbers,
 )
 worker_exits = st.builds(
