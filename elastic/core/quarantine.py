@@ -10,7 +10,7 @@ generation with it fails, and no restart fixes that. So failures in a row are co
   `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault, and who is
   quarantined because of this row comes back.
 - A host that others do not reach (`elastic.core.partition`) is quarantined at once. It does not join while the leader
-  does not reach it either.
+  does not reach it either. Its workers have not failed with that: two failures are needed as before.
 
 A failure costs the job a restart whether a host is to blame or not.
 
@@ -82,22 +82,32 @@ def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome]) -> Blame:
     failed = failed_by_themselves(outcomes)
     known = {entry.host: entry for entry in hosts}
     for host, words in failed.items():
-        before = known.pop(host, Quarantine(host))  # The newest come last.
-        known[host] = replace(before, failures=before.failures + 1, words=words, unreachable=False)
+        known[host] = _with_failure(known.pop(host, Quarantine(host)), words)  # The newest come last.
     in_row = [entry for entry in known.values() if entry.failures]
     hosts_in_all = {outcome.host for outcome in outcomes}.union(entry.host for entry in in_row)
     if len(in_row) > min(max(len(hosts_in_all) // BLAMED_ONE_OF, 1), HOSTS_MAX - 1):
         known.update((entry.host, _released(entry)) for entry in in_row)
         return Blame(newest(known.values()))
     suspects = [
-        entry.host for entry in in_row if entry.host in failed and (entry.times or entry.failures >= QUARANTINE_AFTER)
+        entry.host
+        for entry in in_row
+        if entry.host in failed and (entry.failures >= QUARANTINE_AFTER or (entry.times and not entry.unreachable))
     ]
     return Blame(newest(known.values()), tuple(sorted(suspects)))
 
 
+def _with_failure(entry: Quarantine, words: str) -> Quarantine:
+    """One failure more. That others did not reach the host says nothing of its workers, and counts for them no more."""
+    if entry.unreachable and entry.left_s > 0:
+        return replace(entry, failures=entry.failures + 1)
+    times = 0 if entry.unreachable else entry.times
+    return replace(entry, failures=entry.failures + 1, words=words, times=times, unreachable=False)
+
+
 def _released(entry: Quarantine) -> Quarantine:
-    """A host whose quarantine, if it is in one, was a mistake."""
-    return replace(entry, left_s=0.0, times=max(entry.times - 1, 0)) if entry.left_s > 0 else entry
+    """A host whose quarantine for its failures, if it is in one, was a mistake."""
+    mistaken = entry.left_s > 0 and not entry.unreachable
+    return replace(entry, left_s=0.0, times=max(entry.times - 1, 0)) if mistaken else entry
 
 
 def quarantine(

@@ -574,6 +574,16 @@ BUDGET: Final = (
     ),
     Mutation("budget: crash loop", "a crash loop ends the job", constant(restart_policy, "CRASH_LOOP_MAX", 1 << 20)),
     Mutation("quarantine: at once", "one failure keeps no host out", constant(quarantine, "QUARANTINE_AFTER", 1)),
+    Mutation(
+        "quarantine: not reached counts",
+        "that others did not reach a host is no failure of its workers",
+        becomes(
+            quarantine._with_failure,
+            lambda _, entry, words: msgspec.structs.replace(
+                entry, failures=entry.failures + 1, words=words, unreachable=False
+            ),
+        ),
+    ),
     Mutation("quarantine: never", "a broken host is kept out", constant(quarantine, "QUARANTINE_AFTER", 9)),
     Mutation("budget: no pause", "failures in a row cost a pause", constant(restart_policy, "BACKOFF_MAX_S", 0.0)),
     Mutation(
@@ -668,6 +678,11 @@ AGENT: Final = (
     ),
     Mutation("told to leave", "an operator can tell a node to leave", gives(leaving.read_order, None)),
     Mutation("distrust", "a host whose proof was wrong is not believed again", gives(deaths.distrust_hosts, None)),
+    Mutation(
+        "late: no other store",
+        "a listing older than what this node wrote is of another store",
+        gives(store._shows_another_store, False),
+    ),
     Mutation(
         "winner: not awaited", "who came second waits until it sees what came first", gives(store._awaits_winner, False)
     ),

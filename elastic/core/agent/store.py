@@ -40,6 +40,8 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     store, former = agent.store, agent.generation
     store.looks += 1
     if event.listing != store.listing:
+        if _shows_another_store(agent, event.view):
+            store.floor = 0
         store.relist = Relisting.NONE
     store.listing = event.listing
     if not store.first_revision:
@@ -56,6 +58,14 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
         _begin_in_another_store(agent, former)
     if known and (incarnation is not None or agent.workers.gone):
         store.incarnation = incarnation
+
+
+def _shows_another_store(agent: AgentState, listed: StoreView) -> bool:
+    """Tell whether a listing that was asked for long after this agent's last write is older than that write.
+
+    It may be the only sign: the store was emptied before it had shown that write, and had no incarnation before.
+    """
+    return agent.now >= late_at(agent) and listed.revision < agent.store.floor
 
 
 def _begin_in_another_store(agent: AgentState, former: Generation | None) -> None:

@@ -262,6 +262,30 @@ def test_each_further_time_one_failure_is_enough_and_it_lasts_twice_as_long() ->
     assert job.charged == 3, "a broken host never takes the last restart: the job goes on without it"
 
 
+def ends(*failing: str) -> list[Outcome]:
+    """Of three hosts, of which these fail."""
+    kinds = {host: OutcomeKind.FAILED if host in failing else OutcomeKind.STOPPED for host in ("h1", "h2", "h3")}
+    return [
+        Outcome(ended=kind, over=True, host=host, exits=(worker_exit(),) if host in failing else ())
+        for host, kind in kinds.items()
+    ]
+
+
+def test_that_others_did_not_reach_a_host_is_no_failure_of_its_workers() -> None:
+    back = Quarantine("h1", times=1, g=1, words="h2 does not reach it", unreachable=True)
+    first = blame([back], ends("h1"))
+    assert first.suspects == ()
+    assert first.hosts == (Quarantine("h1", failures=1, g=1, words="exit code 1"),)
+    assert blame(first.hosts, ends("h1")).suspects == ("h1",)
+
+
+def test_a_host_that_others_do_not_reach_stays_quarantined_whoever_fails_meanwhile() -> None:
+    out = Quarantine("h1", times=1, g=1, left_s=40.0, words="h2 does not reach it", unreachable=True)
+    both = blame([out], ends("h1", "h2"))
+    assert both.suspects == ()
+    assert next(one for one in both.hosts if one.host == "h1") == msgspec.structs.replace(out, failures=1)
+
+
 def test_a_host_that_took_part_in_progress_is_like_any_other_again() -> None:
     job = Story(grow_every_s=0.0)
     kept_out(job)

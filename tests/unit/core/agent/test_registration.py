@@ -9,7 +9,7 @@ import pytest
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent.actions import Action, FindMember, MirrorKeys, Relist, SendTransaction
 from elastic.core.agent.core import AgentCore
-from elastic.core.agent.events import LeaseGranted, MemberFound, Tick, TransactionAnswered, ViewChanged
+from elastic.core.agent.events import LeaseGranted, MemberFound, SessionLost, Tick, TransactionAnswered, ViewChanged
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.kv import Put
 from elastic.core.membership.decision import DecisionPolicy
@@ -62,6 +62,21 @@ def test_a_watch_that_shows_nothing_is_waited_for_a_second_or_two_and_then_it_li
     assert 1.2 <= core.wake_at <= 2.2
     assert core.handle(Tick(), core.wake_at) == [Relist()]
     assert sent(core.handle(ViewChanged(EMPTY, 2), 2.3))
+
+
+def test_a_store_that_was_emptied_before_it_showed_the_registration_is_listed_once_and_registered_in_again(
+    core: AgentCore,
+) -> None:
+    """Its revisions begin again, so that it may never come to that of the first registration."""
+    (first,) = sent(core.handle(LeaseGranted(7, 5.0, 0.0), 0.1))
+    core.handle(TransactionAnswered(first, True, 9), 0.2)
+    core.handle(SessionLost(7, "not found"), 0.3)
+    core.handle(ViewChanged(StoreView(revision=1), 2), 0.4)
+    core.handle(LeaseGranted(8, 5.0, 0.4), 0.5)
+    assert core.wake_at is not None
+    assert Relist() in core.handle(Tick(), core.wake_at)
+    (again,) = sent(core.handle(ViewChanged(StoreView(revision=1), 3), 2.5))
+    assert (again.kind, again.lease) == ("register", 8)
 
 
 def test_a_node_that_registers_in_a_job_with_a_leader_asks_the_store_for_nothing_else(core: AgentCore) -> None:
