@@ -208,10 +208,15 @@ def register(
 def unless_superseded(keys: JobKeys, view: StoreView, transaction: Transaction) -> Transaction:
     """The same for a node whose workers run, or are being stopped: only if no generation has started since.
 
-    The gate has not waited for its workers then, and nobody is to take it for a joining node while they are there.
+    The gate has not waited for its workers then, and nobody is to take it for a joining node while they are there. A
+    watch that has lost the generation may still show its go, so that both are compared.
     """
-    at = view.go.mod_revision if view.go is not None else view.damaged_at.get(keys.go, 0)
-    return replace(transaction, compares=(*transaction.compares, Compare.modified(keys.go, at)))
+    seen_at = {keys.go: view.go.mod_revision} if view.go is not None else {}
+    if view.generation is not None:
+        seen_at[keys.generation_of(view.generation.value)] = view.generation.mod_revision
+    seen_at.update(view.damaged_at)
+    unchanged = [Compare.modified(key, seen_at.get(key, 0)) for key in (*keys.generations, keys.go)]
+    return replace(transaction, compares=(*transaction.compares, *unchanged))
 
 
 def run_again(keys: JobKeys, view: StoreView, node: str, member: Member, lease: int, spec: JobSpec) -> Transaction:

@@ -101,6 +101,16 @@ def _as_seen(agent: AgentState, event: registration.LeaseRefreshed) -> registrat
     return msgspec.structs.replace(event, key_revision=seen)
 
 
+def _closed_whoever_it_is(
+    original: Callable[[AgentState, inbound.NodeLookedUp], None], agent: AgentState, event: inbound.NodeLookedUp
+) -> None:
+    if event.registered is False and event.node in agent.links.inbound:
+        agent.links.looking_up = ""
+        inbound._close(agent, [event.node], "no such node")
+    else:
+        original(agent, event)
+
+
 def _lease_and_right_lost(original: Callable[[AgentState], None], agent: AgentState) -> None:
     original(agent)
     agent.workers.run_deadline = agent.workers.run_deadline.lost()
@@ -453,6 +463,11 @@ COMPARES: Final = (
         "nobody registers once the job has ended",
         compare_out(transactions.register, about(KEYS.verdict)),
     ),
+    Mutation(
+        "register: newest generation",
+        "a node with workers registers only if it knows the newest generation",
+        compare_out(transactions.unless_superseded, about(KEYS.generation)),
+    ),
     Mutation("register: own key", "nobody registers twice", compare_out(transactions.register, below(KEYS.members))),
     Mutation(
         "register: spec",
@@ -616,6 +631,11 @@ AGENT: Final = (
                 agent, msgspec.structs.replace(event, registered=bool(event.registered))
             ),
         ),
+    ),
+    Mutation(
+        "inbound: late answer",
+        "a node that has become known meanwhile keeps its link",
+        becomes(inbound.on_looked_up, _closed_whoever_it_is),
     ),
     Mutation(
         "inbound: registered only",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from elastic.core.kv import OPERATIONS_MAX
+from elastic.core.kv import OPERATIONS_MAX, Put
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason
 from elastic.core.model import (
     Budget,
@@ -693,3 +694,21 @@ def test_a_node_with_workers_does_not_register_once_others_have_gone_on_without_
     if went:
         shelf.put(KEYS.go, go(5))
     assert shelf.send(transaction) is not went
+
+
+def test_nor_if_its_watch_has_lost_the_generation_and_shows_the_go_of_it() -> None:
+    shelf = a_running_job()
+    before, lease = shelf.view, shelf.core.grant(5.0, 0.0).id
+    shelf.put(KEYS.generation, generation(5, "a b"))
+    shelf.put(KEYS.go, go(5))
+    torn = dataclasses.replace(shelf.view, generation=before.generation)
+    assert not shelf.send(unless_superseded(KEYS, torn, register(KEYS, torn, "x", member("x"), lease)))
+    assert shelf.send(unless_superseded(KEYS, shelf.view, register(KEYS, shelf.view, "x", member("x"), lease)))
+
+
+@pytest.mark.parametrize("key", [KEYS.generation, KEYS.go])
+def test_a_node_with_workers_registers_although_somebody_has_damaged_what_it_runs(key: str) -> None:
+    shelf = a_running_job()
+    lease = shelf.core.grant(5.0, 0.0).id
+    shelf.core.txn((), (Put(key, b"junk"),))
+    assert shelf.send(unless_superseded(KEYS, shelf.view, register(KEYS, shelf.view, "x", member("x"), lease)))

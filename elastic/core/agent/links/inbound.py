@@ -49,14 +49,17 @@ def on_inbound_changed(agent: AgentState, event: InboundLinksChanged) -> None:
 
 
 def on_looked_up(agent: AgentState, event: NodeLookedUp) -> None:
-    """Close the link of a node that is not registered, keep the others, and ask again later if etcd did not say."""
+    """Close the link of a node that does not belong to the job, and ask again later if etcd did not say.
+
+    It may have become known meanwhile: an answer can be as late as the longest outage.
+    """
     agent.links.looking_up = ""
     known = agent.links.inbound.get(event.node)
     if known is None:
         return
     if event.registered is None:
         _update(agent, event.node, replace(known, check_at=agent.now + CHECK_AFTER_S))
-    elif event.registered:
+    elif event.registered or event.node in _belong(agent):
         _update(agent, event.node, InboundLink(agent.now + CHECK_EVERY_S, confirmed=True))
     else:
         _close(agent, [event.node], f"the link of {event.node} is closed: no such node is registered in this job")
@@ -77,13 +80,15 @@ def _due(agent: AgentState) -> list[str]:
     return [node for node, link in agent.links.inbound.items() if agent.now >= link.check_at]
 
 
-def _leader(agent: AgentState) -> tuple[str, ...]:
-    return (agent.view.leader.value.node,) if agent.view.leader is not None else ()
+def _belong(agent: AgentState) -> frozenset[str]:
+    """The nodes of which this agent knows without asking that they belong to the job."""
+    leader = (agent.view.leader.value.node,) if agent.view.leader is not None else ()
+    return recent_members(agent).union(agent.view.members, leader)
 
 
 def check(agent: AgentState) -> None:
     """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
-    due, known = _due(agent), recent_members(agent).union(agent.view.members, _leader(agent))
+    due, known = _due(agent), _belong(agent)
     later = InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)
     agent.links.inbound = {**agent.links.inbound, **{node: later for node in due if node in known}}
     if len(agent.links.inbound) > UNCONFIRMED_MAX:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.core.agent.actions import CloseInbound, LogLine, LookUpNode
-from elastic.core.agent.events import InboundLinksChanged, Vouched
+from elastic.core.agent.events import InboundLinksChanged, NodeLookedUp, Tick, Vouched
 from elastic.core.agent.links.inbound import CHECK_AFTER_S, CHECK_EVERY_S, UNCONFIRMED_MAX
 from elastic.core.model import ChangeReason, Predecessor
 from tests.support.agent_harness import LEASE_TTL_S, Bench, running, spare
@@ -107,6 +107,15 @@ def test_links_stay_while_the_store_does_not_answer_and_are_checked_when_it_does
     bench.offline = False
     bench.at(3 * CHECK_AFTER_S)
     assert closed(bench) == ["ghost"]
+
+
+def test_the_link_of_a_node_that_has_become_a_member_before_the_late_answer_stays() -> None:
+    bench = running()
+    bench.tell(InboundLinksChanged(("late",)))
+    bench.core.handle(Tick(), CHECK_AFTER_S)
+    bench.world(2, "a b late", before=Predecessor(1, ("a", "b"), ChangeReason.GROWTH))
+    bench.tell(NodeLookedUp("late", registered=False))
+    assert closed(bench) == []
 
 
 def test_one_key_is_read_at_a_time() -> None:
