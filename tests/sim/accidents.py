@@ -13,7 +13,7 @@ from tests.sim.nodes import KEYS, UNSTARTABLE, Node, Observer
 from tests.sim.world import World
 
 EVENTS_MIN = 200
-"""A run has at least so many events."""
+"""A run has at least so many events, unless a crash loop uses up the restarts at once."""
 STORES_MAX = 4
 """The store is not replaced more often in one run."""
 
