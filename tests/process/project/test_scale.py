@@ -12,6 +12,8 @@ from tests.bench.scale import LEADS_MAX, Meter
 
 Calls = dict[str, float]
 SIZES = (10, 20)
+FIRST_LISTINGS = (1, 2)
+"""How often a leader lists: once more where somebody wrote after its listing and before its watch began (`Mirror`)."""
 
 
 async def _story(size: int, *, leader: bool) -> tuple[Calls, Calls, Calls, int]:
@@ -50,7 +52,8 @@ def test_each_agent_asks_as_much_of_etcd_however_many_join_and_all_join_in_one_g
     assert connecting == {"Range": 3 * size, "Watch": size, "LeaseGrant": size}
     # All register at once; all but one come second, and register again in the job that the first one began. The first
     # leads: it lists and watches everything. Then the generation, with its go.
-    assert meeting == {"Txn": size + (size - 1) + 1, "Range": 1, "Watch": 1}
+    assert meeting.pop("Range") in FIRST_LISTINGS
+    assert meeting == {"Txn": size + (size - 1) + 1, "Watch": 1}
     # A generation, an outcome of each survivor, a go. Nobody looks for another node.
     assert losing == {"Txn": 1 + (size - 1) + 1, "LeaseRevoke": 1}
     assert leads == 0
@@ -61,4 +64,5 @@ def test_few_agents_try_to_take_the_place_of_a_leader_that_is_lost(size: int) ->
     _, _, losing, leads = asyncio.run(_story(size, leader=True))
     assert 1 <= leads <= LEADS_MAX
     # Besides, the new leader lists and watches everything.
-    assert losing == {"Txn": leads + 1 + (size - 1) + 1, "LeaseRevoke": 1, "Range": 1, "Watch": 1}
+    assert losing.pop("Range") in FIRST_LISTINGS
+    assert losing == {"Txn": leads + 1 + (size - 1) + 1, "LeaseRevoke": 1, "Watch": 1}
