@@ -107,7 +107,9 @@ def grown_twice(world: World, watch: Calm, node: Node, old: Generation) -> None:
     grown_by = world.now + 30.0
     world.observe(WhenFormed(lambda _: grown_at.append(world.now)))
     world.scale_to(len(old.members) + 1)
-    world.start_node("grown0", warm=True)
+    fresh = world.start_node("grown0", warm=True)
+    text = f"{fresh.name} came and is not taken in"
+    watch.expect(world, Expected("3", text, grown_by, lambda view: fresh.name in inside(view)))
 
     def again() -> None:
         larger = watch.steady(world)
