@@ -59,7 +59,7 @@ def on_looked_up(agent: AgentState, event: NodeLookedUp) -> None:
         return
     if event.registered is None:
         _update(agent, event.node, replace(known, check_at=agent.now + CHECK_AFTER_S))
-    elif event.registered or event.node in _belong(agent):
+    elif event.registered or event.node in _known_nodes(agent):
         _update(agent, event.node, InboundLink(agent.now + CHECK_EVERY_S, confirmed=True))
     else:
         _close(agent, [event.node], f"the link of {event.node} is closed: no such node is registered in this job")
@@ -80,7 +80,7 @@ def _due(agent: AgentState) -> list[str]:
     return [node for node, link in agent.links.inbound.items() if agent.now >= link.check_at]
 
 
-def _belong(agent: AgentState) -> frozenset[str]:
+def _known_nodes(agent: AgentState) -> frozenset[str]:
     """The nodes of which this agent knows without asking that they belong to the job."""
     leader = (agent.view.leader.value.node,) if agent.view.leader is not None else ()
     return recent_members(agent).union(agent.view.members, leader)
@@ -88,7 +88,7 @@ def _belong(agent: AgentState) -> frozenset[str]:
 
 def check(agent: AgentState) -> None:
     """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
-    due, known = _due(agent), _belong(agent)
+    due, known = _due(agent), _known_nodes(agent)
     later = InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)
     agent.links.inbound = {**agent.links.inbound, **{node: later for node in due if node in known}}
     if len(agent.links.inbound) > UNCONFIRMED_MAX:
