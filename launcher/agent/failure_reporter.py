@@ -1,6 +1,6 @@
 """Tells people of each failure of a generation, once: with the go or verdict of the next, or after a second.
 
-The proposer judges a failure when all outcomes are in, which takes as long as the slowest old worker. Nobody has to
+The leader judges a failure when all outcomes are in, which takes as long as the slowest old worker. Nobody has to
 wait for that: after a second this node reads the outcomes that are there and judges them by the same rule.
 """
 
@@ -65,7 +65,7 @@ class FailureReporter:
             self._spawn(g)
 
     def judged(self, cause: Cause) -> None:
-        """The proposer has judged a failure: tell of it, unless just that was told early."""
+        """The leader has judged a failure: tell of it, unless just that was told early."""
         early, self._early = self._early, None
         self._awaited = max(self._awaited, cause.g)
         if early is None or _named(early) != _named(cause):

@@ -89,7 +89,7 @@ class WaitReporter:
                     self._said = decision.reason + who
                     self._agent_log.info(self._said)
                 else:
-                    self._agent_log.debug(f"proposer: {decision.reason}")
+                    self._agent_log.debug(f"leader: {decision.reason}")
 
     def on_heard(self) -> None:
         """Say soon what the leader has sent this node, if it waits for something else now."""

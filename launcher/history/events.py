@@ -1,8 +1,8 @@
 """The history of a job for people, in the store: who changed the world, when, and why (pure).
 
-The proposer writes one short event for each generation, go and verdict, after its proposal was carried out, and who
+The leader writes one short event for each generation, go and verdict, after its proposal was carried out, and who
 tells of a recovery one for it, once it is over. An operator's verdict comes with its event. In a parameter-server job
-the proposer adds how the recovery of seats began that start on another node. Nothing depends on it, and an event can be
+the leader adds how the recovery of seats began that start on another node. Nothing depends on it, and an event can be
 missing: its writer may be gone, or not know that its proposal held.
 """
 
@@ -173,7 +173,7 @@ def of_beginning(beginning: RecoveryBeginning, node: str, at: float) -> HistoryE
 
 
 def beginning(events: Iterable[HistoryEvent], recovery: Recovery, node: str) -> HistoryEvent | None:
-    """What the proposer noted of how a recovery of `node` began, None if it is not there."""
+    """What the leader noted of how a recovery of `node` began, None if it is not there."""
     at = (EventKind.TASKS, recovery.g, recovery.rev, node)
     return next((event for event in events if (event.what, event.g, event.rev, event.of) == at), None)
 

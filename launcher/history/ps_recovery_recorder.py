@@ -45,7 +45,7 @@ class RecoveryBeginning(NamedTuple):
 class _TaskStart:
     """A start of this node's seats on its way. `stood` are the processes that do their work, by local rank.
 
-    `asked_rev` and `asked_at`: the revision whose proposer knows how it began, and when this node heard of it.
+    `asked_rev` and `asked_at`: the revision whose leader knows how it began, and when this node heard of it.
     """
 
     generation: ClusterSpec

@@ -13,7 +13,7 @@ decide   until the proposal is sent
 publish  until the store has it
 tell     until this node stops its workers
 stop     until nothing of them is left
-gate     until the proposer gives the go: the other nodes have stopped theirs
+gate     until the leader gives the go: the other nodes have stopped theirs
 go       until this node hears the go
 spawn    until its workers run
 group    until all of them are in the process group
@@ -174,10 +174,10 @@ class Recovery:
 
 
 def begun(recovery: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
-    """A recovery with what its proposer noted of how it began: `text` says what happened, `lengths` are its phases.
+    """A recovery with what its leader noted of how it began: `text` says what happened, `lengths` are its phases.
 
     Who proposed it saw a loss before the node that takes over, which may have come later. A failure was seen first by
-    the node itself, whose processes it stopped: there only the proposer's last phases are not known.
+    the node itself, whose processes it stopped: there only the leader's last phases are not known.
     """
     known = [(mark, lengths[mark]) for mark in PS_ORDER if mark in lengths]
     before, after = _cut(recovery, recovery.asked_at)

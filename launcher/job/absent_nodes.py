@@ -1,6 +1,6 @@
 """Which nodes are registered and do not count while a job waits, and why, as far as the store tells (pure).
 
-Hosts of --ips that have not come are not among them: the proposer's own sentence names them.
+Hosts of --ips that have not come are not among them: the leader's own sentence names them.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
     if status.verdict is not None:
         lines += ended_lines(status.verdict, status.job_id, wall)
     elif status.leader is not None:
-        lines.append(f"Proposer {status.leader}: {status.now}")
+        lines.append(f"Leader {status.leader}: {status.now}")
     else:
         lines.append(status.now)
     if status.saved is not None:

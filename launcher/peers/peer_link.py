@@ -102,7 +102,7 @@ class LinkOwner(Protocol):
         """Somebody is not who it should be."""
 
     def unreached(self, one: PeerLink, why: str) -> None:
-        """There was no link in the time that the proposer waits for one."""
+        """There was no link in the time that the leader waits for one."""
 
 
 class PeerLink:

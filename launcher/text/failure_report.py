@@ -87,7 +87,7 @@ def secondary_line(cause: Cause) -> str:
 def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:
     """For a node that comes after the end: when and how the job ended, and how to run it again.
 
-    `now` is this node's wall clock, seconds since the epoch; the proposer's clock may differ.
+    `now` is this node's wall clock, seconds since the epoch; the leader's clock may differ.
     """
     how = {FinalStatus.COMPLETED: "completed", FinalStatus.FAILED: "failed", FinalStatus.STOPPED: "was stopped"}[
         verdict.status

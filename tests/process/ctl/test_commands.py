@@ -206,7 +206,7 @@ def test_a_job_is_a_line_what_is_waited_for_and_a_plain_table(server: str) -> No
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [
         "Job j1: generation 1 (first: 2 of 2 nodes are here), run 1, np 2, world size 2, 0 of 3 restarts charged",
-        "Proposer 10.0.0.1-aaaa: about to make the next generation: 10.0.0.2-bbbb was lost (its lease ended)",
+        "Leader 10.0.0.1-aaaa: about to make the next generation: 10.0.0.2-bbbb was lost (its lease ended)",
         "M_id  node           host      ranks  state    since  step  rate  note",
         "0     10.0.0.1-aaaa  10.0.0.1  0      running  -      -     -",
         "1     10.0.0.2-bbbb  10.0.0.2  1      lost     -      -     -     no longer registered",

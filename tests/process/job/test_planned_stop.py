@@ -46,7 +46,7 @@ async def test_by_default_workers_that_listen_are_asked_for_each_newcomer_and_ot
         nodes.append(await job.node("--np", "1:4"))
     await job.world(3, 3)
     await job.node("--np", "1:4")
-    await nodes[0].says(r"proposer: .* joins in \d+ s \(--grow_every 60\)$")
+    await nodes[0].says(r"leader: .* joins in \d+ s \(--grow_every 60\)$")
     assert sum("--grow_every" in line for line in nodes[0].lines) == 1
 
 

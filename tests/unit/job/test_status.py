@@ -83,7 +83,7 @@ def test_a_job_of_torchrun_shows_no_restarts_because_each_of_its_agents_counts_i
 def test_the_next_line_is_the_sentence_of_the_leader_and_names_it_whether_it_is_a_member_or_not(leader: str) -> None:
     status = describe(view("b-1", "a-1", "c-1", newest=generation(1, "a-1", "b-1"), go=1, leader=leader), "j")
     assert status.leader == leader
-    assert head_lines(status, 0.0)[1].startswith(f"Proposer {leader}: ")
+    assert head_lines(status, 0.0)[1].startswith(f"Leader {leader}: ")
 
 
 def test_while_no_node_leads_the_next_line_names_none() -> None:
@@ -196,7 +196,7 @@ def test_before_the_first_generation_every_node_is_ready_and_what_is_missing_is_
     status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, np=Np(low=1, high=2, first=2)), leader="a-1"), "j")
     assert head_lines(status, 0.0) == [
         "Job j: no generation yet, run 1, np 2, 0 of 3 restarts charged",
-        "Proposer a-1: 1 of 2 nodes is here; waiting for 1 more",
+        "Leader a-1: 1 of 2 nodes is here; waiting for 1 more",
     ]
     assert states(status) == {"a-1": "ready"}
 
@@ -269,7 +269,7 @@ def test_a_document_that_cannot_be_read_is_named() -> None:
     )
     read = ViewReader(keys).read({entry.key: entry for entry in entries}, 9, complete=True)
     lines = head_lines(describe(read, "j"), 0.0)
-    assert "Proposer a-1: /elastic/j/spec cannot be read; put it right" in lines
+    assert "Leader a-1: /elastic/j/spec cannot be read; put it right" in lines
     assert f"This document cannot be read: {keys.member('b-1')}" in lines
 
 
