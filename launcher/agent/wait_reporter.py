@@ -104,7 +104,8 @@ class WaitReporter:
         pause = FIRST_S
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
             self._news.clear()
             since = self._note_time()
             pause = EVERY_S if since is None else await self._report(since)

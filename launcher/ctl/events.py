@@ -73,7 +73,8 @@ class _EventFollower:
             while True:
                 limit_s = None if ended_at is None else max(ended_at + VERDICT_LIMIT_S - time.monotonic(), 0.0)
                 try:
-                    await asyncio.wait_for(self._changed.wait(), limit_s)
+                    async with asyncio.timeout(limit_s):
+                        await self._changed.wait()
                 except TimeoutError:
                     return
                 self._changed.clear()

@@ -23,6 +23,9 @@ from launcher.wire.link_messages import wait_told
 from tests.support.agent_harness import Bench, done, spare
 from tests.support.strategies import KEYS
 
+LONG_S = 5.0
+"""A task that was cancelled ends much sooner."""
+
 
 def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,6 +71,25 @@ def test_the_time_counts_from_the_last_moment_in_which_workers_ran(tmp_path: Pat
         bench.core.facts.phase = phase
         lines.after_event()
     assert lines._since == 300.0
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_it_ends_also_if_it_is_told_something_in_the_moment_in_which_the_agent_ends(turns: int, tmp_path: Path) -> None:
+    heard: list[HeardWait | None] = [None]
+    lines = lines_of(spare(np="3:3"), tmp_path, lambda text: None, lambda: 0.0, heard=lambda: heard[0])
+
+    async def main() -> bool:
+        running = asyncio.create_task(lines.run())
+        await asyncio.sleep(0)
+        heard[0] = HeardWait("a", Reason.MISSING, "2 of 3 nodes are here; waiting for 1 more", ())
+        lines.on_heard()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running], timeout=LONG_S)
+        return running.cancelled()
+
+    assert asyncio.run(main())
 
 
 def test_a_line_that_was_just_said_is_not_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
