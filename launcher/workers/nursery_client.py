@@ -13,6 +13,7 @@ There are no threads. The nursery guards the workers also when this process is f
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -35,7 +36,7 @@ from launcher.system.processes import Process, adopt_orphans, descendants, in_se
 from launcher.text.sanitize import OutputTail
 from launcher.workers import exit_classification
 from launcher.workers.nursery_launch import new_nursery, out_of_date
-from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, NurseryWatchdog
+from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, LATE_S, NurseryWatchdog
 from launcher.workers.process_events import (
     DeadlinePassed,
     NurseryDied,
@@ -397,12 +398,21 @@ class NurseryClient:
         running = self._running
         if running is not None and not (running.overdue or running.held) and self._channel is not None:
             left_s = self._until_s + OVERDUE_LIMIT_S - protocol.boottime_s()
-            self._clock = self._loop.call_later(max(left_s, OVERDUE_LIMIT_S), self._on_deadline_overdue)
+            due_s = self._loop.time() + max(left_s, OVERDUE_LIMIT_S)
+            self._clock = self._loop.call_at(due_s, self._on_deadline_overdue, due_s)
 
-    def _on_deadline_overdue(self) -> None:
-        """The nursery has said nothing of the end of the right to run, unless it did while this process stood still."""
+    def _on_deadline_overdue(self, due_s: float) -> None:
+        """The nursery has said nothing of the end of the right to run, unless it did while this process stood still.
+
+        If this process did, the nursery may have, too: on a machine that wakes, it has its time once more. `due_s` is
+        when this was to be called, on the loop's clock.
+        """
         self._read_all()
-        if self._running is not None and not self._running.overdue:
+        if self._running is None or self._running.overdue:
+            return
+        if self._loop.time() > due_s + LATE_S:
+            self._clock = self._loop.call_later(OVERDUE_LIMIT_S, self._on_deadline_overdue, math.inf)
+        else:
             self._end_nursery()
 
     def _on_answer_timeout(self) -> None:

@@ -20,6 +20,9 @@ from launcher.system.processes import descendants
 from launcher.workers.process_events import DeadlinePassed, NurseryDied, ProcessesGone
 from tests.support.nursery_harness import LIMIT_S, LONG_S, nest, pids, watch_end
 
+STANDSTILL_S = 3.0
+"""So long that the agent sees, by every time that it waited for, that it stood still."""
+
 FAMILY = """
 import os, subprocess, sys, time
 sleep = [sys.executable, "-c", "import time; time.sleep(100)"]
@@ -194,6 +197,43 @@ class TestTheRightToRun:
                 assert isinstance(await it.next(), NurseryDied)
                 assert ended(0)
                 assert it.complaints == [], "it had no time left to answer"
+
+        asyncio.run(main())
+
+    def test_a_nursery_that_stood_still_with_the_agent_kills_the_workers_itself_and_lives(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec("import time; time.sleep(100)")])
+                await it.spawned()
+                nursery = it.workers.pid
+                assert nursery is not None
+                it.run_for(0.5)
+                os.kill(nursery, signal.SIGSTOP)
+                time.sleep(STANDSTILL_S)  # noqa: ASYNC251  # The agent stands still, too.
+                os.kill(nursery, signal.SIGCONT)
+                assert await it.next() == DeadlinePassed(1)
+                assert (await it.exited()).stopped
+                await it.gone()
+                it.run_for(LONG_S)
+                it.workers.spawn(2, [it.spec("")])
+                await it.spawned()
+                assert (await it.exited()).code == 0
+                assert it.workers.pid == nursery
+
+        asyncio.run(main())
+
+    def test_a_nursery_that_stays_frozen_when_the_agent_wakes_is_ended_by_it(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec("import time; time.sleep(100)")])
+                (pid,) = await it.spawned()
+                ended = watch_end(pid)
+                assert it.workers.pid is not None
+                it.run_for(0.5)
+                os.kill(it.workers.pid, signal.SIGSTOP)
+                time.sleep(STANDSTILL_S)  # noqa: ASYNC251  # The agent stands still.
+                assert isinstance(await it.next(), NurseryDied)
+                assert ended(0)
 
         asyncio.run(main())
 
