@@ -404,8 +404,8 @@ class NurseryClient:
     def _on_deadline_overdue(self, due_s: float) -> None:
         """The nursery has said nothing of the end of the right to run, unless it did while this process stood still.
 
-        If this process did, the nursery may have, too: on a machine that wakes, it has its time once more. `due_s` is
-        when this was to be called, on the loop's clock.
+        If this process did, the nursery may have, too: on a machine that wakes, it has its time once more, but not
+        twice. `due_s` is when this was to be called, on the loop's clock.
         """
         self._read_all()
         if self._running is None or self._running.overdue:

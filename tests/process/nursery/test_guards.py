@@ -185,7 +185,10 @@ class TestTheRightToRun:
 
         asyncio.run(main())
 
-    def test_a_frozen_nursery_is_ended_by_the_agent(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("standstill_s", [0.0, STANDSTILL_S])
+    def test_a_frozen_nursery_is_ended_by_the_agent_also_if_that_stood_still_meanwhile(
+        self, tmp_path: Path, standstill_s: float
+    ) -> None:
         async def main() -> None:
             async with nest(tmp_path) as it:
                 it.workers.spawn(1, [it.spec("import time; time.sleep(100)")])
@@ -194,6 +197,7 @@ class TestTheRightToRun:
                 assert it.workers.pid is not None
                 it.run_for(0.5)
                 os.kill(it.workers.pid, signal.SIGSTOP)
+                time.sleep(standstill_s)  # noqa: ASYNC251  # The agent stands still.
                 assert isinstance(await it.next(), NurseryDied)
                 assert ended(0)
                 assert it.complaints == [], "it had no time left to answer"
@@ -219,21 +223,6 @@ class TestTheRightToRun:
                 await it.spawned()
                 assert (await it.exited()).code == 0
                 assert it.workers.pid == nursery
-
-        asyncio.run(main())
-
-    def test_a_nursery_that_stays_frozen_when_the_agent_wakes_is_ended_by_it(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            async with nest(tmp_path) as it:
-                it.workers.spawn(1, [it.spec("import time; time.sleep(100)")])
-                (pid,) = await it.spawned()
-                ended = watch_end(pid)
-                assert it.workers.pid is not None
-                it.run_for(0.5)
-                os.kill(it.workers.pid, signal.SIGSTOP)
-                time.sleep(STANDSTILL_S)  # noqa: ASYNC251  # The agent stands still.
-                assert isinstance(await it.next(), NurseryDied)
-                assert ended(0)
 
         asyncio.run(main())
 
