@@ -402,10 +402,11 @@ class NurseryClient:
             self._clock = self._loop.call_at(due_s, self._on_deadline_overdue, due_s)
 
     def _on_deadline_overdue(self, due_s: float) -> None:
-        """The nursery has said nothing of the end of the right to run, unless it did while this process stood still.
+        """End a nursery that has not reported that the right to run ended.
 
-        If this process did, the nursery may have, too: on a machine that wakes, it has its time once more, but not
-        twice. `due_s` is when this was to be called, on the loop's clock.
+        Its report may have come while this process was suspended, and is read first. The nursery may have been
+        suspended as well, with the whole machine: then it gets its time once more, but not twice. `due_s` is when this
+        was to be called, on the loop's clock.
         """
         self._read_all()
         if self._running is None or self._running.overdue:

@@ -20,8 +20,8 @@ from launcher.system.processes import descendants
 from launcher.workers.process_events import DeadlinePassed, NurseryDied, ProcessesGone
 from tests.support.nursery_harness import LIMIT_S, LONG_S, nest, pids, watch_end
 
-STANDSTILL_S = 3.0
-"""So long that the agent sees, by every time that it waited for, that it stood still."""
+SUSPENDED_S = 3.0
+"""So long that each of the agent's timers fires late enough to show that it was suspended."""
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -185,9 +185,9 @@ class TestTheRightToRun:
 
         asyncio.run(main())
 
-    @pytest.mark.parametrize("standstill_s", [0.0, STANDSTILL_S])
-    def test_a_frozen_nursery_is_ended_by_the_agent_also_if_that_stood_still_meanwhile(
-        self, tmp_path: Path, standstill_s: float
+    @pytest.mark.parametrize("suspended_s", [0.0, SUSPENDED_S])
+    def test_a_frozen_nursery_is_ended_by_the_agent_even_if_that_was_suspended_meanwhile(
+        self, tmp_path: Path, suspended_s: float
     ) -> None:
         async def main() -> None:
             async with nest(tmp_path) as it:
@@ -197,14 +197,16 @@ class TestTheRightToRun:
                 assert it.workers.pid is not None
                 it.run_for(0.5)
                 os.kill(it.workers.pid, signal.SIGSTOP)
-                time.sleep(standstill_s)  # noqa: ASYNC251  # The agent stands still.
+                time.sleep(suspended_s)  # noqa: ASYNC251  # The agent is this process.
                 assert isinstance(await it.next(), NurseryDied)
                 assert ended(0)
                 assert it.complaints == [], "it had no time left to answer"
 
         asyncio.run(main())
 
-    def test_a_nursery_that_stood_still_with_the_agent_kills_the_workers_itself_and_lives(self, tmp_path: Path) -> None:
+    def test_a_nursery_that_was_suspended_with_the_agent_kills_the_workers_itself_and_lives(
+        self, tmp_path: Path
+    ) -> None:
         async def main() -> None:
             async with nest(tmp_path) as it:
                 it.workers.spawn(1, [it.spec("import time; time.sleep(100)")])
@@ -213,7 +215,7 @@ class TestTheRightToRun:
                 assert nursery is not None
                 it.run_for(0.5)
                 os.kill(nursery, signal.SIGSTOP)
-                time.sleep(STANDSTILL_S)  # noqa: ASYNC251  # The agent stands still, too.
+                time.sleep(SUSPENDED_S)  # noqa: ASYNC251  # The agent is this process.
                 os.kill(nursery, signal.SIGCONT)
                 assert await it.next() == DeadlinePassed(1)
                 assert (await it.exited()).stopped

@@ -23,7 +23,7 @@ from launcher.wire.link_messages import wait_told
 from tests.support.agent_harness import Bench, done, spare
 from tests.support.strategies import KEYS
 
-LONG_S = 5.0
+LIMIT_S = 5.0
 """A task that was cancelled ends much sooner."""
 
 
@@ -86,7 +86,7 @@ def test_it_ends_also_if_it_is_told_something_in_the_moment_in_which_the_agent_e
         for _ in range(turns):
             await asyncio.sleep(0)
         running.cancel()
-        await asyncio.wait([running], timeout=LONG_S)
+        await asyncio.wait([running], timeout=LIMIT_S)
         return running.cancelled()
 
     assert asyncio.run(main())
