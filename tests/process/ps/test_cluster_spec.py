@@ -67,9 +67,12 @@ async def test_a_lost_server_comes_back_on_a_spare_and_the_workers_learn_where(j
         await job.node(*FLAGS)
     world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     serving = job.node_of(world["server 0"])
+    running = [job.node_of(worker) for worker in world.values()]
+    spare = next(node for node in job.nodes if node not in running)
+    await spare.says("spare: generation 1 goes on without this node")
     await serving.killed()
     again = (await workers_by_role(job, "server 0"))["server 0"]
-    assert again.node != serving.id
+    assert again.node == spare.id
     worker = world["worker 0"]
     node = job.node_of(worker)
     await node.says(f"{serving.id} was on this machine, and nothing is left of it")
