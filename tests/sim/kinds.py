@@ -114,6 +114,7 @@ PLAYS: Final = (
     "large_rack_lost",
     "all_astray_and_others_come",
     "revoked_as_the_first_dies",
+    "drained_in_an_outage",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

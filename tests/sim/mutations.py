@@ -696,6 +696,11 @@ AGENT: Final = (
     Mutation(
         "stopping: faster", "workers that save are stopped when the others have gone on", gives(stop.must_hurry, False)
     ),
+    Mutation(
+        "drain: said in time only",
+        "who saves without the others because nobody heard of its drain tells them as soon as it can",
+        becomes(leaving.may_announce, lambda original, agent: agent.phase is Phase.RUNNING and original(agent)),
+    ),
     Mutation("told to leave", "an operator can tell a node to leave", gives(leaving.read_order, None)),
     Mutation("distrust", "a host whose proof was wrong is not believed again", gives(deaths.distrust_hosts, None)),
     Mutation(

@@ -220,9 +220,12 @@ def restart_timeout(agent: AgentState) -> None:
 
 
 def may_announce(agent: AgentState) -> bool:
-    """The others do not know yet that this node drains, and its workers run."""
+    """The others do not know yet that this node drains, and its workers run or save.
+
+    Workers that save may wait for those of the other nodes, which are asked to save when they know of the drain.
+    """
     leaving = agent.leaving
-    pending = agent.phase is Phase.RUNNING and leaving.drain is not None and not leaving.announced
+    pending = leaving.drain is not None and not leaving.announced and (agent.phase is Phase.RUNNING or agent.saves)
     return pending and agent.registration.registered and may_write(agent)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from elastic.core.agent.leaving import DRAIN_PATIENCE_S
 from elastic.core.model import ChangeReason, DrainOrder, FinalStatus, Generation, OutcomeKind, StopOrder, Verdict
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView, encode
 from tests.sim.accidents import operator_writes
-from tests.sim.calm import STOP_S, Calm, Expected, went
+from tests.sim.calm import RETURN_S, STOP_S, Calm, Expected, went
 from tests.sim.checks import Promises
 from tests.sim.ends import GRACE_MAX_S
 from tests.sim.faults import scale
 from tests.sim.nodes import KEYS, Node, Observer, WorkerSet
-from tests.sim.nurseries import SAVE_LIMIT_S
+from tests.sim.nurseries import SAVE_LIMIT_S, SAVE_S
 from tests.sim.plays.meetings import SOON_S, WhenFormed, comes, members_of
 from tests.sim.world import World
 
@@ -196,6 +197,34 @@ def told_to_leave(world: World, watch: Calm, node: Node, old: Generation) -> Non
 
     text = f"{node.name} was told to leave, and the others do not go on without it"
     watch.expect(world, Expected("drain", text, world.now + LEAVES_S + SOON_S, gone))
+
+
+def drained_in_an_outage(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A node gets SIGTERM while the store is away for longer than its patience: once the store is back, all save.
+
+    It asks its own workers to save before the others know, and these wait for those of the others.
+    """
+    until = world.now + SOON_S
+
+    def look() -> None:
+        if all(one.workers is not None and one.workers.listening for one in members_of(world, old)):
+            drain()
+        elif world.now < until:
+            world.after(0.05, look)
+
+    def drain() -> None:
+        away_s = DRAIN_PATIENCE_S + world.random.uniform(2.0, 6.0)
+        world.away_for(away_s)
+        world.after(1.0, lambda: world.drain(node))
+
+        def gone(view: StoreView) -> bool:
+            return went(view) > old.g and node.name not in view.members
+
+        text = f"{node.name} drained while the store was away, and the others do not go on without it"
+        limit_s = away_s + RETURN_S + SAVE_S + GRACE_MAX_S + SOON_S
+        watch.expect(world, Expected("drain", text, world.now + limit_s, gone))
+
+    look()
 
 
 def stopped_roster(world: World, watch: Calm, node: Node, old: Generation) -> None:

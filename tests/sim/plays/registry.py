@@ -172,6 +172,13 @@ PLAYS: Final[Mapping[str, Play]] = {
         work_s=120.0,
     ),
     "revoked_as_the_first_dies": Play(leaders.revoked_as_the_first_dies, nodes=4, links=True),
+    "drained_in_an_outage": Play(
+        operators.drained_in_an_outage,
+        nodes=4,
+        links=True,
+        listens=True,
+        spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 30.0},
+    ),
 }
 """Every play, by its name."""
 

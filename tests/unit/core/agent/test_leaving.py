@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elastic.core.agent.actions import StopWorkers
 from elastic.core.agent.events import DrainRequested
+from elastic.core.agent.leaving import DRAIN_PATIENCE_S
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.core.membership.decision import Reason
 from elastic.core.model import ChangeReason, MemberState, OutcomeKind, Predecessor
@@ -29,6 +30,20 @@ def test_a_node_whose_machine_is_taken_back_tells_the_others_why_it_drains() -> 
     bench.tell(notice(120.0))
     own = bench.shelf.view.members["b"].value
     assert (own.state, own.drain_reason) == (MemberState.DRAINING, WHY)
+
+
+def test_a_node_that_nobody_heard_drain_says_so_while_its_workers_save_once_the_store_is_back() -> None:
+    bench = running(lease_ttl_s=30.0)
+    bench.offline = True
+    bench.tell(notice(120.0))
+    bench.at(DRAIN_PATIENCE_S)
+    assert stops(bench) == [(15.0, True)]
+    assert bench.shelf.view.members["b"].value.state is MemberState.READY
+    bench.offline = False
+    bench.look()
+    own = bench.shelf.view.members["b"].value
+    assert (own.state, own.drain_reason) == (MemberState.DRAINING, WHY)
+    assert len(stops(bench)) == 1
 
 
 def test_the_sentence_of_a_drain_names_each_reason_once_and_not_too_many() -> None:
