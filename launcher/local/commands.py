@@ -6,6 +6,7 @@ pipe, which can be read once, the children get it in their environment.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,7 +17,6 @@ from launcher.config.store_access import PASSWORD, SECRET, is_read_once
 from launcher.local.etcd_addresses import served_endpoint
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.text.shell import joined, quoted
 
 REPLACED: Final = frozenset(
     {
@@ -95,16 +95,16 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
     flags = _flags(config, server, np, REPLACED | NOT_FOR_JOINERS, nproc=nproc)
     command = ("elastic-launch", *flags, *_script(config))
     if config.serve:
-        return _secret(config, shown=secret) + joined(command)
+        return _secret(config, shown=secret) + shlex.join(command)
     if config.gpus and config.gpu_ids:
         spare = unused_gpus(config.gpu_ids, environ)[: config.slots]
         if len(spare) == config.slots:
-            return joined((command[0], "--gpus", ",".join(spare), *command[1:]))
-        return f"CUDA_VISIBLE_DEVICES= {joined(command)}"  # No card is left for it.
+            return shlex.join((command[0], "--gpus", ",".join(spare), *command[1:]))
+        return f"CUDA_VISIBLE_DEVICES= {shlex.join(command)}"  # No card is left for it.
     if config.local_nodes > 1 and config.gpu_ids:
         spare = config.gpu_ids[config.local_nodes * config.slots :][: config.slots]
-        return f"CUDA_VISIBLE_DEVICES={quoted(','.join(spare))} {joined(command)}"
-    return joined(command)
+        return f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(spare))} {shlex.join(command)}"
+    return shlex.join(command)
 
 
 def status_line(config: Config, server: str, *, secret: bool) -> str:
@@ -112,7 +112,7 @@ def status_line(config: Config, server: str, *, secret: bool) -> str:
     passed_on = _inherited_settings(config).keys()
     flags = [f"--{name}={text}" for name, text in config.given if name in FOR_STATUS and name not in passed_on]
     command = ("elastic-ctl", "status", "--elastic_server", server, "--job_id", config.job_id, *flags)
-    return _secret(config, shown=secret) + joined(command)
+    return _secret(config, shown=secret) + shlex.join(command)
 
 
 def _secret(config: Config, *, shown: bool) -> str:

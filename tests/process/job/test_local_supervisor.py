@@ -18,8 +18,6 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, Put
@@ -34,7 +32,6 @@ from launcher.local.commands import extra_variable, joiner_line, node_argv, node
 from launcher.local.etcd_supervisor import STARTS_MAX, keep_running
 from launcher.local.node_supervisor import exit_code
 from launcher.system.private_env import inheritable_env
-from launcher.text import shell
 from tests.support.etcd_servers import free_ports
 from tests.support.nvidia_smi import LISTED, smi
 
@@ -454,17 +451,6 @@ def test_a_file_is_named_to_nodes_and_read_by_each_of_them(tmp_path: Path) -> No
     config = check(parse(("-m", "json.tool"), named), named)
     assert node_environments(config, named) == (named,)
     assert extra_variable(config) == "ELASTIC_JOB_SECRET", "another terminal has no such variable"
-
-
-@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
-@settings(max_examples=20)
-@example(["a  b", "c\nd", "it's", "\t\\\r\x1b[0m", "", "\u00a0é\u2028!", os.fsdecode(b"\xff'"), "$HOME `date`"])
-def test_a_shell_reads_a_command_on_one_line_as_it_was(words: list[str]) -> None:
-    line = shell.joined(words)
-    assert line.isprintable()
-    command = os.fsencode(f"printf '%s\\0' {line}")
-    told = subprocess.run(["bash", "-c", command], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
-    assert told.stdout == b"".join(os.fsencode(word) + b"\0" for word in words or [""])
 
 
 def test_a_node_on_an_interface_that_the_user_names_is_not_sent_to_the_loopback() -> None:
