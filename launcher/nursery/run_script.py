@@ -1,9 +1,9 @@
 """A forked worker becomes its script: what python does between its start and the first line, and after the last.
 
 The environment, `__main__`, `sys.argv`, `sys.path`, the standard streams and the signals are as python makes them;
-an uncaught exception is told as python tells it; threads are awaited, functions of `atexit` called, what the script
-made is taken apart and its files are written. Only then the process ends at once: taking apart the two thousand modules
-of the nursery, which python would do next, takes 2 s and can be seen by nobody.
+an uncaught exception is printed as python prints it; threads are awaited, functions of `atexit` called, and the open
+files of the script are written. Then the process ends at once. Python would next take all modules apart, which takes
+2 s with those of the nursery, and may hang in gloo.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import ctypes
 import faulthandler
 import gc
 import io
-import itertools
 import logging
 import os
 import pkgutil
@@ -54,7 +53,6 @@ class ForkTemplate:
         self.path = path
         self.environ = environ
         self.added = added
-        self.modules = frozenset(sys.modules)
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             finalizer.atexit = False  # Torch has 174, for its own objects; they take 50 ms.
         self.ours = tuple(name for name in sys.modules if name.partition(".")[0] == "launcher")
@@ -90,7 +88,7 @@ def run(start: WorkerStart, template: ForkTemplate) -> NoReturn:
     if failure is not None:  # Outside of the handler: what goes wrong while it is told did not come of it.
         code = _report_exception(failure)
     del program, failure
-    _leave(code, interrupted=interrupted, known=template.modules)
+    _leave(code, interrupted=interrupted)
 
 
 # Before the first line.
@@ -263,7 +261,7 @@ def _report_exception(error: BaseException) -> int:
     return 1
 
 
-def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
+def _leave(code: int, *, interrupted: bool) -> NoReturn:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException as error:  # noqa: BLE001  # Ctrl-C while threads are awaited; python tells it and goes on.
@@ -272,9 +270,6 @@ def _leave(code: int, *, interrupted: bool, known: frozenset[str]) -> NoReturn:
     code = code if _flush(tell=True) else FLUSH_FAILED
     _take_handlers_away()
     _write_files()
-    # A thread that still runs must not find its module empty; gloo's own hang if its groups end in another order.
-    if len(sys._current_frames()) == 1 and not torch_hook.group_was_made():
-        _finalize_interpreter(known)
     _flush(tell=False)
     ctypes.PyDLL(None).fflush(None)
     if interrupted:
@@ -288,31 +283,6 @@ def _take_handlers_away() -> None:
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-
-
-def _finalize_interpreter(known: frozenset[str]) -> None:
-    """Let go of what the script made, as python does at its end: files that it left open are written."""
-    sys.last_type = sys.last_value = sys.last_traceback = None
-    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-    left = []
-    new = itertools.takewhile(lambda name: name not in known, reversed(sys.modules))
-    for name in [*new, *(name for name in MAIN if name in sys.modules)]:
-        module = sys.modules.pop(name)
-        if isinstance(module, types.ModuleType):
-            left.append(weakref.ref(module))
-    del module
-    gc.collect()
-    for reference in left:
-        if (survivor := reference()) is not None:
-            _clear(survivor.__dict__)
-    gc.collect()
-
-
-def _clear(names: dict[str, Any]) -> None:
-    """Empty a module that somebody still holds; names that begin with an underscore first."""
-    for private in (True, False):
-        for name in [name for name in names if name != "__builtins__" and name.startswith("_") == private]:
-            names[name] = None
 
 
 def _write_files() -> None:

@@ -31,7 +31,6 @@ OTHERS: Final = "the other workers"
 PORT_MAX: Final = 65_535
 LISTEN_LIMIT_S: Final = 5.0
 """Later torch's own client waits, and warns: half a second more does not matter then."""
-_made = [False]
 _kept: Final[list[Any]] = []
 """The groups that were made: they end with the process, and not before.
 
@@ -39,11 +38,6 @@ torch 2.13 with gloo hangs where a DDP model is the last to hold a group that th
 with python's lock, and waits for a thread that needs the lock to let go of a collective (seen in 3 of 8 ends on a busy
 machine). A warm worker ends without taking modules apart, so what is here is never let go.
 """
-
-
-def group_was_made() -> bool:
-    """Tell whether this process has made a process group."""
-    return _made[0]
 
 
 def install() -> bool:
@@ -61,7 +55,6 @@ def install() -> bool:
     @functools.wraps(theirs)
     def init_process_group(*args: Any, **options: Any) -> Any:
         nonlocal said
-        _made[0] = True
         own = os.getpid() == pid  # What the script forks is no worker.
         with _speaking(environ) if own and not said else nullcontext() as end:
             if own:

@@ -2,6 +2,9 @@
 
 Linux lets a process say where its arguments lie, so they are shown whole. Where it refuses, they are written over those
 of the parent: what has no room there is cut, and what is left over is empty.
+
+The package setproctitle does not do: it joins the arguments to one, writes over /proc/PID/environ, by which processes
+of a job are found, and cuts what has no room in the parent's arguments and environment.
 """
 
 from __future__ import annotations
