@@ -17,9 +17,10 @@ from pathlib import Path
 
 from elastic.core.ps.model import Role
 from elastic.core.text import log_name, process_name
+from launcher.system.worker_signals import STOP
 
 LAUNCHER_LOG = "launcher.log"
-_SIGNAL_INFO = "[SignalInfo: *** SIGTERM (@0x{sender:x}) received by PID {pid} (TID 0x{pid:x}) from PID {sender} ***]"
+_SIGNAL_INFO = "[SignalInfo: *** {signal} (@0x{sender:x}) received by PID {pid} (TID 0x{pid:x}) from PID {sender} ***]"
 
 
 def worker_log(log_dir: Path, rank: int) -> Path:
@@ -48,4 +49,4 @@ def closing_line(*, rank: int, g: int, words: str, role: Role = Role.WORKER) -> 
 
 def signal_info_line(*, pid: int, sender: int) -> str:
     """The line that tells a reader of this log that the worker was stopped from outside: look elsewhere."""
-    return _SIGNAL_INFO.format(pid=pid, sender=sender)
+    return _SIGNAL_INFO.format(signal=STOP.name, pid=pid, sender=sender)

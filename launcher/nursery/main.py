@@ -6,7 +6,6 @@ imports begins anew in the same process, cold; one that is to be made anew does 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -22,7 +21,8 @@ from launcher.nursery.fd_channel import FdChannel
 from launcher.nursery.protocol import NurseryReady, NurseryUp, WorkerStart, encode
 from launcher.nursery.supervisor import Nursery, NurseryExit
 from launcher.system import node_lock
-from launcher.system.processes import adopt_orphans, descendants, signal_one
+from launcher.system.processes import adopt_orphans, descendants
+from launcher.system.worker_signals import kill_processes, on_parent_death
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 """Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
@@ -79,13 +79,13 @@ def main() -> Callable[[], NoReturn]:
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
     adopt_orphans()
-    _prctl(spawn.PR_SET_PDEATHSIG, signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
+    on_parent_death(signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
     _ignore()
     agent.put(encode(NurseryUp(os.getpid())))
     agent.flush()
     way = _ColdStarter(setup) if setup.cold else _warm(setup, agent, environ)
     _ignore()  # What was imported may have changed them.
-    _prctl(spawn.PR_SET_PDEATHSIG, signal.SIGCONT)
+    on_parent_death(signal.SIGCONT)
     try:
         end = Nursery(agent, setup.agent, way.run, way.why_cold).serve(way.prepared)
     except spawn.ChildStarted as born:
@@ -144,8 +144,7 @@ def _warm(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> _Wa
         made = preload.preload_modules(setup.preload, setup.folder)
         return _WarmStarter(path, environ, made.added, NurseryReady("", made.said, made.watched))
     except preload.NotForkSafe as error:
-        for process in descendants(os.getpid()):
-            signal_one(process.pid, signal.SIGKILL)
+        kill_processes(descendants(os.getpid()))
         _again(setup._replace(cold=str(error)), agent, environ)
 
 
@@ -158,9 +157,3 @@ def _again(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> No
 def _ignore() -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value)) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl refused option {option}")

@@ -6,13 +6,13 @@ and writes to the descriptors it was given. Standard library only.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
 from collections.abc import Callable
 
 from launcher.nursery.protocol import WorkerStart
+from launcher.system.worker_signals import on_parent_death
 
 CANNOT_START = 127
 """Exit code of a worker whose program could not be executed, as shells have it."""
@@ -30,9 +30,6 @@ LASTING = frozenset(
     }
 )
 """Errors that a second try does not mend. Others pass: no memory, a file that is being written, a dead server."""
-
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class ChildStarted(BaseException):
@@ -98,8 +95,7 @@ def _run_child(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStar
     born = False
     try:
         os.setsid()
-        if _LIBC.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)) != 0:
-            raise OSError(ctypes.get_errno(), "prctl refused the parent-death signal")
+        on_parent_death(signal.SIGKILL)
         if os.getppid() != nursery:  # It died before the signal was asked for.
             os._exit(128 + signal.SIGKILL)
         signal.set_wakeup_fd(-1)

@@ -55,7 +55,8 @@ from launcher.nursery.protocol import (
     decode_order,
     encode,
 )
-from launcher.system.processes import descendants, exited_child, has_children, signal_group, signal_one
+from launcher.system.processes import descendants, exited_child, has_children
+from launcher.system.worker_signals import kill_group, kill_processes, stop_group
 
 POLL_S = 0.25
 """Longest sleep while workers run: a machine that was suspended is noticed this soon after it wakes."""
@@ -184,7 +185,7 @@ class Nursery:
             return
         for pid in late:  # What they left in sessions of their own is swept up with the last worker.
             del running.kill_at_s[pid]
-            signal_group(pid, signal.SIGKILL)
+            kill_group(pid)
 
     def _overrun(self, running: RunningGeneration) -> None:
         self._kill(running)
@@ -271,7 +272,7 @@ class Nursery:
         }
         fresh = {pid: local_rank for pid, local_rank in named.items() if pid not in running.signalled}
         for pid in fresh:
-            signal_group(pid, signal.SIGTERM)
+            stop_group(pid)
         running.signalled.update(fresh)
         self._send_report(ChildrenSignalled(running.g, tuple(fresh.values())))
         kill_at_s = boottime_s() + grace_s
@@ -283,10 +284,8 @@ class Nursery:
         running.killed = True
         running.signalled.update(running.alive)
         for pid in running.alive:
-            signal_group(pid, signal.SIGKILL)
-        for process in descendants(os.getpid()):
-            if not process.zombie:
-                signal_one(process.pid, signal.SIGKILL)
+            kill_group(pid)
+        kill_processes(descendants(os.getpid()))
 
     def _lose_agent(self) -> None:
         """The agent is gone. Whatever is in its socket no longer counts."""
@@ -305,7 +304,7 @@ class Nursery:
         while (ended := exited_child()) is not None:
             running = self._generation
             if running is not None and ended in running.alive:
-                signal_group(ended, signal.SIGKILL)
+                kill_group(ended)
                 _, status = os.waitpid(ended, 0)
                 code = os.waitstatus_to_exitcode(status)
                 local_rank = running.alive.pop(ended)
@@ -321,8 +320,8 @@ class Nursery:
             return
         foreign: list[int] = []
         if has_children():
-            family = [process.pid for process in descendants(os.getpid()) if not process.zombie]
-            foreign = [pid for pid in family if not signal_one(pid, signal.SIGKILL)]
+            family = [process for process in descendants(os.getpid()) if not process.zombie]
+            foreign = kill_processes(family)
             if not family or len(foreign) < len(family):
                 return  # SIGCHLD tells when they can be reaped.
         self._generation = None

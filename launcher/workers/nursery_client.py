@@ -32,7 +32,8 @@ from launcher.logs.writer_protocol import UNBOUND, LogLimits
 from launcher.nursery import protocol
 from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 from launcher.nursery.warm_policy import PreloadConfig
-from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions, signal_one
+from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions
+from launcher.system.worker_signals import STOP_EXIT_CODE, kill_processes
 from launcher.text.sanitize import OutputTail
 from launcher.workers import exit_classification
 from launcher.workers.nursery_launch import new_nursery, out_of_date
@@ -349,9 +350,7 @@ class NurseryClient:
                     running.workers[local_rank].signalled(self.pid or 0, running.note)
             case protocol.ChildExited(g, local_rank, code, at_s, stopped) if running is not None:
                 worker = running.workers[local_rank]
-                asked = (
-                    worker.asked and not stopped and (code == exit_classification.LEFT or self._has_saved(local_rank))
-                )
+                asked = worker.asked and not stopped and (code == STOP_EXIT_CODE or self._has_saved(local_rank))
                 words = exit_classification.describe(code, stopped=stopped, asked=asked)
                 worker.ended(g, words, running.note if stopped else "")
                 self._on_event(
@@ -463,8 +462,7 @@ class NurseryClient:
         if running is not None:
             pids = [worker.pid for worker in running.workers.values() if worker.running and worker.pid]
             left = [*in_sessions(pids), *self._adopted()]
-            for process in left:
-                signal_one(process.pid, signal.SIGKILL)
+            kill_processes(left)
             if left and protocol.boottime_s() < until_s:
                 self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
                 return

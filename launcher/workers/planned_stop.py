@@ -14,6 +14,7 @@ from elastic.channel.messages import SavedAndLeaving, WorkerMessage
 from elastic.core.ps.model import Role
 from elastic.core.text import process_name
 from launcher.logs.logger import AgentLog
+from launcher.system.worker_signals import STOP
 from launcher.text import failure_report, sanitize
 from launcher.workers.nursery_client import NurseryClient
 from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
@@ -50,7 +51,7 @@ class PlannedStop:
         def end(whom: list[WorkerReport], words: str) -> None:
             left = [heard for heard in whom if heard.local_rank in running()]
             if left:
-                self._agent_log.info(f"{_named(left)} did not {words}: SIGTERM")
+                self._agent_log.info(f"{_named(left)} did not {words}: {STOP.name}")
                 nursery.stop(grace_s, line, [heard.local_rank for heard in left])
 
         def follow(heard: WorkerReport, message: WorkerMessage) -> None:

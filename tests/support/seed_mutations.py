@@ -109,8 +109,8 @@ MUTATIONS: Final = (
     Mutation(
         "A30",
         "launcher/logs/file_names.py",
-        "SIGTERM (@0x{sender:x}) received",
-        "SIGTERM received",
+        "{signal} (@0x{sender:x}) received",
+        "{signal} received",
         "tests/unit/logs/test_logger.py::TestTheFrameOfAStart::test_a_signal_is_noted_as_in_the_seed",
     ),
     Mutation(
