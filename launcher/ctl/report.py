@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-import secrets
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +14,7 @@ from launcher.job import history
 from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import overview_of
 from launcher.job.summary import read_report
+from launcher.system.atomic_file import replace_file
 from launcher.system.stdout import write_stdout
 from launcher.web.html import document
 from launcher.web.page_data import sections
@@ -70,14 +68,7 @@ def _keep(path: Path, html: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(html)
             return
-        new = path.with_name(f".{secrets.token_hex(8)}.new")
-        try:
-            new.write_bytes(html)
-            os.replace(new, path)
-        except OSError:
-            with suppress(OSError):
-                new.unlink()
-            raise
+        replace_file(path, html)
     except OSError as error:
         raise _write_error(path, error) from error
 

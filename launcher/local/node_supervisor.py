@@ -29,6 +29,7 @@ from launcher.config.config import Config
 from launcher.local import etcd_addresses
 from launcher.local.commands import extra_variable, joiner_line, node_argv, node_environments, status_line
 from launcher.logs.stdio import StdioRedirect
+from launcher.system.process_wait import wait_for_exit
 from launcher.system.signals import HEARD
 from launcher.terminal.tty import may_draw, wipe
 
@@ -148,8 +149,8 @@ class _LocalSupervisor:
         self._start(server, environments)
         async with asyncio.TaskGroup() as group:
             for child in self._children:
-                group.create_task(_wait(child))
-        codes = [child.returncode for child in self._children]
+                group.create_task(wait_for_exit(child.pid))
+        codes = [child.wait() for child in self._children]
         if self._draws and min(codes) < 0:  # It was killed, and could not do so itself.
             wipe(2)
         doubtful = 0 in codes and 1 not in codes and any(codes)
@@ -224,20 +225,6 @@ class _LocalSupervisor:
                     raise result
         finally:
             await store.close()
-
-
-async def _wait(child: subprocess.Popen[bytes]) -> None:
-    """Return when the child has ended; no thread, no polling."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    pidfd = os.pidfd_open(child.pid)
-    try:
-        loop.add_reader(pidfd, ended.set)
-        await ended.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-    child.wait()
 
 
 async def _wait_until_empty(store: Store, config: Config, say: Callable[[str], None]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from launcher.system.atomic_file import replace_file
 
 ENDPOINTS_KEPT = 50
 """So many lists of endpoints are kept; a job that lives for months makes thousands of generations."""
@@ -29,21 +28,8 @@ def write_lists(folder: Path, g: int, endpoints: Sequence[str], servers: Sequenc
     below = ("PADDLE_PSERVERS_IP_PORT_LIST:", *servers) if servers else ()
     text = "".join(f"{line}\n" for line in ("PADDLE_TRAINER_ENDPOINTS:", *endpoints, *below))
     for name in (f"endpoints.{g}.log", "endpoints.log"):
-        _replace(folder / name, text)
+        replace_file(folder / name, text.encode())
     for path in folder.glob("endpoints.*.log"):
         number = path.name.split(".")[1]
         if number.isascii() and number.isdigit() and int(number) <= g - ENDPOINTS_KEPT:
             path.unlink(missing_ok=True)
-
-
-def _replace(path: Path, text: str) -> None:
-    fd, new = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            os.fchmod(fd, 0o644)
-            file.write(text)
-        os.replace(new, path)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
-        raise

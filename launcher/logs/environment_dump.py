@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from elastic.core.ps.model import Role
+from launcher.system.atomic_file import replace_file
 from launcher.system.private_env import SECRETS
 
 _PARTS: Final = frozenset(
@@ -58,12 +56,4 @@ def environment_file_name(role: Role, index: int) -> str:
 
 def write(log_dir: Path, name: str, content: bytes) -> None:
     """Write the text of an environment where only the owner can read it, whole or not at all. Raises `OSError`."""
-    fd, new = tempfile.mkstemp(prefix=f".{name}-", dir=log_dir)  # mkstemp gives mode 0600.
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        os.replace(new, log_dir / name)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
-        raise
+    replace_file(log_dir / name, content, 0o600)

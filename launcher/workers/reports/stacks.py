@@ -22,6 +22,7 @@ from typing import IO, Final
 from elastic.channel.messages import truncate_text
 from elastic.core.text import process_name
 from launcher.logs.worker_log import WorkerStartLog
+from launcher.system.process_wait import wait_for_exit
 from launcher.system.processes import is_frozen
 from launcher.wire.inspect_messages import WORDS_MAX, InspectRefusal, StackText, WorkerState
 from launcher.workers.reports.states import TrackedProcess
@@ -132,18 +133,11 @@ async def _run(argv: list[str], limit_s: float) -> tuple[int, str, str]:
 
     asyncio would start a thread for it, and an agent has none.
     """
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err)  # noqa: ASYNC220
         try:
-            pidfd = os.pidfd_open(process.pid)
-            try:
-                loop.add_reader(pidfd, ended.set)
-                async with asyncio.timeout(limit_s):
-                    await ended.wait()
-            finally:
-                loop.remove_reader(pidfd)
-                os.close(pidfd)
+            async with asyncio.timeout(limit_s):
+                await wait_for_exit(process.pid)
         finally:
             process.kill()
             code = process.wait()  # It has ended, or was killed.

@@ -140,7 +140,7 @@ def test_the_parent_ends_with_the_code_of_its_nodes(tmp_path: Path) -> None:
 
 
 def test_the_parent_tells_how_to_start_a_further_node_with_the_scripts_arguments_as_they_are(tmp_path: Path) -> None:
-    with parent(tmp_path, "0", words=("a  b", "c\nd")) as process:
+    with parent(tmp_path, "0", words=("a  b", "$c")) as process:
         started = said(process, 2)
         _, text = process.communicate(timeout=LIMIT_S)
     (server,) = started[0]["servers"]
@@ -148,7 +148,7 @@ def test_the_parent_tells_how_to_start_a_further_node_with_the_scripts_arguments
     lines = text.splitlines()
     told = lines.index("elastic-launch: one more node, in another terminal of this machine:")
     assert lines[told + 1 : told + 4] == [
-        f"elastic-launch --elastic_server {server} --job_id {job_id} train.py 'a  b' $'c\\nd'",
+        f"elastic-launch --elastic_server {server} --job_id {job_id} train.py 'a  b' '$c'",
         "elastic-launch: the status of the job:",
         f"elastic-ctl status --elastic_server {server} --job_id {job_id}",
     ]
