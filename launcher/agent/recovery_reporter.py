@@ -60,9 +60,8 @@ class RecoveryReporter:
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, before its actions are performed."""
         self._timeline.observe(facts, event, actions, arrived=arrived, now=self._clock())
-        if isinstance(self._timeline, PsRecoveryRecorder):
-            for found in self._timeline.beginnings:
-                self._store.note(events.of_beginning(found, self._node, time.time()))
+        for found in self._timeline.beginnings:
+            self._store.note(events.of_beginning(found, self._node, time.time()))
         self._own()
         self._plan()
 
@@ -96,12 +95,10 @@ class RecoveryReporter:
                 timeline.grouped(g, heard.local_rank, message.at, now)
             case RestoreDone():
                 timeline.restored(g, message.step, message.at, now)
-            case FirstCommit() | Progress() | Serving() if isinstance(timeline, PsRecoveryRecorder):
+            case Progress():
+                timeline.working(g, heard.local_rank, message.at, now, message.step)
+            case FirstCommit() | Serving():
                 timeline.working(g, heard.local_rank, message.at, now)
-            case FirstCommit() if isinstance(timeline, RecoveryRecorder):
-                timeline.stepped(g, None, message.at, now)
-            case Progress() if isinstance(timeline, RecoveryRecorder):
-                timeline.stepped(g, message.step, message.at, now)
             case _:
                 return
         self._plan()

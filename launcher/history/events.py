@@ -22,7 +22,7 @@ from elastic.core.ps.model import ClusterSpec
 from elastic.core.text import failed_processes_text
 from elastic.core.transactions import Transaction
 from elastic.core.view_reader import decode
-from launcher.history.ps_recovery_recorder import RecoveryBeginning
+from launcher.history.recorder_base import RecoveryBeginning
 from launcher.history.recovery import Recovery
 
 KEPT: Final = 200

@@ -19,9 +19,15 @@ from elastic.core.agent.events import Event, WorkerExited, WorkersGone
 from elastic.core.agent.state import AgentState
 from elastic.core.model import PLANNED, MemberState
 from elastic.core.ps.model import ClusterSpec, Role, Task, TaskMember
-from launcher.history.failure_signals import FailureSignals, NoticedFailure, ProposalTracker, SentProposal
+from launcher.history.failure_signals import NoticedFailure, SentProposal
+from launcher.history.recorder_base import (
+    PATIENCE_S,
+    START_PATIENCE_S,
+    OngoingRecovery,
+    RecorderBase,
+    RecoveryBeginning,
+)
 from launcher.history.recovery import PS_ORDER, PhaseEnd, Recovery, phases
-from launcher.history.recovery_recorder import PATIENCE_S, START_PATIENCE_S
 
 
 class _TaskVacancy(NamedTuple):
@@ -31,37 +37,20 @@ class _TaskVacancy(NamedTuple):
     text: str
 
 
-class RecoveryBeginning(NamedTuple):
-    """How the recovery of `node` began, whose seats start in revision `rev`; `phases` end when the store has it."""
-
-    g: int
-    rev: int
-    node: str
-    text: str
-    phases: tuple[tuple[PhaseEnd, float], ...]
-
-
-@dataclass
-class _TaskStart:
-    """A start of this node's seats on its way. `stood` are the processes that do their work, by local rank.
+@dataclass(kw_only=True)
+class _TaskStart(OngoingRecovery):
+    """A start of this node's seats. `working` are the processes that do their work, by local rank.
 
     `asked_rev` and `asked_at`: the revision whose leader knows how it began, and when this node heard of it.
     """
 
     generation: ClusterSpec
     since: int
-    began: float
-    text: str
     tasks: tuple[Task, ...]
     asked_rev: int
     asked_at: float
-    start: bool = False
     foreign: bool = False
-    tells: bool = True
-    marks: dict[PhaseEnd, float] = field(default_factory=dict)
-    formed: dict[int, float] = field(default_factory=dict)
     working: dict[int, float] = field(default_factory=dict)
-    restored_step: int | None = None
 
     @property
     def workers(self) -> int:
@@ -74,25 +63,16 @@ class _TaskStart:
         return len(self.working) >= len(self.tasks)
 
 
-class PsRecoveryRecorder:
-    """The notes of one node. Nothing here raises on any order of events."""
+class PsRecoveryRecorder(RecorderBase[_TaskStart]):
+    """The notes of one node of a parameter-server job."""
 
     def __init__(self, node: str, command_at: float) -> None:
         """`command_at`: when this agent was started."""
-        self._node = node
-        self._command_at = command_at
-        self._signs = FailureSignals(node)
-        self._proposals = ProposalTracker()
+        super().__init__(node, command_at)
         self._known: ClusterSpec | None = None
         self._vacant: dict[Task, _TaskVacancy] = {}
-        self._open: _TaskStart | None = None
         self._started = (0, 0)
-        self._gone_at: float | None = None
-        self._beginnings: list[RecoveryBeginning] = []
         self._speak: set[Task] = set()
-        self._due_at: float | None = None
-        self._over: list[Recovery] = []
-        self._own: list[Recovery] = []
 
     # --- what the agent does --------------------------------------------------------------------------------------
 
@@ -115,20 +95,7 @@ class PsRecoveryRecorder:
             if start is not None and isinstance(action, StartWorkers) and action.generation.g == start.generation.g:
                 start.marks.setdefault(PhaseEnd.HEARD_GO, now)
 
-    @property
-    def beginnings(self) -> list[RecoveryBeginning]:
-        """What this node noted of starts that it proposed for others; they are given once."""
-        beginnings, self._beginnings = self._beginnings, []
-        return beginnings
-
     # --- what the processes do ------------------------------------------------------------------------------------
-
-    def spawned(self, g: int, at: float) -> None:
-        """This node's processes of `g` run."""
-        start = self._of(g)
-        if start is not None:
-            start.marks.setdefault(PhaseEnd.SPAWNED, at)
-            self._plan(at)
 
     def failed(self, g: int, at: float, now: float) -> None:
         """A process of this node ended by itself, and not well; `at` is when it did, before anybody knew."""
@@ -140,25 +107,17 @@ class PsRecoveryRecorder:
         start = self._of(g)
         if start is None or not _has(start, local_rank) or start.tasks[local_rank].role is Role.SERVER:
             return
-        start.formed.setdefault(local_rank, _believed(start, at, now))
+        start.formed.setdefault(local_rank, start.believed(at, now))
         if len(start.formed) >= start.workers:
             start.marks[PhaseEnd.GROUPED] = max(start.formed.values())
         self._plan(now)
 
-    def restored(self, g: int, step: int, at: float, now: float) -> None:
-        """A server has its tables, or a worker has what they hold, of this step (-1: from the beginning)."""
-        start = self._of(g)
-        if start is not None:
-            start.restored_step = step if start.restored_step is None else max(step, start.restored_step)
-            start.marks[PhaseEnd.RESTORED] = max(_believed(start, at, now), start.marks.get(PhaseEnd.RESTORED, 0.0))
-            self._plan(now)
-
-    def working(self, g: int, local_rank: int, at: float, now: float) -> None:
+    def working(self, g: int, local_rank: int, at: float, now: float, step: int | None = None) -> None:
         """A process does its work since `at`: a server listens, a worker has made a step."""
         start = self._of(g)
         if start is not None and _has(start, local_rank):
             self._speak.add(start.tasks[local_rank])
-            self._mark_working(start, local_rank, _believed(start, at, now), now)
+            self._mark_working(start, local_rank, start.believed(at, now), now)
 
     def _exited(self, event: WorkerExited, at: float) -> None:
         """A process that ended well has done its work; one that failed does it no more."""
@@ -177,29 +136,12 @@ class PsRecoveryRecorder:
             start.marks.setdefault(PhaseEnd.STEPPED if start.workers else PhaseEnd.SERVED, max(start.working.values()))
         self._plan(now)
 
-    def _of(self, g: int) -> _TaskStart | None:
-        start = self._open
-        return start if start is not None and start.generation.g == g and PhaseEnd.HEARD_GO in start.marks else None
-
     # --- what becomes of it ---------------------------------------------------------------------------------------
 
-    @property
-    def due_at(self) -> float | None:
-        """When `take` is to be called, None while nothing can be told."""
-        return self._due_at if not self._over else 0.0
-
-    def take(self, now: float) -> Recovery | None:
-        """A recovery that is over, if this node is the one to tell it. Its notes are closed."""
-        if self._over:
-            return self._over.pop(0)
-        return self.end() if self._due_at is not None and now >= self._due_at else None
-
-    def end(self) -> Recovery | None:
-        """The one that is on its way, whether it is over or not: this agent ends."""
-        start, self._open, self._due_at = self._open, None, None
-        if start is None or PhaseEnd.SPAWNED not in start.marks:
+    def _recovery(self, start: _TaskStart) -> Recovery | None:
+        if PhaseEnd.SPAWNED not in start.marks:
             return None
-        recovery = Recovery(
+        return Recovery(
             why=start.generation.why,
             text=start.text,
             before=0 if start.start else start.generation.g if start.since else start.generation.g - 1,
@@ -212,14 +154,6 @@ class PsRecoveryRecorder:
             foreign=start.foreign,
             asked_at=start.asked_at,
         )
-        self._own.append(recovery)
-        return recovery if start.tells else None
-
-    @property
-    def own(self) -> list[Recovery]:
-        """The recoveries that are over on this node, whoever tells of them; they are given once."""
-        recoveries, self._own = self._own, []
-        return recoveries
 
     def _plan(self, now: float) -> None:
         """Work out when this start can be told: at once, or when nothing more is heard of it."""
@@ -314,7 +248,15 @@ class PsRecoveryRecorder:
         made_by = generation.leader
         evidence_at = proposal.evidence_at if proposal is not None else arrived
         text = _text(mended, generation.reason)
-        start = _TaskStart(generation, place.since, evidence_at, text, place.tasks, place.since, arrived)
+        start = _TaskStart(
+            generation=generation,
+            began=evidence_at,
+            text=text,
+            since=place.since,
+            tasks=place.tasks,
+            asked_rev=place.since,
+            asked_at=arrived,
+        )
         if not place.since:
             start.tells = (made_by if made_by in nodes else nodes[0]) == self._node
         start.foreign = bool(place.since) and made_by != self._node
@@ -342,18 +284,11 @@ class PsRecoveryRecorder:
         if old is None or old.generation.run != start.generation.run:
             return
         if old.over:
-            recovery = self.end()
-            self._over += [recovery] if recovery is not None else []
+            self._close_early()
             return
-        begins = start.began
-        start.began, start.text = min(begins, old.began), f"{old.text}; {start.text}"
-        start.start = old.start
+        start.continue_from(old, old.began)
         if old.foreign:
             start.foreign, start.asked_rev, start.asked_at = True, old.asked_rev, old.asked_at
-        if old.start:
-            start.marks |= {mark: old.marks[mark] for mark in (PhaseEnd.JOINED, PhaseEnd.MET) if mark in old.marks}
-        elif begins > start.began:
-            start.marks.setdefault(PhaseEnd.EARLIER, begins)
 
     def _forget_strangers(self, generation: ClusterSpec) -> None:
         nodes = {place.node for place in generation.members}
@@ -374,8 +309,3 @@ def _fresh(place: TaskMember, generation: ClusterSpec, old: ClusterSpec | None) 
 def _text(mended: Collection[_TaskVacancy], reason: str) -> str:
     """What happened, in the order in which it did."""
     return "; ".join(dict.fromkeys([*(vacancy.text for vacancy in sorted(mended)), reason]))
-
-
-def _believed(start: _TaskStart, at: float, now: float) -> float:
-    """A process's moment: between the go and now, or now if it says none."""
-    return min(max(at, start.marks.get(PhaseEnd.HEARD_GO, at)), now) if at > 0 else now

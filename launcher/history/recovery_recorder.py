@@ -15,47 +15,32 @@ Where the next change comes before that is known, it is told as far as it is kno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from elastic.core.agent.actions import Action, SendTransaction, StartWorkers, StopWorkers
 from elastic.core.agent.events import Event, WorkersGone
 from elastic.core.agent.state import AgentState
 from elastic.core.model import ChangeReason, Generation
-from launcher.history.failure_signals import FailureSignals, ProposalTracker, SentProposal
+from launcher.history.failure_signals import SentProposal
+from launcher.history.recorder_base import PATIENCE_S, START_PATIENCE_S, OngoingRecovery, RecorderBase
 from launcher.history.recovery import PhaseEnd, Recovery, phases
 
 LINGER_S: Final = 0.05
 """After its last moment: the other workers of this node may say something of the same moment."""
-PATIENCE_S: Final = 10.0
-"""So long a further moment is waited for where nobody knows whether it will come."""
-START_PATIENCE_S: Final = 60.0
-"""The same in a first start, whose first step may be slow to come, and until workers say their first word."""
 
 ORDER: Final = {mark: index for index, mark in enumerate(PhaseEnd)}
 
 
-@dataclass
-class _OngoingRecovery:
-    """A recovery on its way. `workers` are this node's in it; `formed` those in the process group, by local rank."""
+@dataclass(kw_only=True)
+class _WorldRecovery(OngoingRecovery):
+    """The recovery of a world. `last` is the last step before it; `workers` are this node's in it."""
 
-    generation: Generation
-    began: float
-    start: bool
     planned: bool
     before: int
-    text: str
-    tells: bool
     member: bool
-    marks: dict[PhaseEnd, float] = field(default_factory=dict)
     last: tuple[int, float] | None = None
     workers: int = 0
-    formed: dict[int, float] = field(default_factory=dict)
-    restored_step: int | None = None
-
-    def mark(self, mark: PhaseEnd, at: float) -> None:
-        """Note a moment, the first time that it comes."""
-        self.marks.setdefault(mark, at)
 
     @property
     def reached(self) -> PhaseEnd | None:
@@ -77,24 +62,16 @@ class _OngoingRecovery:
         return self.last[1] if self.planned and self.last is not None else self.began
 
 
-class RecoveryRecorder:
-    """The notes of one node. Nothing here raises on any order of events."""
+class RecoveryRecorder(RecorderBase[_WorldRecovery]):
+    """The notes of one node of a collective job."""
 
     def __init__(self, node: str, command_at: float) -> None:
         """`command_at`: when this agent was started."""
-        self._node = node
-        self._command_at = command_at
+        super().__init__(node, command_at)
         self._seen = (0, 0)
-        self._signs = FailureSignals(node)
-        self._proposals = ProposalTracker()
-        self._open: _OngoingRecovery | None = None
         self._last: tuple[int, float] | None = None
-        self._gone_at: float | None = None
         self._level: PhaseEnd | None = None
         self._groups = False
-        self._due_at: float | None = None
-        self._over: list[Recovery] = []
-        self._own: list[Recovery] = []
 
     # --- what the agent does --------------------------------------------------------------------------------------
 
@@ -131,13 +108,6 @@ class RecoveryRecorder:
 
     # --- what the workers do --------------------------------------------------------------------------------------
 
-    def spawned(self, g: int, at: float) -> None:
-        """This node's workers of `g` run."""
-        record = self._open
-        if record is not None and record.generation.g == g:
-            record.mark(PhaseEnd.SPAWNED, at)
-            self._plan(at)
-
     def failed(self, g: int, at: float, now: float) -> None:
         """A worker of this node ended by itself, and not well; `at` is when it did, before anybody knew."""
         if self._open is None or self._open.generation.g == g:
@@ -148,65 +118,29 @@ class RecoveryRecorder:
         record = self._of(g)
         if record is not None and PhaseEnd.STEPPED not in record.marks:
             self._groups = True
-            record.formed.setdefault(local_rank, _believed(record, at, now))
+            record.formed.setdefault(local_rank, record.believed(at, now))
             record.marks[PhaseEnd.GROUPED] = max(record.formed.values())
             self._plan(now)
 
-    def restored(self, g: int, step: int, at: float, now: float) -> None:
-        """A worker has its state, of this step (-1: from the beginning)."""
-        record = self._of(g)
-        if record is not None:
-            record.restored_step = step if record.restored_step is None else max(step, record.restored_step)
-            record.marks[PhaseEnd.RESTORED] = max(_believed(record, at, now), record.marks.get(PhaseEnd.RESTORED, 0.0))
-            self._plan(now)
-
-    def stepped(self, g: int, step: int | None, at: float, now: float) -> None:
-        """A worker has made a step."""
+    def working(self, g: int, local_rank: int, at: float, now: float, step: int | None = None) -> None:
+        """A worker has made a step; `step` is None if it did not report which."""
         self._level = PhaseEnd.STEPPED
         at = min(at, now) if at > 0 else now
         if step is not None and (self._last is None or at >= self._last[1]):
             self._last = (step, at)
         record = self._of(g)
         if record is not None:
-            at = _believed(record, at, now)
+            at = record.believed(at, now)
             record.marks[PhaseEnd.STEPPED] = min(at, record.marks.get(PhaseEnd.STEPPED, at))
             self._plan(now)
 
-    def _of(self, g: int) -> _OngoingRecovery | None:
-        record = self._open
-        return record if record is not None and record.generation.g == g and PhaseEnd.HEARD_GO in record.marks else None
-
     # --- what becomes of it ---------------------------------------------------------------------------------------
 
-    @property
-    def due_at(self) -> float | None:
-        """When `take` is to be called, None while nothing can be told."""
-        return self._due_at if not self._over else 0.0
-
-    def take(self, now: float) -> Recovery | None:
-        """The recovery, if it is over and this node is the one to tell it. Its notes are closed."""
-        if self._over:
-            return self._over.pop(0)
-        record = self._open
-        if record is None or record.reached is None or self._due_at is None or now < self._due_at:
-            return None
-        if self._level is None or ORDER[record.reached] > ORDER[self._level]:
-            self._level = record.reached
-        return self.end()
-
-    def end(self) -> Recovery | None:
-        """The same, whether it is over or not: this agent ends."""
-        record, self._open, self._due_at = self._open, None, None
-        if record is None or record.reached is None:
-            return None
-        self._own.append(recovery := self._recovery(record))
-        return recovery if record.tells else None
-
-    @property
-    def own(self) -> list[Recovery]:
-        """The recoveries that are over on this node, whoever tells of them; they are given once."""
-        recoveries, self._own = self._own, []
-        return recoveries
+    def _learn(self) -> None:
+        """A script that came so far will come so far again."""
+        reached = self._open.reached if self._open is not None else None
+        if reached is not None and (self._level is None or ORDER[reached] > ORDER[self._level]):
+            self._level = reached
 
     def _plan(self, now: float) -> None:
         """Work out when this recovery can be told."""
@@ -222,14 +156,16 @@ class RecoveryRecorder:
             early = record.start or reached is PhaseEnd.SPAWNED
             self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
 
-    def _comes_further(self, record: _OngoingRecovery, reached: PhaseEnd) -> bool:
+    def _comes_further(self, record: _WorldRecovery, reached: PhaseEnd) -> bool:
         """Whether this one is known to come further, as a start before it did, or because it keeps its state."""
         known = PhaseEnd.GROUPED if self._groups and self._level is None else self._level
         if reached is not PhaseEnd.STEPPED and PhaseEnd.RESTORED in record.marks:
             return True  # A script that keeps its state commits its steps.
         return known is not None and ORDER[reached] < ORDER[known]
 
-    def _recovery(self, record: _OngoingRecovery) -> Recovery:
+    def _recovery(self, record: _WorldRecovery) -> Recovery | None:
+        if record.reached is None:
+            return None
         return Recovery(
             why=record.generation.why,
             text=record.text,
@@ -254,8 +190,7 @@ class RecoveryRecorder:
         known, self._seen = self._seen, (generation.run, generation.g)
         old = self._open
         if old is not None and old.reached is not None and (old.start or not self._comes_further(old, old.reached)):
-            recovery = self.end()
-            self._over += [recovery] if recovery is not None else []
+            self._close_early()
         proposal = self._proposals.of(generation)
         record = self._record(facts, generation, arrived, proposal)
         if record is not None:
@@ -273,7 +208,7 @@ class RecoveryRecorder:
         generation: Generation,
         arrived: float,
         proposal: SentProposal | None,
-    ) -> _OngoingRecovery | None:
+    ) -> _WorldRecovery | None:
         """Begin the notes about a generation; None where there is nothing to tell of it."""
         if not generation.members or not generation.one_world or facts.registration.joined_at is None:
             return None
@@ -285,7 +220,7 @@ class RecoveryRecorder:
         fresh = generation.why is ChangeReason.FIRST or (
             self._gone_at is None and generation.why is ChangeReason.REFORMED
         )
-        record = _OngoingRecovery(
+        record = _WorldRecovery(
             generation=generation,
             began=self._command_at if fresh else min([evidence_at, *wrong]),
             start=generation.why is ChangeReason.FIRST,
@@ -304,19 +239,7 @@ class RecoveryRecorder:
             record.mark(PhaseEnd.DECIDED, proposal.sent_at)
         return record
 
-    def _follow_on(self, record: _OngoingRecovery, old: _OngoingRecovery) -> None:
+    def _follow_on(self, record: _WorldRecovery, old: _WorldRecovery) -> None:
         """What had begun came to nothing: both are one recovery, with the later generation's moments."""
-        begins = record.began
-        record.began = min(begins, self._last[1] if old.planned and self._last is not None else old.began)
-        record.start, record.before, record.planned = old.start, old.before, False
-        record.text = f"{old.text}; {record.text}"
-        record.last = old.last
-        if old.start:
-            record.marks |= {mark: old.marks[mark] for mark in (PhaseEnd.JOINED, PhaseEnd.MET) if mark in old.marks}
-        elif begins > record.began:
-            record.mark(PhaseEnd.EARLIER, begins)
-
-
-def _believed(record: _OngoingRecovery, at: float, now: float) -> float:
-    """A worker's moment: between the go and now, or now if it says none."""
-    return min(max(at, record.marks.get(PhaseEnd.HEARD_GO, at)), now) if at > 0 else now
+        record.continue_from(old, self._last[1] if old.planned and self._last is not None else old.began)
+        record.before, record.planned, record.last = old.before, False, old.last

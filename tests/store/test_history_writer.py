@@ -16,7 +16,7 @@ from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from launcher.agent.history_writer import LOOK_AFTER_S, WAITING_MAX, HistoryWriter
 from launcher.history.events import of_beginning
-from launcher.history.ps_recovery_recorder import RecoveryBeginning
+from launcher.history.recorder_base import RecoveryBeginning
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog

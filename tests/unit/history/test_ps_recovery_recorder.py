@@ -16,9 +16,9 @@ from elastic.core.ps.model import ClusterSpec, PsLayout, Role, Task, TaskMember
 from elastic.core.transactions import Transaction
 from launcher.history.events import EventKind, beginning, of_beginning, of_recovery
 from launcher.history.failure_signals import ProposalTracker
-from launcher.history.ps_recovery_recorder import PsRecoveryRecorder, RecoveryBeginning
+from launcher.history.ps_recovery_recorder import PsRecoveryRecorder
+from launcher.history.recorder_base import START_PATIENCE_S, RecoveryBeginning
 from launcher.history.recovery import PhaseEnd, Recovery, begun
-from launcher.history.recovery_recorder import START_PATIENCE_S
 from tests.support.agent_harness import Bench
 from tests.support.recorder_harness import NotedAgent
 from tests.support.strategies import KEYS

@@ -27,7 +27,7 @@ class Collective(NotedAgent[RecoveryRecorder]):
         self.bench = running(watch=self.watch)
 
     def stands(self, g: int) -> None:
-        self.timeline.stepped(g, 7, self.agent.now, self.agent.now)
+        self.timeline.working(g, 0, self.agent.now, self.agent.now, 7)
 
 
 class Seated(NotedAgent[PsRecoveryRecorder]):

@@ -12,8 +12,9 @@ from elastic.core.agent.events import Event, ProcessProvenDead, WorkersGone
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
 from launcher.history.events import EventKind, of_recovery
+from launcher.history.recorder_base import PATIENCE_S, START_PATIENCE_S
 from launcher.history.recovery import PhaseEnd, Recovery, phases, shown
-from launcher.history.recovery_recorder import LINGER_S, PATIENCE_S, START_PATIENCE_S, RecoveryRecorder
+from launcher.history.recovery_recorder import LINGER_S, RecoveryRecorder
 from tests.support.agent_harness import Bench, running
 from tests.support.recorder_harness import NotedAgent
 from tests.support.strategies import KEYS
@@ -33,7 +34,7 @@ class Noted(NotedAgent[RecoveryRecorder]):
 
     def trains(self, g: int, at: float, step: int) -> None:
         """A worker says that it made a step."""
-        self.timeline.stepped(g, step, at, at + 0.0005)
+        self.timeline.working(g, 0, at, at + 0.0005, step)
 
     def started(self) -> None:
         """The first start is over, with a first step at 0.5."""
@@ -323,7 +324,7 @@ def test_a_worker_is_believed_within_the_time_in_which_it_can_have_happened() ->
     noted.agent.gone()
     noted.timeline.spawned(2, 2.3)
     noted.timeline.grouped(2, 0, 1e9, 2.4)
-    noted.timeline.stepped(2, 3, 0.001, 2.5)
+    noted.timeline.working(2, 0, 0.001, 2.5, 3)
     found = noted.told(9.0)
     assert found.end is PhaseEnd.STEPPED
     assert found.total_s == pytest.approx(2.4 - 1.5), "to the process group, which is heard of at 2.4"
@@ -344,7 +345,7 @@ def test_a_first_start_is_counted_from_the_command() -> None:
     assert agents[0].starts == [1]
     timeline.spawned(1, 0.1)
     timeline.grouped(1, 0, 0.3, 0.3)
-    timeline.stepped(1, 1, 1.1, 1.1)
+    timeline.working(1, 0, 1.1, 1.1, 1)
     found = timeline.take(9.0)
     assert found is not None
     assert found.start
@@ -380,7 +381,7 @@ def test_a_short_lesser_phase_is_counted_in_the_next_one_and_never_lost() -> Non
 
 def test_no_order_of_words_raises() -> None:
     timeline = RecoveryRecorder("b", 0.0)
-    timeline.stepped(5, None, 0.0, 1.0)
+    timeline.working(5, 0, 0.0, 1.0, None)
     timeline.grouped(1, 0, 0.0, 1.0)
     timeline.restored(1, -1, 0.0, 1.0)
     timeline.spawned(2, 1.0)

@@ -1,0 +1,148 @@
+"""What the recorders of recoveries have in common (pure): `recovery_recorder` and `ps_recovery_recorder`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from elastic.core.model import Generation
+from launcher.history.failure_signals import FailureSignals, ProposalTracker
+from launcher.history.recovery import PhaseEnd, Recovery
+
+PATIENCE_S: Final = 10.0
+"""So long a further moment is waited for where nobody knows whether it will come."""
+START_PATIENCE_S: Final = 60.0
+"""The same in a first start, whose first step may be slow to come, and until workers say their first word."""
+
+
+class RecoveryBeginning(NamedTuple):
+    """How the recovery of `node` began, whose seats start in revision `rev`; `phases` end when the store has it."""
+
+    g: int
+    rev: int
+    node: str
+    text: str
+    phases: tuple[tuple[PhaseEnd, float], ...]
+
+
+@dataclass(kw_only=True)
+class OngoingRecovery:
+    """A recovery on its way. `formed` are the workers of this node in the process group, by local rank."""
+
+    generation: Generation
+    began: float
+    text: str
+    start: bool = False
+    tells: bool = True
+    marks: dict[PhaseEnd, float] = field(default_factory=dict)
+    formed: dict[int, float] = field(default_factory=dict)
+    restored_step: int | None = None
+
+    def mark(self, mark: PhaseEnd, at: float) -> None:
+        """Note a moment, the first time that it comes."""
+        self.marks.setdefault(mark, at)
+
+    def believed(self, at: float, now: float) -> float:
+        """A moment that a worker reports: between the go and now, or now if it reports none."""
+        return min(max(at, self.marks.get(PhaseEnd.HEARD_GO, at)), now) if at > 0 else now
+
+    def continue_from(self, old: OngoingRecovery, began: float) -> None:
+        """Both are one recovery, which began then: `old` came to nothing. The moments are those of the later one."""
+        begins, self.began = self.began, min(self.began, began)
+        self.start, self.text = old.start, f"{old.text}; {self.text}"
+        if old.start:
+            self.marks |= {mark: old.marks[mark] for mark in (PhaseEnd.JOINED, PhaseEnd.MET) if mark in old.marks}
+        elif begins > self.began:
+            self.mark(PhaseEnd.EARLIER, begins)
+
+
+Ongoing = TypeVar("Ongoing", bound=OngoingRecovery)
+
+
+class RecorderBase(Generic[Ongoing]):
+    """The notes of one node. Nothing here raises on any order of events."""
+
+    def __init__(self, node: str, command_at: float) -> None:
+        """`command_at`: when this agent was started."""
+        self._node = node
+        self._command_at = command_at
+        self._signs = FailureSignals(node)
+        self._proposals = ProposalTracker()
+        self._open: Ongoing | None = None
+        self._gone_at: float | None = None
+        self._due_at: float | None = None
+        self._over: list[Recovery] = []
+        self._own: list[Recovery] = []
+        self._beginnings: list[RecoveryBeginning] = []
+
+    def spawned(self, g: int, at: float) -> None:
+        """This node's workers of `g` run."""
+        record = self._open
+        if record is not None and record.generation.g == g:
+            record.mark(PhaseEnd.SPAWNED, at)
+            self._plan(at)
+
+    def restored(self, g: int, step: int, at: float, now: float) -> None:
+        """A worker has its state, or a server its tables, of this step (-1: from the beginning)."""
+        record = self._of(g)
+        if record is not None:
+            record.restored_step = step if record.restored_step is None else max(step, record.restored_step)
+            at = record.believed(at, now)
+            record.marks[PhaseEnd.RESTORED] = max(at, record.marks.get(PhaseEnd.RESTORED, 0.0))
+            self._plan(now)
+
+    def _of(self, g: int) -> Ongoing | None:
+        """The notes about `g`, if its workers may run here."""
+        record = self._open
+        return record if record is not None and record.generation.g == g and PhaseEnd.HEARD_GO in record.marks else None
+
+    @property
+    def due_at(self) -> float | None:
+        """When `take` is to be called, None while nothing can be told."""
+        return self._due_at if not self._over else 0.0
+
+    def take(self, now: float) -> Recovery | None:
+        """A recovery that is over, if this node is the one to tell it. Its notes are closed."""
+        if self._over:
+            return self._over.pop(0)
+        if self._due_at is None or now < self._due_at:
+            return None
+        self._learn()
+        return self.end()
+
+    def end(self) -> Recovery | None:
+        """The one that is on its way, whether it is over or not: this agent ends."""
+        record, self._open, self._due_at = self._open, None, None
+        recovery = self._recovery(record) if record is not None else None
+        if record is None or recovery is None:
+            return None
+        self._own.append(recovery)
+        return recovery if record.tells else None
+
+    def _close_early(self) -> None:
+        """The next change has come: the one on its way is over."""
+        recovery = self.end()
+        self._over += [recovery] if recovery is not None else []
+
+    @property
+    def own(self) -> list[Recovery]:
+        """The recoveries that are over on this node, whoever tells of them; they are given once."""
+        recoveries, self._own = self._own, []
+        return recoveries
+
+    @property
+    def beginnings(self) -> list[RecoveryBeginning]:
+        """What this node noted of starts that it proposed for others; they are given once."""
+        beginnings, self._beginnings = self._beginnings, []
+        return beginnings
+
+    def _plan(self, now: float) -> None:
+        """Work out when this recovery can be told."""
+        raise NotImplementedError
+
+    def _learn(self) -> None:
+        """Note how far the workers of this script are seen to come."""
+
+    def _recovery(self, record: Ongoing) -> Recovery | None:
+        """The recovery as a value; None where its workers never ran."""
+        raise NotImplementedError
