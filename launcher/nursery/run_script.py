@@ -30,7 +30,7 @@ from functools import partial
 from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
 from typing import Any, NoReturn
 
-from launcher.nursery import library_state, spawn, torch_hook
+from launcher.nursery import library_state, spawn, torch_patch
 from launcher.nursery.protocol import WorkerStart
 from launcher.system import proctitle
 
@@ -125,7 +125,7 @@ def _become_script(start: WorkerStart, template: ForkTemplate) -> None:
     main_thread: Any = threading.main_thread()
     main_thread._set_native_id()  # Python 3.11 leaves the parent's.
     library_state.restore(start.env, template.environ, template.setters)
-    torch_hook.install()
+    torch_patch.install()
 
 
 def _close_like_exec() -> None:

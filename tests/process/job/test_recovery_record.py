@@ -35,9 +35,9 @@ while True:
 UNAWARE = """
 import sys, time
 import torch, torch.distributed as dist
-if "launcher.nursery.torch_hook" not in sys.modules:
-    from launcher.nursery import torch_hook
-    torch_hook.install()
+if "launcher.nursery.torch_patch" not in sys.modules:
+    from launcher.nursery import torch_patch
+    torch_patch.install()
 dist.init_process_group("gloo")
 print(f"world {dist.get_world_size()}", flush=True)
 while True:

@@ -23,13 +23,13 @@ LIMIT_S = 60.0
 
 LOOKS = """
 import inspect, json, pickle, sys
-from launcher.nursery import torch_hook
-before = torch_hook.install()
+from launcher.nursery import torch_patch
+before = torch_patch.install()
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 theirs = dist.init_process_group
 signature = inspect.signature(theirs)
-installed = torch_hook.install()
+installed = torch_patch.install()
 ours = dist.init_process_group
 print(json.dumps({
     "before": before,
@@ -47,7 +47,7 @@ ENDS = """
 import gc, os
 import torch
 import torch.distributed as dist
-from launcher.nursery import torch_hook
+from launcher.nursery import torch_patch
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -61,7 +61,7 @@ def end():
     return threads() - before
 
 alone = end()
-torch_hook.install()
+torch_patch.install()
 print(alone, end(), flush=True)
 """
 
@@ -70,8 +70,8 @@ import os
 import torch
 from torch.distributed import *
 import torch.distributed as dist
-from launcher.nursery import torch_hook
-torch_hook.install()
+from launcher.nursery import torch_patch
+torch_patch.install()
 if {aware}:
     import elastic
     elastic.report(step=0)
@@ -93,8 +93,8 @@ if {aware}:
 CLEARS = """
 import os
 import torch.distributed as dist
-from launcher.nursery import torch_hook
-torch_hook.install()
+from launcher.nursery import torch_patch
+torch_patch.install()
 os.environ.clear()
 os.environ["RANK"] = "of my own"
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -105,8 +105,8 @@ dist.destroy_process_group()
 MEETS = """
 import sys
 import torch.distributed as dist
-from launcher.nursery import torch_hook
-torch_hook.install()
+from launcher.nursery import torch_patch
+torch_patch.install()
 print("connects", flush=True)
 dist.init_process_group("gloo")
 dist.barrier()
@@ -248,7 +248,7 @@ def test_a_script_that_uses_the_library_keeps_its_one_connection(tmp_path: Path)
 
 
 def test_without_an_agent_there_is_nothing_to_install(tmp_path: Path) -> None:
-    from launcher.nursery import torch_hook
+    from launcher.nursery import torch_patch
 
     assert VARIABLE not in os.environ
-    assert torch_hook.install() is False
+    assert torch_patch.install() is False
