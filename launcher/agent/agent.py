@@ -11,8 +11,8 @@ from elastic.core.kv import KeyRange
 from elastic.errors import StoreUnavailable
 from elastic.store.protocol import Store
 from launcher.agent import registration
-from launcher.agent.core_loop import CoreLoop
 from launcher.agent.event_queue import EventQueue
+from launcher.agent.session import AgentSession
 from launcher.agent.store_connection import StoreConnector
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
@@ -66,7 +66,7 @@ class Agent:
         self._event_log = JsonEventLog(disk.appending(event_log.FILE), config.job_id, node)
         self._store: Store | None = None
         self._listener: PeerListener | None = None
-        self._loop: CoreLoop | None = None
+        self._loop: AgentSession | None = None
         self._began_at = boottime()
         self._spot: asyncio.Task[None] | None = None
 
@@ -90,7 +90,7 @@ class Agent:
         with registration.hold_ports(self._config, self._host, self._listening) as held:
             self._listener = await PeerListener.listen(self._listening, self._config.job_id, self._node, held.link)
             core = AgentCore(registration.initial_state(self._config, self._node, self._host, held, boottime()))
-            self._loop = CoreLoop(
+            self._loop = AgentSession(
                 core,
                 self._config,
                 self._agent_log,

@@ -60,7 +60,7 @@ class _AgentFinished(Exception):
     """The core has said `ExitAgent`."""
 
 
-class CoreLoop:
+class AgentSession:
     """What takes part in the job once etcd is reached, until the core ends the agent."""
 
     def __init__(
