@@ -62,11 +62,13 @@ class Session:
         *,
         clock: Callable[[], float],
         on_event: Callable[[SessionEvent], None],
+        on_failure: Callable[[StoreError], None] = lambda _: None,
         read_every: float = READ_EVERY,
         random_source: random.Random | None = None,
     ) -> None:
         """`clock` gives the times of the events; it must go on while the machine sleeps (CLOCK_BOOTTIME).
 
+        `on_failure` hears of each refresh that fails; `KeepaliveFailing` tells of the first of a row alone.
         `read_every`: after this part of the TTL the next refresh reads the key in any case; 0 reads it each time.
         """
         self._store = store
@@ -79,8 +81,7 @@ class Session:
         self._clock = clock
         self._on_event = on_event
         self._random = random_source or random.Random()
-        self.on_failure: Callable[[StoreError], None] = lambda error: None
-        """Hears of each refresh that fails; `KeepaliveFailing` tells of the first of a row alone."""
+        self._on_failure = on_failure
 
     async def run(self) -> None:
         """Refresh every quarter of the TTL, until the lease is lost or this task is cancelled.
@@ -103,7 +104,7 @@ class Session:
                 if answer.ttl_s > 0 and not self._knows(answer.revision, sent_at):
                     await self._read(sent_at)
             except StoreError as error:
-                self.on_failure(error)
+                self._on_failure(error)
                 if not silent:
                     silent = True
                     self._on_event(KeepaliveFailing(error))

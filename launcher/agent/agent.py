@@ -11,7 +11,7 @@ from elastic.core.kv import KeyRange
 from elastic.errors import StoreUnavailable
 from elastic.store.protocol import Store
 from launcher.agent import registration
-from launcher.agent.event_queue import EventQueue
+from launcher.agent.core_driver import EventQueue
 from launcher.agent.session import AgentSession
 from launcher.agent.store_connection import StoreConnector
 from launcher.config.config import Config
@@ -101,7 +101,7 @@ class Agent:
                 self._monitor,
                 self._event_log,
                 store=store,
-                hello=self._listener,
+                listener=self._listener,
                 spot=self._spot,
                 began_at=self._began_at,
             )

@@ -7,7 +7,8 @@ wait for that: after a second this node reads the outcomes that are there and ju
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -39,15 +40,15 @@ class FailureReporter:
         store: Store,
         keys: JobKeys,
         agent_log: AgentLog,
-        spawn: Callable[[int], None],
+        begin: Callable[[Coroutine[Any, Any, None]], object],
         first: Callable[[Cause], None],
     ) -> None:
-        """`spawn(g)` is to run `tell_early(g)`."""
+        """`begin` runs a coroutine as a task of this agent."""
         self._core = core
         self._store = store
         self._keys = keys
         self._agent_log = agent_log
-        self._spawn = spawn
+        self._begin = begin
         self._first = first
         self._awaited = 0
         self._told_g = 0
@@ -62,7 +63,7 @@ class FailureReporter:
         g = self._failed()
         if g > self._awaited:
             self._awaited = g
-            self._spawn(g)
+            self._begin(self._tell_early(g))
 
     def judged(self, cause: Cause) -> None:
         """The leader has judged a failure: tell of it, unless just that was told early."""
@@ -71,7 +72,7 @@ class FailureReporter:
         if early is None or _named(early) != _named(cause):
             self._report(cause)
 
-    async def tell_early(self, g: int) -> None:
+    async def _tell_early(self, g: int) -> None:
         """Tell what is known of the failure of generation g, unless it is judged within `PATIENCE_S`."""
         await asyncio.sleep(PATIENCE_S)
         if self._is_told(g):

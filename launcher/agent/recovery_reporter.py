@@ -37,10 +37,12 @@ class RecoveryReporter:
         *,
         tasks: bool,
         begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        on_own: Callable[[Recovery], None],
     ) -> None:
         """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME). `tasks`: of a parameter-server job.
 
-        `begin` begins a task that ends with the agent.
+        `begin` begins a task that ends with the agent. `on_own` gets each recovery that is over on this node,
+        whoever tells of it.
         """
         self._begin = begin
         self._timeline = (PsRecoveryRecorder if tasks else RecoveryRecorder)(node, started_at() or clock())
@@ -53,8 +55,7 @@ class RecoveryReporter:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._asking: set[asyncio.Task[None]] = set()
-        self.on_own: Callable[[Recovery], None] = lambda recovery: None
-        """Hears of each recovery that is over on this node, whoever tells of it."""
+        self._on_own = on_own
         talk.listeners.append(self._on_message)
 
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
@@ -126,7 +127,7 @@ class RecoveryReporter:
 
     def _own(self) -> None:
         for found in self._timeline.own:
-            self.on_own(found)
+            self._on_own(found)
 
     def _report(self, found: Recovery) -> None:
         if not found.foreign:

@@ -64,11 +64,11 @@ class StoreActions:
         learn: Callable[[StoreView], None],
         begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         read_every: float = session.READ_EVERY,
-        on_session: Callable[[session.Session], None] = lambda _: None,
+        on_refresh_failed: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
         """`begin` runs a coroutine beside the others, and hears of its death; `read_every` is the session's.
 
-        `on_session` is told of each session, before it runs.
+        `on_refresh_failed` gets the error of each refresh of a lease that fails.
         """
         self._store = store
         self._facts = facts
@@ -80,7 +80,7 @@ class StoreActions:
         self._learn = learn
         self._begin = begin
         self._read_every = read_every
-        self._on_session = on_session
+        self._on_refresh_failed = on_refresh_failed
         self._reader = ViewReader(self._keys)
         self._prober = ProbeResponder(store, self._keys, self._node, agent_log)
         self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error))
@@ -243,9 +243,9 @@ class StoreActions:
             self._keys.member(self._node),
             clock=boottime,
             on_event=lambda event: self._session_event(lease.id, event),
+            on_failure=self._on_refresh_failed,
             read_every=self._read_every,
         )
-        self._on_session(new_session)
         self._session = self._begin(new_session.run())
 
     async def _revoke(self, lease: int) -> None:

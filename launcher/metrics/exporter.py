@@ -15,6 +15,7 @@ from elastic.channel.messages import Progress, Serving, WorkerHello, WorkerMessa
 from elastic.core.agent.actions import Action
 from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
+from elastic.errors import StoreError
 from launcher.config.config import Config
 from launcher.history.recovery import Recovery
 from launcher.logs.logger import AgentLog
@@ -29,7 +30,6 @@ from launcher.workers.group import WorkerGroup
 from launcher.workers.reports.worker_channel import WorkerReport
 
 if TYPE_CHECKING:
-    from elastic.store.session import Session
     from launcher.metrics.exposition import MetricsPage, MetricsReading
     from launcher.metrics.server import HttpReply, MetricsServer
 
@@ -103,16 +103,13 @@ class MetricsExporter:
         """A recovery of this node is complete."""
         self._collector.recovered(recovery)
 
-    def session(self, kept: Session) -> None:
-        """There is another lease."""
-        kept.on_failure = self._refresh_failed
+    def refresh_failed(self, error: StoreError) -> None:
+        """A refresh of this node's lease has failed."""
+        self._collector.refresh_failures += 1
 
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, and what the core asked for."""
         self._collector.observe(facts, event, actions, arrived=arrived)
-
-    def _refresh_failed(self, error: Exception) -> None:
-        self._collector.refresh_failures += 1
 
     def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         match message:

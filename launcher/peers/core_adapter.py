@@ -34,8 +34,15 @@ class LinkAdapter:
         facts: AgentState,
         put: Callable[[agent_events.Event], None],
         agent_log: AgentLog,
+        *,
+        on_heard_wait: Callable[[], None] = lambda: None,
+        on_look: Callable[[socket.socket, InspectWelcome], None] | None = None,
     ) -> None:
-        """Accept links from now on; `put` takes the events for the core."""
+        """Accept links from now on; `put` takes the events for the core.
+
+        `on_heard_wait` is called whenever the leader has told this node what it waits for. `on_look` owns every
+        connection of somebody who only wants to look.
+        """
         self._facts = facts
         self._put = put
         self._links = PeerLinks(
@@ -48,6 +55,8 @@ class LinkAdapter:
             on_vouched=lambda node, g, asked_at, seconds: put(agent_events.Vouched(node, g, asked_at, seconds)),
             on_dialled=lambda nodes: put(agent_events.InboundLinksChanged(nodes)),
             complain=agent_log.warning,
+            on_look=on_look,
+            on_wait=self._hear_wait,
         )
         self._doubt = LinkDoubt(
             self._links.ask,
@@ -56,13 +65,8 @@ class LinkAdapter:
             boottime,
         )
         self._heard: HeardWait | None = None
-        self._on_heard: Callable[[], None] = lambda: None
-        self._links.hear_waits(self._hear_wait)
+        self._on_heard_wait = on_heard_wait
         hello.hand_to(self._links.accept)
-
-    def show(self, take: Callable[[socket.socket, InspectWelcome], None]) -> None:
-        """Give every connection of somebody who only wants to look to `take`, which owns it."""
-        self._links.show(take)
 
     def tell_wait(self, nodes: Collection[str], told: WaitTold) -> None:
         """Tell these nodes, as the leader, what they wait for."""
@@ -76,10 +80,6 @@ class LinkAdapter:
         if self._heard is not None and self._heard.node not in self._links.watchers:
             self._heard = None
         return self._heard
-
-    def on_heard_wait(self, take: Callable[[], None]) -> None:
-        """Call `take` whenever this node is told that."""
-        self._on_heard = take
 
     def learn(self, view: StoreView) -> None:
         """Take the job's secret from the store. One that was deleted goes on to count."""
@@ -113,7 +113,7 @@ class LinkAdapter:
         leader = self._facts.view.leader
         if leader is None or leader.value.node == node:  # No other node knows; the leader asks no other.
             self._heard = HeardWait.of(node, told, boottime())
-            self._on_heard()
+            self._on_heard_wait()
 
     def _grants(self, node: str, g: int) -> float:
         return grantable_seconds(self._facts, node, g, boottime())

@@ -51,15 +51,20 @@ class InboundLinks:
         on_granted: Callable[[str, VouchGranted], None],
         on_links: Callable[[], None],
         complain: Callable[[str, str], None],
+        *,
+        on_look: Callable[[socket.socket, inspect_messages.InspectWelcome], None] | None = None,
+        on_wait: Callable[[str, WaitTold], None] | None = None,
     ) -> None:
+        """`on_look` owns the connection of an asker that has proven itself, and is to send it this first.
+
+        `on_wait` hears what the nodes that have a link to this one say that it waits for.
+        """
         self._me = Greeting(job_id, node)
         self.on_granted = on_granted
         self.on_links = on_links
         self.complain = complain
-        self.on_look: Callable[[socket.socket, inspect_messages.InspectWelcome], None] | None = None
-        """Owns the connection of an asker that has proven itself, and is to send it this first."""
-        self.on_wait: Callable[[str, WaitTold], None] | None = None
-        """Hears what the nodes that have a link to this one say that it waits for."""
+        self.on_look = on_look
+        self.on_wait = on_wait
         self.secret_text = ""
         self.links: dict[str, InboundConnection] = {}
         self.cut: dict[str, None] = {}

@@ -79,8 +79,14 @@ class PeerLinks:
         on_vouched: Callable[[str, int, float, float], None],
         on_dialled: Callable[[tuple[str, ...]], None],
         complain: Callable[[str], None],
+        on_look: Callable[[socket.socket, InspectWelcome], None] | None = None,
+        on_wait: Callable[[str, WaitTold], None] | None = None,
         clock: Callable[[], float] = boottime,
     ) -> None:
+        """`on_look` owns every connection of somebody who proves that it only wants to look.
+
+        `on_wait` hears what other nodes say that this one waits for, with the node that says it.
+        """
         self.job_id = job_id
         self.node = node
         self.secret_text = ""
@@ -95,7 +101,9 @@ class PeerLinks:
         self._loop = asyncio.get_running_loop()
         self.closed_at: dict[str, float] = {}
         """When the link to a member that is watched now closed the last time, on `clock`."""
-        self._inbound = InboundLinks(job_id, node, self._granted, self._links_changed, self.complain)
+        self._inbound = InboundLinks(
+            job_id, node, self._granted, self._links_changed, self.complain, on_look=on_look, on_wait=on_wait
+        )
         self._dialled: asyncio.Handle | None = None
         self._targets: dict[str, LinkTarget] = {}
         self._watched: dict[str, PeerLink] = {}
@@ -122,14 +130,6 @@ class PeerLinks:
             connected.close()
         else:
             self._inbound.accept(connected)
-
-    def show(self, take: Callable[[socket.socket, InspectWelcome], None]) -> None:
-        """Give every connection of somebody who proves that it only wants to look to `take`, which owns it."""
-        self._inbound.on_look = take
-
-    def hear_waits(self, take: Callable[[str, WaitTold], None]) -> None:
-        """Give what other nodes say that this one waits for to `take`, with the node that says it."""
-        self._inbound.on_wait = take
 
     def secret(self, text: str | None) -> None:
         """Say what the job's secret is; with another one than before all links are made anew."""

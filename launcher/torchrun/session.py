@@ -1,7 +1,7 @@
 """One node of torchrun in one job, from its first word to etcd to its last.
 
-It is an agent of `elastic-launch` without a nursery: the same core, store, session and links. What the core wants of
-workers goes to `tell`, and what torch's agent does comes back as events. There is no policy here.
+It is an agent of `elastic-launch` without a nursery: the same core and driver (`launcher.agent.core_driver`). What the
+core wants of workers goes to `tell`, and what torch's agent does comes back as events. There is no policy here.
 """
 
 from __future__ import annotations
@@ -24,21 +24,15 @@ from elastic.core.membership.decision import ConcludeJob, Reason
 from elastic.core.model import FinalStatus, Verdict
 from elastic.core.text import failed_processes_text
 from elastic.core.transactions import propose
-from elastic.errors import ElasticError, StoreUnavailable
-from elastic.store.protocol import Store
+from elastic.errors import StoreUnavailable
 from launcher.agent import node_id, registration
-from launcher.agent.history_writer import HistoryWriter
-from launcher.agent.store_actions import CLOSING_LIMIT_S, StoreActions
+from launcher.agent.core_driver import CoreDriver, EventQueue
 from launcher.agent.store_connection import CONNECT_PAUSE_S, resolve
-from launcher.agent.wait_reporter import WaitReporter
-from launcher.agent.wait_teller import WaitTeller
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.net import addresses
-from launcher.peers.core_adapter import LinkAdapter
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
-from launcher.text import failure_report
 from launcher.torchrun.flag_names import translate_message
 from launcher.torchrun.options import RdzvSettings
 
@@ -74,10 +68,6 @@ class _TorchrunLog(AgentLog):
         super().report([translate_message(line) for line in lines])
 
 
-class _SessionFinished(Exception):
-    """The core has said `ExitAgent`."""
-
-
 class TorchrunSession:
     """One node in one job. Everything but `put` is called in the loop's thread."""
 
@@ -92,10 +82,9 @@ class TorchrunSession:
         self._tell = tell
         self._look = look
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[agent_events.Event] = asyncio.Queue()
-        self._core: AgentCore | None = None
-        self._wake: asyncio.TimerHandle | None = None
-        self._exit_code: int | None = None
+        self._events = EventQueue(boottime)
+        self._driver: CoreDriver | None = None
+        """There is none before etcd is reached."""
         self._over = False
         self._held: list[agent_events.Event] = []
         self.host = ""
@@ -133,13 +122,13 @@ class TorchrunSession:
     @property
     def verdict(self) -> Verdict | None:
         """How the job ended, as far as this node knows."""
-        stored = self._core.facts.view.verdict if self._core is not None else None
+        stored = self._driver.core.facts.view.verdict if self._driver is not None else None
         return stored.value if stored is not None else None
 
     @property
     def spare(self) -> bool:
         """Tell whether a world runs without this node, which waits for its turn."""
-        facts = self._core.facts if self._core is not None else None
+        facts = self._driver.core.facts if self._driver is not None else None
         if facts is None or facts.phase is not Phase.SPARE or facts.generation is None:
             return False
         return facts.view.go is not None and facts.view.go.value.g == facts.generation.g
@@ -158,13 +147,16 @@ class TorchrunSession:
             await self._reach(store)
             listening = host if addresses.only_here(host, ()) else ""
             with registration.hold_ports(config, host, listening) as held:
-                hello = await PeerListener.listen(listening, config.job_id, node, held.link)
+                listener = await PeerListener.listen(listening, config.job_id, node, held.link)
                 try:
                     facts = registration.initial_state(config, node, host, held, boottime())
                     facts.registration.prepared = True  # Torch's agent has nothing to load.
-                    return await self._live(store, hello, AgentCore(facts))
+                    core = AgentCore(facts)
+                    self._driver = CoreDriver(core, store, listener, self._events, self.agent_log)
+                    code = await self._driver.run(self._perform, after=self._after_event)
+                    return SessionResult(code, self.verdict, translate_message(facts.registration.refusal))
                 finally:
-                    await hello.close()
+                    await listener.close()
         finally:
             self.agent_log.close()
             await store.close()
@@ -189,106 +181,27 @@ class TorchrunSession:
                 "is it running, and is --elastic_server right? --connect_timeout waits longer"
             ) from error
 
-    async def _live(self, store: Store, hello: PeerListener, core: AgentCore) -> SessionResult:
-        """Read events until the core ends it."""
-        facts = core.facts
-        history = HistoryWriter(store, facts.keys, facts.me.node, self.agent_log)
-        linking = LinkAdapter(hello, self._config.job_id, facts, self._events.put_nowait, self.agent_log)
-        errands = StoreActions(
-            store,
-            facts,
-            self.agent_log,
-            history,
-            put=self._events.put_nowait,
-            learn=linking.learn,
-            begin=lambda coroutine: self._group.create_task(coroutine),
-        )
-        lines = WaitReporter(core, store, facts.keys, self.agent_log, boottime, linking.heard_wait)
-        linking.on_heard_wait(lines.on_heard)
-        teller = WaitTeller(facts, linking.tell_wait, boottime)
-        self._core, self._store_actions, self._linking = core, errands, linking
-        try:
-            async with asyncio.TaskGroup() as self._group:
-                for work in (errands.run(), lines.run(), history.run()):
-                    self._group.create_task(work)
-                while self._exit_code is None:
-                    self._handle(core, await self._events.get())
-                    lines.after_event()
-                    teller.after_event()
-                await history.settle(CLOSING_LIMIT_S)
-                raise _SessionFinished
-        except* _SessionFinished:
-            pass
-        except* ElasticError as failed:
-            raise _first(failed) from failed
-        finally:
-            if self._wake is not None:
-                self._wake.cancel()
-            teller.close()
-            linking.close()
-            await errands.give_back_lease()
-        assert self._exit_code is not None
-        return SessionResult(self._exit_code, self.verdict, translate_message(facts.registration.refusal))
-
-    def _handle(self, core: AgentCore, event: agent_events.Event) -> None:
-        for action in core.handle(event, boottime()):
-            self._perform(action)
+    def _after_event(self, event: agent_events.Event, wanted: Sequence[actions.Action]) -> None:
+        assert self._driver is not None
+        core = self._driver.core
         if self._held and (core.facts.leaving.announced or core.phase is not Phase.RUNNING):
             self._release()
         if self._over and core.facts.leaving.drain is None and core.phase in OVER:
             self._events.put_nowait(agent_events.DrainRequested(0, "torchrun has ended here"))
-        self._plan_wake(core)
         self._look()
 
-    def _plan_wake(self, core: AgentCore) -> None:
-        if self._wake is not None:
-            self._wake.cancel()
-            self._wake = None
-        if core.wake_at is not None:
-            delay_s = max(core.wake_at - boottime(), 0.0)
-            self._wake = self._loop.call_later(delay_s, self._events.put_nowait, agent_events.Tick())
-
     def _perform(self, action: actions.Action) -> None:
+        assert self._driver is not None
         match action:
-            case (
-                actions.SendTransaction()
-                | actions.MirrorKeys()
-                | actions.Relist()
-                | actions.FindMember()
-                | actions.OpenSession()
-                | actions.CloseSession()
-            ):
-                self._store_actions.perform(action)
-            case actions.RevokeLease() | actions.LookUpNode():
-                self._store_actions.perform(action)
-            case actions.WatchLinks() | actions.DoubtLinks() | actions.AskVouch() | actions.CloseInbound():
-                self._linking.perform(action)
             case actions.StartWorkers() | actions.StopWorkers():
-                assert self._core is not None
-                self._tell(action, self._core.facts)
-            case actions.LogLine():
-                agent_log = self.agent_log
-                (agent_log.warning if action.warn else agent_log.debug if action.detail else agent_log.info)(
-                    action.text
-                )
-            case actions.ReportFailure():
-                cause = action.cause
+                self._tell(action, self._driver.core.facts)
+            case actions.ReportFailure(cause=cause):
                 failed = failed_processes_text(cause.exits, cause.host)
                 self.agent_log.info(f"generation {cause.g} failed: {failed}; the job goes on")
             case actions.ReportVerdict():
-                self._report_verdict(action.verdict, late=action.late)
-            case actions.ExitAgent():
-                self._exit_code = action.code
-            case actions.PublishClusterSpec() | actions.ExtendRunDeadline():
-                pass  # Torch's agent cannot be told either.
-
-    def _report_verdict(self, verdict: Verdict, *, late: bool) -> None:
-        if late:
-            self.agent_log.report(failure_report.ended_lines(verdict, self._config.job_id, time.time()))
-        elif verdict.status is FinalStatus.COMPLETED:
-            self.agent_log.info(f"the job has completed: {verdict.reason}")
-        else:
-            self.agent_log.warning(f"the job has ended ({verdict.status}): {verdict.reason}")
+                self._driver.report_verdict(action)
+            case _:
+                pass  # Torch's agent cannot be told of a cluster spec, or of a later run deadline.
 
     def ask_to_conclude(self) -> None:
         """Have `_conclude` called, from any thread."""
@@ -296,10 +209,10 @@ class TorchrunSession:
 
     def _conclude(self) -> None:
         """Write that the job has completed, if this node may and nobody has written a verdict yet."""
-        core = self._core
-        if core is None or not core.facts.registration.registered or self.verdict is not None:
+        driver = self._driver
+        if driver is None or not driver.core.facts.registration.registered or self.verdict is not None:
             return
-        facts = core.facts
+        facts = driver.core.facts
         spec, generation = facts.view.spec, facts.generation
         if spec is None:
             return
@@ -308,10 +221,4 @@ class TorchrunSession:
         decision = ConcludeJob(Reason.COMPLETED, reason, FinalStatus.COMPLETED, spec.value.run, g)
         created = facts.registration.create_revision
         wanted = propose(facts.keys, facts.view, facts.me.node, created, decision, time.time())
-        self._store_actions.perform(actions.SendTransaction(wanted))
-
-
-def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
-    """The first error of a group, however deep."""
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+        driver.store_actions.perform(actions.SendTransaction(wanted))

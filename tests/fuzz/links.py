@@ -96,9 +96,9 @@ def door(data: bytes) -> None:
             lambda node, message: heard.append(message),
             on_links=lambda: None,
             complain=lambda node, text: None,
+            on_wait=lambda node, message: heard.append(message),
         )
         one.secret_text = SECRET
-        one.on_wait = lambda node, message: heard.append(message)
         ours, theirs = tcp_pair()
         ours.setblocking(False)
         one.accept(ours)

@@ -85,8 +85,7 @@ def test_a_silent_store_is_told_once_and_so_is_its_return() -> None:
             heard.set()
 
         failed: list[Exception] = []
-        session = Session(store, lease, KEY, clock=time.monotonic, on_event=hear)
-        session.on_failure = failed.append
+        session = Session(store, lease, KEY, clock=time.monotonic, on_event=hear, on_failure=failed.append)
         running = asyncio.create_task(session.run())
         await heard.wait()
         await asyncio.sleep(0.5)  # several refreshes fail meanwhile

@@ -40,8 +40,8 @@ class Looked:
             on_vouched=lambda node, g, asked_at, seconds: None,
             on_dialled=lambda nodes: None,
             complain=self.complaints.append,
+            on_look=self.window.take,
         )
-        self.links.show(self.window.take)
         self.links.secret(SECRET)
         agent.hand_to(self.links.accept)
         self.log = start(self.logs)

@@ -48,8 +48,8 @@ class Watching:
             on_vouched=lambda node, g, asked_at, seconds: self._tell("vouched", g, asked_at + seconds),
             on_dialled=lambda nodes: self._tell("dialled", *nodes),
             complain=lambda text: self._tell("complaint", text),
+            on_wait=lambda node, told: self._tell("waits", node, told.text, *told.left),
         )
-        self.links.hear_waits(lambda node, told: self._tell("waits", node, told.text, *told.left))
         self.links.secret(secret)
 
     def _tell(self, *what: object) -> None:

@@ -462,10 +462,9 @@ def test_what_was_told_counts_for_as_long_as_the_link_is_up() -> None:
             news.set()
 
         facts.store.view = dataclasses.replace(facts.view, leader=_leader("w-1"))
-        adapter = LinkAdapter(hello, JOB, facts, changed, AgentLog("n-1", Console(2)))
-        adapter.learn(dataclasses.replace(facts.view, secret=StoredDocument(SECRET, 1, 1)))
         heard = asyncio.Event()
-        adapter.on_heard_wait(heard.set)
+        adapter = LinkAdapter(hello, JOB, facts, changed, AgentLog("n-1", Console(2)), on_heard_wait=heard.set)
+        adapter.learn(dataclasses.replace(facts.view, secret=StoredDocument(SECRET, 1, 1)))
         async with watching() as watcher:
             watcher.links.watch({"n-1": at(hello)})
             await watcher.until("up", "n-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from elastic.core.agent.events import Event, Tick, WorkersGone
-from launcher.agent.event_queue import EventQueue
+from launcher.agent.core_driver import EventQueue
 
 
 def test_each_event_has_the_moment_in_which_it_came_and_not_that_in_which_it_is_taken() -> None:

@@ -1,0 +1,92 @@
+"""How a core is driven: the order in which an event is told and its actions are performed, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.core.agent.actions import Action, ExitAgent, ReportVerdict
+from elastic.core.agent.events import Event, ViewChanged
+from elastic.core.model import FinalStatus
+from elastic.errors import StoreDenied
+from elastic.store.memory import MemoryStore
+from launcher.agent.core_driver import CoreDriver, EventQueue
+from launcher.logs.console import Console
+from launcher.logs.logger import AgentLog
+from launcher.peers.listener import PeerListener
+from tests.support.agent_harness import Bench
+
+LIMIT_S = 30.0
+
+
+def driven(folder: Path, bench: Bench, story: Callable[[CoreDriver], Coroutine[Any, Any, None]]) -> None:
+    """Have a driver for the core of `bench`, on its store, for the time of a story."""
+
+    async def main() -> None:
+        listener = await PeerListener.listen("127.0.0.1", "j1", bench.node)
+        with (folder / "console").open("w") as file:
+            agent_log = AgentLog(bench.node, Console(file.fileno()))
+        store = MemoryStore(bench.shelf.core, time.monotonic)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await story(CoreDriver(bench.core, store, listener, EventQueue(time.monotonic), agent_log))
+        finally:
+            await listener.close()
+
+    asyncio.run(main())
+
+
+def test_actions_are_performed_between_the_two_observers_of_their_event_until_the_core_ends_its_node(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(offline=True)
+    bench.verdict(FinalStatus.FAILED)
+    told: list[tuple[str, object]] = []
+
+    def observe(event: Event, wanted: Sequence[Action], arrived_at: float) -> None:
+        told.append(("before", type(event)))
+
+    def after(event: Event, wanted: Sequence[Action]) -> None:
+        told.append(("after", type(event)))
+
+    async def settle(limit_s: float) -> None:
+        told.append(("settle", limit_s > 0))
+
+    async def stop() -> None:
+        told.append(("stop", True))
+
+    async def story(driver: CoreDriver) -> None:
+        def perform(action: Action) -> None:
+            told.append(("perform", type(action)))
+
+        assert await driver.run(perform, observe=observe, after=after, settle=settle, stop=stop) == 1
+
+    driven(tmp_path, bench, story)
+    end = [("before", ViewChanged), ("perform", ReportVerdict), ("perform", ExitAgent), ("after", ViewChanged)]
+    assert told[-6:] == [*end, ("settle", True), ("stop", True)]
+
+
+def test_an_error_of_what_runs_with_it_is_raised_as_it_is_after_everything_was_stopped(tmp_path: Path) -> None:
+    stopped: list[bool] = []
+
+    async def stop() -> None:
+        stopped.append(True)
+
+    async def fails() -> None:
+        async with asyncio.TaskGroup() as inner:
+            inner.create_task(denied())
+
+    async def denied() -> None:
+        raise StoreDenied("this user may not read")
+
+    async def story(driver: CoreDriver) -> None:
+        with pytest.raises(StoreDenied, match="this user may not read"):
+            await driver.run(lambda action: None, work=(fails(),), stop=stop)
+
+    driven(tmp_path, Bench(), story)
+    assert stopped == [True]
