@@ -84,8 +84,7 @@ class Agent:
             import elastic.store.etcd  # noqa: F401
 
         store = self._store = self._config.store_access.open()
-        connecting.last_error = lambda: store.last_error
-        await connecting.until(self._ask, store)
+        await connecting.until(lambda: self._ask(store), self._agent_log, lambda: store.last_error)
         await connecting.unless_ended(watch.wait_clear())
         with registration.hold_ports(self._config, self._host, self._listening) as held:
             self._listener = await PeerListener.listen(self._listening, self._config.job_id, self._node, held.link)
@@ -127,12 +126,11 @@ class Agent:
         if self._store is not None:
             await self._store.close()
 
-    async def _ask(self, store: Store) -> str:
+    async def _ask(self, store: Store) -> None:
         listing = await store.list(KeyRange.key(self._keys.spec))
         if self._config.served_by and not listing.entries:
             # Otherwise a node with another list could be the first, and the one that serves would be refused.
             raise StoreUnavailable(etcd_addresses.why_waiting(self._config.served_by, self._config.job_id))
-        return ""
 
     def _log_gpus(self) -> None:
         gpus = self._config.gpu_ids[: self._config.slots]

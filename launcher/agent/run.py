@@ -53,13 +53,14 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
     console = consoles[1]
     level = Verbosity.VERBOSE if config.verbose else Verbosity.QUIET if config.quiet else Verbosity.NORMAL
     lines = JsonFormatter(config.job_id) if config.log_format == "json" else None
-    connecting = StoreConnector(config, signals, AgentLog("-", console, level=level, lines=lines))
+    agent_log = AgentLog("-", console, level=level, lines=lines)
+    connecting = StoreConnector(config, signals.first)
     try:
-        host = await connecting.until(resolve, config)
+        host = await connecting.until(lambda: resolve(config), agent_log)
         node = node_id.new_node_id(host)
         if lines is not None:
             lines.node = node
-        agent_log = connecting.agent_log = AgentLog(node, console, level=level, lines=lines)
+        agent_log = AgentLog(node, console, level=level, lines=lines)
         agent_log.keep(disk.appending(file_names.LAUNCHER_LOG))
         disk.open(lambda text, quietly: (agent_log.debug if quietly else agent_log.warning)(text))
         try:
@@ -81,7 +82,7 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
             if lost := await disk.close(limit_s):
                 agent_log.warning(lost)
     except JoinInterrupted as interrupted:
-        connecting.agent_log.info(str(interrupted))
+        agent_log.info(str(interrupted))
         return interrupted.exit_code
     finally:
         for console in consoles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -14,14 +15,11 @@ from launcher.config.ps_layout import static_hosts
 from launcher.logs.logger import AgentLog
 from launcher.net import addresses
 from launcher.system.clock import boottime
-from launcher.system.signals import SignalQueue
 
 CONNECT_PAUSE_S = 0.5
 CONNECT_LINE_EVERY_S = 10.0
 ATTEMPT_MIN_S = 1.0
 """An attempt has at least so long, however short --connect_timeout is."""
-
-T = TypeVar("T")
 
 
 async def resolve(config: Config) -> str:
@@ -31,63 +29,74 @@ async def resolve(config: Config) -> str:
     return addresses.advertised(config.host, os.environ, config.servers, config.nic)
 
 
+T = TypeVar("T")
+
+
 class JoinInterrupted(Exception):
     """A signal came before the job was joined."""
 
-    def __init__(self, signals: SignalQueue) -> None:
-        super().__init__(f"{signals.first.result().name}: ended before it had joined")
-        self.exit_code = 128 + signals.first.result()
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"{number.name}: ended before it had joined")
+        self.exit_code = 128 + number
 
 
 class StoreConnector:
     """Tries until the store is there, within --connect_timeout, and says what it waits for."""
 
-    def __init__(self, config: Config, signals: SignalQueue, agent_log: AgentLog) -> None:
+    def __init__(self, config: Config, interrupted: asyncio.Future[signal.Signals]) -> None:
+        """The limit begins now. `interrupted` is the first signal."""
         self._config = config
-        self._signals = signals
-        self.agent_log = agent_log
+        self._interrupted = interrupted
         self._ends_at = boottime() + config.connect_timeout_s
         self._said_at = float("-inf")
-        self.last_error: Callable[[], StoreError | None] = lambda: None
-        """Why the attempt that is under way has had no answer so far, if that is known."""
 
-    async def until(self, call: Callable[[T], Awaitable[str]], argument: T) -> str:
-        """The first answer of `call(argument)`.
+    async def until(
+        self,
+        call: Callable[[], Awaitable[T]],
+        agent_log: AgentLog,
+        last_error: Callable[[], StoreError | None] = lambda: None,
+    ) -> T:
+        """The first answer of `call`.
 
+        `last_error` tells why the attempt that is under way has had no answer so far, if that is known.
         Raises `StoreUnavailable` after the limit, `JoinInterrupted` when a signal comes.
         """
         while True:
-            attempt: asyncio.Future[str] = asyncio.ensure_future(call(argument))
-            waited: set[asyncio.Future[Any]] = {attempt, self._signals.first}
+            attempt: asyncio.Future[T] = asyncio.ensure_future(call())
+            waited: set[asyncio.Future[Any]] = {attempt, self._interrupted}
             limit_s = max(self._ends_at - boottime(), ATTEMPT_MIN_S)
-            await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if not attempt.done():
-                attempt.cancel()
-                await asyncio.wait({attempt})
-                if self._signals.first.done():
-                    raise JoinInterrupted(self._signals)
+            try:
+                await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                attempt.cancel()  # This does nothing to one that is done.
+            await asyncio.wait({attempt})
+            if attempt.cancelled():
+                self._raise_if_interrupted()
             try:
                 return attempt.result()
             except asyncio.CancelledError:
-                self._wait_or_raise(self.last_error() or StoreUnavailable("no answer"))
+                self._wait_or_raise(last_error() or StoreUnavailable("no answer"), agent_log)
             except StoreUnavailable as error:
-                self._wait_or_raise(error)
-            await asyncio.wait({self._signals.first}, timeout=CONNECT_PAUSE_S)
-            if self._signals.first.done():
-                raise JoinInterrupted(self._signals)
+                self._wait_or_raise(error, agent_log)
+            await asyncio.wait({self._interrupted}, timeout=CONNECT_PAUSE_S)
+            self._raise_if_interrupted()
 
     async def unless_ended(self, wait: Coroutine[Any, Any, None]) -> None:
         """Wait for that. Raises `JoinInterrupted` as soon as a signal comes."""
         waiting = asyncio.ensure_future(wait)
-        either: set[asyncio.Future[Any]] = {waiting, self._signals.first}
+        either: set[asyncio.Future[Any]] = {waiting, self._interrupted}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             waiting.cancel()
             await asyncio.wait({waiting})
-            raise JoinInterrupted(self._signals)
+            self._raise_if_interrupted()
         waiting.result()
 
-    def _wait_or_raise(self, error: StoreError) -> None:
+    def _raise_if_interrupted(self) -> None:
+        if self._interrupted.done():
+            raise JoinInterrupted(self._interrupted.result())
+
+    def _wait_or_raise(self, error: StoreError, agent_log: AgentLog) -> None:
         config, now = self._config, boottime()
         servers, hint = ", ".join(config.servers), "is it running, and is --elastic_server right?"
         if config.served_by:
@@ -99,6 +108,4 @@ class StoreConnector:
             ) from error
         if now >= self._said_at + CONNECT_LINE_EVERY_S:
             self._said_at = now
-            self.agent_log.info(
-                f"waiting for etcd at {servers} ({error}); giving up in {max(self._ends_at - now, 0):.0f} s"
-            )
+            agent_log.info(f"waiting for etcd at {servers} ({error}); giving up in {max(self._ends_at - now, 0):.0f} s")

@@ -10,9 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
@@ -24,10 +21,9 @@ from elastic.core.membership.decision import ConcludeJob, Reason
 from elastic.core.model import FinalStatus, Verdict
 from elastic.core.text import failed_processes_text
 from elastic.core.transactions import propose
-from elastic.errors import StoreUnavailable
 from launcher.agent import node_id, registration
 from launcher.agent.core_driver import CoreDriver, EventQueue
-from launcher.agent.store_connection import CONNECT_PAUSE_S, resolve
+from launcher.agent.store_connection import StoreConnector, resolve
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.net import addresses
@@ -41,9 +37,6 @@ OVER = (Phase.JOINING, Phase.SPARE, Phase.GATED)
 """A node whose torchrun has ended its work has no business in these: it would be waited for."""
 SAY_LIMIT_S = 0.5
 """A node whose workers are gone waits no longer than this until the others know that it leaves."""
-
-if TYPE_CHECKING:
-    from elastic.store.etcd import EtcdStore
 
 WorkersAction = actions.StartWorkers | actions.StopWorkers
 
@@ -143,8 +136,10 @@ class TorchrunSession:
         for warning in config.warnings:
             self.agent_log.warning(warning)
         store = config.store_access.open()
+        spec = KeyRange.key(JobKeys(config.job_id, config.key_prefix).spec)
         try:
-            await self._reach(store)
+            connecting = StoreConnector(config, self._loop.create_future())
+            await connecting.until(lambda: store.list(spec), self.agent_log, lambda: store.last_error)
             listening = host if addresses.only_here(host, ()) else ""
             with registration.hold_ports(config, host, listening) as held:
                 listener = await PeerListener.listen(listening, config.job_id, node, held.link)
@@ -160,26 +155,6 @@ class TorchrunSession:
         finally:
             self.agent_log.close()
             await store.close()
-
-    async def _reach(self, store: EtcdStore) -> None:
-        """Wait until etcd is there, within connect_timeout."""
-        config = self._config
-        try:
-            async with asyncio.timeout(max(config.connect_timeout_s, 1.0)):
-                async for attempt in AsyncRetrying(
-                    retry=retry_if_exception_type(StoreUnavailable),
-                    stop=stop_after_delay(config.connect_timeout_s),
-                    wait=wait_fixed(CONNECT_PAUSE_S),
-                    reraise=True,
-                ):
-                    with attempt:
-                        await store.list(KeyRange.key(JobKeys(config.job_id, config.key_prefix).spec))
-        except (StoreUnavailable, TimeoutError) as error:
-            why = str(store.last_error or error)
-            raise StoreUnavailable(
-                f"no etcd within {config.connect_timeout_s:g} s at {', '.join(config.servers)} ({why or 'no answer'}); "
-                "is it running, and is --elastic_server right? --connect_timeout waits longer"
-            ) from error
 
     def _after_event(self, event: agent_events.Event, wanted: Sequence[actions.Action]) -> None:
         assert self._driver is not None
