@@ -67,7 +67,6 @@ class CurvePublisher:
         self._leaves = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        talk.listeners.append(self._on_message)
 
     def begin(self, incarnation: str) -> None:
         """Workers of a generation start. In another store the course begins anew."""
@@ -109,7 +108,8 @@ class CurvePublisher:
 
     # --- what rank 0 reports --------------------------------------------------------------------------------------
 
-    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Note what a worker says."""
         if not isinstance(message, Progress) or heard.rank != 0:
             return
         for name, number in message.metrics.items():

@@ -56,7 +56,6 @@ class RecoveryReporter:
         self._timer_at = 0.0
         self._asking: set[asyncio.Task[None]] = set()
         self._on_own = on_own
-        talk.listeners.append(self._on_message)
 
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, before its actions are performed."""
@@ -66,7 +65,7 @@ class RecoveryReporter:
         self._own()
         self._plan()
 
-    def worker(self, event: WorkerEvent) -> None:
+    def on_worker_event(self, event: WorkerEvent) -> None:
         """Note what the nursery says."""
         match event:
             case ProcessesSpawned():
@@ -89,7 +88,8 @@ class RecoveryReporter:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Note what a worker says."""
         timeline, g, now = self._timeline, self._worker_channel.g, self._clock()
         match message:
             case GroupFormed():

@@ -22,6 +22,7 @@ from launcher.logs.writer_client import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogWriterC
 from launcher.system import frozen_imports
 from launcher.system.signals import SignalQueue
 from launcher.terminal.tty import wanted
+from launcher.workers.node_output import NodeOutput
 
 if TYPE_CHECKING:
     from launcher.terminal.status_block import StatusBlock
@@ -65,14 +66,14 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
         disk.open(lambda text, quietly: (agent_log.debug if quietly else agent_log.warning)(text))
         try:
             log_startup_notes(agent_log, config, host, os.environ, (disk.warning,))
-            agent = Agent(config, node, host, agent_log, consoles, signals, disk, lines)
-            live = _live(config, consoles, agent)
+            out = NodeOutput(agent_log, consoles, disk, lines, live=wanted(config, os.environ, consoles))
+            agent = Agent(config, node, host, out, signals)
+            block = _status_block(consoles[1], agent) if out.live else None
             try:
                 return await agent.run(connecting)
             finally:
-                await agent.close()
-                if live is not None:
-                    live.close()
+                if block is not None:
+                    block.close()
         except (ElasticError, JoinInterrupted) as error:
             agent_log.file_only(str(error))  # Why it ends is in its log, too.
             raise
@@ -89,11 +90,8 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
             console.close()
 
 
-def _live(config: Config, consoles: tuple[Console, Console], agent: Agent) -> StatusBlock | None:
-    """The status below the output, where there is a terminal for it; rich is loaded for that alone."""
-    if not wanted(config, os.environ, consoles):
-        return None
+def _status_block(console: Console, agent: Agent) -> StatusBlock:
+    """The status below the output; rich is loaded for that alone."""
     with frozen_imports.frozen_imports():
         from launcher.terminal.status_block import StatusBlock
-    agent.shown_live()
-    return StatusBlock(consoles[1], 2, agent.block)
+    return StatusBlock(console, 2, agent.block)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from elastic.channel.messages import CheckpointSaved
+from elastic.channel.messages import CheckpointSaved, WorkerMessage
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
 from elastic.core.agent.core import AgentCore
@@ -26,18 +27,19 @@ from launcher.agent.local_death_proofs import DeathProver
 from launcher.agent.node_snapshot import snapshot
 from launcher.agent.recovery_reporter import RecoveryReporter
 from launcher.config.config import Config
+from launcher.logs import event_log
 from launcher.logs.event_log import JsonEventLog
-from launcher.logs.json_format import JsonFormatter
-from launcher.logs.logger import AgentLog
-from launcher.metrics.exporter import MetricsExporter
+from launcher.metrics.exporter import AgentReading, MetricsExporter
 from launcher.peers.listener import PeerListener
 from launcher.peers.partition_watch import PartitionWatch
 from launcher.peers.reachability import StartupReachability
 from launcher.system.clock import boottime
-from launcher.system.signals import SignalQueue
+from launcher.system.processes import started_at
 from launcher.terminal.content import BlockContent, block_content
 from launcher.wire.inspect_messages import NodeSnapshot
 from launcher.workers.group import WorkerGroup
+from launcher.workers.node_output import NodeOutput
+from launcher.workers.process_events import WorkerEvent
 from launcher.workers.reports.worker_channel import WorkerReport
 
 
@@ -46,34 +48,27 @@ class AgentSession:
 
     def __init__(
         self,
-        core: AgentCore,
         config: Config,
-        agent_log: AgentLog,
-        signals: SignalQueue,
-        lines: JsonFormatter | None,
+        out: NodeOutput,
         events: EventQueue,
         workers: WorkerGroup,
         monitor: MetricsExporter | None,
-        log: JsonEventLog,
         *,
+        core: AgentCore,
         store: Store,
         listener: PeerListener,
-        spot: asyncio.Task[None],
-        began_at: float,
     ) -> None:
-        """`listener` listens to the other nodes, `spot` watches for the end of this machine; `log` is events.jsonl."""
+        """`listener` listens to the other nodes."""
+        agent_log = out.agent_log
         node, host, keys = core.facts.me.node, core.facts.me.member.host, core.facts.keys
         self._core = core
-        self._config = config
         self._agent_log = agent_log
-        self._signals = signals
-        self._lines = lines
+        self._lines = out.lines
         self._events = events
         self._workers = workers
         self._monitor = monitor
-        self._event_log = log
-        self._spot = spot
-        self._began_at = began_at
+        self._began_at = started_at() or boottime()
+        self._event_log = JsonEventLog(out.disk.appending(event_log.FILE), config.job_id, node)
         self._death_proofs = DeathProver(config.job_id, agent_log, events.put_nowait)
         self._started: actions.StartWorkers | None = None
         self._reachability = StartupReachability(store, keys, node, agent_log)
@@ -94,18 +89,14 @@ class AgentSession:
             node,
             workers.talk,
             agent_log,
-            log,
+            self._event_log,
             driver.history,
             boottime,
             tasks=config.run_mode != "collective",
             begin=driver.begin,
             on_own=monitor.recovered if monitor is not None else lambda _: None,
         )
-        workers.watch = self._recovery_reporter.worker
-        if monitor is not None:
-            monitor.follow(core.facts, lambda: driver.history.dropped, lambda: driver.wait_reporter.sentence)
         self._saved = CheckpointPublisher(store, keys, host, agent_log)
-        workers.talk.on_saved = self._committed
         self._curve = CurvePublisher(store, keys, workers.talk, agent_log)
         self._partition_watch = PartitionWatch(
             workers.talk,
@@ -118,8 +109,8 @@ class AgentSession:
             unformed=workers.unformed,
         )
 
-    async def run(self) -> int:
-        """Take part until the core ends the agent; the exit code."""
+    async def run(self, *work: Coroutine[Any, Any, None]) -> int:
+        """Take part until the core ends the agent; the exit code. `work` runs with it, and ends it by an error."""
         versions = self._core.facts.me.member.versions
         self._agent_log.debug(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
         return await self._driver.run(
@@ -129,10 +120,9 @@ class AgentSession:
             work=(
                 self._workers.tend(),
                 self._partition_watch.run(),
-                self._hear_signal(),
-                self._hear_spot(),
                 self._saved.run(),
                 self._curve.run(),
+                *work,
             ),
             settle=self._settle,
             stop=self._stop,
@@ -146,6 +136,11 @@ class AgentSession:
     def block(self) -> BlockContent:
         """The content of the live status."""
         return block_content(self._core.facts, self._workers.pace, said=self._driver.wait_reporter.sentence)
+
+    def reading(self) -> AgentReading:
+        """What monitors see of this node."""
+        driver = self._driver
+        return AgentReading(self._core.facts, driver.wait_reporter.sentence, driver.history.dropped)
 
     def _snapshot(self) -> NodeSnapshot:
         """How this node stands, for an operator who asks."""
@@ -183,6 +178,22 @@ class AgentSession:
         self._event_log.observe(self._core.facts, event, wanted, self._core.taken)
         self._death_proofs.check(self._core.facts)
 
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
+        for observer in (
+            self._note_checkpoint,
+            self._recovery_reporter.on_message,
+            self._curve.on_message,
+            self._partition_watch.on_message,
+        ):
+            observer(heard, message)
+        if self._monitor is not None:
+            self._monitor.on_message(heard, message)
+
+    def on_worker_event(self, event: WorkerEvent) -> None:
+        """Tell of what the nursery says."""
+        self._recovery_reporter.on_worker_event(event)
+
     async def _settle(self, limit_s: float) -> None:
         await self._recovery_reporter.close(limit_s)  # It notes something in the history.
         await asyncio.gather(
@@ -192,15 +203,6 @@ class AgentSession:
     async def _stop(self) -> None:
         self._workers.stop(0.0, "because the agent ends")
         await self._inspect_server.close()
-
-    async def _hear_signal(self) -> None:
-        number = await asyncio.shield(self._signals.first)
-        self._agent_log.info(f"{number.name}: leaving in order; once more ends at once")
-        self._events.put_nowait(agent_events.DrainRequested(128 + number, number.name))
-
-    async def _hear_spot(self) -> None:
-        """A watch that dies is heard of."""
-        await self._spot
 
     # --- what the core asks for -----------------------------------------------------------------------------------
 
@@ -234,11 +236,11 @@ class AgentSession:
             agent_events.PeersUnreachable(g, nodes, self._workers.unreached(g, late, nodes) if late else ())
         )
 
-    def _committed(self, heard: WorkerReport, said: CheckpointSaved) -> None:
+    def _note_checkpoint(self, heard: WorkerReport, message: WorkerMessage) -> None:
         """A worker says that a checkpoint is complete."""
-        if (started := self._started) is not None:
+        if isinstance(message, CheckpointSaved) and (started := self._started) is not None:
             run, g = started.generation.run, started.generation.g
-            self._saved.committed(said.step, said.folder, run=run, g=g, incarnation=started.incarnation)
+            self._saved.committed(message.step, message.folder, run=run, g=g, incarnation=started.incarnation)
 
     def _told_saved(self) -> str:
         """The job's newest committed checkpoint, for the workers of a generation."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from elastic.channel.messages import Progress, Serving, WorkerHello, WorkerMessage
@@ -18,8 +19,6 @@ from elastic.core.agent.state import AgentState
 from elastic.errors import StoreError
 from launcher.config.config import Config
 from launcher.history.recovery import Recovery
-from launcher.logs.logger import AgentLog
-from launcher.logs.writer_client import LogWriterClient
 from launcher.metrics import readiness
 from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
 from launcher.net.endpoints import join_host_port
@@ -27,6 +26,7 @@ from launcher.system import frozen_imports
 from launcher.system.clock import boottime
 from launcher.system.processes import started_at
 from launcher.workers.group import WorkerGroup
+from launcher.workers.node_output import NodeOutput
 from launcher.workers.reports.worker_channel import WorkerReport
 
 if TYPE_CHECKING:
@@ -38,26 +38,37 @@ OK: Final = 200
 UNAVAILABLE: Final = 503
 
 
+@dataclass(frozen=True, slots=True)
+class AgentReading:
+    """What an agent knows now. `facts` are its core's, None before etcd is reached.
+
+    `waits`: why this node does not join, or what it waits for, "" if for nothing. `dropped` counts the events that its
+    history left out.
+    """
+
+    facts: AgentState | None
+    waits: str
+    dropped: int
+
+
 class MetricsExporter:
     """One agent's. Nobody listens before `open`."""
 
-    def __init__(self, config: Config, agent_log: AgentLog, workers: WorkerGroup, disk: LogWriterClient) -> None:
-        """`workers` are this node's, `disk` has its logs written."""
+    def __init__(
+        self, config: Config, out: NodeOutput, workers: WorkerGroup, agent_reading: Callable[[], AgentReading]
+    ) -> None:
+        """`workers` are this node's."""
         self._config = config
-        self._agent_log = agent_log
+        self._agent_log = out.agent_log
         self._workers = workers
-        self._disk = disk
+        self._disk = out.disk
+        self._agent_reading = agent_reading
         self._collector = MetricsCollector(started_at() or boottime())
-        self._facts: AgentState | None = None
-        self._dropped: Callable[[], int] = lambda: 0
         self._server: MetricsServer | None = None
         self._page: MetricsPage | None = None
         self._complained = False
         self._standing: set[int] = set()
         """Local ranks of processes of a parameter-server job that have said that they do their work."""
-        self.held: Callable[[], str] = lambda: ""
-        """Why this node does not join, or what it waits for; "" if for nothing."""
-        workers.talk.listeners.append(self._on_message)
 
     async def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
@@ -92,13 +103,6 @@ class MetricsExporter:
 
     # --- what the agent tells -------------------------------------------------------------------------------------
 
-    def follow(self, facts: AgentState, dropped: Callable[[], int], waiting: Callable[[], str]) -> None:
-        """The agent has reached etcd: this is what it knows from now on.
-
-        `dropped` counts the events that its history left out; `waiting` is the sentence about what it waits for.
-        """
-        self._facts, self._dropped, self.held = facts, dropped, waiting
-
     def recovered(self, recovery: Recovery) -> None:
         """A recovery of this node is complete."""
         self._collector.recovered(recovery)
@@ -111,7 +115,8 @@ class MetricsExporter:
         """Note an event that came at `arrived`, and what the core asked for."""
         self._collector.observe(facts, event, actions, arrived=arrived)
 
-    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Note what a worker says."""
         match message:
             case WorkerHello():
                 self._standing.discard(heard.local_rank)
@@ -134,7 +139,8 @@ class MetricsExporter:
                 verdict = readiness.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
                 running = sum(self._workers.locals.values())
-                verdict = readiness.ready(self._facts, running=running, reason=self.held())
+                known = self._agent_reading()
+                verdict = readiness.ready(known.facts, running=running, reason=known.waits)
             case _:
                 return None
         return text_reply(OK if verdict.yes else UNAVAILABLE, verdict.words)
@@ -142,15 +148,16 @@ class MetricsExporter:
     def _read(self) -> MetricsReading:
         from launcher.metrics.exposition import MetricsReading
 
-        samples = self._collector.samples(self._facts, self._asides(), boottime())
+        known = self._agent_reading()
+        samples = self._collector.samples(known.facts, self._asides(known.dropped), boottime())
         return MetricsReading(tuple(samples), tuple(self._collector.distributions()))
 
-    def _asides(self) -> ExternalReadings:
+    def _asides(self, dropped: int) -> ExternalReadings:
         states = Counter(dict.fromkeys(WorkerActivity, 0))
         heard = self._workers.talk.workers
         for local, runs in self._workers.locals.items():
             states[self._state(heard.get(local)) if runs else WorkerActivity.ENDED] += 1
-        return ExternalReadings(states, self._dropped(), self._disk.left_out_bytes)
+        return ExternalReadings(states, dropped, self._disk.left_out_bytes)
 
     def _state(self, heard: WorkerReport | None) -> WorkerActivity:
         """What a worker that runs does."""

@@ -76,7 +76,6 @@ class PartitionWatch:
         self._members: dict[str, Member] = {}
         self._told: tuple[str, ...] = ()
         self._changed = asyncio.Event()
-        talk.listeners.append(self._follow)
 
     def begin(self, generation: Generation) -> None:
         """Watch the workers of this generation."""
@@ -106,7 +105,8 @@ class PartitionWatch:
             except TimeoutError:
                 await self._check_partition()
 
-    def _follow(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Note what a worker says."""
         clock, local, now = self._clock, heard.local_rank, time.monotonic()
         before = clock.look_at
         match message:

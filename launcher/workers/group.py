@@ -19,12 +19,8 @@ from elastic.core.text import process_name
 from elastic.errors import NurseryLost
 from launcher.config.config import Config
 from launcher.logs import environment_dump
-from launcher.logs.console import Console
 from launcher.logs.console_streams import ConsoleStreams
-from launcher.logs.json_format import JsonFormatter
-from launcher.logs.logger import AgentLog
 from launcher.logs.recent_starts import RecentStarts
-from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import AppendClosed, LogLimits, WriteEnvironment, path_bytes, text_bytes
 from launcher.nursery import protocol, warm_policy
 from launcher.system import node_lock
@@ -36,6 +32,7 @@ from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
 from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, log_text, lost_exit
 from launcher.workers.hang_watch import HangWatch, HungWorker
+from launcher.workers.node_output import NodeOutput
 from launcher.workers.nursery_backoff import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
 from launcher.workers.reports import progress_file
@@ -43,7 +40,7 @@ from launcher.workers.reports import stacks as stacks_module
 from launcher.workers.reports.progress import ProgressReporter
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.step_rate import StepRate
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.spec_builder import JobContext, SpecBuilder
 
@@ -56,37 +53,37 @@ class WorkerGroup:
         config: Config,
         node: str,
         host: str,
-        agent_log: AgentLog,
-        consoles: tuple[Console, Console],
+        out: NodeOutput,
         put: Callable[[Event], None],
-        sink: LogSink,
-        lines: JsonFormatter | None = None,
+        *,
+        on_message: ReportListener,
+        on_event: Callable[[process_events.WorkerEvent], None],
     ) -> None:
-        """`put` takes the events for the core, `watch` hears what the nursery says, `sink` has the logs written.
+        """Nothing is started yet. `put` takes the events for the core.
 
-        `consoles` are stdout and stderr; with `lines` workers are shown there as JSON. Nothing is started yet.
+        `on_message` hears what workers say, `on_event` what the nursery says.
         """
+        agent_log = out.agent_log
         self._config = config
         self._node = node
         self._host = host
         self._agent_log = agent_log
-        self._showing = ConsoleStreams(consoles, node, lines)
+        self._showing = ConsoleStreams(out.consoles, node, out.lines)
         self._put = put
-        self._sink = sink
+        self._on_report, self._on_event = on_message, on_event
+        self._sink = out.disk
         remove_left_behind(NODE)
         self._scratch = TempFolder(NODE)
         private = self._scratch.path
-        self.lists = EndpointFiles(Path(config.log_dir), private, sink, agent_log)
+        self.lists = EndpointFiles(Path(config.log_dir), private, out.disk, agent_log)
         self._specs = SpecBuilder(config, node, host, private, self.lists.roster_file)
         self._claim = CheckpointClaim(Path(config.checkpoint_dir), agent_log)
         self._restore_step = config.restore_step
-        self.talk = WorkerChannel(private / "talk", agent_log, config.memory_limit_bytes)
-        self._progress = ProgressReporter(self.talk, agent_log, consoles)
+        self.talk = WorkerChannel(private / "talk", agent_log, self._on_message, config.memory_limit_bytes)
+        self._progress = ProgressReporter(self.talk, agent_log, out.consoles, shown_elsewhere=out.live)
         self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
         self._exits = ExitRecorder(config, self.talk, lambda local_rank: self._nursery.log(local_rank))
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
-        self.talk.listeners.append(self._on_message)
-        self.watch: Callable[[process_events.WorkerEvent], None] = lambda event: None
         self.states = WorkerStates()
         self.last_logs = RecentStarts()
         self._incarnation = ""
@@ -174,10 +171,6 @@ class WorkerGroup:
     def pace(self) -> StepRate:
         """How this node's first worker gets on."""
         return self._progress.pace
-
-    def shown_live(self) -> None:
-        """Progress is shown live on the console."""
-        self._progress.shown_elsewhere = True
 
     def run_until(self, t_s: float) -> None:
         """Workers may run until this time on `CLOCK_BOOTTIME`."""
@@ -269,7 +262,7 @@ class WorkerGroup:
 
     def _on_worker_event(self, event: process_events.WorkerEvent) -> None:
         self.talk.catch_up()
-        self.watch(event)
+        self._on_event(event)
         match event:
             case process_events.NurseryPrepared():
                 self._tell_warmth(event)
@@ -332,6 +325,17 @@ class WorkerGroup:
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 
     def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
+        for observer in (
+            self._progress.on_message,
+            self._hangs.on_message,
+            self._plan.on_message,
+            self._keep_state,
+            self._on_report,
+        ):
+            observer(heard, message)
+
+    def _keep_state(self, heard: WorkerReport, message: WorkerMessage) -> None:
         self.states.heard(heard.local_rank, message, protocol.boottime_s())
         if isinstance(message, AcceptsPlannedStop) and all(worker.listening for worker in self.talk.workers.values()):
             self._put(WorkersListen(self.talk.g))

@@ -49,7 +49,6 @@ class HangWatch:
         self._clock = HangDetector(0.0)
         self._said = said
         self._changed = asyncio.Event()
-        talk.listeners.append(self._follow)
 
     def begin(self, g: int) -> None:
         """Watch the workers of generation `g`."""
@@ -77,7 +76,8 @@ class HangWatch:
             except TimeoutError:
                 await self._check_hangs()
 
-    def _follow(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Note what a worker says."""
         clock, idle = self._clock, self._clock.due_at is None
         match message:
             case WorkerHello():  # Another program of a worker's shell script has made no step yet.

@@ -17,7 +17,7 @@ from launcher.logs.logger import AgentLog
 from launcher.system.worker_signals import STOP
 from launcher.text import failure_report, sanitize
 from launcher.workers.nursery_client import NurseryClient
-from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 
 class PlannedStop:
@@ -29,7 +29,8 @@ class PlannedStop:
         self._agent_log = agent_log
         self._save_limit_s = save_limit_s
         self._timers: list[asyncio.TimerHandle] = []
-        self._follower: ReportListener | None = None
+        self._on_saved: Callable[[WorkerReport], None] | None = None
+        """Hears which worker has saved, while a stop is under way."""
 
     def begin(
         self, nursery: NurseryClient, running: Callable[[], Collection[int]], grace_s: float, why: str, line: str
@@ -54,13 +55,11 @@ class PlannedStop:
                 self._agent_log.info(f"{_named(left)} did not {words}: {STOP.name}")
                 nursery.stop(grace_s, line, [heard.local_rank for heard in left])
 
-        def follow(heard: WorkerReport, message: WorkerMessage) -> None:
-            if isinstance(message, SavedAndLeaving):
-                words = f"end within {grace_s:g} s (--grace) after it had saved"
-                self._timers.append(loop.call_later(grace_s, end, [heard], words))
+        def saved(heard: WorkerReport) -> None:
+            words = f"end within {grace_s:g} s (--grace) after it had saved"
+            self._timers.append(loop.call_later(grace_s, end, [heard], words))
 
-        self._follower = follow
-        self._worker_channel.listeners.append(follow)
+        self._on_saved = saved
         for limit_s, flag in ((self._save_limit_s, "--save_limit"), (grace_s, "--grace")):
             whom = [heard for heard in asked if heard.committed is (flag == "--save_limit")]
             if whom:
@@ -73,9 +72,12 @@ class PlannedStop:
         for timer in self._timers:
             timer.cancel()
         self._timers = []
-        if self._follower is not None:
-            self._worker_channel.listeners.remove(self._follower)
-            self._follower = None
+        self._on_saved = None
+
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Give a worker that has saved its time to end."""
+        if self._on_saved is not None and isinstance(message, SavedAndLeaving):
+            self._on_saved(heard)
 
 
 def _named(whom: Collection[WorkerReport]) -> str:

@@ -54,12 +54,16 @@ class Quiet:
 def worker(data: bytes) -> None:
     """A process says who it is, and then each line as one packet, to an agent that obeys what it understands."""
     agent_log = Quiet()
-    talk = WorkerChannel(FOLDER / "talk", agent_log, 1 << 20)  # type: ignore[arg-type]
+    telling = ProgressFormatter(terminal=False)
+    talk = WorkerChannel(
+        FOLDER / "talk",
+        agent_log,  # type: ignore[arg-type]
+        lambda heard, message: tell(telling, heard, message),
+        1 << 20,
+    )
     talk._server = server = ChannelServer(
         talk._path, talk._on_message, segments=talk.segments, detail=agent_log.debug, left=talk._hung_up
     )
-    telling = ProgressFormatter(terminal=False)
-    talk.listeners.append(lambda heard, message: tell(telling, heard, message))
     talk.begin(1, {0: 0, 1: 1})
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:

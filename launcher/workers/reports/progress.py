@@ -34,9 +34,14 @@ class ProgressReporter:
         talk: WorkerChannel,
         agent_log: AgentLog,
         shared: tuple[Console, ...],
+        *,
+        shown_elsewhere: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`shared` are the consoles on which workers' output is shown; the log's is one of them."""
+        """`shared` are the consoles on which workers' output is shown; the log's is one of them.
+
+        `shown_elsewhere`: progress is shown live on the console, so that its lines need only be kept.
+        """
         self._worker_channel = talk
         self._agent_log = agent_log
         self._shared = shared
@@ -46,9 +51,7 @@ class ProgressReporter:
         self._timer: asyncio.TimerHandle | None = None
         self.pace = StepRate(RATE_WINDOW_S)
         """How this node's first worker gets on."""
-        self.shown_elsewhere = False
-        """Whether progress is shown live on the console, so that its lines need only be kept."""
-        talk.listeners.append(self._on_message)
+        self._shown_elsewhere = shown_elsewhere
 
     def begin(self) -> None:
         """Other workers start: what was known of the old ones does not count."""
@@ -63,7 +66,8 @@ class ProgressReporter:
         self._say_progress(self._formatter.progress(self._clock(), last=True))
         self.begin()
 
-    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Note what a worker says."""
         now, telling = self._clock(), self._formatter
         if isinstance(message, Progress) and heard.local_rank == min(self._worker_channel.workers):
             self.pace.reported(message.step, message.metrics, now, message.total)
@@ -103,7 +107,7 @@ class ProgressReporter:
         return self._terminal and not all(one.at_line_start for one in self._shared if one.is_terminal)
 
     def _say_progress(self, line: str) -> None:
-        if line and self.shown_elsewhere:
+        if line and self._shown_elsewhere:
             self._agent_log.file_only(line)
         else:
             self._say(line)

@@ -1,7 +1,7 @@
 """What the workers of this node say: the one place where it arrives, and what is known of each of them.
 
 `elastic.channel.server` hears them, `WorkerChannel` keeps a `WorkerReport` for each worker of the generation that runs,
-and tells those who asked. What has ended or is of another generation is not listened to.
+and passes each message on. What has ended or is of another generation is not listened to.
 """
 
 from __future__ import annotations
@@ -78,15 +78,18 @@ ReportListener = Callable[[WorkerReport, WorkerMessage], None]
 class WorkerChannel:
     """The node's side of the talk with its workers.
 
-    `workers` are those of the running generation, by local rank. `listeners` are told of every message but
-    `AgentLogLine`.
+    `workers` are those of the running generation, by local rank.
     """
 
-    def __init__(self, path: Path, agent_log: AgentLog, memory_limit_bytes: int | None = None) -> None:
-        """Nothing is opened before `start`. `path` is in a folder that only this user can enter."""
+    def __init__(
+        self, path: Path, agent_log: AgentLog, on_message: ReportListener, memory_limit_bytes: int | None = None
+    ) -> None:
+        """Nothing is opened before `start`. `path` is in a folder that only this user can enter.
+
+        `on_message` is told of every message but `AgentLogLine`.
+        """
         self.workers: dict[int, WorkerReport] = {}
-        self.listeners: list[ReportListener] = []
-        self.on_saved: Callable[[WorkerReport, CheckpointSaved], None] = lambda heard, saved: None
+        self._on_report = on_message
         self.segments = Segments(memory_limit_bytes)
         self.g = 0
         self._path = path
@@ -214,9 +217,7 @@ class WorkerChannel:
                 heard.left_at = message.step
             case CheckpointSaved():
                 heard.saved = max(heard.saved, message.step)
-                self.on_saved(heard, message)
-        for follower in self.listeners:
-            follower(heard, message)
+        self._on_report(heard, message)
 
     def _hung_up(self, connection: WorkerConnection) -> None:
         for heard in self.workers.values():

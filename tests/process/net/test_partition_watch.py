@@ -54,7 +54,7 @@ class Watched:
 
     def __init__(self, folder: Path) -> None:
         agent_log = AgentLog("a", Console(2), level=Verbosity.QUIET)
-        self.talk = WorkerChannel(folder / "talk", agent_log)
+        self.talk = WorkerChannel(folder / "talk", agent_log, lambda heard, message: None)
         self.store = SlowStore(MemoryCore())
         self.told: asyncio.Queue[tuple[int, tuple[str, ...]]] = asyncio.Queue()
         self.watch = PartitionWatch(
@@ -85,9 +85,7 @@ class Watched:
 
     def says(self, message: WorkerMessage) -> None:
         """The worker says something. Its connection is not looked at."""
-        heard = WorkerReport(0, 0)
-        for follower in self.talk.listeners:
-            follower(heard, message)
+        self.watch.on_message(WorkerReport(0, 0), message)
 
 
 def closed() -> int:

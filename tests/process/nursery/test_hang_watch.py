@@ -28,7 +28,10 @@ class Watched:
     """A node. `asked` is set when its workers are to show their stacks, `told` gets who hangs, by generation."""
 
     def __init__(self, folder: Path) -> None:
-        self.talk = WorkerChannel(folder / "talk", AgentLog("a", Console(2), level=Verbosity.QUIET))
+        agent_log = AgentLog("a", Console(2), level=Verbosity.QUIET)
+        self.talk = WorkerChannel(
+            folder / "talk", agent_log, lambda heard, message: self.watch.on_message(heard, message)
+        )
         self.said: Counter[int] = Counter()
         self.asked = asyncio.Event()
         self.told: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()

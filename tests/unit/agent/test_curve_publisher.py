@@ -53,7 +53,7 @@ class Node:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.talk = WorkerChannel(job.folder / "talk", job.agent_log)
+        self.talk = WorkerChannel(job.folder / "talk", job.agent_log, lambda heard, message: None)
         self.writer = CurvePublisher(
             job.store, KEYS, self.talk, job.agent_log, clock=lambda: job.now - job.back, steady=lambda: job.now
         )
@@ -64,8 +64,7 @@ class Node:
 
     def report(self, *steps: int, rank: int = 0, every_s: float = 1.0, **metrics: float | None) -> None:
         for step in steps:
-            for follower in self.talk.listeners:
-                follower(WorkerReport(rank, rank), Progress(step, 2, metrics))
+            self.writer.on_message(WorkerReport(rank, rank), Progress(step, 2, metrics))
             self.job.now += every_s
 
     def run(self, body: Callable[[], Awaitable[None]] | None = None) -> None:
