@@ -14,6 +14,8 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
+from elastic.core.failure_class import FailureClass
+
 NP_UNLIMITED: Final = 100_000
 """`Np.high` of a job without a maximum. A typed maximum is lower."""
 Count = Annotated[int, msgspec.Meta(ge=1, le=NP_UNLIMITED)]
@@ -37,7 +39,7 @@ Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annota
                      msgspec.Meta(max_length=16)]  # fmt: skip
 """What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
-SCHEMA = 8
+SCHEMA = 9
 """Version of every document below. It is in the spec of a job: an agent of another schema reads none of the job's
 documents, and does not join (`elastic.core.view_reader`)."""
 
@@ -295,11 +297,10 @@ WORKER_ROLE: Final = "worker"
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How one worker ended, with what a person needs to see of it.
 
-    `code` is the exit code, or minus the signal. `secondary`: its log says that a peer was lost, so that the cause
-    is elsewhere. `machine_fault`: a short word when the machine and not the script is to blame ("address in use").
-    `unrecoverable`: why each further start would end like this, "" if that is not known. `startup`: the error with
-    which its script ended, in the first generation and before it did anything, "" for any other end. `rank` counts the
-    processes of a `role`; it may be `ANY_RANK`.
+    `code` is the exit code, or minus the signal. `failure` is how it counts if it is a failure, and `why` says what was
+    seen of its cause, where the class has such a text: what is wrong with the machine ("address in use"), why each
+    further start would end like this, the error at the start of the script. `rank` counts the processes of a `role`; it
+    may be `ANY_RANK`.
     """
 
     rank: int
@@ -307,11 +308,14 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     log: str = ""
     tail: tuple[str, ...] = ()
-    secondary: bool = msgspec.field(default=False, name="consequence")
-    machine_fault: str = msgspec.field(default="", name="infra")
-    unrecoverable: str = msgspec.field(default="", name="hopeless")
-    startup: str = ""
+    failure: FailureClass = FailureClass.SCRIPT
+    why: str = ""
     role: Label = WORKER_ROLE
+
+    @property
+    def secondary(self) -> bool:
+        """Whether it only lost a peer."""
+        return self.failure is FailureClass.SECONDARY
 
 
 class OtherFailure(msgspec.Struct, frozen=True, array_like=True):

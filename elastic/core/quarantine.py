@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import Budget, Outcome, Quarantine
 from elastic.core.view import StoreView
 
@@ -44,8 +45,8 @@ NAMED_MAX = 4
 """More hosts that are kept out are counted and not named."""
 WORDS_MAX = 200
 HOST_MAX = 253
-RESTART_ASKED = 101
-"""A worker that exits with this code asks for a restart, and says nothing of its machine."""
+NOT_THE_HOST = (FailureClass.SECONDARY, FailureClass.RESTART_REQUESTED)
+"""Failures that say nothing of the host."""
 
 QuarantineDeadlines = Mapping[tuple[str, int], float]
 """Until when hosts are quarantined on a reader's clock, by host and by the generation whose failure did it."""
@@ -71,9 +72,10 @@ def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
     """The hosts with workers that failed by themselves, and how the first of them ended."""
     found: dict[str, str] = {}
     for outcome in outcomes:
-        own = [worker for worker in outcome.exits if not worker.secondary and worker.code not in (0, RESTART_ASKED)]
+        own = [worker for worker in outcome.exits if worker.code and worker.failure not in NOT_THE_HOST]
         if own and 0 < len(outcome.host) <= HOST_MAX:
-            found.setdefault(outcome.host, (own[0].machine_fault or own[0].words)[:WORDS_MAX])
+            first = own[0]
+            found.setdefault(outcome.host, (first.why if first.failure.of_machine else first.words)[:WORDS_MAX])
     return found
 
 

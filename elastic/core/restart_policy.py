@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import (
     Budget,
     Cause,
@@ -29,7 +30,6 @@ from elastic.core.model import (
 from elastic.core.partition import nodes_to_exclude, not_reached_by
 from elastic.core.quarantine import (
     NAMED_MAX,
-    RESTART_ASKED,
     UNREACHABLE_MAX,
     Blame,
     blame,
@@ -47,8 +47,6 @@ HEALTHY_S = 3600.0
 """After this time of training without a failure the budget is full again."""
 CRASH_LOOP_MAX = 10
 """So many failures in a row without progress end the job, whatever the budget."""
-CANNOT_START = "cannot start "
-"""How a failure of the machine begins that keeps the worker's program from being started at all."""
 RETRY = "no restart would fix that; --retry_startup_errors restarts it anyway"
 """What people read of an error that ends a script at its start."""
 MACHINE_FAULTS_MAX = 3
@@ -103,6 +101,10 @@ class Evidence:
         """Workers that failed, and not because they lost a peer."""
         return [worker for end in self.failed for worker in end.exits if not worker.secondary]
 
+    def all_own(self, failure: FailureClass) -> bool:
+        """Tell whether workers failed by themselves, and all of them in this way."""
+        return bool(self.own) and all(worker.failure is failure for worker in self.own)
+
     @cached_property
     def cause(self) -> Cause | None:
         """The root cause."""
@@ -121,7 +123,7 @@ class Evidence:
     @cached_property
     def progress(self) -> bool:
         """Whether the job got further; a script that reports no steps did if it ran for a while."""
-        waited = any(worker.machine_fault == SPLIT for end in self.ends for worker in end.exits)
+        waited = any(worker.failure is FailureClass.SPLIT for end in self.ends for worker in end.exits)
         return self.step > self.budget.step or (self.step < 0 and self.ran_s >= PROGRESS_RUN_S and not waited)
 
     @cached_property
@@ -136,7 +138,7 @@ class Evidence:
     @property
     def free(self) -> bool:
         """Whether the machines are to blame, and not for too often in a row."""
-        machines = bool(self.own) and all(worker.machine_fault for worker in self.own)
+        machines = bool(self.own) and all(worker.failure.of_machine for worker in self.own)
         return machines and self.uncharged.machine_faults < MACHINE_FAULTS_MAX
 
     @property
@@ -220,21 +222,22 @@ def fatal_exit_code(e: Evidence) -> Judgement | None:
 
 def unrecoverable(e: Evidence) -> Judgement | None:
     """A worker has said that no restart would help: the job fails."""
-    worker = next((worker for worker in e.own if worker.unrecoverable), None)
-    return e.ends_the_job(f"no restart would mend this: {worker.unrecoverable}") if worker else None
+    worker = next((worker for worker in e.own if worker.failure is FailureClass.UNRECOVERABLE), None)
+    return e.ends_the_job(f"no restart would mend this: {worker.why}") if worker else None
 
 
 def script_cannot_start(e: Evidence) -> Judgement | None:
     """Every worker failed at the start of the script: the job fails."""
-    at_start = e.ran_s < PROGRESS_RUN_S and bool(e.own) and all(worker.startup for worker in e.own)
+    at_start = e.ran_s < PROGRESS_RUN_S and e.all_own(FailureClass.STARTUP)
     if e.cause is None or not at_start:
         return None
-    return e.ends_the_job(f"the script cannot start: {e.cause.first.startup} ({RETRY})")
+    return e.ends_the_job(f"the script cannot start: {e.cause.first.why} ({RETRY})")
 
 
 def no_host_can_start(e: Evidence) -> Judgement | None:
     """No host could start the program: the job fails."""
-    faults = [next((worker.machine_fault for worker in end.exits if _cannot_start(worker)), "") for end in e.ends]
+    cannot = FailureClass.CANNOT_START
+    faults = [next((worker.why for worker in end.exits if worker.failure is cannot), "") for end in e.ends]
     if e.spec.mode is not JobMode.COLLECTIVE or e.lost or not all(faults):
         return None
     return e.ends_the_job(f"no restart would mend this: {faults[0]}")
@@ -244,7 +247,7 @@ def network_split(e: Evidence) -> Judgement | None:
     """Nodes did not reach each other: it is free, and those that are cut off had better be left out."""
     unreached = {node: stored.value.unreached for node, stored in e.outcomes.items()}
     apart = nodes_to_exclude(e.before.nodes, unreached, e.lost)
-    if not apart or any(worker.machine_fault != SPLIT for worker in e.own):
+    if not apart or any(worker.failure is not FailureClass.SPLIT for worker in e.own):
         return None
     if e.spec.mode is not JobMode.COLLECTIVE or not e.spec.host_cooldown_s:
         return e.excused(SPLIT)
@@ -285,7 +288,7 @@ def being_stopped(e: Evidence) -> Judgement | None:
 
 def restart_requested(e: Evidence) -> Judgement | None:
     """The script asked for a restart after progress: it is free."""
-    asked = e.progress and bool(e.own) and all(worker.code == RESTART_ASKED for worker in e.own)
+    asked = e.progress and e.all_own(FailureClass.RESTART_REQUESTED)
     return e.excused("the script asked for it after progress") if asked else None
 
 
@@ -301,7 +304,7 @@ def machine_fault(e: Evidence) -> Judgement | None:
     """The machine is to blame, a few times in a row: it is free."""
     if not e.free:
         return None
-    return e.costs(note=f"not charged: {e.own[0].machine_fault}, {e.machine_faults} of {MACHINE_FAULTS_MAX}")
+    return e.costs(note=f"not charged: {e.own[0].why}, {e.machine_faults} of {MACHINE_FAULTS_MAX}")
 
 
 def crash_loop(e: Evidence) -> Judgement | None:
@@ -329,10 +332,6 @@ def _kept_out_text(entries: Sequence[Quarantine]) -> str:
     still = any(entry.left_s > 0 for entry in entries)
     verb = ("is" if still else "was") if len(entries) == 1 else ("are" if still else "were")
     return f"{named} {verb} kept out"
-
-
-def _cannot_start(worker: WorkerExit) -> bool:
-    return worker.machine_fault.startswith(CANNOT_START)
 
 
 def _names(nodes: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import ANY_RANK, NP_UNLIMITED, SCHEMA, WORKER_ROLE, Generation, Outcome, WorkerExit
 
 _NAMES: Final = {WORKER_ROLE: "rank", "server": "server", "heter": "heter worker"}
@@ -14,7 +15,7 @@ A_WORKER: Final = "a worker"
 NAMED_MAX = 64
 """Processes that one sentence names; a list of thousands helps nobody."""
 SPLIT: Final = "the network is split"
-"""What of the machine is to blame where a worker is ended because others cannot be reached (`machine_fault`)."""
+"""Why a worker is ended that waits for others which cannot be reached (`FailureClass.SPLIT`)."""
 SPLIT_NAMED_MAX = 4
 """A reason names so many of those that do not reach others."""
 COUNTED: Final = "\ufffc"
@@ -101,7 +102,7 @@ def failure_text(nodes: Iterable[str], outcomes: Mapping[str, Outcome], generati
         return f"a worker failed on {join_names(nodes)}"
     own = [outcome for outcome in found if not outcome.exits[0].secondary] or found
     exits = [worker for outcome in own for worker in outcome.exits]
-    if all(worker.machine_fault == SPLIT for worker in exits):
+    if all(worker.failure is FailureClass.SPLIT for worker in exits):
         return _split_text(own, generation)
     return failed_processes_text(exits, ", ".join(dict.fromkeys(outcome.host for outcome in own)))
 

@@ -37,6 +37,7 @@ from launcher.system.clock import boottime
 from launcher.system.processes import started_at
 from launcher.terminal.content import BlockContent, block_content
 from launcher.wire.inspect_messages import NodeSnapshot
+from launcher.workers.failure_causes import UNREACHED
 from launcher.workers.group import WorkerGroup
 from launcher.workers.node_output import NodeOutput
 from launcher.workers.process_events import WorkerEvent
@@ -106,7 +107,7 @@ class AgentSession:
             config.reach_timeout_s,
             linked=driver.links.linked,
             tell=self._unreached,
-            unformed=workers.unformed,
+            give_up=workers.give_up,
         )
 
     async def run(self, *work: Coroutine[Any, Any, None]) -> int:
@@ -232,9 +233,9 @@ class AgentSession:
 
     def _unreached(self, g: int, nodes: tuple[str, ...], late: Sequence[int]) -> None:
         """Workers wait, and these nodes are not reached from here; those in `late` have waited for too long."""
-        self._events.put_nowait(
-            agent_events.PeersUnreachable(g, nodes, self._workers.unreached(g, late, nodes) if late else ())
-        )
+        numbers = {"limit_s": self._config.reach_timeout_s, "nodes": ", ".join(nodes)}
+        exits = self._workers.watched(g, UNREACHED, dict.fromkeys(late, numbers))
+        self._events.put_nowait(agent_events.PeersUnreachable(g, nodes, exits))
 
     def _note_checkpoint(self, heard: WorkerReport, message: WorkerMessage) -> None:
         """A worker says that a checkpoint is complete."""

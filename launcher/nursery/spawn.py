@@ -87,7 +87,7 @@ def start_error(start: WorkerStart, error: OSError | ValueError) -> bytes:
             why = f"{error.strerror}; does its first line say what runs it, such as #!/bin/sh?"
     lasts = isinstance(error, ValueError) or error.errno in LASTING
     verb = "cannot" if lasts else "could not"
-    return os.fsencode(f"elastic-launch: {verb} start {program}: {why}\n")  # `exits.NOT_STARTED`
+    return os.fsencode(f"elastic-launch: {verb} start {program}: {why}\n")  # `failure_causes` reads it.
 
 
 def _run_child(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStart], None], nursery: int) -> None:

@@ -29,8 +29,10 @@ from elastic.core.partition import nodes_to_probe
 from elastic.core.view_reader import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
-from launcher.health.partition_detector import PartitionDetector
+from launcher.health.partition_detector import FORMS, PartitionDetector
 from launcher.net.acceptor import OUT_OF
+from launcher.workers.exit_classification import GiveUp
+from launcher.workers.failure_causes import UNFORMED
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 CONNECT_LIMIT_S = 2.0
@@ -53,12 +55,12 @@ class PartitionWatch:
         *,
         linked: Callable[[], Collection[str]],
         tell: Tell,
-        unformed: Callable[[int, Sequence[int]], None],
+        give_up: GiveUp,
     ) -> None:
         """`limit_s` as in `PartitionDetector`; `linked` are nodes that links go to or come from now.
 
-        `tell` is called when what is known has changed, and when it is too long; `unformed` with the generation and the
-        local ranks of workers that have met, and whose group does not stand.
+        `tell` is called when what is known has changed, and when it is too long; `give_up` for workers that
+        have met, and whose group does not stand.
         """
         self._store = store
         self._keys = keys
@@ -66,7 +68,7 @@ class PartitionWatch:
         self._limit_s = limit_s
         self._linked = linked
         self._tell = tell
-        self._unformed = unformed
+        self._give_up = give_up
         self._worker_channel = talk
         self._clock = PartitionDetector(0.0)
         self._known: set[str] = set()
@@ -145,7 +147,7 @@ class PartitionWatch:
             return
         if late := clock.unformed(time.monotonic()):
             self.end()
-            self._unformed(self._g, late)
+            self._give_up(self._g, UNFORMED, {local: {"limit_s": FORMS * self._limit_s} for local in late})
             return
         self._know_linked()
         await self._learn()

@@ -40,8 +40,8 @@ def _details(cause: Cause) -> list[str]:
     first = cause.first
     name = process_name(first.role, first.rank)
     lines = [f"The first to fail was {name} on host {cause.host} (node {cause.node}): {first.words}."]
-    if first.machine_fault:
-        lines.append(f"It looks like a fault of the machine, not of the script: {first.machine_fault}.")
+    if first.failure.of_machine:
+        lines.append(f"It looks like a fault of the machine, not of the script: {first.why}.")
     elif first.secondary:
         lines.append("Its log says that it lost a peer: the cause may be elsewhere.")
     if first.log:

@@ -30,6 +30,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from elastic.core.agent import actions
+from elastic.core.failure_class import FailureClass
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import FinalStatus, Verdict, WorkerExit
@@ -332,7 +333,7 @@ def close_limits(limit_s: float) -> tuple[float, float]:
 
 def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
     """What torch's agent knows of the workers that failed, the first to fail first; not those that it stopped then."""
-    unrecoverable = NO_RESTART.format(host=host)
+    why = NO_RESTART.format(host=host)
     first, _ = error.get_first_failure()
     return [
         WorkerExit(
@@ -341,7 +342,8 @@ def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
             words=describe(failure.exitcode),
             log=LOG,
             tail=_tail(failure),
-            unrecoverable=unrecoverable,
+            failure=FailureClass.UNRECOVERABLE,
+            why=why,
         )
         for rank, failure in sorted(error.failures.items(), key=lambda item: (item[0] != first, item[0]))
         if rank == first or failure.exitcode not in STOPPED

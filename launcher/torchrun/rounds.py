@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from elastic.core.agent.actions import StartWorkers, StopWorkers
 from elastic.core.agent.events import Event, WorkerExited, WorkersGone
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import ANY_RANK, Generation, WorkerExit
 
 FAILED = "torchrun's own output says how"
@@ -74,7 +75,11 @@ class RoundTracker:
         taken, stopped = self._taken, self._stops
         if taken is None:
             return []
-        exits = [] if stopped else [WorkerExit(rank=ANY_RANK, code=1, words=FAILED, log=LOG, secondary=True)]
+        exits = (
+            []
+            if stopped
+            else [WorkerExit(rank=ANY_RANK, code=1, words=FAILED, log=LOG, failure=FailureClass.SECONDARY)]
+        )
         return self._gone(taken, exits)
 
     def finish(self) -> list[Event]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elastic.channel.messages import truncate_text
 from elastic.core.model import Cause, WorkerExit
 from launcher.config.config import Config
-from launcher.health.partition_detector import FORMS
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import OutputTail
-from launcher.workers import exit_classification, process_events
-from launcher.workers.hang_watch import HungWorker
+from launcher.workers import process_events
+from launcher.workers.exit_classification import Numbers, stopped_while_ending, watched_exit, worker_exit
+from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
 from launcher.workers.reports import error_file
 from launcher.workers.reports.worker_channel import WorkerChannel
 from launcher.workers.spec import WorkerSpec
@@ -24,7 +25,7 @@ SIGNS_LINES = 3000
 
 @dataclass
 class RunningWorkers:
-    """The workers of a generation: their specs, and which run, ended by losing a peer, or were stopped for hanging.
+    """The workers of a generation: their specs, and which run, ended by losing a peer, or were given up.
 
     Workers are known by their local rank. `first`: none of this run of the job has started before.
     """
@@ -34,7 +35,7 @@ class RunningWorkers:
     first: bool
     waiting: set[int] = field(default_factory=set)
     secondary: set[int] = field(default_factory=set)
-    hanging: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)
     why_stopped: str = ""
 
 
@@ -54,7 +55,7 @@ class ExitRecorder:
         spec = running.specs[event.local_rank]
         lines = sanitize.tail_lines(event.said, lines=SIGNS_LINES)
         log = log_text(spec)
-        exit_ = exit_classification.worker_exit(
+        exit_ = worker_exit(
             spec.rank,
             event.code,
             log,
@@ -69,58 +70,22 @@ class ExitRecorder:
         also = None
         if event.stopped and event.said_before is not None:
             lines = sanitize.tail_lines(event.said_before, lines=SIGNS_LINES)
-            also = exit_classification.stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
+            also = stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         return exit_, also
 
     def _may_not_start(self, running: RunningWorkers, local_rank: int) -> bool:
         """Tell whether an error at the start of this worker's script ends the job."""
         return running.first and not self._config.retry_startup_errors and not self._worker_channel.started(local_rank)
 
-    def hung(self, running: RunningWorkers, late: Sequence[HungWorker]) -> tuple[WorkerExit, ...]:
-        """How these workers failed: they make no steps any more."""
-        failures = []
-        for worker in late:
-            spec = running.specs[worker.local_rank]
-            lines = self._last_lines(worker.local_rank)
-            limit_s, log = self._config.hang_timeout_s, log_text(spec)
-            exit_ = exit_classification.hung_exit(
-                spec.rank, log, lines, limit_s, worker.step, shown=worker.shown, frozen=worker.frozen, role=spec.role
-            )
-            failures.append(exit_)
-        return tuple(failures)
-
-    def unreached(
-        self, running: RunningWorkers, local_ranks: Iterable[int], nodes: Sequence[str]
+    def watched(
+        self, running: RunningWorkers, cause: FailureCause, seen: Mapping[int, Numbers]
     ) -> tuple[WorkerExit, ...]:
-        """How those of these workers failed that run: they wait, and `nodes` cannot be reached."""
-        limit_s = self._config.reach_timeout_s
-        return self._given_up(
-            running,
-            local_ranks,
-            lambda spec, lines: exit_classification.unreached_exit(spec.rank, log_text(spec), lines, limit_s, nodes),
+        """How those of these workers failed that run; `seen` are the numbers of each, by its local rank."""
+        return tuple(
+            watched_end(running.specs[local], cause, self._last_lines(local), numbers)
+            for local, numbers in seen.items()
+            if local in running.waiting
         )
-
-    def unformed(self, running: RunningWorkers, local_ranks: Iterable[int]) -> tuple[WorkerExit, ...]:
-        """How those of these workers failed that run: they have met the others, but have formed no process group."""
-        limit_s = FORMS * self._config.reach_timeout_s
-        return self._given_up(
-            running,
-            local_ranks,
-            lambda spec, lines: exit_classification.unformed_exit(spec.rank, log_text(spec), lines, limit_s),
-        )
-
-    def _given_up(
-        self,
-        running: RunningWorkers,
-        local_ranks: Iterable[int],
-        how: Callable[[WorkerSpec, Sequence[str]], WorkerExit],
-    ) -> tuple[WorkerExit, ...]:
-        """How workers failed that run and are to be stopped, by rank."""
-        failures = []
-        for local in running.waiting.intersection(local_ranks):
-            spec = running.specs[local]
-            failures.append(how(spec, self._last_lines(local)))
-        return tuple(sorted(failures, key=lambda exit_: exit_.rank))
 
     def _last_lines(self, local_rank: int) -> tuple[str, ...]:
         """What a worker that runs has said last."""
@@ -128,19 +93,17 @@ class ExitRecorder:
         return sanitize.tail_lines(said.ending, lines=SIGNS_LINES) if said is not None else ()
 
 
-def lost_exit(spec: WorkerSpec, ending: OutputTail | None) -> WorkerExit:
+def watched_end(
+    spec: WorkerSpec, cause: FailureCause, lines: Sequence[str], numbers: Numbers, code: int = -signal.SIGTERM
+) -> WorkerExit:
+    """How a worker failed whose failure was seen by watching; `lines` are the end of its log."""
+    return watched_exit(cause, numbers, spec.rank, log_text(spec), lines, code=code, role=spec.role)
+
+
+def killed_with_nursery(spec: WorkerSpec, ending: OutputTail | None) -> WorkerExit:
     """How a worker ended that died with the nursery; `ending` is its last words, if they are known."""
-    return WorkerExit(
-        rank=spec.rank,
-        code=-9,
-        words="killed with its nursery",
-        log=log_text(spec),
-        tail=exit_classification.last_lines(sanitize.tail_lines(ending, lines=SIGNS_LINES))
-        if ending is not None
-        else (),
-        machine_fault="the nursery died",
-        role=spec.role,
-    )
+    lines = sanitize.tail_lines(ending, lines=SIGNS_LINES) if ending is not None else ()
+    return watched_end(spec, NURSERY_DIED, lines, {}, -signal.SIGKILL)
 
 
 def cause_lines(newest: RunningWorkers, cause: Cause) -> Iterator[tuple[WorkerSpec, str]]:

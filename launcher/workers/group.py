@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +30,10 @@ from launcher.wire.inspect_messages import InspectRefusal, StacksQuestion, Stack
 from launcher.workers import environment, nursery_client, nursery_launch, process_events
 from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
-from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, log_text, lost_exit
-from launcher.workers.hang_watch import HangWatch, HungWorker
+from launcher.workers.exit_classification import Numbers
+from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, killed_with_nursery, log_text
+from launcher.workers.failure_causes import FailureCause
+from launcher.workers.hang_watch import HangWatch
 from launcher.workers.node_output import NodeOutput
 from launcher.workers.nursery_backoff import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
@@ -83,7 +85,7 @@ class WorkerGroup:
         self._progress = ProgressReporter(self.talk, agent_log, out.consoles, shown_elsewhere=out.live)
         self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
         self._exits = ExitRecorder(config, self.talk, lambda local_rank: self._nursery.log(local_rank))
-        self._hangs = HangWatch(self.talk, config.hang_timeout_s, self._hang, self._how_much)
+        self._hangs = HangWatch(self.talk, config.hang_timeout_s, self.give_up, self._how_much)
         self.states = WorkerStates()
         self.last_logs = RecentStarts()
         self._incarnation = ""
@@ -321,7 +323,7 @@ class WorkerGroup:
         words = (also or exit_).words
         self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
         self._agent_log.debug(f"{process_name(spec.role, spec.rank)} ended: {words}")
-        own = not event.stopped and event.local_rank not in running.hanging
+        own = not event.stopped and event.local_rank not in running.given_up
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 
     def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
@@ -340,28 +342,16 @@ class WorkerGroup:
         if isinstance(message, AcceptsPlannedStop) and all(worker.listening for worker in self.talk.workers.values()):
             self._put(WorkersListen(self.talk.g))
 
-    def _hang(self, g: int, late: Sequence[HungWorker]) -> None:
-        """Workers make no steps any more: it counts as their failure, which stops them."""
+    def watched(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> tuple[WorkerExit, ...]:
+        """How those of these workers of generation `g` failed that run; `seen` are the numbers of each."""
         running = self._running
-        if running is None or running.g != g:
-            return
-        late = [worker for worker in late if worker.local_rank in running.waiting]
-        running.hanging = {worker.local_rank for worker in late}
-        failures = self._exits.hung(running, late)
-        if failures:
-            self._put(WorkersHung(g, failures))
+        return self._exits.watched(running, cause, seen) if running is not None and running.g == g else ()
 
-    def unreached(self, g: int, local_ranks: Iterable[int], nodes: Sequence[str]) -> tuple[WorkerExit, ...]:
-        """How these workers of generation `g` failed, if they run: they wait, and `nodes` cannot be reached."""
-        running = self._running
-        return self._exits.unreached(running, local_ranks, nodes) if running is not None and running.g == g else ()
-
-    def unformed(self, g: int, local_ranks: Iterable[int]) -> None:
-        """These workers of generation `g` have met the others, and their process group does not stand: they failed."""
-        running = self._running
-        if running is None or running.g != g:
-            return
-        if failures := self._exits.unformed(running, local_ranks):
+    def give_up(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> None:
+        """These workers cannot continue, although they run: it counts as their failure, which stops them."""
+        failures, running = self.watched(g, cause, seen), self._running
+        if failures and running is not None:
+            running.given_up.update(seen)
             self._put(WorkersHung(g, failures))
 
     def _gone(self, g: int) -> None:
@@ -386,7 +376,7 @@ class WorkerGroup:
         if running is None:
             return
         for local in sorted(running.waiting):
-            lost = lost_exit(running.specs[local], said.get(local))
+            lost = killed_with_nursery(running.specs[local], said.get(local))
             self.states.exited(running.g, local, lost.code, lost.words, protocol.boottime_s())
             self._put(WorkerExited(running.g, lost, own=True))
         self._gone(running.g)

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 
 from elastic.channel.messages import PreparationOver, Preparing, Progress, WorkerHello, WorkerMessage
 from launcher.health.hang_detector import HangDetector
 from launcher.system.processes import is_frozen
+from launcher.workers.exit_classification import GiveUp
+from launcher.workers.failure_causes import HUNG
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 STACKS_LIMIT_S = 2.0
 """So long the stacks of a node's workers may take to come."""
 STACKS_LOOK_S = 0.05
 """How often it is looked; stacks that did not grow for so long are complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class HungWorker:
-    """A worker that is late: its last step, whether its stacks are in its log, and whether it stands still."""
-
-    local_rank: int
-    step: int
-    shown: bool
-    frozen: bool
 
 
 class HangWatch:
@@ -35,16 +26,16 @@ class HangWatch:
         self,
         talk: WorkerChannel,
         limit_s: float,
-        hung: Callable[[int, Sequence[HungWorker]], None],
+        give_up: GiveUp,
         said: Callable[[int], int],
     ) -> None:
-        """`limit_s` as in `HangDetector`; `hung` gets the generation and who is late, the one furthest behind first.
+        """`limit_s` as in `HangDetector`; `give_up` is called for those who are late, the one furthest behind first.
 
         `said` tells how many bytes a worker, by its local rank, has written so far.
         """
         self._worker_channel = talk
         self._limit_s = limit_s
-        self._hung = hung
+        self._give_up = give_up
         self._g = 0
         self._clock = HangDetector(0.0)
         self._said = said
@@ -111,7 +102,14 @@ class HangWatch:
         late = clock.late(time.monotonic())  # One that has gone on in the meantime is only slow.
         if late:
             self.end()
-            self._hung(g, [HungWorker(local, step, local in shown, local in frozen) for local, step in late])
+            self._give_up(
+                g,
+                HUNG,
+                {
+                    local: {"limit_s": self._limit_s, "step": step, "state": _state(local in frozen, local in shown)}
+                    for local, step in late
+                },
+            )
 
     async def _stacks(self, clock: HangDetector, frozen: Collection[int]) -> set[int]:
         """Have every worker of the node write its stacks; those that said something. Who is frozen cannot.
@@ -137,3 +135,10 @@ class HangWatch:
 
     def _sizes(self, local_ranks: Collection[int]) -> dict[int, int]:
         return {local: self._said(local) for local in local_ranks}
+
+
+def _state(frozen: bool, shown: bool) -> str:
+    """What is seen of a worker that hangs: whether its process stands still, and whether its stacks are in its log."""
+    if frozen:
+        return "its process is stopped, by SIGSTOP or a debugger"
+    return "its stacks are in its log" if shown else "it did not show its stacks"

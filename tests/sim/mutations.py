@@ -20,6 +20,7 @@ from elastic.core.agent.links import deaths, inbound, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.table import DUTIES, REPORTS, TABLE
 from elastic.core.agent.workers import exits, outcome, stop
+from elastic.core.failure_class import FailureClass
 from elastic.core.kv import Compare, CompareTarget, Delete, Operation, Put
 from elastic.core.membership import (
     conclusion,
@@ -576,7 +577,7 @@ BUDGET: Final = (
             restart_policy.restart_requested,
             lambda _, e: (
                 e.excused("asked")
-                if e.own and all(worker.code == quarantine.RESTART_ASKED for worker in e.own)
+                if e.own and all(worker.failure is FailureClass.RESTART_REQUESTED for worker in e.own)
                 else None
             ),
         ),

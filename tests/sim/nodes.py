@@ -28,9 +28,9 @@ DEADLINE_S = 1.0
 RELIST_EVERY_S = 30.0
 NEVER = float("inf")
 KEYS = JobKeys("sim")
-FATAL, HOPELESS, UNSTARTABLE = 9, 7, 2
-"""Exit codes: one that must not be tried again, one of a script that has said that no start would go better, and one of
-a script that cannot start."""
+FATAL, HOPELESS, UNSTARTABLE, RESTART_ASKED = 9, 7, 2, 101
+"""Exit codes: one that must not be tried again, one of a script that has said that no start would go better, one of a
+script that cannot start, and one of a script that asks for a restart."""
 
 
 class SharedReader(ViewReader):

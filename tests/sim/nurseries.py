@@ -14,10 +14,11 @@ from elastic.core.agent.events import (
     WorkersListen,
 )
 from elastic.core.agent.state import Phase
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import Generation, WorkerExit
 from elastic.core.text import SPLIT
 from tests.sim.network import Network
-from tests.sim.nodes import HOPELESS, KILL_S, NEVER, UNSTARTABLE, Node, WorkerSet
+from tests.sim.nodes import HOPELESS, KILL_S, NEVER, RESTART_ASKED, UNSTARTABLE, Node, WorkerSet
 
 SAVE_LIMIT_S = 120.0
 """So long may workers that listen take to save; they do it in less than `SAVE_S` once all of them have heard it."""
@@ -29,14 +30,15 @@ REACH_S = 10.0
 """So long workers wait while a machine is cut from the others (--reach_timeout)."""
 
 
-def hopeless(code: int) -> str:
-    """What a script says that ends with this code."""
-    return "what is to be restored is not there" if code == HOPELESS else ""
-
-
-def startup(code: int, generation: Generation) -> str:
-    """The error of a script that cannot start: agents record it in the first generation alone."""
-    return "usage" if code == UNSTARTABLE and generation.before is None else ""
+def classified(code: int, *, secondary: bool, first: bool = False) -> tuple[FailureClass, str]:
+    """How an agent classifies the end of a worker; that its script cannot start, in the first generation alone."""
+    if secondary:
+        return FailureClass.SECONDARY, ""
+    if code == HOPELESS:
+        return FailureClass.UNRECOVERABLE, "what is to be restored is not there"
+    if code == UNSTARTABLE and first:
+        return FailureClass.STARTUP, "usage"
+    return FailureClass.RESTART_REQUESTED if code == RESTART_ASKED else FailureClass.SCRIPT, ""
 
 
 class Nurseries(Network):
@@ -132,7 +134,8 @@ class Nurseries(Network):
         slots, late = node.core.facts.me.member.slots, bool(nodes) and self.now >= waited + REACH_S
         first = (generation.index(node.name) or 0) * slots
         exits = [
-            WorkerExit(rank=first + n, code=-15, words="waited for others", machine_fault=SPLIT) for n in range(slots)
+            WorkerExit(rank=first + n, code=-15, words="waited for others", failure=FailureClass.SPLIT, why=SPLIT)
+            for n in range(slots)
         ]
         self.counts["a node gave up on others"] += late
         self.feed(node, PeersUnreachable(generation.g, nodes, tuple(exits) if late else ()))
@@ -174,7 +177,13 @@ class Nurseries(Network):
         g, slots = workers.generation.g, node.core.facts.me.member.slots
         m_id = workers.generation.index(node.name) or 0
         for rank in range(m_id * slots, (m_id + 1) * slots):
-            lost = WorkerExit(rank=rank, code=-9, words="killed with its nursery", machine_fault="the nursery died")
+            lost = WorkerExit(
+                rank=rank,
+                code=-9,
+                words="killed with its nursery",
+                failure=FailureClass.MACHINE,
+                why="the nursery died",
+            )
             self.feed(node, WorkerExited(g, lost, own=True))
         self.feed(node, WorkersGone(g, int(self.job.done_s)))
         self._break(workers, node)
@@ -246,14 +255,14 @@ class Nurseries(Network):
             workers.broken = True
         else:
             node.workers = None
+        failure, why = classified(code, secondary=secondary, first=workers.generation.before is None)
         for rank in range(first, first + (1 if alone else slots)):
             ended = WorkerExit(
                 rank=rank,
                 code=code,
                 words=f"exit {code}",
-                secondary=secondary,
-                unrecoverable=hopeless(code),
-                startup=startup(code, workers.generation),
+                failure=failure,
+                why=why,
             )
             self.feed(node, WorkerExited(g, ended, own=True))
         if not alone:

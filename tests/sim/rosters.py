@@ -14,6 +14,7 @@ import msgspec
 
 from elastic.core.agent.actions import StartWorkers, StopWorkers
 from elastic.core.agent.events import WorkerExited, WorkersGone, WorkersHung
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import (
     FinalStatus,
     Generation,
@@ -32,7 +33,7 @@ from tests.sim.checks import Promises, by_operator, chargeable
 from tests.sim.faults import scale
 from tests.sim.life import CHAOS_S, HEALED_S, chaos, heal, over
 from tests.sim.nodes import Node, WorkerSet
-from tests.sim.nurseries import hopeless
+from tests.sim.nurseries import classified
 from tests.sim.world import World
 
 PATIENCE_S = 15.0
@@ -139,7 +140,12 @@ class RosterWorld(World):
         for task in workers.place.tasks:
             if task.role is Role.SERVER or not workers.done:
                 lost = WorkerExit(
-                    rank=task.index, code=-9, words=words, machine_fault="the nursery died", role=task.role
+                    rank=task.index,
+                    code=-9,
+                    words=words,
+                    failure=FailureClass.MACHINE,
+                    why="the nursery died",
+                    role=task.role,
                 )
                 self.feed(node, WorkerExited(g, lost, own=True))
         self.feed(node, WorkersGone(g))
@@ -179,14 +185,15 @@ class RosterWorld(World):
         if code:
             task = workers.place.tasks[-1 if secondary else 0]
             node.workers = None
+            failure, why = classified(code, secondary=secondary)
             words = f"exit {code}"
             ended = WorkerExit(
                 rank=task.index,
                 code=code,
                 words=words,
                 role=task.role,
-                secondary=secondary,
-                unrecoverable=hopeless(code),
+                failure=failure,
+                why=why,
             )
             self.feed(node, WorkerExited(g, ended, own=True))
             self.feed(node, WorkersGone(g))

@@ -6,6 +6,7 @@ it decided. So a rule that is taken out of the core is noticed even where no pro
 
 from __future__ import annotations
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.kv import Put
 from elastic.core.membership.settling import SETTLE_MAX_S
 from elastic.core.membership.situation import BATCH_S
@@ -20,9 +21,7 @@ from elastic.core.model import (
     OutcomeKind,
     Predecessor,
 )
-from elastic.core.quarantine import RESTART_ASKED
 from elastic.core.restart_policy import CRASH_LOOP_MAX, MACHINE_FAULTS_MAX, RETRY
-from elastic.core.text import SPLIT
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from tests.sim.nodes import KEYS, Node, Observer, SharedReader
@@ -106,7 +105,7 @@ class Rules(Observer):
         own = [
             worker for end in ends if end.ended is OutcomeKind.FAILED for worker in end.exits if not worker.secondary
         ]
-        if not all(worker.startup for worker in own):
+        if not all(worker.failure is FailureClass.STARTUP for worker in own):
             world.fail("4", f"{verdict.reason}, although {[worker.words for worker in own]} ended the first generation")
 
     @staticmethod
@@ -299,24 +298,26 @@ class Rules(Observer):
             worker for outcome in outcomes.values() if outcome.ended is OutcomeKind.FAILED for worker in outcome.exits
         ]
         own = [worker for worker in exits if not worker.secondary]
-        if any(worker.code in spec.fatal_exit_codes or worker.unrecoverable for worker in own):
+        if any(worker.code in spec.fatal_exit_codes or worker.failure is FailureClass.UNRECOVERABLE for worker in own):
             world.fail("10", f"go for {generation.g} after a failure that no restart mends")
-        if own and all(worker.startup for worker in own):
+        if own and all(worker.failure is FailureClass.STARTUP for worker in own):
             world.fail("10", f"go for {generation.g} although the script cannot start")
         if go.budget.charged > spec.restarts_max or go.budget.fruitless >= CRASH_LOOP_MAX:
             world.fail("10", f"go for {generation.g} although no restart is left: {go.budget}")
         charged = go.budget.charged - generation.budget.charged
         lost = [name for name in before.nodes if name not in outcomes]
         step = max((o.step for o in outcomes.values()), default=-1)
-        waited_for = any(worker.machine_fault == SPLIT for o in outcomes.values() for worker in o.exits)
+        waited_for = any(worker.failure is FailureClass.SPLIT for o in outcomes.values() for worker in o.exits)
         ran_long = step < 0 and not waited_for and max((o.ran_s for o in outcomes.values()), default=0.0) >= RAN_LONG_S
         progress = step > generation.budget.step or ran_long
-        asked = progress and bool(own) and all(worker.code == RESTART_ASKED for worker in own)
-        machine = bool(own) and all(worker.machine_fault for worker in own)
+        asked = progress and bool(own) and all(worker.failure is FailureClass.RESTART_REQUESTED for worker in own)
+        machine = bool(own) and all(worker.failure.of_machine for worker in own)
         earlier = 0 if progress else generation.budget.machine_faults
         echo = not own and (before.why is not ChangeReason.FAILURE or any(o.forced for o in outcomes.values()))
         judged = generation.budget.judged_g == before.g  # It was charged when a host was left out.
-        split = all(worker.machine_fault == SPLIT for worker in own) and any(o.unreached for o in outcomes.values())
+        split = all(worker.failure is FailureClass.SPLIT for worker in own) and any(
+            o.unreached for o in outcomes.values()
+        )
         free = judged or not exits or bool(lost) or asked or (machine and earlier < MACHINE_FAULTS_MAX) or echo or split
         if charged != (0 if free else 1):
             words = [worker.words for worker in exits]

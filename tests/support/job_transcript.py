@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from elastic.core.decide import decide
+from elastic.core.failure_class import FailureClass
 from elastic.core.membership.decision import (
     ConcludeJob,
     Decision,
@@ -104,10 +105,10 @@ class Job:
         self.ended(nodes, OutcomeKind.STOPPED, **others)
 
     def failed(
-        self, nodes: str, *, code: int = 1, secondary: bool = False, machine_fault: str = "", **others: Any
+        self, nodes: str, *, code: int = 1, failure: FailureClass = FailureClass.SCRIPT, why: str = "", **others: Any
     ) -> None:
         """A worker of theirs ended with this code."""
-        worker = worker_exit(code=code, secondary=secondary, machine_fault=machine_fault)
+        worker = worker_exit(code=code, failure=failure, why=why)
         self.ended(nodes, OutcomeKind.FAILED, exits=(worker,), **others)
 
     def write(self, decision: Decision) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.keys import JobKeys
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import (
@@ -170,8 +171,8 @@ worker_exits = st.builds(
     words=texts,
     log=texts,
     tail=st.lists(texts, max_size=2).map(tuple),
-    secondary=st.booleans(),
-    machine_fault=texts,
+    failure=st.sampled_from(FailureClass),
+    why=texts,
     role=st.sampled_from(Role),
 )
 failed_too = st.builds(OtherFailure, rank=integers, host=texts, words=texts, log=texts, role=st.sampled_from(Role))
@@ -288,8 +289,8 @@ plain_exit = st.builds(
     rank=small,
     code=st.sampled_from([1, 9, 101, -9]),
     words=st.just("words"),
-    secondary=st.booleans(),
-    machine_fault=st.sampled_from(["", "", "address in use", SPLIT]),
+    failure=st.sampled_from(FailureClass),
+    why=st.sampled_from(["", "address in use", SPLIT]),
 )
 plain_outcome = st.builds(
     Outcome,

@@ -77,6 +77,13 @@ def uncaught(lines: Sequence[str]) -> TracebackSpan | None:
     return fatal[-1] if fatal else found[-1] if found else None
 
 
+def uncaught_lines(lines: Sequence[str]) -> list[str]:
+    """The line with the exception that ended the process and all after it; [] for none and for a group. No noise."""
+    shown = [_RANK_PREFIX.sub("", line) for line in without_noise(lines)]
+    exception = uncaught(shown)
+    return shown[exception.line :] if exception is not None and exception.fatal and not exception.group else []
+
+
 def _at(lines: Sequence[str], at: int) -> TracebackSpan | None:
     """The traceback that begins at a line, None if none does or its exception is not there."""
     header = _HEADER.match(lines[at])

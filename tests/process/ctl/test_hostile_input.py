@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Put
 from elastic.core.model import (
@@ -59,7 +60,7 @@ CONCEALED: Final = "\x1b[8m"
 ENDED: Final = "ended"
 
 EXIT = WorkerExit(
-    rank=3, code=1, words=EVIL, log=f"/{EVIL}", tail=(EVIL, f"{EVIL} 2"), machine_fault=EVIL, startup=EVIL
+    rank=3, code=1, words=EVIL, log=f"/{EVIL}", tail=(EVIL, f"{EVIL} 2"), failure=FailureClass.MACHINE, why=EVIL
 )
 CAUSE = Cause(
     g=1,

@@ -65,7 +65,7 @@ class Watched:
             LIMIT_S,
             linked=frozenset,
             tell=lambda g, nodes, late: self.told.put_nowait((g, nodes)),
-            unformed=lambda g, late: None,
+            give_up=lambda g, cause, seen: None,
         )
         self.g = 0
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ from elastic.channel.messages import Progress, WorkerHello
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.workers import hang_watch
-from launcher.workers.hang_watch import HangWatch, HungWorker
+from launcher.workers.exit_classification import Numbers
+from launcher.workers.failure_causes import HUNG, FailureCause
+from launcher.workers.hang_watch import HangWatch
 from launcher.workers.reports.worker_channel import WorkerChannel
 
 LIMIT_S = 0.1
 STORY_LIMIT_S = 30.0
+SHOWN = "its stacks are in its log"
 
 
 class Watched:
@@ -59,8 +62,9 @@ class Watched:
         for end in self._ends:
             end.close()
 
-    def _hung(self, g: int, late: Sequence[HungWorker]) -> None:
-        self.told.put_nowait((g, [one.local_rank for one in late if one.shown]))
+    def _hung(self, g: int, cause: FailureCause, late: Mapping[int, Numbers]) -> None:
+        assert cause is HUNG
+        self.told.put_nowait((g, [local for local, numbers in late.items() if numbers["state"] == SHOWN]))
 
 
 def played(folder: Path, story: Callable[[Watched], Coroutine[Any, Any, None]]) -> None:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic.core.decide import decide
+from elastic.core.failure_class import FailureClass
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, WaitDecision
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import FinalStatus, MemberState, OutcomeKind
@@ -79,7 +80,11 @@ class Story:
             case "ok" if open_:
                 job.ok(open_[number % len(open_)])
             case "failed" | "failing" if open_:
-                job.failed(open_[number % len(open_)], over=name == "failed", secondary=number > 3)
+                job.failed(
+                    open_[number % len(open_)],
+                    over=name == "failed",
+                    failure=FailureClass.SECONDARY if number > 3 else FailureClass.SCRIPT,
+                )
             case "stop all" if self.went and job.generation.g > job.running_g:
                 job.stopped(" ".join(node for node in open_ if node in here))
             case "scale":

@@ -7,6 +7,7 @@ from typing import Any
 
 from elastic.core.agent.actions import StopWorkers
 from elastic.core.agent.events import PeersUnreachable
+from elastic.core.failure_class import FailureClass
 from elastic.core.membership.decision import FormGeneration, Reason
 from elastic.core.model import Budget, ChangeReason, Go, Outcome, OutcomeKind, Predecessor, Quarantine, WorkerExit
 from elastic.core.partition import nodes_to_exclude, nodes_to_probe, not_reached_by
@@ -91,7 +92,7 @@ def split(
     job: Job, first: str, *, now: float = 1.0, unreached_by: Mapping[str, Sequence[str]] = {}, **unreached: str
 ) -> FormGeneration:
     """The workers of `first` were given up; each node of the newest world says whom it did not reach."""
-    exits = (worker_exit(code=-15, machine_fault=SPLIT),)
+    exits = (worker_exit(code=-15, failure=FailureClass.SPLIT, why=SPLIT),)
     for place in job.generation.members:
         how = {"unreached": tuple({**unreached_by, **unreached}.get(place.node, ""))}
         if place.node == first:
@@ -149,7 +150,7 @@ def test_a_failure_of_a_script_beside_it_is_charged_and_leaves_nobody_out() -> N
 
 def test_a_peer_that_was_lost_on_a_closed_way_is_free_and_leaves_the_machine_out() -> None:
     job = running()
-    job.failed("a", secondary=True, unreached=("d",))
+    job.failed("a", failure=FailureClass.SECONDARY, unreached=("d",))
     job.stopped("b c d")
     job.form(1.0, Reason.FAILED)
     assert nodes_of(job.form(2.0, Reason.QUARANTINED)) == ["a", "b", "c"]
@@ -159,7 +160,9 @@ def test_a_node_that_was_lost_is_apart_from_nobody() -> None:
     job = running()
     job.vanish("d")
     job.hear("a b c")
-    job.ended("a", OutcomeKind.FAILED, exits=(worker_exit(code=-15, machine_fault=SPLIT),), unreached=("d",))
+    job.ended(
+        "a", OutcomeKind.FAILED, exits=(worker_exit(code=-15, failure=FailureClass.SPLIT, why=SPLIT),), unreached=("d",)
+    )
     job.stopped("b c")
     assert nodes_of(job.form(1.0, Reason.LOST)) == ["a", "b", "c"]
     assert job.open(2.0).go.budget.hosts == ()
@@ -226,7 +229,7 @@ def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
 def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_time() -> None:
     job = running()
     for now, left_s in ((10.0, 60.0), (100.0, 120.0)):
-        exits = (worker_exit(code=-15, machine_fault=SPLIT),)
+        exits = (worker_exit(code=-15, failure=FailureClass.SPLIT, why=SPLIT),)
         job.ended("a", OutcomeKind.FAILED, exits=exits, unreached=("d",), ran_s=2 * PROGRESS_RUN_S)
         job.stopped("b c d", ran_s=2 * PROGRESS_RUN_S)
         job.form(now, Reason.FAILED)
@@ -297,7 +300,7 @@ def waiting(np: str = "1:3", nodes: str = "a b c", **spec: Any) -> Bench:
     return bench
 
 
-EXIT = WorkerExit(rank=1, code=-15, words="it waited", machine_fault=SPLIT)
+EXIT = WorkerExit(rank=1, code=-15, words="it waited", failure=FailureClass.SPLIT, why=SPLIT)
 
 
 def test_an_agent_says_whom_it_does_not_reach_and_its_outcome_does_too() -> None:

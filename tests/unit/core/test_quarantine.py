@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.membership.decision import FormGeneration, OpenGate, Reason, WaitDecision
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Budget, ChangeReason, JobMode, JobSpec, Np, Outcome, OutcomeKind, Predecessor, Quarantine
@@ -101,8 +102,8 @@ def test_a_spare_takes_its_place() -> None:
 
 def test_also_for_failures_of_the_machine_and_then_with_their_name() -> None:
     job = Story()
-    job.fail("b", machine_fault="address in use")
-    form = job.fail("b", machine_fault="address in use")
+    job.fail("b", failure=FailureClass.MACHINE, why="address in use")
+    form = job.fail("b", failure=FailureClass.MACHINE, why="address in use")
     assert isinstance(form, FormGeneration)
     assert form.reason.endswith("its workers failed 2 times in a row (address in use)")
 
@@ -117,9 +118,9 @@ def test_progress_between_two_failures_begins_a_new_row() -> None:
 def test_the_echo_of_another_failure_and_a_wish_for_a_restart_blame_no_host() -> None:
     job = Story()
     for _ in range(2):
-        job.fail("b", secondary=True)
+        job.fail("b", failure=FailureClass.SECONDARY)
     assert job.view.budget.hosts == ()
-    job.fail("b", code=101)
+    job.fail("b", code=101, failure=FailureClass.RESTART_REQUESTED)
     assert job.view.budget.hosts == ()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.failure_class import FAILURE_CLASSES, Cost, FailureClass
 from elastic.core.model import (
     ANY_RANK,
     Budget,
@@ -27,6 +28,7 @@ from elastic.core.restart_policy import (
     MACHINE_FAULTS_MAX,
     PROGRESS_RUN_S,
     RETRY,
+    RULES,
     Judgement,
     judge,
 )
@@ -72,6 +74,14 @@ def judged(
 # --- what is charged ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("failure", FailureClass)
+def test_a_failure_alone_costs_what_the_table_of_the_classes_says_and_its_rules_exist(failure: FailureClass) -> None:
+    row = FAILURE_CLASSES[failure]
+    found = judged(failed(worker_exit(failure=failure, why="why")))
+    assert row.cost is (Cost.JOB if found.fatal else Cost.RESTART if found.budget.charged else Cost.FREE)
+    assert set(row.rules) <= {rule.__name__ for rule in RULES}
+
+
 def test_a_failure_is_charged_and_told() -> None:
     result = judged(stopped(), failed(worker_exit(2)))
     assert result.budget == Budget(charged=1, fruitless=1)
@@ -90,7 +100,7 @@ def test_the_budget_is_exhausted_by_one_failure_more_than_max_restarts() -> None
 
 
 def test_a_worker_that_sees_no_hope_in_a_restart_fails_the_job_at_once_also_beside_a_loss() -> None:
-    unrecoverable = failed(worker_exit(unrecoverable="there is no step 11"))
+    unrecoverable = failed(worker_exit(failure=FailureClass.UNRECOVERABLE, why="there is no step 11"))
     for result in (
         judged(stopped(), unrecoverable),
         judged(unrecoverable, None),
@@ -101,16 +111,18 @@ def test_a_worker_that_sees_no_hope_in_a_restart_fails_the_job_at_once_also_besi
 
 
 def test_a_script_that_cannot_start_fails_the_job_at_once_with_the_first_error() -> None:
-    here = failed(worker_exit(1, startup="ImportError: no a"))
-    there = failed(worker_exit(0, startup="ImportError: no b"), host="h2")
+    here = failed(worker_exit(1, failure=FailureClass.STARTUP, why="ImportError: no a"))
+    there = failed(worker_exit(0, failure=FailureClass.STARTUP, why="ImportError: no b"), host="h2")
     result = judged(here, there, stopped())
     assert result.fatal == f"the script cannot start: ImportError: no a ({RETRY})"
     assert result.budget == Budget()
-    assert judged(here, failed(worker_exit(2, secondary=True))).fatal == result.fatal, "it only lost the first"
+    assert judged(here, failed(worker_exit(2, failure=FailureClass.SECONDARY))).fatal == result.fatal, (
+        "it only lost the first"
+    )
 
 
 def test_a_script_that_started_somewhere_or_long_ago_is_restarted() -> None:
-    cannot = worker_exit(startup="ImportError: no a")
+    cannot = worker_exit(failure=FailureClass.STARTUP, why="ImportError: no a")
     for results in (
         judged(failed(cannot), failed(worker_exit(1))),
         judged(failed(cannot, worker_exit(1))),
@@ -133,7 +145,9 @@ def test_a_loss_alone_costs_nothing_and_has_no_cause() -> None:
 
 
 def test_a_failure_that_was_the_echo_of_a_loss_is_free_and_not_the_cause() -> None:
-    result = judged(failed(worker_exit(secondary=True)), None, budget=Budget(charged=3), why=ChangeReason.LOSS)
+    result = judged(
+        failed(worker_exit(failure=FailureClass.SECONDARY)), None, budget=Budget(charged=3), why=ChangeReason.LOSS
+    )
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
     assert result.note == "not charged: b was lost"
 
@@ -147,7 +161,9 @@ def test_a_failure_beside_a_loss_is_free_but_shown() -> None:
 
 @pytest.mark.parametrize("why", [ChangeReason.FAILURE, ChangeReason.STOPPED])
 def test_a_failure_that_was_the_echo_of_a_forced_stop_is_free(why: ChangeReason) -> None:
-    result = judged(failed(worker_exit(secondary=True)), stopped(forced=True), budget=Budget(charged=3), why=why)
+    result = judged(
+        failed(worker_exit(failure=FailureClass.SECONDARY)), stopped(forced=True), budget=Budget(charged=3), why=why
+    )
     assert (result.budget.charged, result.fatal) == (3, "")
     assert result.note == "not charged: b had to stop its workers"
 
@@ -158,7 +174,7 @@ def test_a_failure_of_its_own_beside_a_forced_stop_is_charged() -> None:
 
 @pytest.mark.parametrize("why", [why for why in ChangeReason if why is not ChangeReason.FAILURE])
 def test_a_broken_peer_while_workers_were_being_stopped_for_another_reason_is_free(why: ChangeReason) -> None:
-    result = judged(failed(worker_exit(secondary=True)), stopped(), budget=Budget(charged=3), why=why)
+    result = judged(failed(worker_exit(failure=FailureClass.SECONDARY)), stopped(), budget=Budget(charged=3), why=why)
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
     assert result.note == "not charged: the workers were being stopped"
 
@@ -170,7 +186,9 @@ def test_a_planned_change_without_a_failure_costs_nothing(why: ChangeReason) -> 
 
 
 def test_a_world_in_which_everybody_blames_a_peer_is_charged_when_nobody_was_lost() -> None:
-    result = judged(failed(worker_exit(0, secondary=True)), failed(worker_exit(2, secondary=True)))
+    result = judged(
+        failed(worker_exit(0, failure=FailureClass.SECONDARY)), failed(worker_exit(2, failure=FailureClass.SECONDARY))
+    )
     assert result.budget.charged == 1
     assert result.cause is not None
     assert result.cause.ranks == (0,)
@@ -196,23 +214,31 @@ def test_a_fatal_exit_code_fails_the_job_although_a_member_was_lost() -> None:
 
 
 def test_a_fatal_exit_code_of_a_worker_that_only_lost_its_peer_is_not_fatal() -> None:
-    assert not judged(failed(worker_exit(1, 42, secondary=True)), None, why=ChangeReason.LOSS).fatal
+    assert not judged(failed(worker_exit(1, 42, failure=FailureClass.SECONDARY)), None, why=ChangeReason.LOSS).fatal
 
 
 def test_101_asks_for_a_restart_that_is_free_after_progress() -> None:
-    result = judged(failed(worker_exit(0, 101), step=11), budget=Budget(charged=3, step=10))
+    result = judged(
+        failed(worker_exit(0, 101, failure=FailureClass.RESTART_REQUESTED), step=11), budget=Budget(charged=3, step=10)
+    )
     assert result.budget == Budget(charged=3, step=11)
     assert result.note == "not charged: the script asked for it after progress"
     assert (result.fatal, result.pause_s) == ("", 0.0)
 
 
 def test_101_without_progress_is_charged() -> None:
-    result = judged(failed(worker_exit(0, 101), step=10), budget=Budget(charged=2, step=10))
+    result = judged(
+        failed(worker_exit(0, 101, failure=FailureClass.RESTART_REQUESTED), step=10), budget=Budget(charged=2, step=10)
+    )
     assert result.budget.charged == 3
 
 
 def test_101_beside_another_failure_is_charged() -> None:
-    result = judged(failed(worker_exit(0, 101), step=11), failed(worker_exit(2, 1)), budget=Budget(step=10))
+    result = judged(
+        failed(worker_exit(0, 101, failure=FailureClass.RESTART_REQUESTED), step=11),
+        failed(worker_exit(2, 1)),
+        budget=Budget(step=10),
+    )
     assert result.budget.charged == 1
 
 
@@ -222,7 +248,7 @@ def test_101_beside_another_failure_is_charged() -> None:
 def test_an_address_in_use_is_free_at_most_3_times_in_a_row_without_progress() -> None:
     budget, notes = Budget(), []
     for _ in range(MACHINE_FAULTS_MAX + 1):
-        result = judged(failed(worker_exit(machine_fault="address in use")), budget=budget)
+        result = judged(failed(worker_exit(failure=FailureClass.MACHINE, why="address in use")), budget=budget)
         budget = result.budget
         notes.append(result.note)
     assert notes == [*(f"not charged: address in use, {count} of 3" for count in (1, 2, 3)), "restart 1 of 3"]
@@ -230,24 +256,27 @@ def test_an_address_in_use_is_free_at_most_3_times_in_a_row_without_progress() -
 
 def test_a_program_that_no_host_can_start_fails_the_job_at_once() -> None:
     """On one host alone it is that host's fault."""
-    cannot = failed(worker_exit(machine_fault="cannot start ./train: No such file or directory"))
+    cannot = failed(
+        worker_exit(failure=FailureClass.CANNOT_START, why="cannot start ./train: No such file or directory")
+    )
     fatal = "no restart would mend this: cannot start ./train: No such file or directory"
     assert (judged(cannot).fatal, judged(cannot, cannot).fatal) == (fatal, fatal)
     assert judged(cannot, stopped()).note == ("not charged: cannot start ./train: No such file or directory, 1 of 3")
     assert (judged(cannot, None).fatal, judged(cannot, None).note) == ("", "not charged: b was lost")
-    could_not = failed(worker_exit(machine_fault="could not start ./train: Text file busy"))
+    could_not = failed(worker_exit(failure=FailureClass.MACHINE, why="could not start ./train: Text file busy"))
     assert judged(could_not).note == "not charged: could not start ./train: Text file busy, 1 of 3"
 
 
 def test_progress_lets_the_machine_fail_again_for_free() -> None:
     result = judged(
-        failed(worker_exit(machine_fault="address in use"), step=20), budget=Budget(machine_faults=3, step=10)
+        failed(worker_exit(failure=FailureClass.MACHINE, why="address in use"), step=20),
+        budget=Budget(machine_faults=3, step=10),
     )
     assert result.budget == Budget(machine_faults=1, step=20)
 
 
 def test_a_failure_of_the_machine_beside_one_of_the_script_is_charged() -> None:
-    result = judged(failed(worker_exit(machine_fault="address in use")), failed(worker_exit(2)))
+    result = judged(failed(worker_exit(failure=FailureClass.MACHINE, why="address in use")), failed(worker_exit(2)))
     assert result.budget.charged == 1
 
 
@@ -307,7 +336,7 @@ def test_the_cause_is_the_failure_that_was_recorded_first() -> None:
 
 
 def test_an_echo_that_was_recorded_first_is_not_the_cause() -> None:
-    cause = judged(failed(worker_exit(0, secondary=True)), failed(worker_exit(2, 9), host="h2")).cause
+    cause = judged(failed(worker_exit(0, failure=FailureClass.SECONDARY)), failed(worker_exit(2, 9), host="h2")).cause
     assert cause is not None
     assert (cause.node, cause.first.code) == ("b", 9)
 
@@ -315,7 +344,7 @@ def test_an_echo_that_was_recorded_first_is_not_the_cause() -> None:
 def test_the_cause_names_every_rank_that_failed_by_itself_and_the_size_of_its_world() -> None:
     cause = judged(
         failed(worker_exit(3), worker_exit(2)),
-        failed(worker_exit(5), worker_exit(4, secondary=True)),
+        failed(worker_exit(5), worker_exit(4, failure=FailureClass.SECONDARY)),
         stopped(),
     ).cause
     assert cause is not None
@@ -341,7 +370,7 @@ def test_a_worker_that_had_raised_before_it_was_stopped_is_named_and_costs_nothi
 
 
 def test_a_worker_that_had_raised_before_it_was_stopped_goes_before_the_echo_that_stopped_it() -> None:
-    cause = judged(failed(worker_exit(0, secondary=True)), stopped(also=(worker_exit(3, -15),))).cause
+    cause = judged(failed(worker_exit(0, failure=FailureClass.SECONDARY)), stopped(also=(worker_exit(3, -15),))).cause
     assert cause is not None
     assert (cause.node, cause.first.rank, cause.ranks) == ("b", 3, (3,))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import ANY_RANK, WorkerExit
 from elastic.core.ps.model import Role
 from elastic.core.text import COUNTED, counted_down, failed_processes_text, listed, log_name, process_name
@@ -47,24 +48,24 @@ def test_failed_ranks_are_named_with_the_log_of_the_first() -> None:
 
 
 def test_an_echo_is_not_named_beside_a_failure() -> None:
-    exits = [worker_exit(0, secondary=True), worker_exit(4)]
+    exits = [worker_exit(0, failure=FailureClass.SECONDARY), worker_exit(4)]
     assert failed_processes_text(exits, "h") == "rank=[4] failed on host h, see workerlog.4"
 
 
 def test_an_echo_alone_is_called_what_it_is() -> None:
     assert (
-        failed_processes_text([worker_exit(0, secondary=True)], "h")
+        failed_processes_text([worker_exit(0, failure=FailureClass.SECONDARY)], "h")
         == "rank=[0] lost a peer on host h, see workerlog.0"
     )
 
 
 def test_where_nobody_knows_the_log_the_words_that_stand_for_it_say_where_to_look() -> None:
-    exits = [WorkerExit(rank=0, code=1, words="x", log="torchrun's own output", secondary=True)]
+    exits = [WorkerExit(rank=0, code=1, words="x", log="torchrun's own output", failure=FailureClass.SECONDARY)]
     assert failed_processes_text(exits, "h") == "rank=[0] failed or lost a peer on host h, see torchrun's own output"
 
 
 def test_no_rank_is_named_where_nobody_knows_which_worker_it_was() -> None:
-    exits = [WorkerExit(rank=ANY_RANK, code=1, words="x", log="torchrun's own output", secondary=True)]
+    exits = [WorkerExit(rank=ANY_RANK, code=1, words="x", log="torchrun's own output", failure=FailureClass.SECONDARY)]
     assert failed_processes_text(exits, "h") == "a worker failed or lost a peer on host h, see torchrun's own output"
     assert process_name(Role.WORKER, ANY_RANK) == "a worker"
 

@@ -19,6 +19,7 @@ import pytest
 from elastic import errors
 from elastic.core import admission, decide, keys, model, restart_policy
 from elastic.core.agent.table import TABLE
+from elastic.core.failure_class import FAILURE_CLASSES
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason, WaitDecision
 from elastic.core.membership.reform import REFORM
 from elastic.core.ps import cluster_spec
@@ -33,6 +34,7 @@ from launcher.metrics.catalog import METRICS
 from launcher.system.private_env import SECRETS
 from launcher.workers import spec_builder
 from launcher.workers.environment import LaunchContext, worker_environment
+from launcher.workers.failure_causes import CAUSES
 from launcher.workers.ps_environment import ps_environment
 from tests.bench import against, picture
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
@@ -145,6 +147,27 @@ def plain(text: str) -> str:
     return text.replace("<", "&lt;")
 
 
+def failure_classes() -> str:
+    return table(
+        ("class", "meaning", "what it costs alone", "but", "rules"),
+        (
+            (code(failure), row.meaning, row.cost, row.but, ", ".join(map(code, row.rules)))
+            for failure, row in FAILURE_CLASSES.items()
+        ),
+    )
+
+
+def failure_causes() -> str:
+    """Numbers of the words are left out."""
+    return table(
+        ("cause", "how it is recognised", "what is said of it", "class"),
+        (
+            (cause.name, cause.recognised, re.sub(r"{.*?}", "…", cause.words or cause.why()), code(cause.failure))
+            for cause in CAUSES
+        ),
+    )
+
+
 def process_variables() -> str:
     return table(
         ("variable", "who", "value"),
@@ -178,6 +201,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "parameter server rules": lambda: job_rules(decide.Kind.PARAMETER_SERVERS),
     "assembly rules": lambda: rules(("A generation is put together", cluster_spec.ASSEMBLY)),
     "stop rules": lambda: job_rules(decide.Kind.STOPPED),
+    "failure classes": failure_classes,
+    "failure causes": failure_causes,
     "restart rules": lambda: rules(("What a failure costs", restart_policy.RULES)),
     "admission rules": lambda: rules(
         ("A node is to be registered", admission.ADMISSION), ("A node is refused", admission.INCOMPATIBILITIES)

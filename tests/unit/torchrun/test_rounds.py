@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elastic.core.agent.actions import StartWorkers, StopWorkers
 from elastic.core.agent.events import WorkerExited, WorkersGone
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import ANY_RANK, Budget, ChangeReason, Generation, GenerationMember, Go, WorkerExit
 from launcher.torchrun.rounds import RoundTracker
 
@@ -104,7 +105,10 @@ def test_an_agent_that_ends_well_has_workers_that_ended_well() -> None:
 
 
 def test_workers_that_failed_for_good_are_told_one_by_one() -> None:
-    exits = [WorkerExit(rank=rank, code=1, words="exit 1", unrecoverable="no restart left") for rank in (2, 3)]
+    exits = [
+        WorkerExit(rank=rank, code=1, words="exit 1", failure=FailureClass.UNRECOVERABLE, why="no restart left")
+        for rank in (2, 3)
+    ]
     assert taken().fail(exits) == [
         WorkerExited(1, exits[0], own=True),
         WorkerExited(1, exits[1], own=True),

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.text import SPLIT
 from launcher.workers.exit_classification import (
     describe,
-    hung_exit,
-    machine_fault,
     raised_exception,
-    shows_lost_peer,
     stopped_while_ending,
-    unformed_exit,
-    unreached_exit,
+    watched_exit,
     worker_exit,
 )
+from launcher.workers.failure_causes import CAUSES, CODE_WORDS, HUNG, UNFORMED, UNREACHED, classify
 
 GLOO = "RuntimeError: [/p/third_party/gloo/gloo/transport/tcp/"
 LOST = [
@@ -80,31 +79,33 @@ class TestDescribe:
         assert describe(-11, asked=True) == "saved and left as it was asked to, segmentation fault (SIGSEGV)"
 
     def test_a_worker_that_hangs_is_told_of_with_its_limit_its_last_step_and_its_stacks(self) -> None:
-        shown = hung_exit(1, "workerlog.1", ["  File t.py"], 1800.0, 41, shown=True)
+        numbers = {"limit_s": 1800.0, "step": 41, "state": "its stacks are in its log"}
+        shown = watched_exit(HUNG, numbers, 1, "workerlog.1", ["  File t.py"])
         assert shown.words == "no progress for 1800 s (--hang_timeout) after step 41; its stacks are in its log"
-        assert (shown.code, shown.tail, shown.secondary, shown.machine_fault) == (-15, ("  File t.py",), False, "")
-        words = "no progress for 0.5 s (--hang_timeout) after step 0; it did not show its stacks"
-        assert hung_exit(1, "", [], 0.5, 0, shown=False).words == words
-        words = "no progress for 0.5 s (--hang_timeout) after step 0; its process is stopped, by SIGSTOP or a debugger"
-        assert hung_exit(1, "", [], 0.5, 0, shown=False, frozen=True).words == words
+        assert (shown.code, shown.tail, shown.failure, shown.why) == (-15, ("  File t.py",), FailureClass.SCRIPT, "")
 
     def test_workers_that_wait_for_machines_out_of_reach_and_for_a_group_are_told_of_with_their_limits(self) -> None:
-        apart = unreached_exit(0, "workerlog.0", ["started"], 30.0, ["b-1f2e", "c-77aa"])
+        apart = watched_exit(UNREACHED, {"limit_s": 30.0, "nodes": "b-1f2e, c-77aa"}, 0, "workerlog.0", ["started"])
         said = "it waited for longer than 30 s (--reach_timeout), and b-1f2e, c-77aa cannot be reached from here"
         assert apart.words == said
-        assert (apart.code, apart.tail, apart.secondary, apart.machine_fault) == (-15, ("started",), False, SPLIT)
-        late = unformed_exit(1, "workerlog.1", [], 300.0)
+        assert (apart.code, apart.tail, apart.failure, apart.why) == (-15, ("started",), FailureClass.SPLIT, SPLIT)
+        late = watched_exit(UNFORMED, {"limit_s": 300.0}, 1, "workerlog.1", [])
         assert late.words.startswith(
             "all workers had met, and 300 s later (10 times --reach_timeout) their process group"
         )
-        assert (late.code, late.secondary, late.machine_fault) == (-15, True, ""), "nobody knows whose fault it is"
+        seen = (late.code, late.failure, late.why)
+        assert seen == (-15, FailureClass.SECONDARY, ""), "nobody knows whose fault it is"
+
+
+def seen_in(*lines: str) -> tuple[FailureClass, str]:
+    """What is seen in the log of a worker that ended with exit code 1."""
+    return classify(1, lines, (), {})
 
 
 class TestSigns:
     @pytest.mark.parametrize("line", LOST)
     def test_a_lost_peer_is_seen(self, line: str) -> None:
-        assert shows_lost_peer(["Traceback (most recent call last):", line])
-        assert machine_fault([line]) == ""
+        assert seen_in("Traceback (most recent call last):", line) == (FailureClass.SECONDARY, "")
 
     @pytest.mark.parametrize(
         "line",
@@ -118,12 +119,12 @@ class TestSigns:
         ],
     )
     def test_the_scripts_own_errors_and_warnings_are_no_lost_peer(self, line: str) -> None:
-        assert not shows_lost_peer([line])
+        assert seen_in(line)[0] is not FailureClass.SECONDARY
 
     def test_an_address_in_use_is_the_machines_fault(self) -> None:
-        assert machine_fault([IN_USE]) == "address in use"
-        assert machine_fault(["OSError: [Errno 98] Address already in use"]) == "address in use"
-        assert machine_fault(["ValueError: 98"]) == ""
+        assert seen_in(IN_USE) == (FailureClass.MACHINE, "address in use")
+        assert seen_in("OSError: [Errno 98] Address already in use") == (FailureClass.MACHINE, "address in use")
+        assert seen_in("ValueError: 98") == (FailureClass.SCRIPT, "")
 
     @pytest.mark.parametrize(
         ("line", "what"),
@@ -135,34 +136,41 @@ class TestSigns:
         ],
     )
     def test_so_is_a_disk_that_is_full_and_a_card_that_is_gone(self, line: str, what: str) -> None:
-        assert machine_fault(["Traceback (most recent call last):", line]) == what
+        assert seen_in("Traceback (most recent call last):", line) == (FailureClass.MACHINE, what)
 
     @pytest.mark.parametrize(
-        "words", ["cannot start ./train: No such file or directory", "could not start ./train: Text file busy"]
+        ("words", "failure"),
+        [
+            ("cannot start ./train: No such file or directory", FailureClass.CANNOT_START),
+            ("could not start ./train: Text file busy", FailureClass.MACHINE),
+        ],
     )
-    def test_so_is_a_program_that_is_not_started_if_that_is_the_last_word(self, words: str) -> None:
+    def test_so_is_a_program_that_is_not_started_if_that_is_the_last_word(
+        self, words: str, failure: FailureClass
+    ) -> None:
         line = f"elastic-launch: {words}"
-        assert machine_fault([line]) == words
-        assert machine_fault([line, "ValueError: no"]) == ""
+        assert seen_in(line) == (failure, words)
+        assert seen_in(line, "ValueError: no") == (FailureClass.SCRIPT, "")
+        assert seen_in(f"once {line}") == (FailureClass.SCRIPT, "")
 
     def test_an_error_that_was_overcome_long_ago_is_no_sign(self) -> None:
-        assert not shows_lost_peer([LOST[0], *("step" for _ in range(60)), "ValueError: no"])
+        assert seen_in(LOST[0], *("step" for _ in range(60)), "ValueError: no") == (FailureClass.SCRIPT, "")
 
     def test_frames_after_the_error_do_not_hide_it(self) -> None:
         frames = [f"frame #{i}: c10d::Something() + 0x{i} (0x7f in /lib/libtorch_cpu.so)" for i in range(80)]
-        assert shows_lost_peer([LOST[10], *frames])
         found = worker_exit(3, -6, "log/workerlog.3", [LOST[10], *frames])
         assert found.tail == (LOST[10],)
-        assert (found.words, found.secondary, found.machine_fault) == ("aborted (SIGABRT)", True, "")
+        assert (found.words, found.secondary, found.why) == ("aborted (SIGABRT)", True, "")
 
     def test_a_worker_that_we_stopped_or_that_succeeded_shows_no_signs(self) -> None:
         assert not worker_exit(0, 1, "", LOST, stopped=True).secondary
         assert not worker_exit(0, 0, "", LOST).secondary
-        assert worker_exit(0, 0, "", [IN_USE]).machine_fault == ""
+        assert worker_exit(0, 0, "", [IN_USE]).failure is FailureClass.SCRIPT
 
     def test_the_word_that_no_restart_helps_counts_for_a_worker_that_failed_by_itself(self) -> None:
-        assert worker_exit(0, 1, "", [], unrecoverable="there is no step 11").unrecoverable == "there is no step 11"
-        assert worker_exit(0, 143, "", [], stopped=True, unrecoverable="there is no step 11").unrecoverable == ""
+        ended = worker_exit(0, 1, "", [], unrecoverable="there is no step 11")
+        assert (ended.failure, ended.why) == (FailureClass.UNRECOVERABLE, "there is no step 11")
+        assert worker_exit(0, 143, "", [], stopped=True, unrecoverable="there is no step 11").why == ""
 
     @pytest.mark.parametrize(
         ("code", "lines", "error"),
@@ -187,11 +195,30 @@ class TestSigns:
     def test_an_error_of_syntax_import_or_usage_keeps_a_script_from_starting(
         self, code: int, lines: list[str], error: str
     ) -> None:
-        found = worker_exit(0, code, "", lines, starting=True).startup
-        assert found.startswith(error)
-        assert bool(found) == bool(error)
-        assert worker_exit(0, code, "", lines).startup == ""
-        assert worker_exit(0, -15, "", lines, starting=True, stopped=True).startup == ""
+        found = worker_exit(0, code, "", lines, starting=True)
+        assert found.why.startswith(error)
+        assert (found.failure is FailureClass.STARTUP) == bool(found.why) == bool(error)
+        assert worker_exit(0, code, "", lines).failure is FailureClass.SCRIPT
+        assert worker_exit(0, -15, "", lines, starting=True, stopped=True).failure is FailureClass.SCRIPT
+
+    def test_a_lost_peer_counts_before_all_else_and_what_no_restart_mends_before_the_machine(self) -> None:
+        missing = [IN_USE, TRACEBACK, "    import a", "ImportError: no a"]
+        said = "there is no step 11"
+
+        def counts(*more: str, code: int = 1, **told: Any) -> tuple[FailureClass, str]:
+            found = worker_exit(0, code, "", [*missing, *more], **told)
+            return found.failure, found.why
+
+        assert counts(LOST[0], unrecoverable=said, starting=True) == (FailureClass.SECONDARY, "")
+        assert counts(unrecoverable=said, starting=True) == (FailureClass.UNRECOVERABLE, said)
+        assert counts(starting=True) == (FailureClass.STARTUP, "ImportError: no a")
+        assert counts(code=101) == (FailureClass.RESTART_REQUESTED, "")
+        assert counts() == (FailureClass.MACHINE, "address in use")
+
+    def test_a_cause_has_a_name_of_its_own_and_a_way_to_see_it(self) -> None:
+        assert len({cause.name for cause in CAUSES}) == len(CAUSES)
+        assert len({cause.code for cause in CAUSES if cause.code is not None}) == len(CODE_WORDS)
+        assert all(cause.recognised for cause in CAUSES)
 
     def test_a_tail_of_nothing_but_noise_is_still_shown(self) -> None:
         assert worker_exit(0, 1, "", [WARNING]).tail == (WARNING,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import Budget, ChangeReason, FinalStatus, Predecessor
@@ -406,7 +407,7 @@ def test_the_master_endpoint_changes_with_each_generation_and_comes_round() -> N
     job.run("a b")
     masters = []
     for time in (10, 20, 30, 40):
-        job.failed("b", secondary=True)
+        job.failed("b", failure=FailureClass.SECONDARY)
         job.stopped("a", forced=True)
         job.form(time, Reason.FAILED)
         masters.append(job.open(time + 1).go.master)
@@ -431,7 +432,7 @@ def test_the_go_names_the_cause_of_the_failure_before_and_what_it_cost() -> None
 def test_a_loss_is_free_and_has_no_cause() -> None:
     job = lost_one()
     job.spent(Budget(charged=2))
-    job.failed("a", secondary=True)
+    job.failed("a", failure=FailureClass.SECONDARY)
     job.stopped("c")
     go = job.open(11).go
     assert go.cause is None

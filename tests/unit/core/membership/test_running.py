@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.memory import DecisionMemory, remember
 from elastic.core.membership.running import CAUSE_S
@@ -162,7 +163,7 @@ def test_a_newcomer_fills_the_place_of_a_lost_member_while_it_settles() -> None:
 def test_a_loss_goes_before_a_failure_so_that_an_echo_is_not_blamed() -> None:
     job = Job("3")
     job.run("a b c")
-    job.failed("a", secondary=True)
+    job.failed("a", failure=FailureClass.SECONDARY)
     job.vanish("b")
     assert job.form(1, Reason.LOST).generation.why is ChangeReason.LOSS
 
@@ -260,7 +261,7 @@ def test_who_does_not_reach_the_store_is_not_left_alone_by_a_growth_or_a_shrinki
 def test_a_failure_that_is_a_consequence_waits_a_moment_for_its_cause() -> None:
     job = Job("3")
     job.run("a b c")
-    job.failed("b", secondary=True, over=False)
+    job.failed("b", failure=FailureClass.SECONDARY, over=False)
     wait = job.wait(10, Reason.SECONDARY)
     assert wait.reason == "rank=[0] lost a peer on host host-b, see workerlog.0; waiting a moment for the cause"
     assert wait.until == 10 + CAUSE_S
@@ -270,7 +271,7 @@ def test_a_failure_that_is_a_consequence_waits_a_moment_for_its_cause() -> None:
 def test_a_failure_by_itself_ends_the_wait_for_a_cause() -> None:
     job = Job("3")
     job.run("a b c")
-    job.failed("b", secondary=True, over=False)
+    job.failed("b", failure=FailureClass.SECONDARY, over=False)
     job.wait(10, Reason.SECONDARY)
     job.failed("c", over=False)
     job.form(10.01, Reason.FAILED)
@@ -288,7 +289,7 @@ def test_a_failure_that_a_proven_loss_explains_is_a_loss() -> None:
     job = Job("3")
     job.run("a b c")
     job.hear("b c")
-    job.failed("b", secondary=True, over=False)
+    job.failed("b", failure=FailureClass.SECONDARY, over=False)
     job.wait(10, Reason.SECONDARY)
     job.prove_gone("c")
     assert nodes_of(job.form(10.01, Reason.LOST)) == ["a", "b"]
@@ -297,7 +298,7 @@ def test_a_failure_that_a_proven_loss_explains_is_a_loss() -> None:
 def test_where_every_node_has_recorded_its_end_there_is_nothing_to_wait_for() -> None:
     job = Job("2")
     job.run("a b")
-    job.failed("a b", secondary=True, over=False)
+    job.failed("a b", failure=FailureClass.SECONDARY, over=False)
     job.form(10, Reason.FAILED)
 
 
@@ -359,12 +360,12 @@ def test_the_first_word_of_a_failure_is_acted_on_before_all_workers_of_that_node
 def test_an_echo_that_is_recorded_first_is_not_called_a_failure_of_that_rank() -> None:
     job = Job("2")
     job.run("a b")
-    job.failed("b", over=False, secondary=True)
+    job.failed("b", over=False, failure=FailureClass.SECONDARY)
     job.wait(1, Reason.SECONDARY)
     assert job.form(1.2, Reason.FAILED).reason == "rank=[0] lost a peer on host host-b, see workerlog.0"
     job = Job("2")
     job.run("a b")
-    job.failed("b", over=False, secondary=True)
+    job.failed("b", over=False, failure=FailureClass.SECONDARY)
     job.failed("a", over=False)
     assert job.form(1, Reason.FAILED).reason == "rank=[0] failed on host host-a, see workerlog.0"
 

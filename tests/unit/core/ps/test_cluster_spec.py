@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.failure_class import FailureClass
 from elastic.core.kv import Compare
 from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
 from elastic.core.model import Budget, ChangeReason, OutcomeKind
@@ -487,7 +488,7 @@ def test_a_failure_is_paid_for_also_when_servers_of_a_node_that_was_done_are_gon
 
 def test_workers_that_say_that_they_lost_a_server_wait_a_lease_to_see_whether_one_is_gone() -> None:
     apart = started(APART, "2", "a b c")
-    apart.failed("b", secondary=True)
+    apart.failed("b", failure=FailureClass.SECONDARY)
     wait = apart.wait(1.0, Reason.BACKOFF)
     assert wait.reason == "b ended because it lost a server; waiting whether one is gone"
     assert wait.until == pytest.approx(1.0 + 5.0 * (1 + CLOCK_ERROR))
@@ -498,7 +499,7 @@ def test_workers_that_say_that_they_lost_a_server_wait_a_lease_to_see_whether_on
 
 def test_workers_that_lost_a_server_start_again_as_soon_as_that_has() -> None:
     apart = started(APART, "2", "a b c")
-    apart.failed("b", secondary=True)
+    apart.failed("b", failure=FailureClass.SECONDARY)
     apart.wait(1.0, Reason.BACKOFF)
     apart.failed("a")
     apart.form(1.5, Reason.FAILED)

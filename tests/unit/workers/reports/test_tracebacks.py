@@ -166,5 +166,5 @@ def test_what_torchs_record_wrote_is_preferred_and_its_signs_count() -> None:
     recorded = wrote("raise RuntimeError('x: EADDRINUSE')")
     found = worker_exit(0, 1, "log", OTHERS, recorded=recorded)
     assert found.tail == tuple(recorded)
-    assert found.machine_fault == "address in use"
+    assert found.why == "address in use"
     assert worker_exit(0, -15, "log", OTHERS, recorded=recorded, stopped=True).tail == tuple(OTHERS[-TAIL_LINES:])

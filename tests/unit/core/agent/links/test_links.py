@@ -7,6 +7,7 @@ import msgspec
 from elastic.core.agent.actions import AskVouch, DoubtLinks, LinkTarget, WatchLinks
 from elastic.core.agent.events import LinksChanged, ProcessProvenDead
 from elastic.core.agent.state import Phase
+from elastic.core.failure_class import FailureClass
 from elastic.core.membership.decision import Reason
 from elastic.core.membership.running import CAUSE_S
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
@@ -143,7 +144,9 @@ def test_nothing_is_doubted_while_nothing_is_wrong() -> None:
 
 def test_a_failure_that_is_a_consequence_is_acted_on_after_a_moment() -> None:
     bench = first()
-    failed = Outcome(ended=OutcomeKind.FAILED, over=False, host="host-b", exits=(worker_exit(1, secondary=True),))
+    failed = Outcome(
+        ended=OutcomeKind.FAILED, over=False, host="host-b", exits=(worker_exit(1, failure=FailureClass.SECONDARY),)
+    )
     bench.shelf.put(KEYS.outcome(1, "b"), failed)
     bench.look()
     assert bench.facts.generation is not None

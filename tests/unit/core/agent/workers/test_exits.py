@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from elastic.core.agent.actions import StopWorkers
 from elastic.core.agent.events import DrainRequested, WorkerExited, WorkersHung
 from elastic.core.agent.state import Phase
+from elastic.core.failure_class import FailureClass
 from elastic.core.model import PLANNED, ChangeReason, FinalStatus, MemberState, OutcomeKind, Predecessor, WorkerExit
 from elastic.core.run_deadline import margin_s
 from tests.support.agent_harness import done, joining, leaving, running, serving, spare, stopping
@@ -35,7 +36,7 @@ def test_a_failure_is_recorded_at_once_and_again_when_all_workers_are_gone() -> 
 
 def test_the_first_exit_that_is_shown_is_not_the_echo_of_another() -> None:
     bench = running(slots=2)
-    bench.tell(WorkerExited(1, worker_exit(2, 1, secondary=True), own=True))
+    bench.tell(WorkerExited(1, worker_exit(2, 1, failure=FailureClass.SECONDARY), own=True))
     bench.tell(WorkerExited(1, worker_exit(3, 7), own=True))
     bench.gone()
     assert [worker.rank for worker in bench.outcomes[1].exits] == [3, 2]
