@@ -252,10 +252,14 @@ class TestAWorkerThatHadFailedBeforeItWasStopped:
             ("OSError: [Errno 5] Input/output error",),
             (TRACE[0], TRACE[1], "KeyboardInterrupt"),
             (TRACE[0], TRACE[1], "SystemExit: 3"),
+            ("Exception in thread Thread-1:", *TRACE),
         ],
     )
     def test_any_other_end_does_not(self, lines: tuple[str, ...]) -> None:
         assert raised_exception(lines) == ""
+
+    def test_what_another_thread_wrote_within_it_does_not_hide_it(self) -> None:
+        assert raised_exception([*TRACE[:2], "loss 0.5", *TRACE[2:], "    more of its message"]) == "OSError"
 
     def test_an_error_inside_a_data_loaders_process_counts(self) -> None:
         inside = "OSError: Caught OSError in DataLoader worker process 0."
