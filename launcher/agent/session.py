@@ -63,6 +63,7 @@ class AgentSession:
         agent_log = out.agent_log
         node, host, keys = core.facts.me.node, core.facts.me.member.host, core.facts.keys
         self._core = core
+        self._config = config
         self._agent_log = agent_log
         self._lines = out.lines
         self._events = events

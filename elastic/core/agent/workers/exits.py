@@ -33,7 +33,7 @@ class WorkersListen(Struct, frozen=True):
 
 
 class WorkersHung(Struct, frozen=True):
-    """These workers make no steps any more, the one that is furthest behind first. Nothing was done to them yet."""
+    """These workers hang or cannot continue, the one that is furthest behind first. Nothing was done to them yet."""
 
     g: int
     exits: tuple[WorkerExit, ...]
