@@ -66,7 +66,7 @@ class WorkerStartLog:
     def write(self, data: bytes) -> None:
         """Bytes of the worker as they are."""
         self._recent.add(data)
-        if self._sink.put(WriteChunk(self._number, len(data), self._missing), self._of, data):
+        if self._sink.put(WriteChunk(self._number, data, self._missing), self._of):
             self._missing = 0
         else:
             self._missing += len(data)

@@ -32,7 +32,6 @@ from launcher.logs.writer_protocol import (
     LogFrameReader,
     LogNotice,
     OpenLog,
-    RingBuffer,
     WriteChunk,
     WriteEndpoints,
     WriteEnvironment,
@@ -70,13 +69,13 @@ class LogWriter:
         self._shared: dict[bytes, SharedLog] = {}
         self._told: set[bytes] = set()
 
-    def do(self, order: AnyLogOrder, data: bytes | memoryview = b"") -> None:
-        """Do one order; returns when the disk has taken it. `data` goes with a `WriteChunk`."""
+    def do(self, order: AnyLogOrder) -> None:
+        """Do one order; returns when the disk has taken it."""
         match order:
             case WriteChunk():
                 log = self._starts[order.start]
                 log.note_lost_bytes(order.missing, STOOD_STILL)
-                log.write(data)
+                log.write(order.data)
             case WriteLine():
                 log = self._starts[order.start]
                 log.note_lost_bytes(order.missing, STOOD_STILL)
@@ -139,9 +138,9 @@ class SyncSink:
         self._starts += 1
         return self._starts
 
-    def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
+    def put(self, order: AnyLogOrder, of: str) -> bool:
         """Do it. True: nothing is left out."""
-        self._writer.do(order, data)
+        self._writer.do(order)
         return True
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
@@ -149,13 +148,11 @@ class SyncSink:
         go_on()
 
 
-def serve(
-    pipes: tuple[int, int], ring: RingBuffer, hold: Callable[[], LogFolder], story: str, title: Sequence[str]
-) -> None:
+def serve(pipes: tuple[int, int], hold: Callable[[], LogFolder], story: str, title: Sequence[str]) -> None:
     """Hold a folder and do what is ordered until nobody can order any more; in a process of its own.
 
-    Orders come by the first of the `pipes`, what workers wrote by the `ring`, answers go into the second pipe. `story`
-    is the file whose lines tell what the agent does, "" for a process that says nothing; it must be good.
+    Orders come by the first of the `pipes`, answers go into the second one. `story` is the file whose lines tell what
+    the agent does, "" for a process that says nothing; it must be good.
     """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -170,19 +167,19 @@ def serve(
             said = (folder.note, folder.moved, folder.unlocked, warning(folder_check(LOG, folder.path)))
             _answer(answers, LogFolderReady(path_bytes(folder.path), *map(text_bytes, said)))
             proctitle.show(title)
-            _obey(orders, answers, ring)
+            _obey(orders, answers)
     except ConfigError as error:
         _answer(answers, LogFolderRejected(text_bytes(str(error))))
 
 
-def _obey(orders: int, answers: int, ring: RingBuffer) -> None:
+def _obey(orders: int, answers: int) -> None:
     frames, done, reported, reported_s = LogFrameReader(), 0, 0, time.monotonic()
     writer = LogWriter(lambda text, quietly: _answer(answers, LogNotice(text_bytes(text), quietly)))
     more = select.poll()
     more.register(orders, select.POLLIN)
     while data := os.read(orders, READ_BYTES):
         for order in frames.orders(data):
-            writer.do(order, ring.piece(order.at, order.size) if isinstance(order, WriteChunk) else b"")
+            writer.do(order)
             done += 1
             if (now_s := time.monotonic()) - reported_s > DONE_EVERY_S or done - reported >= DONE_EVERY:
                 reported, reported_s = done, now_s

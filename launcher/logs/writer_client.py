@@ -1,6 +1,6 @@
 """The log folder as the agent sees it: a process of its own writes there, and the agent waits for no disk.
 
-    agent ── orders, by a pipe; what workers wrote, by a ring ──► launcher.logs.writer ──► the folder
+    agent ── orders, with what workers wrote, by a pipe ──► launcher.logs.writer ──► the folder
           ◄── what is done, and what failed, by another pipe ──
 
 While the disk takes what comes, whoever reads the output of workers waits a moment when more than `FLOW_BYTES` are on
@@ -20,8 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
-
-import msgspec
 
 from launcher.logs.log_dir import LogFolder
 from launcher.logs.writer import SyncSink
@@ -44,7 +42,7 @@ from launcher.logs.writer_protocol import (
 from launcher.system.processes import is_frozen, signal_one
 
 FLOW_BYTES: Final = 3 << 19
-"""So much of the ring may be on its way to a disk that goes on."""
+"""So much may be on its way to a disk that goes on."""
 KEEP_BYTES: Final = 16_000_000
 """So much is kept for a disk that stands still."""
 STILL_S: Final = 1.0
@@ -72,8 +70,8 @@ class LogSink(Protocol):
     def next_start(self) -> int:
         """The number of a further start."""
 
-    def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
-        """Have it done, for the file `of`; `data` goes with a `WriteChunk`. False: no room, left out."""
+    def put(self, order: AnyLogOrder, of: str) -> bool:
+        """Have it done, for the file `of`. False: no room, left out."""
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
         """Call once when it is not `paused` any more."""
@@ -96,15 +94,17 @@ class LogWriterClient:
         `hold` takes the folder that is `named`, in that process. `story`: see `launcher.logs.writer.serve`.
         """
         self._process = LogProcess(hold, named, story)
-        self._ring = self._process.ring
         self._orders, self._answers = self._process.orders, self._process.answers
         self._frames = LogFrameReader()
-        self._queue: deque[tuple[int, AnyLogOrder, bytes]] = deque()
-        self._sending: tuple[int, AnyLogOrder, bytes] | None = None
+        self._queue: deque[AnyLogOrder] = deque()
+        self._sending: AnyLogOrder | None = None
         self._queued: Counter[int] = Counter()
         self._kept = 0
+        self._on_its_way: deque[int] = deque()
+        """The sizes of orders that were sent and are not done."""
+        self._on_its_way_bytes = 0
         self._rest = memoryview(b"")
-        self._put = self._sent = self._done = self._seen = self._looks = self._starts = 0
+        self._put = self._done = self._seen = self._looks = self._starts = 0
         self._still = self._said = self._writing = False
         self._left_out: Counter[str] = Counter()
         self.left_out_bytes = 0
@@ -162,23 +162,22 @@ class LogWriterClient:
         path = path_bytes(self.path / name)
         return lambda line: self.put(AppendShared(path, line), name)
 
-    def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
+    def put(self, order: AnyLogOrder, of: str) -> bool:
         """Have it done, as `LogSink` says. There is room for the frame of a start at any time."""
         if self._instead is not None:
-            return self._instead.put(order, of, data)
-        size = ORDER_BYTES + len(data)
-        whose = order.start if isinstance(order, WriteChunk) else 0
-        if self._still and not isinstance(order, OpenLog | WriteLine | CloseLog) and not self._fits(whose, size):
-            size = len(order.line if isinstance(order, AppendShared) else data)
+            return self._instead.put(order, of)
+        if self._still and not isinstance(order, OpenLog | WriteLine | CloseLog) and not self._fits(order):
+            size = _text_bytes(order)
             self._left_out[of] += size
             self.left_out_bytes += size
             self._warn_stalled()
             return False
         self._put += 1
-        if self._queue or not self._send(whose, order, data):
-            self._queue.append((whose, order, data))
-            self._queued[whose] += size
-            self._kept += size
+        if self._queue or self._rest:
+            self._queue.append(order)
+            self._keep(order, 1)
+        else:
+            self._send(order)
         if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(STILL_S, self._check_progress)
         return True
@@ -223,8 +222,9 @@ class LogWriterClient:
             for answer in self._frames.answers(data):
                 match answer:
                     case LogAck():
+                        for _ in range(answer.orders - self._done):
+                            self._on_its_way_bytes -= self._on_its_way.popleft()
                         self._done = answer.orders
-                        self._ring.free(self._done)
                         self._progress.set()
                     case LogNotice():
                         self._on_told(bytes_text(answer.text), answer.quietly)
@@ -245,8 +245,7 @@ class LogWriterClient:
             self._queue.appendleft(self._sending)
         self._rest, self._writing = memoryview(b""), False
         while self._queue:  # What it was not sent is not lost.
-            _, order, data = self._queue.popleft()
-            self._instead.put(order, "", data)
+            self._instead.put(self._queue.popleft(), "")
         self._progress.set()
         self._resume()
         self._on_told("the process that writes the logs was killed; a part of them may be missing", False)
@@ -292,23 +291,22 @@ class LogWriterClient:
 
     # To the process that writes.
 
-    def _fits(self, whose: int, size: int) -> bool:
+    def _fits(self, order: AnyLogOrder) -> bool:
         """Each start may have as much of the room as is still free: one that says much leaves some to the others."""
-        return self._queued[whose] + size <= KEEP_BYTES - self._kept
+        return self._queued[_start(order)] + _size(order) <= KEEP_BYTES - self._kept
 
-    def _send(self, whose: int, order: AnyLogOrder, data: bytes) -> bool:
-        """Send an order, if there is room for it."""
-        if self._rest:
-            return False
-        self._sending = (whose, order, data)
-        if isinstance(order, WriteChunk):
-            if (at := self._ring.put(data, self._sent + 1)) is None:
-                return False
-            order = msgspec.structs.replace(order, at=at)
-        self._sent += 1
+    def _keep(self, order: AnyLogOrder, sign: int) -> None:
+        """Count an order that begins (1) or ceases (-1) to wait in the queue."""
+        self._kept += sign * _size(order)
+        self._queued[_start(order)] += sign * _size(order)
+
+    def _send(self, order: AnyLogOrder) -> None:
+        """Send an order, as far as there is room for it."""
+        self._sending = order
+        self._on_its_way.append(_size(order))
+        self._on_its_way_bytes += _size(order)
         self._rest = memoryview(packed(order))
         self._send_rest()
-        return True
 
     def _send_rest(self) -> None:
         """Send what is left of an order; the process knows of its start once it has all of it."""
@@ -319,7 +317,7 @@ class LogWriterClient:
         except BrokenPipeError:
             return  # It is gone, which `_on_answers` is told.
         if not self._rest and self._sending is not None:
-            match self._sending[1]:
+            match self._sending:
                 case OpenLog() as begin:
                     self._begun[begin.start] = begin
                 case CloseLog() as end:
@@ -335,27 +333,37 @@ class LogWriterClient:
         """Send what waits, as far as there is room."""
         if self._rest:
             self._send_rest()
-        while self._queue:
-            whose, order, data = self._queue[0]
-            if not self._send(whose, order, data):
-                break
-            self._queue.popleft()
-            self._kept -= (size := ORDER_BYTES + len(data))
-            self._queued[whose] -= size
-            if not self._queued[whose]:
-                del self._queued[whose]
+        while self._queue and not self._rest:
+            order = self._queue.popleft()
+            self._keep(order, -1)
+            self._send(order)
         self._resume()
 
     def _more_than(self, size: int) -> bool:
         """Tell whether the disk goes on, and so much and more is on its way."""
         goes_on = not self._still and self._instead is None
-        return goes_on and (bool(self._queue) or self._ring.used > size)
+        return goes_on and (bool(self._queue) or self._on_its_way_bytes > size)
 
     def _resume(self) -> None:
         if self._waiting and not self._more_than(FLOW_BYTES // 2):
             waiting, self._waiting = self._waiting, []
             for go_on in waiting:
                 go_on()
+
+
+def _text_bytes(order: AnyLogOrder) -> int:
+    """Bytes of the text that an order brings."""
+    return len(order.data if isinstance(order, WriteChunk) else order.line if isinstance(order, AppendShared) else b"")
+
+
+def _size(order: AnyLogOrder) -> int:
+    """Bytes that an order counts."""
+    return ORDER_BYTES + _text_bytes(order)
+
+
+def _start(order: AnyLogOrder) -> int:
+    """Whose room an order takes: the number of the start that says it, 0 for the agent."""
+    return order.start if isinstance(order, WriteChunk) else 0
 
 
 def _megabytes(amount: int) -> str:

@@ -1,8 +1,9 @@
-"""The process that writes the logs of an agent, as the agent sees it: its start, its shared memory, its end."""
+"""The process that writes the logs of an agent, as the agent sees it: its start and its end."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import time
@@ -20,15 +21,14 @@ from launcher.logs.writer_protocol import (
     LogFolderRejected,
     LogFrameReader,
     LogNotice,
-    RingBuffer,
     bytes_text,
     packed,
     text_bytes,
 )
 from launcher.system.processes import fork
 
-RING_BYTES: Final = 2 << 20
-"""Room that the agent shares with it."""
+PIPE_BYTES: Final = 1 << 20
+"""Room in the pipe of orders: with the usual 64 kB an agent whose workers write much would be woken for each piece."""
 START_LIMIT_S: Final = 10.0
 """So long a folder may take to show that it can be written."""
 LEAVE_LIMIT_S: Final = 1.0
@@ -38,17 +38,18 @@ TITLE: Final = ("elastic-launch:", "writes", "logs")
 
 
 class LogProcess:
-    """A fork of this process, the two pipes to it, and the ring."""
+    """A fork of this process, and the two pipes to it."""
 
     def __init__(self, hold: Callable[[], LogFolder], named: Path, story: str) -> None:
         """Start it. No thread may run yet. See `launcher.logs.writer_client.LogWriterClient` for what it is given."""
         self._named = named
         orders, self.orders = os.pipe()
         self.answers, answers = os.pipe()
-        self.ring = RingBuffer(RING_BYTES)
+        with contextlib.suppress(OSError):  # The user has too much in pipes already; it is slower, then.
+            fcntl.fcntl(self.orders, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.pid = fork("writes the logs")
         if self.pid == 0:
-            _run(orders, answers, self.ring, hold, story)
+            _run(orders, answers, hold, story)
         os.close(orders)
         os.close(answers)
 
@@ -95,10 +96,10 @@ class LogProcess:
             yield from frames.answers(data)
 
 
-def _run(orders: int, answers: int, ring: RingBuffer, hold: Callable[[], LogFolder], story: str) -> NoReturn:
+def _run(orders: int, answers: int, hold: Callable[[], LogFolder], story: str) -> NoReturn:
     """The life of the process."""
     try:
-        serve((orders, answers), ring, hold, story, TITLE)
+        serve((orders, answers), hold, story, TITLE)
     except BaseException:  # noqa: BLE001  # It is told: stderr is closed here, and nothing of the agent's may run.
         with contextlib.suppress(OSError):
             os.write(answers, packed(LogNotice(text_bytes(traceback.format_exc()))))

@@ -6,9 +6,7 @@ name of a folder need not be text.
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -40,12 +38,11 @@ class OpenLog(LogOrder, frozen=True, tag="Begin"):
 
 
 class WriteChunk(LogOrder, frozen=True, tag="Wrote"):
-    """A worker wrote `size` bytes, which are in the ring `at` this place; `missing` bytes before it were left out."""
+    """A worker wrote `data`; `missing` bytes before it were left out."""
 
     start: int
-    size: int
+    data: bytes
     missing: int = 0
-    at: int = 0
 
 
 class WriteLine(LogOrder, frozen=True, tag="Line"):
@@ -149,7 +146,7 @@ class LogFrameReader:
 
     def __init__(self) -> None:
         """Nothing has come yet."""
-        self._rest = bytearray()
+        self._rest = b""
 
     def orders(self, data: bytes) -> list[AnyLogOrder]:
         """The orders that `data` completes."""
@@ -159,16 +156,15 @@ class LogFrameReader:
         """The answers that `data` completes."""
         return [_answer.decode(frame) for frame in self._cut(data)]
 
-    def _cut(self, data: bytes) -> Iterator[bytearray]:
-        rest, at = self._rest, 0
-        rest += data
-        while len(rest) - at >= LENGTH_BYTES:
-            end = at + LENGTH_BYTES + int.from_bytes(rest[at : at + LENGTH_BYTES], "big")
-            if len(rest) < end:
+    def _cut(self, data: bytes) -> Iterator[memoryview]:
+        whole, at = memoryview(self._rest + data), 0
+        while len(whole) - at >= LENGTH_BYTES:
+            end = at + LENGTH_BYTES + int.from_bytes(whole[at : at + LENGTH_BYTES], "big")
+            if len(whole) < end:
                 break
-            yield rest[at + LENGTH_BYTES : end]
+            yield whole[at + LENGTH_BYTES : end]
             at = end
-        del rest[:at]
+        self._rest = bytes(whole[at:])
 
 
 def text_bytes(text: str) -> bytes:
@@ -189,39 +185,3 @@ def path_bytes(path: Path) -> bytes:
 def bytes_path(data: bytes) -> Path:
     """The path again."""
     return Path(os.fsdecode(data))
-
-
-class RingBuffer:
-    """Pieces are put in one after the other, and freed in the same order. Made before the fork that shares it."""
-
-    def __init__(self, size: int) -> None:
-        """Room for `size` bytes; pages that were never used cost nothing."""
-        self._size = size
-        self._memory = mmap.mmap(-1, size)
-        self._view = memoryview(self._memory)
-        self._taken: deque[tuple[int, int]] = deque()
-        self._at = 0
-        self.used = 0
-        """Bytes that are not free, with what is left unused at the end because a piece found no room there."""
-
-    def put(self, data: bytes, number: int) -> int | None:
-        """Put in a piece that is freed by `free(number)`; where it is, None if there is no room now."""
-        unused = 0 if self._at + len(data) <= self._size else self._size - self._at
-        taken = unused + len(data)
-        if self.used + taken > self._size:
-            return None
-        at = (self._at + unused) % self._size
-        self._view[at : at + len(data)] = data
-        self._at = at + len(data)
-        self._taken.append((number, taken))
-        self.used += taken
-        return at
-
-    def free(self, number: int) -> None:
-        """Free every piece up to this number."""
-        while self._taken and self._taken[0][0] <= number:
-            self.used -= self._taken.popleft()[1]
-
-    def piece(self, at: int, size: int) -> memoryview:
-        """A piece that was put in."""
-        return self._view[at : at + size]

@@ -20,7 +20,7 @@ class Nowhere:
     def next_start(self) -> int:
         return 1
 
-    def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
+    def put(self, order: AnyLogOrder, of: str) -> bool:
         return True
 
     def on_writable(self, go_on: Callable[[], None]) -> None:

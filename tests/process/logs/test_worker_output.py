@@ -243,10 +243,10 @@ class TestOutputOfAnyKind:
 
     def test_logs_that_cannot_be_closed_do_not_keep_it_back_that_they_are_gone(self, tmp_path: Path) -> None:
         class Broken(SyncSink):
-            def put(self, order: AnyLogOrder, of: str, data: bytes = b"") -> bool:
+            def put(self, order: AnyLogOrder, of: str) -> bool:
                 if isinstance(order, CloseLog):
                     raise OSError(errno.EIO, "broken")
-                return super().put(order, of, data)
+                return super().put(order, of)
 
         async def main() -> None:
             async with nest(tmp_path, sink=Broken(lambda text, quietly: None)) as it:

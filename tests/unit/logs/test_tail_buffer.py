@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.writer_protocol import RingBuffer
 from launcher.text.tail_buffer import KEPT_BYTES, PIECE_BYTES, TailBuffer
 
 SIZES = st.lists(st.sampled_from([1, 7, 1000, PIECE_BYTES // 2 + 1, PIECE_BYTES, 1 << 16]), max_size=60)
@@ -37,21 +36,3 @@ def test_a_line_of_ours_ends_an_unfinished_one() -> None:
         recent.add(text)
         recent.add_line(b"ours")
     assert recent.ending().data == b"one\nours\ntwo\nours\n"
-
-
-@given(st.lists(st.integers(1, 60), max_size=80), st.integers(0, 5))
-def test_what_is_in_the_ring_stays_as_it_is_until_it_is_freed(sizes: list[int], behind: int) -> None:
-    ring, there = RingBuffer(4096), dict[int, tuple[int, bytes]]()
-    for number, size in enumerate((size * 16 for size in sizes), 1):
-        data = bytes([number]) * size
-        while (at := ring.put(data, number)) is None:
-            oldest = min(there)
-            ring.free(oldest)
-            del there[oldest]
-        there[number] = at, data
-        for old in [one for one in there if one < number - behind]:
-            ring.free(old)
-            del there[old]
-        assert all(ring.piece(at, len(data)) == data for at, data in there.values())
-    ring.free(len(sizes))
-    assert ring.used == 0
