@@ -1,6 +1,6 @@
 """stdout and stderr of an agent: one that is a regular file is written by a process of its own.
 
-    agent, nursery ── 1 and 2, a pipe ──► launcher.logs.stdio_writer ──► the file, by the descriptor that we were given
+    agent, nursery ── 1 and 2, a pipe ──► launcher.logs.pipe_to_file ──► the file, by the descriptor that we were given
 
 So nobody here waits for the file's disk, whoever it is that says something, and the file has all of it in its order. A
 terminal or a pipe stays as it is: `Console` does not wait for them.
@@ -22,7 +22,7 @@ from typing import Final, NoReturn, Self
 
 from launcher.logs.console import Console, notice_line
 from launcher.logs.json_format import JsonFormatter, Severity
-from launcher.logs.stdio_writer import serve
+from launcher.logs.pipe_to_file import serve
 from launcher.logs.writer_client import CLOSE_LIMIT_S, CLOSE_MAX_S, HURRY_LIMIT_S
 from launcher.system import descriptors
 from launcher.system.descriptors import write_stderr_line

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.stdio_writer import PipeToFile
+from launcher.logs.pipe_to_file import PipeToFile
 from launcher.logs.writer_client import KEEP_BYTES
 from tests.support import full_on_close
 from tests.support.awaited_events import LIMIT_S
