@@ -45,10 +45,15 @@ def _start(argv: Sequence[str]) -> int:
         return 0
     config = check(build(line, os.environ), os.environ)
     with frozen_imports.frozen_imports():
+        from launcher.logs.file_names import LAUNCHER_LOG
         from launcher.logs.json_format import JsonFormatter
+        from launcher.logs.log_dir import LogFolder
         from launcher.logs.stdio import StdioRedirect
     lines = JsonFormatter(config.job_id) if config.log_format == "json" else None
-    with StdioRedirect(lines) as outputs:
+    job = "" if config.local_nodes else _job(config)
+    named = Path(config.log_dir)
+    hold = partial(LogFolder, named, overwrite=config.log_overwrite, job=job, below=config.job_id)
+    with StdioRedirect(hold, named, LAUNCHER_LOG if job else "", lines) as outputs:
         return run_reporting_errors(partial(_run, config, outputs), outputs.write_line)
 
 
@@ -56,16 +61,11 @@ def _run(config: Config, outputs: StdioRedirect) -> int:
     """Hand over."""
     with frozen_imports.frozen_imports():
         from launcher.config import paddlecloud
-        from launcher.logs.file_names import LAUNCHER_LOG
-        from launcher.logs.log_dir import LogFolder
         from launcher.logs.writer_client import LogWriterClient
 
     if config.paddlecloud and not config.quiet:
         outputs.write_line(paddlecloud.used_notice(config.ips, config.host))
-    job = "" if config.local_nodes else _job(config)
-    named = Path(config.log_dir)
-    hold = partial(LogFolder, named, overwrite=config.log_overwrite, job=job, below=config.job_id)
-    with LogWriterClient(hold, named, LAUNCHER_LOG if job else "") as disk:
+    with LogWriterClient(outputs.process) as disk:
         if disk.note:
             outputs.write_line(f"--log_overwrite: {disk.note}")
         for line in filter(None, (disk.moved, disk.unlocked)):

@@ -18,7 +18,8 @@ from launcher.logs.console import Console
 from launcher.logs.json_format import JsonFormatter
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.logs.stdio import StdioRedirect
-from launcher.logs.writer_client import CLOSE_LIMIT_S, HURRY_LIMIT_S, LogWriterClient
+from launcher.logs.writer_client import LogWriterClient
+from launcher.logs.writer_process import CLOSE_LIMIT_S, HURRY_LIMIT_S
 from launcher.system import frozen_imports
 from launcher.system.signals import SignalQueue
 from launcher.terminal.tty import wanted
@@ -45,7 +46,7 @@ async def _run(config: Config, disk: LogWriterClient, outputs: StdioRedirect) ->
         work.cancel()
         with suppress(asyncio.CancelledError, ElasticError):
             await work
-        outputs.hurry()
+        outputs.process.hurry()
         return 128 + signals.first.result()
     return work.result()
 

@@ -118,7 +118,7 @@ class _LocalSupervisor:
         """Only notes the signal and passes it on: the first in kindness, the second as SIGKILL."""
         if self._signal is not None:
             self._kill.set()
-            self._outputs.hurry()
+            self._outputs.process.hurry()
             self._send(signal.SIGKILL)
             return
         self._signal = number

@@ -1,1 +1,1 @@
-"""Worker logs, the console, launcher.log and events.jsonl, and the two processes that write them."""
+"""Worker logs, the console, launcher.log and events.jsonl, and the process that writes them."""

@@ -146,7 +146,7 @@ class Console:
         limit_s = CLOSE_LIMIT_S if self._give_back is None else FILE_CLOSE_LIMIT_S
         until_s = time.monotonic() + limit_s
         while self._fd is not None and self._waiting and time.monotonic() < until_s:
-            _has_room(self._fd, max(0.0, until_s - time.monotonic()))
+            descriptors.ready(self._fd, select.POLLOUT, until_s - time.monotonic())
             self._flush()
         self._release()
 
@@ -174,7 +174,7 @@ class Console:
         if self._socket is not None:
             return self._socket.send(data, socket.MSG_DONTWAIT)
         if self._careful:
-            if not _has_room(fd, 0):
+            if not descriptors.ready(fd, select.POLLOUT, 0):
                 raise BlockingIOError
             data = data[:CAREFUL_BYTES]
         elif self._whole and len(data) > select.PIPE_BUF:
@@ -269,9 +269,3 @@ def notice_line(lines: JsonFormatter | None) -> Callable[[str], bytes]:
     if lines is not None:
         return lambda text: lines.agent_line(datetime.now(UTC), text, Severity.WARNING)
     return lambda text: f"\n[elastic-launch] {text}\n".encode()
-
-
-def _has_room(fd: int, wait_s: float) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(wait_s * 1000))

@@ -1,31 +1,26 @@
-"""Carries what an agent says from pipes into the files that its console is, in a process of its own.
+"""Carries what an agent says from a pipe into the file that its console is, in the process that writes the logs.
 
 The disk of such a file may stand still for longer than a lease lives. While it goes on nothing is lost: whoever writes
 waits when more than `FLOW_BYTES` are on their way, as for any slow disk. When it has done nothing for `STILL_S` nobody
 waits: `KEEP_BYTES` are kept for it, what comes then is left out, and a line in the file says how much. So it is with
-what a full disk refuses. The process ends when nobody can say anything any more and the files have all that was kept.
+what a full disk refuses.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from launcher.logs.console import STOOD_STILL, notice_line
-from launcher.logs.writer import IGNORED_SIGNALS
-from launcher.logs.writer_client import FLOW_BYTES, KEEP_BYTES, STILL_S
-from launcher.system import proctitle
-from launcher.system.descriptors import keep_only
+from launcher.logs.writer_protocol import FLOW_BYTES, KEEP_BYTES, STILL_S
 
 READ_BYTES: Final = 1 << 18
 WRITE_BYTES: Final = 1 << 17
 """Written at once: a slow disk shows with each of them that it goes on."""
-TITLE: Final = ("elastic-launch:", "writes", "console")
 
 
 class PipeToFile:
@@ -129,30 +124,3 @@ class PipeToFile:
             while done < len(data):
                 done += os.write(self._file, data[done:])
         return done
-
-
-def serve(flows: Sequence[tuple[int, int]], moved: memoryview, notice: Callable[[str], bytes]) -> None:
-    """Carry from each pipe into its file until all have ended; in a process of its own.
-
-    `moved` is shared with the agent: how many bytes of each are done. `notice` makes lines of ours.
-    """
-    for number in IGNORED_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    os.setsid()  # What a terminal does to the agent is no word to this process.
-    os.chdir("/")
-    keep_only({fd for flow in flows for fd in flow})
-    proctitle.show(TITLE)
-    # A thread that fails ends the process, which the agent notices. stderr is closed here.
-    threading.excepthook = lambda failed: os._exit(1)
-
-    def count(at: int) -> Callable[[int], None]:
-        def add(size: int) -> None:
-            moved[at] += size
-
-        return add
-
-    running = [threading.Thread(target=PipeToFile(*fds, count(at), notice).run) for at, fds in enumerate(flows)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()

@@ -1,8 +1,10 @@
 """Writes into the log folder what it is ordered to, and holds the folder meanwhile.
 
-An agent has this done by a process of its own (`serve`), because a disk may stand still for longer than a lease lives,
-and a thread that waits for a disk would not even let its process end. The process ends when the agent has: after what
-was ordered before. `SyncSink` does the same at once, where nobody minds a disk (tests, a writer that died).
+An agent has this done by a process of its own (`serve`), because a disk may be stalled for longer than a lease lives,
+and a thread that waits for a disk would keep its process from ending. The process writes the console, too, where that
+is a file, in threads of its own (`launcher.logs.pipe_to_file`): a stalled disk of the one does not hold up the other.
+It ends when the agent has: after what was ordered and said before. `SyncSink` does orders at once, where a disk may be
+waited for (tests, a writer that died).
 """
 
 from __future__ import annotations
@@ -10,14 +12,17 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from elastic.errors import ConfigError
 from launcher.logs import endpoint_list_writer, environment_dump
 from launcher.logs.log_dir import LogFolder
+from launcher.logs.pipe_to_file import PipeToFile
 from launcher.logs.rotating_file import WorkerLog, append_line
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.writer_protocol import (
@@ -52,6 +57,7 @@ READ_BYTES = 1 << 16
 DONE_EVERY_S = 0.2
 DONE_EVERY = 4
 """At least so often it is told what is done, while more is to be done."""
+TITLE = ("elastic-launch:", "writes", "logs")
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals to all processes of a job: what the agent says while it leaves is to be written, too."""
 
@@ -148,28 +154,70 @@ class SyncSink:
         go_on()
 
 
-def serve(pipes: tuple[int, int], hold: Callable[[], LogFolder], story: str, title: Sequence[str]) -> None:
-    """Hold a folder and do what is ordered until nobody can order any more; in a process of its own.
+class ConsoleFile(NamedTuple):
+    """A file that is stdout or stderr, and the pipe to it."""
 
-    Orders come by the first of the `pipes`, answers go into the second one. `story` is the file whose lines tell what
-    the agent does, "" for a process that says nothing; it must be good.
+    pipe: int
+    file: int
+
+
+class WriterPipes(NamedTuple):
+    """The writer process's ends of the pipes between it and the agent."""
+
+    orders: int
+    answers: int
+    consoles_written: int
+    """Carries no data. It is closed when the console's files have everything."""
+
+
+def serve(
+    pipes: WriterPipes,
+    hold: Callable[[], LogFolder],
+    story: str,
+    consoles: Sequence[ConsoleFile],
+    moved: memoryview,
+    notice: Callable[[str], bytes],
+) -> None:
+    """Hold a folder and do what the agent orders until it closes the pipe; in a process of its own.
+
+    `story` is the file whose lines tell what the agent does, "" for a process that says nothing; it must be good. What
+    comes through the pipes of `consoles` is copied into their files until every writer has closed them. `moved` is
+    shared with the agent: how many bytes each file has got. `notice` formats the launcher's own lines there.
     """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.setsid()  # What a terminal does to the agent is no word to this process.
     os.chdir("/")
-    keep_only(pipes)
-    orders, answers = pipes
+    keep_only({*pipes, *(fd for console in consoles for fd in console)})
+    proctitle.show(TITLE)
+    # A thread that fails ends the process, which the agent notices. stderr is closed here.
+    threading.excepthook = lambda failed: os._exit(1)
+
+    def carry(at: int, written: int) -> None:
+        def count(size: int) -> None:
+            moved[at] += size
+
+        PipeToFile(*consoles[at], count, notice).run()
+        os.close(written)
+
+    carrying = [
+        threading.Thread(target=carry, args=(at, os.dup(pipes.consoles_written))) for at in range(len(consoles))
+    ]
+    for thread in carrying:
+        thread.start()
+    os.close(pipes.consoles_written)
+    orders, answers = pipes.orders, pipes.answers
     try:
         with hold() as folder:
             if story:
                 _try(folder.path / story)
             said = (folder.note, folder.moved, folder.unlocked, warning(folder_check(LOG, folder.path)))
             _answer(answers, LogFolderReady(path_bytes(folder.path), *map(text_bytes, said)))
-            proctitle.show(title)
             _obey(orders, answers)
     except ConfigError as error:
         _answer(answers, LogFolderRejected(text_bytes(str(error))))
+    for thread in carrying:
+        thread.join()
 
 
 def _obey(orders: int, answers: int) -> None:

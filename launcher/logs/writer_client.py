@@ -21,10 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from launcher.logs.log_dir import LogFolder
 from launcher.logs.writer import SyncSink
-from launcher.logs.writer_process import LogProcess
+from launcher.logs.writer_process import CLOSE_LIMIT_S, CLOSE_MAX_S, WriterProcess
 from launcher.logs.writer_protocol import (
+    FLOW_BYTES,
+    KEEP_BYTES,
+    STILL_S,
     AnyLogOrder,
     AppendShared,
     CloseLog,
@@ -41,20 +43,8 @@ from launcher.logs.writer_protocol import (
 )
 from launcher.system.processes import is_frozen, signal_one
 
-FLOW_BYTES: Final = 3 << 19
-"""So much may be on its way to a disk that goes on."""
-KEEP_BYTES: Final = 16_000_000
-"""So much is kept for a disk that stands still."""
-STILL_S: Final = 1.0
-"""A disk that has done nothing for so long stands still."""
 SAY_AFTER_S: Final = 5.0
 """So long it stands still before people hear of it, unless something is left out before."""
-CLOSE_LIMIT_S: Final = 5.0
-"""So long the end of an agent waits for a disk that does nothing."""
-CLOSE_MAX_S: Final = 30.0
-"""The same for one that goes on and is slow."""
-HURRY_LIMIT_S: Final = 0.5
-"""The same for any after a second signal."""
 READ_BYTES: Final = 1 << 16
 ORDER_BYTES: Final = 512
 """So much an order counts beside its data: what it takes in memory, nearly always."""
@@ -88,12 +78,9 @@ class LogWriterClient:
     warning: str
     """Lines for people, "" if all is as asked."""
 
-    def __init__(self, hold: Callable[[], LogFolder], named: Path, story: str = "") -> None:
-        """Start the process that writes. No thread may run yet.
-
-        `hold` takes the folder that is `named`, in that process. `story`: see `launcher.logs.writer.serve`.
-        """
-        self._process = LogProcess(hold, named, story)
+    def __init__(self, process: WriterProcess) -> None:
+        """`process` writes; no other client has it."""
+        self._process = process
         self._orders, self._answers = self._process.orders, self._process.answers
         self._frames = LogFrameReader()
         self._queue: deque[AnyLogOrder] = deque()
@@ -128,8 +115,8 @@ class LogWriterClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go; the process that writes ends when it has done what it has got."""
-        self._process.leave()
+        """Close the pipes; the process releases the folder when it has done every order."""
+        self._process.hang_up()
 
     def open(self, on_told: Callable[[str, bool], None]) -> None:
         """Hear the process from now on, in the loop that runs.
@@ -362,7 +349,7 @@ def _size(order: AnyLogOrder) -> int:
 
 
 def _start(order: AnyLogOrder) -> int:
-    """Whose room an order takes: the number of the start that says it, 0 for the agent."""
+    """The start whose share of the room an order takes; 0 is the agent."""
     return order.start if isinstance(order, WriteChunk) else 0
 
 

@@ -1,20 +1,21 @@
-"""The process that writes the logs of an agent, as the agent sees it: its start and its end."""
+"""The process that writes the logs of an agent, and its console, as the agent sees it: its start and its end."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import mmap
 import os
 import select
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 from elastic.errors import ConfigError
+from launcher.logs.console import notice_line
 from launcher.logs.log_dir import LogFolder
-from launcher.logs.writer import serve
+from launcher.logs.writer import ConsoleFile, WriterPipes, serve
 from launcher.logs.writer_protocol import (
     AnyLogAnswer,
     LogFolderReady,
@@ -25,83 +26,115 @@ from launcher.logs.writer_protocol import (
     packed,
     text_bytes,
 )
-from launcher.system.processes import fork
+from launcher.system.descriptors import ready, widen_pipe
+from launcher.system.processes import fork, wait_exit
 
 PIPE_BYTES: Final = 1 << 20
 """Room in the pipe of orders: with the usual 64 kB an agent whose workers write much would be woken for each piece."""
 START_LIMIT_S: Final = 10.0
 """So long a folder may take to show that it can be written."""
+CLOSE_LIMIT_S: Final = 5.0
+"""So long the end of an agent waits for a disk that does nothing."""
+CLOSE_MAX_S: Final = 30.0
+"""The same for one that goes on and is slow."""
+HURRY_LIMIT_S: Final = 0.5
+"""The same for any after a second signal."""
 LEAVE_LIMIT_S: Final = 1.0
-"""So long it may take to end when all is written."""
+"""So long the process may take to end when all is written."""
 READ_BYTES: Final = 1 << 16
-TITLE: Final = ("elastic-launch:", "writes", "logs")
 
 
-class LogProcess:
-    """A fork of this process, and the two pipes to it."""
+class WriterProcess:
+    """A fork of this process, and the pipes to it."""
 
-    def __init__(self, hold: Callable[[], LogFolder], named: Path, story: str) -> None:
-        """Start it. No thread may run yet. See `launcher.logs.writer_client.LogWriterClient` for what it is given."""
+    def __init__(
+        self,
+        hold: Callable[[], LogFolder],
+        named: Path,
+        story: str = "",
+        consoles: Sequence[ConsoleFile] = (),
+        notice: Callable[[str], bytes] = notice_line(None),  # noqa: B008  # It is a function.
+    ) -> None:
+        """Start it. No thread may run yet. Raises `ConfigError` if there can be no process.
+
+        `hold` takes the folder that is `named`, in that process. The others: see `launcher.logs.writer.serve`.
+        """
         self._named = named
         orders, self.orders = os.pipe()
         self.answers, answers = os.pipe()
-        with contextlib.suppress(OSError):  # The user has too much in pipes already; it is slower, then.
-            fcntl.fcntl(self.orders, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._consoles_written, consoles_written = os.pipe()
+        widen_pipe(self.orders, PIPE_BYTES)
+        self._moved = memoryview(mmap.mmap(-1, 8 * max(len(consoles), 1))).cast("Q")
+        self._limit_s, self._max_s = CLOSE_LIMIT_S, CLOSE_MAX_S
         self.pid = fork("writes the logs")
+        theirs = WriterPipes(orders, answers, consoles_written)
         if self.pid == 0:
-            _run(orders, answers, hold, story)
-        os.close(orders)
-        os.close(answers)
+            _run(theirs, hold, story, consoles, self._moved, notice)
+        for end in theirs:
+            os.close(end)
 
     def held(self) -> LogFolderReady:
         """Wait until it holds the folder. Raises `ConfigError` if the folder is not good, or does not answer."""
+        why = (
+            f"--log_dir {self._named} has not answered for {START_LIMIT_S:g} s (a network disk without its server?); "
+            "mend it, or name another folder"
+        )
         for answer in self._read_answers(START_LIMIT_S):
             match answer:
                 case LogFolderReady():
                     return answer
                 case LogFolderRejected():
-                    self.leave()
-                    raise ConfigError(bytes_text(answer.why))
+                    why = bytes_text(answer.why)
                 case LogNotice():
-                    self.leave()
-                    raise ConfigError(f"--log_dir {self._named} cannot be used: {bytes_text(answer.text)}")
-        os.close(self.orders)
-        os.close(self.answers)
-        raise ConfigError(
-            f"--log_dir {self._named} has not answered for {START_LIMIT_S:g} s (a network disk without its server?); "
-            "mend it, or name another folder"
-        )
+                    why = f"--log_dir {self._named} cannot be used: {bytes_text(answer.text)}"
+            break
+        self.hang_up()
+        raise ConfigError(why)
 
-    def leave(self) -> None:
-        """Let it end. One that waits for a disk is not waited for: it ends when the disk does."""
+    def hang_up(self) -> None:
+        """Order nothing more."""
         os.close(self.orders)
         os.close(self.answers)
-        pidfd = os.pidfd_open(self.pid)
-        try:
-            poll = select.poll()
-            poll.register(pidfd, select.POLLIN)
-            if poll.poll(LEAVE_LIMIT_S * 1000):
-                os.waitpid(self.pid, 0)
-        finally:
-            os.close(pidfd)
+
+    def hurry(self) -> None:
+        """Wait for no disk at the end."""
+        self._limit_s = self._max_s = HURRY_LIMIT_S
+
+    def end(self) -> None:
+        """Wait until the console's files have everything, as long as their disk makes progress, and for the exit.
+
+        A process that waits for a disk is left alone: it writes what it has, and exits then.
+        """
+        until_s, seen = time.monotonic() + self._max_s, -1
+        while (moved := sum(self._moved)) != seen and (left_s := until_s - time.monotonic()) > 0:
+            seen = moved
+            if ready(self._consoles_written, select.POLLIN, min(self._limit_s, left_s)):
+                break
+        os.close(self._consoles_written)
+        wait_exit(self.pid, LEAVE_LIMIT_S)
 
     def _read_answers(self, limit_s: float) -> Iterator[AnyLogAnswer]:
         """What it answers before there is a loop, until it has been silent for too long."""
         frames, until_s = LogFrameReader(), time.monotonic() + limit_s
-        poll = select.poll()
-        poll.register(self.answers, select.POLLIN)
-        while poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+        while ready(self.answers, select.POLLIN, until_s - time.monotonic()):
             if not (data := os.read(self.answers, READ_BYTES)):
                 raise ConfigError("the process that writes the logs was killed; see why, and start again")
             yield from frames.answers(data)
 
 
-def _run(orders: int, answers: int, hold: Callable[[], LogFolder], story: str) -> NoReturn:
-    """The life of the process."""
+def _run(
+    pipes: WriterPipes,
+    hold: Callable[[], LogFolder],
+    story: str,
+    consoles: Sequence[ConsoleFile],
+    moved: memoryview,
+    notice: Callable[[str], bytes],
+) -> NoReturn:
+    """Run the process."""
     try:
-        serve((orders, answers), hold, story, TITLE)
-    except BaseException:  # noqa: BLE001  # It is told: stderr is closed here, and nothing of the agent's may run.
+        serve(pipes, hold, story, consoles, moved, notice)
+    except BaseException:  # noqa: BLE001  # The agent gets it: stderr is closed here, and the agent's code may not run.
         with contextlib.suppress(OSError):
-            os.write(answers, packed(LogNotice(text_bytes(traceback.format_exc()))))
+            os.write(pipes.answers, packed(LogNotice(text_bytes(traceback.format_exc()))))
         os._exit(1)
     os._exit(0)

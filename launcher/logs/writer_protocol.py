@@ -13,6 +13,13 @@ from typing import Final
 
 import msgspec
 
+FLOW_BYTES: Final = 3 << 19
+"""So much may be on its way to a disk that goes on."""
+KEEP_BYTES: Final = 16_000_000
+"""So much is kept for a disk that stands still."""
+STILL_S: Final = 1.0
+"""A disk that has done nothing for so long stands still."""
+
 
 class LogOrder(msgspec.Struct, frozen=True, array_like=True):
     """One piece of work, done in the order of the orders."""

@@ -5,7 +5,9 @@ Standard ones that the caller closed (`2>&-`), or that nobody reads any more, be
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import sys
 from collections.abc import Collection
 from contextlib import suppress
@@ -73,6 +75,19 @@ def close(fd: int) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def ready(fd: int, events: int, wait_s: float) -> bool:
+    """Wait for one of these `events` of poll(2), or for the end of what is at the other end; False if none comes."""
+    poll = select.poll()
+    poll.register(fd, events)
+    return bool(poll.poll(max(0.0, wait_s) * 1000))
+
+
+def widen_pipe(fd: int, size: int) -> None:
+    """Make room for `size` bytes in a pipe, if the user has not too much in pipes already: it is slower, then."""
+    with suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size)
 
 
 def keep_only(keep: Collection[int]) -> None:

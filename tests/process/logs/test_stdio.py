@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -13,18 +14,24 @@ from pathlib import Path
 import pytest
 
 from launcher.logs.pipe_to_file import PipeToFile
-from launcher.logs.writer_client import KEEP_BYTES
+from launcher.logs.writer_protocol import KEEP_BYTES
 from tests.support import full_on_close
 from tests.support.awaited_events import LIMIT_S
 from tests.support.job_harness import Job, story
 
 BEGIN = """
 import os, psutil, signal, sys
+from functools import partial
+from pathlib import Path
+from launcher.logs.log_dir import LogFolder
 from launcher.logs.stdio import StdioRedirect
+from launcher.logs.writer_client import LogWriterClient
+folder = Path("log").absolute()
+outputs = StdioRedirect(partial(LogFolder, folder), folder)
 """
 LINES = 1000
 SPEAKER = f"""{BEGIN}
-with StdioRedirect() as outputs:
+with outputs, LogWriterClient(outputs.process):
     out, err = outputs.console(1), outputs.console(2)
     for number in range({LINES}):
         out.write(b"out %d\\n" % number)
@@ -35,7 +42,7 @@ sys.exit(7)
 """
 WHO = ("out", "err", "child", "print")
 KILLED = f"""{BEGIN}
-with StdioRedirect() as outputs:
+with outputs, LogWriterClient(outputs.process):
     (writer,) = psutil.Process().children()
     writer.kill()
     os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
@@ -86,9 +93,13 @@ def test_a_file_whose_disk_says_at_the_end_that_it_has_no_room_costs_a_line_and_
     assert ran.stderr.splitlines()[-1] == f"elastic-launch: {said}"
 
 
-def test_a_pipe_and_a_device_are_written_without_a_process_for_it(tmp_path: Path) -> None:
-    code = f"{BEGIN}\nwith StdioRedirect() as outputs: outputs.console(1).write_line(str(psutil.Process().children()))"
-    assert shell('exec "$@" 2> /dev/null', code, tmp_path).stdout == "[]\n"
+def test_a_pipe_and_a_device_stay_as_they_are(tmp_path: Path) -> None:
+    code = f"""{BEGIN}
+before = [os.fstat(fd) for fd in (1, 2)]
+with outputs, LogWriterClient(outputs.process):
+    outputs.console(1).write_line(str(before == [os.fstat(fd) for fd in (1, 2)]))
+"""
+    assert shell('exec "$@" 2> /dev/null', code, tmp_path).stdout == "True\n"
 
 
 @pytest.mark.parametrize("first", ["outputs.console(2).write_line", "outputs.write_line"])
@@ -101,7 +112,7 @@ def test_when_the_process_that_writes_is_killed_the_file_is_written_directly(tmp
 
 def test_what_was_said_before_a_kill_is_in_the_file(tmp_path: Path) -> None:
     code = f"""{BEGIN}
-with StdioRedirect() as outputs:
+with outputs, LogWriterClient(outputs.process):
     print(*(child.pid for child in psutil.Process().children()), flush=True)
     outputs.console(2).write_line("precious")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -117,6 +128,24 @@ with StdioRedirect() as outputs:
         assert with_end.poll(LIMIT_S * 1000)
         os.close(pidfd)
     assert (tmp_path / "console").read_text() == "precious\n"
+
+
+def test_a_log_folder_that_stands_still_does_not_hold_up_the_console(tmp_path: Path) -> None:
+    """A pipe that nobody reads stands for it."""
+    code = f"""{BEGIN}
+from launcher.logs.worker_log import WorkerStartLog
+folder.mkdir()
+os.mkfifo(folder / "workerlog.0")
+with outputs, LogWriterClient(outputs.process) as disk:
+    WorkerStartLog(disk, folder / "workerlog.0", "header").write(b"y" * (1 << 17))
+    outputs.console(2).write_line("it goes on")
+print(outputs.process.pid, *(child.pid for child in psutil.Process().children()))
+"""
+    ran = shell('exec "$@" 2> console', code, tmp_path)
+    writer, *left = map(int, ran.stdout.split())
+    assert left == [writer], "it waits for the folder"
+    os.kill(writer, signal.SIGKILL)
+    assert (tmp_path / "console").read_text() == "it goes on\n"
 
 
 class Carried:

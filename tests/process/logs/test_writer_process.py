@@ -22,8 +22,9 @@ from launcher.logs.file_names import LAUNCHER_LOG
 from launcher.logs.log_dir import LogFolder
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.worker_log import WorkerStartLog
-from launcher.logs.writer_client import KEEP_BYTES, LogWriterClient
-from launcher.logs.writer_protocol import AppendShared, path_bytes
+from launcher.logs.writer_client import LogWriterClient
+from launcher.logs.writer_process import WriterProcess
+from launcher.logs.writer_protocol import KEEP_BYTES, AppendShared, path_bytes
 from launcher.text.sanitize import tail_lines
 from tests.support import full_on_close
 from tests.support.awaited_events import LIMIT_S
@@ -58,7 +59,8 @@ class Desk:
 
 @asynccontextmanager
 async def desk(folder: Path, limit_s: float = LIMIT_S) -> AsyncIterator[Desk]:
-    with LogWriterClient(partial(LogFolder, folder), folder, LAUNCHER_LOG) as disk:
+    process = WriterProcess(partial(LogFolder, folder), folder, LAUNCHER_LOG)
+    with LogWriterClient(process) as disk:
         made = Desk(disk)
         try:
             yield made
@@ -66,6 +68,7 @@ async def desk(folder: Path, limit_s: float = LIMIT_S) -> AsyncIterator[Desk]:
             left = await disk.close(limit_s)
             if left:
                 made.told.append(left)
+    process.end()
 
 
 def stop(child: int) -> None:
@@ -264,10 +267,12 @@ def test_what_is_said_before_its_end_is_told_is_written(tmp_path: Path) -> None:
 def test_it_holds_nothing_of_the_process_that_started_it(tmp_path: Path) -> None:
     """Whoever waits for the end of a pipe would wait for it, too."""
     reader, writer = os.pipe()
-    with LogWriterClient(partial(LogFolder, tmp_path), tmp_path, LAUNCHER_LOG):
+    process = WriterProcess(partial(LogFolder, tmp_path), tmp_path, LAUNCHER_LOG)
+    with LogWriterClient(process):
         os.close(writer)
         assert os.read(reader, 1) == b""
     os.close(reader)
+    process.end()
 
 
 FULL = r"""
@@ -336,11 +341,15 @@ def test_a_line_is_written_and_no_file_stays_open_when_a_disk_refuses_the_one_be
 def test_a_folder_that_cannot_be_used_is_an_error_with_its_mend(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / name
+    process = WriterProcess(partial(LogFolder, folder), folder, LAUNCHER_LOG)
     with pytest.raises(ConfigError, match="--log_dir"):
-        LogWriterClient(partial(LogFolder, folder), folder, LAUNCHER_LOG).__enter__()
+        LogWriterClient(process).__enter__()
+    process.end()
 
 
 def test_a_story_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "story").mkdir()
+    process = WriterProcess(partial(LogFolder, tmp_path), tmp_path, "story")
     with pytest.raises(ConfigError, match="cannot be written"):
-        LogWriterClient(partial(LogFolder, tmp_path), tmp_path, "story").__enter__()
+        LogWriterClient(process).__enter__()
+    process.end()
