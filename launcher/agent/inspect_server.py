@@ -48,10 +48,11 @@ SLOW_LIMIT_S: Final = 5.0
 """So long it may take to read one answer."""
 PAUSE_S: Final = 0.05
 """Between two answers to the same asker: whoever asks without end costs little."""
-FOLLOW_EVERY_S: Final = 0.1
-"""How often it is looked whether a log has grown."""
+FOLLOW_PAUSE_S: Final = 0.1
+"""Between two looks at a log that grows."""
 PIECES_AT_ONCE: Final = 8
-"""Then so many pieces go out, as much as is remembered of a start. More than 2.6 MB/s is left out, and counted."""
+"""With each look so many pieces go out, as much as is remembered of a start. More than 2.6 MB/s is left out, and
+counted."""
 NEXT_START_S: Final = 10.0
 """So long a follower is kept for a start that the generation asks for and that has not begun here."""
 CLOSE_LIMIT_S: Final = 1.0
@@ -95,6 +96,7 @@ class InspectServer:
     async def close(self) -> None:
         """Let followers have the ends of their logs, within `CLOSE_LIMIT_S`, and send everybody away."""
         self._closing = True
+        self._logs.notify()
         if here := self._askers | self._followers:
             _, late = await asyncio.wait(here, timeout=CLOSE_LIMIT_S)
             for task in late:
@@ -111,11 +113,16 @@ class InspectServer:
     async def _serve(self, connected: socket.socket, first: InspectWelcome, *, full: bool) -> None:
         with suppress(OSError):  # It is gone.
             watch_by_kernel(connected)
+        loop = asyncio.get_running_loop()
+        reader = _AskerReader(limit=QUESTION_MAX, loop=loop)
         try:
-            reader, writer = await asyncio.open_connection(sock=connected, limit=QUESTION_MAX)
+            transport, protocol = await loop.create_connection(
+                lambda: asyncio.StreamReaderProtocol(reader, loop=loop), sock=connected
+            )
         except OSError:
             connected.close()
             return
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         writer.transport.set_write_buffer_limits(high=0)
         asker = _InspectSession(reader, writer)
         try:
@@ -142,7 +149,8 @@ class InspectServer:
             case LogQuestion() if question.follow and not self._register_follower():
                 await asker.send(InspectRefusal(f"{FOLLOWERS_MAX} others follow logs of this node now", later=True))
             case LogQuestion():
-                await self._send_log(asker, question)
+                with self._logs.watched(log_name(question.role, question.index), asker.woken.set):
+                    await self._send_log(asker, question)
             case StacksQuestion():
                 async with self._stacks_turn:
                     reply = await self._stacks(question)
@@ -163,15 +171,16 @@ class InspectServer:
 
     async def _send_log(self, asker: _InspectSession, question: LogQuestion) -> None:
         logs, name, after = self._logs, log_name(question.role, question.index), (question.g, question.rev)
-        waited_s, place = 0.0, None
+        place = None
         if question.offset >= 0 and logs.has(name, after):
             place, after = LogPosition(after, question.offset), (question.g, question.rev - 1)
         else:
             place = logs.begins(name, after, question.lines)
-        while place is None and question.follow and waited_s < NEXT_START_S and not (self._closing or asker.gone):
-            await asyncio.sleep(FOLLOW_EVERY_S)
-            waited_s += FOLLOW_EVERY_S
-            place = logs.begins(name, after, LINES_MAX)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NEXT_START_S):
+                while place is None and question.follow and not (self._closing or asker.gone):
+                    await asker.wait()
+                    place = logs.begins(name, after, LINES_MAX)
         if place is None:
             if after == (0, 0) and not question.follow:
                 await asker.send(InspectRefusal(f"{process_name(question.role, question.index)} has not run here"))
@@ -180,6 +189,7 @@ class InspectServer:
             return
         await asker.send(LogStart(logs.path(name)))
         while True:
+            asker.woken.clear()
             over = logs.over(name, after)  # Before the last look: what is written after it is in the next one.
             place, whole = await self._send_pieces(asker, name, place)
             forgotten = not logs.has(name, place.stamp)  # The rank has been elsewhere since.
@@ -188,7 +198,9 @@ class InspectServer:
                 return
             if asker.gone:
                 return
-            await asyncio.sleep(0 if self._closing else FOLLOW_EVERY_S)
+            await asyncio.sleep(0 if self._closing else FOLLOW_PAUSE_S)
+            if whole:
+                await asker.wait()
 
     async def _send_pieces(self, asker: _InspectSession, name: str, place: LogPosition) -> tuple[LogPosition, bool]:
         """Tell some of what there is; the place behind it, and whether that is the end."""
@@ -200,12 +212,35 @@ class InspectServer:
         return place, False
 
 
+class _AskerReader(asyncio.StreamReader):
+    """What an asker says. `woken` is set when it hangs up."""
+
+    def __init__(self, *, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=limit, loop=loop)
+        self.woken = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.woken.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self.woken.set()
+
+
 class _InspectSession:
     """One connection of an asker."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _AskerReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.woken = reader.woken
+        """Set when a log that it follows may have changed, or it has hung up."""
+
+    async def wait(self) -> None:
+        """Wait until it is woken."""
+        await self.woken.wait()
+        self.woken.clear()
 
     @property
     def gone(self) -> bool:

@@ -7,7 +7,10 @@ What is older is in the file. A reader holds no bytes, only a place.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from launcher.logs.worker_log import WorkerStartLog
@@ -52,6 +55,23 @@ class RecentStarts:
         self._starts: dict[str, list[_RememberedStart]] = {}
         self._paths: dict[str, str] = {}
         self._stamps: deque[Stamp] = deque(maxlen=STARTS_KEPT)
+        self._watchers: list[tuple[str, Callable[[], object]]] = []
+
+    @contextmanager
+    def watched(self, name: str, changed: Callable[[], object]) -> Iterator[None]:
+        """Call `changed` whenever the log of that name grows or is closed, and whenever any process starts."""
+        watcher = (name, changed)
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
+
+    def notify(self, name: str = "") -> None:
+        """Call the watchers of that log, all of them without a name."""
+        for of, changed in self._watchers:
+            if name in ("", of):
+                changed()
 
     def begin(self, path: str, name: str, stamp: Stamp, header: str, log: WorkerStartLog) -> None:
         """A process starts; its log is at `path`, under `name`. What is older than the start before is forgotten."""
@@ -62,6 +82,8 @@ class RecentStarts:
             self._paths = {of: self._paths[of] for of in self._starts}
         self._starts.setdefault(name, []).append(_RememberedStart(stamp, f"{header}\n".encode(errors="replace"), log))
         self._paths[name] = path
+        log.listeners.append(partial(self.notify, name))
+        self.notify()
 
     def path(self, name: str) -> str:
         """Where the log is, "" if there was none."""

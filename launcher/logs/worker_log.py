@@ -33,6 +33,8 @@ class WorkerStartLog:
         self._missing = 0
         self.closed = False
         """Whether nothing more comes."""
+        self.listeners: list[Callable[[], object]] = []
+        """Called when the log has grown or is closed."""
         sink.put(OpenLog(self._number, path_bytes(path), text_bytes(header), bound), self._of)
 
     @property
@@ -70,6 +72,7 @@ class WorkerStartLog:
             self._missing = 0
         else:
             self._missing += len(data)
+        self._notify()
 
     def line(self, text: str) -> None:
         """A line of ours; it ends an unfinished line of the worker first."""
@@ -79,8 +82,16 @@ class WorkerStartLog:
             self._missing = 0
         else:
             self._missing += len(data) + 1
+        self._notify()
 
     def close(self) -> None:
         """Nothing more comes."""
         self.closed = True
-        self._sink.put(CloseLog(self._number, self._missing), self._of)
+        try:
+            self._sink.put(CloseLog(self._number, self._missing), self._of)
+        finally:
+            self._notify()
+
+    def _notify(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()

@@ -85,7 +85,9 @@ class WorkerGroup:
         self._progress = ProgressReporter(self.talk, agent_log, out.consoles, shown_elsewhere=out.live)
         self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
         self._exits = ExitRecorder(config, self.talk, lambda local_rank: self._nursery.log(local_rank))
-        self._hangs = HangWatch(self.talk, config.hang_timeout_s, self.give_up, self._how_much)
+        self._hangs = HangWatch(
+            self.talk, config.hang_timeout_s, self.give_up, lambda local_rank: self._nursery.log(local_rank)
+        )
         self.states = WorkerStates()
         self.last_logs = RecentStarts()
         self._incarnation = ""
@@ -254,11 +256,6 @@ class WorkerGroup:
             return
         for spec, line in cause_lines(newest, cause):
             self._sink.put(AppendClosed(path_bytes(spec.log), text_bytes(line)), spec.log.name)
-
-    def _how_much(self, local_rank: int) -> int:
-        """How many bytes a worker has written so far."""
-        log = self._nursery.log(local_rank)
-        return log.bytes_written if log is not None else 0
 
     # From the nursery.
 

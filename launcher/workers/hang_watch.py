@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from elastic.channel.messages import PreparationOver, Preparing, Progress, WorkerHello, WorkerMessage
 from launcher.health.hang_detector import HangDetector
+from launcher.logs.worker_log import WorkerStartLog
 from launcher.system.processes import is_frozen
 from launcher.workers.exit_classification import GiveUp
 from launcher.workers.failure_causes import HUNG
+from launcher.workers.reports.stacks import wait_quiet
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 STACKS_LIMIT_S = 2.0
 """So long the stacks of a node's workers may take to come."""
-STACKS_LOOK_S = 0.05
-"""How often it is looked; stacks that did not grow for so long are complete."""
 
 
 class HangWatch:
@@ -27,18 +28,18 @@ class HangWatch:
         talk: WorkerChannel,
         limit_s: float,
         give_up: GiveUp,
-        said: Callable[[int], int],
+        log: Callable[[int], WorkerStartLog | None],
     ) -> None:
         """`limit_s` as in `HangDetector`; `give_up` is called for those who are late, the one furthest behind first.
 
-        `said` tells how many bytes a worker, by its local rank, has written so far.
+        `log` is that of a worker, by its local rank.
         """
         self._worker_channel = talk
         self._limit_s = limit_s
         self._give_up = give_up
         self._g = 0
         self._clock = HangDetector(0.0)
-        self._said = said
+        self._log = log
         self._changed = asyncio.Event()
 
     def begin(self, g: int) -> None:
@@ -116,25 +117,18 @@ class HangWatch:
 
         Nobody is looked at any more when another `clock` counts: then these workers are not those that run.
         """
-        before = self._sizes(self._worker_channel.workers)
+        workers = self._worker_channel.workers
+        before = {local: (log, log.bytes_written) for local in workers if (log := self._log(local)) is not None}
         asked = {
-            local
-            for local, heard in self._worker_channel.workers.items()
-            if local not in frozen and heard.connection is not None and heard.connection.show_stacks()
+            local: before[local]
+            for local, heard in workers.items()
+            if local in before and local not in frozen and heard.connection and heard.connection.show_stacks()
         }
-        sizes, until = before, time.monotonic() + STACKS_LIMIT_S
-        while asked and time.monotonic() < until:
-            await asyncio.sleep(STACKS_LOOK_S)
-            if self._clock is not clock:
-                return set()
-            now = self._sizes(asked)
-            if now == sizes and all(now[local] > before[local] for local in asked):
-                break
-            sizes = now
-        return {local for local in asked if sizes[local] > before[local]}
-
-    def _sizes(self, local_ranks: Collection[int]) -> dict[int, int]:
-        return {local: self._said(local) for local in local_ranks}
+        if asked:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STACKS_LIMIT_S):
+                    await wait_quiet(asked.values(), self._changed, lambda: self._clock is not clock)
+        return {local for local, (log, size) in asked.items() if log.bytes_written > size}
 
 
 def _state(frozen: bool, shown: bool) -> str:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
@@ -30,8 +31,8 @@ from launcher.workers.reports.worker_channel import WorkerReport
 
 LIMIT_S: Final = 2.0
 """So long a process may take to write its stacks."""
-LOOK_S: Final = 0.05
-"""How often it is looked; stacks that did not grow for so long are complete."""
+QUIET_S: Final = 0.05
+"""Stacks that did not grow for so long are complete."""
 PY_SPY_LIMIT_S: Final = 10.0
 OUTPUT_BYTES_MAX: Final = 1 << 20
 OWN_SIGNAL: Final = signal.SIGRTMAX
@@ -92,14 +93,37 @@ def _catches(pid: int, number: int) -> bool:
 
 async def _written(log: WorkerStartLog, before: int) -> str:
     """The stacks that a process writes behind its first `before` bytes."""
-    size, loop = before, asyncio.get_running_loop()
-    until = loop.time() + LIMIT_S
-    while loop.time() < until:
-        await asyncio.sleep(LOOK_S)
-        if log.bytes_written == size > before and (text := stacks_in(_since(log, before))):
-            return text
-        size = log.bytes_written
-    return stacks_in(_since(log, before))
+    text, size = "", before
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LIMIT_S):
+            while not text:
+                await wait_quiet([(log, size)], asyncio.Event())
+                size = log.bytes_written
+                text = stacks_in(_since(log, before))
+    return text or stacks_in(_since(log, before))
+
+
+async def wait_quiet(
+    logs: Collection[tuple[WorkerStartLog, int]], woken: asyncio.Event, over: Callable[[], bool] = lambda: False
+) -> None:
+    """Wait until each log is longer than that many bytes, or it is `over`, and nothing has set `woken` for `QUIET_S`.
+
+    The logs set it when they grow.
+    """
+    for log, _ in logs:
+        log.listeners.append(woken.set)
+    try:
+        while True:
+            woken.clear()
+            enough = over() or all(log.bytes_written > size for log, size in logs)
+            try:
+                async with asyncio.timeout(QUIET_S if enough else None):
+                    await woken.wait()
+            except TimeoutError:
+                return
+    finally:
+        for log, _ in logs:
+            log.listeners.remove(woken.set)
 
 
 def _since(log: WorkerStartLog, before: int) -> bytes:

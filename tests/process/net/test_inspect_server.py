@@ -20,6 +20,7 @@ from launcher.agent import inspect_server
 from launcher.agent.inspect_server import ASKERS_MAX, FOLLOWERS_MAX
 from launcher.job import inspect_client
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError, ask_all
+from launcher.logs.recent_starts import LogPosition
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.wire import inspect_messages, link_messages
 from launcher.wire.inspect_messages import (
@@ -356,6 +357,30 @@ def test_the_next_start_is_waited_for_and_told_from_its_beginning() -> None:
             log.write(b"first\n")
             log.close()
             assert await following == (b"==== gen 2 ====\nfirst\n", LogEnd(2, 0, over=True))
+
+    played(story)
+
+
+def test_a_log_that_does_not_grow_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_server, "FOLLOW_PAUSE_S", 0)
+
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as one, agent.asking() as other:
+            looks, piece = 0, agent.logs.piece
+
+            def counted(name: str, place: LogPosition) -> tuple[bytes, int, LogPosition]:
+                nonlocal looks
+                looks += 1
+                return piece(name, place)
+
+            monkeypatch.setattr(agent.logs, "piece", counted)
+            following = asyncio.create_task(told(FOLLOWED, one))
+            await until(lambda: looks == 2)  # The header, and that nothing comes after it.
+            for _ in range(3):
+                await other.snapshot()
+            assert looks == 2
+            agent.log.close()
+            await following
 
     played(story)
 

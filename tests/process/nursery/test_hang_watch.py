@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,14 @@ from elastic.channel.client import ChannelClient
 from elastic.channel.messages import Progress, WorkerHello
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
+from launcher.logs.worker_log import WorkerStartLog
 from launcher.workers import hang_watch
 from launcher.workers.exit_classification import Numbers
 from launcher.workers.failure_causes import HUNG, FailureCause
 from launcher.workers.hang_watch import HangWatch
+from launcher.workers.reports import stacks
 from launcher.workers.reports.worker_channel import WorkerChannel
+from tests.support.start_logs import Nowhere
 
 LIMIT_S = 0.1
 STORY_LIMIT_S = 30.0
@@ -35,10 +37,10 @@ class Watched:
         self.talk = WorkerChannel(
             folder / "talk", agent_log, lambda heard, message: self.watch.on_message(heard, message)
         )
-        self.said: Counter[int] = Counter()
+        self.logs = [WorkerStartLog(Nowhere(), Path(f"workerlog.{local}"), "") for local in range(2)]
         self.asked = asyncio.Event()
         self.told: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()
-        self.watch = HangWatch(self.talk, LIMIT_S, self._hung, self.said.__getitem__)
+        self.watch = HangWatch(self.talk, LIMIT_S, self._hung, self.logs.__getitem__)
         self._ends: list[ChannelClient] = []
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self.asked.set)
         self.talk.start()
@@ -94,12 +96,12 @@ def test_workers_that_are_gone_while_their_stacks_are_awaited_are_no_hang_and_th
         watched.begin(1, 2)
         await watched.asked.wait()
         watched.end()
-        await asyncio.sleep(looks * hang_watch.STACKS_LOOK_S)
+        await asyncio.sleep(looks * stacks.QUIET_S)
         watched.asked.clear()
         watched.begin(2, 1)
         await watched.asked.wait()
         assert watched.told.empty(), "generation 1 is over"
-        watched.said[0] += 1
+        watched.logs[0].write(b"its stacks")
         assert await watched.told.get() == (2, [0])
 
     played(tmp_path, story)
