@@ -66,9 +66,7 @@ def _run(config: Config, outputs: StdioRedirect) -> int:
     if config.paddlecloud and not config.quiet:
         outputs.write_line(paddlecloud.used_notice(config.ips, config.host))
     with LogWriterClient(outputs.process) as disk:
-        if disk.note:
-            outputs.write_line(f"--log_overwrite: {disk.note}")
-        for line in filter(None, (disk.moved, disk.unlocked)):
+        for line in disk.notes:
             outputs.write_line(line)
         config = replace(config, log_dir=str(disk.path))
         for line in config.warnings:

@@ -125,6 +125,7 @@ class InspectServer:
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         writer.transport.set_write_buffer_limits(high=0)
         asker = _InspectSession(reader, writer)
+        self._logs.listeners.append(asker.log_changed)
         try:
             await asker.send(first)
             if full:
@@ -140,6 +141,7 @@ class InspectServer:
         except OSError:  # It is gone, or too slow; a TimeoutError is one.
             pass
         finally:
+            self._logs.listeners.remove(asker.log_changed)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _answer(self, asker: _InspectSession, question: InspectQuestion) -> None:
@@ -149,8 +151,7 @@ class InspectServer:
             case LogQuestion() if question.follow and not self._register_follower():
                 await asker.send(InspectRefusal(f"{FOLLOWERS_MAX} others follow logs of this node now", later=True))
             case LogQuestion():
-                with self._logs.watched(log_name(question.role, question.index), asker.woken.set):
-                    await self._send_log(asker, question)
+                await self._send_log(asker, question)
             case StacksQuestion():
                 async with self._stacks_turn:
                     reply = await self._stacks(question)
@@ -171,7 +172,7 @@ class InspectServer:
 
     async def _send_log(self, asker: _InspectSession, question: LogQuestion) -> None:
         logs, name, after = self._logs, log_name(question.role, question.index), (question.g, question.rev)
-        place = None
+        asker.follows, place = name, None
         if question.offset >= 0 and logs.has(name, after):
             place, after = LogPosition(after, question.offset), (question.g, question.rev - 1)
         else:
@@ -234,8 +235,15 @@ class _InspectSession:
     def __init__(self, reader: _AskerReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.follows = ""
+        """The name of a log."""
         self.woken = reader.woken
-        """Set when a log that it follows may have changed, or it has hung up."""
+        """Set when that log may have changed, or the asker has hung up."""
+
+    def log_changed(self, name: str) -> None:
+        """Wake it if it follows the log of that name, or if there is none."""
+        if name in ("", self.follows):
+            self.woken.set()
 
     async def wait(self) -> None:
         """Wait until it is woken."""

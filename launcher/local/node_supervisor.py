@@ -29,7 +29,7 @@ from launcher.config.config import Config
 from launcher.local import etcd_addresses
 from launcher.local.commands import extra_variable, joiner_line, node_argv, node_environments, status_line
 from launcher.logs.stdio import StdioRedirect
-from launcher.system.process_wait import wait_for_exit
+from launcher.system.child_exit import wait_for_exit
 from launcher.system.signals import HEARD
 from launcher.terminal.tty import may_draw, wipe
 

@@ -27,14 +27,9 @@ ProcessRef = tuple[Role, int]
 
 
 class ConsoleStream(Protocol):
-    """Where one output of one worker is shown."""
+    """Where one output of one worker is shown: on a `console`."""
 
-    @property
-    def paused(self) -> bool:
-        """Whether those who read what workers write should wait a moment; `on_writable` tells when it is over."""
-
-    def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `paused` any more."""
+    console: Console
 
     def write(self, data: bytes) -> None:
         """Show further bytes."""
@@ -78,21 +73,14 @@ class _StreamBase:
     """What all have in common."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-
-    @property
-    def paused(self) -> bool:
-        return self._console.paused
-
-    def on_writable(self, go_on: Callable[[], None]) -> None:
-        self._console.on_writable(go_on)
+        self.console = console
 
 
 class _RawStream(_StreamBase):
     """Every byte passes at once, unfinished lines and progress bars too."""
 
     def write(self, data: bytes) -> None:
-        self._console.write(data)
+        self.console.write(data)
 
     def end(self) -> None:
         """Leave an unfinished line as it is."""
@@ -151,7 +139,7 @@ class _JsonStream(_LineStream):
 
     def _say(self, lines: Sequence[bytes]) -> None:
         now = datetime.now(UTC)
-        self._console.write(b"".join(self._said(now, after_carriage_returns(line)) for line in lines))
+        self.console.write(b"".join(self._said(now, after_carriage_returns(line)) for line in lines))
 
 
 class SharedConsole:

@@ -70,7 +70,7 @@ class LogFolder:
         else:
             self._lock(path, overwrite)
         if self.unlocked and overwrite:
-            self.note = f"{path / LOCK} cannot be locked, so its logs are appended to"
+            self.note = f"--log_overwrite: {path / LOCK} cannot be locked, so its logs are appended to"
         if job:
             self._claim_exclusively(job, below)
 
@@ -96,7 +96,8 @@ class LogFolder:
             self._is_unlocked(path / LOCK, error)
         except OSError as error:
             if overwrite:
-                self.note = f"{path} cannot be locked ({error.strerror}), so that its logs are appended to"
+                why = f"{path} cannot be locked ({error.strerror})"
+                self.note = f"--log_overwrite: {why}, so that its logs are appended to"
 
     def _is_unlocked(self, lock: Path, error: OSError) -> None:
         why = FOREIGN if isinstance(error, PermissionError) else HELD
@@ -109,7 +110,7 @@ class LogFolder:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.note = f"another agent writes into {path}, so that its logs are appended to"
+            self.note = f"--log_overwrite: another agent writes into {path}, so that its logs are appended to"
             return
         for file in path.iterdir():
             if OURS.fullmatch(file.name):

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 
+from launcher.logs.console import Console
 from launcher.logs.console_streams import ConsoleStream
 from launcher.logs.worker_log import WorkerStartLog
+from launcher.logs.writer_client import LogSink
 
 READ_BYTES = 1 << 16
 DRAIN_BYTES = 4 << 20
@@ -26,6 +28,7 @@ class PipeReader:
         """Make the pipe and start reading. Without a `show` nothing is shown."""
         self._log = log
         self._show = show
+        self._flows: tuple[LogSink | Console, ...] = (log.sink,) if show is None else (log.sink, show.console)
         self._loop = asyncio.get_running_loop()
         reader, writer = os.pipe2(os.O_CLOEXEC)
         self._writer: int | None = writer
@@ -56,17 +59,16 @@ class PipeReader:
     def _resume(self) -> None:
         if self._reader is None:
             return
-        if self._log.paused:
-            self._log.on_writable(self._resume)
-        elif self._show is not None and self._show.paused:
-            self._show.on_writable(self._resume)
-        else:
-            self._loop.add_reader(self._reader, self._read)
+        for flow in self._flows:
+            if flow.paused:
+                self._loop.remove_reader(self._reader)
+                flow.on_writable(self._resume)
+                return
+        self._loop.add_reader(self._reader, self._read)
 
     def _read(self) -> None:
         self._carry()
-        if self._reader is not None and (self._log.paused or (self._show is not None and self._show.paused)):
-            self._loop.remove_reader(self._reader)
+        if any(flow.paused for flow in self._flows):
             self._resume()
 
     def _carry(self) -> int:

@@ -7,8 +7,7 @@ What is older is in the file. A reader holds no bytes, only a place.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -55,30 +54,22 @@ class RecentStarts:
         self._starts: dict[str, list[_RememberedStart]] = {}
         self._paths: dict[str, str] = {}
         self._stamps: deque[Stamp] = deque(maxlen=STARTS_KEPT)
-        self._watchers: list[tuple[str, Callable[[], object]]] = []
-
-    @contextmanager
-    def watched(self, name: str, changed: Callable[[], object]) -> Iterator[None]:
-        """Call `changed` whenever the log of that name grows or is closed, and whenever any process starts."""
-        watcher = (name, changed)
-        self._watchers.append(watcher)
-        try:
-            yield
-        finally:
-            self._watchers.remove(watcher)
+        self.listeners: list[Callable[[str], object]] = []
+        """Called with the name of a log that has grown or is closed; with "" when a process starts."""
 
     def notify(self, name: str = "") -> None:
-        """Call the watchers of that log, all of them without a name."""
-        for of, changed in self._watchers:
-            if name in ("", of):
-                changed()
+        """Call the listeners."""
+        for listener in tuple(self.listeners):
+            listener(name)
 
     def begin(self, path: str, name: str, stamp: Stamp, header: str, log: WorkerStartLog) -> None:
         """A process starts; its log is at `path`, under `name`. What is older than the start before is forgotten."""
         if stamp not in self._stamps:
             self._stamps.append(stamp)
-            kept = {of: [one for one in starts if one.stamp in self._stamps] for of, starts in self._starts.items()}
-            self._starts = {of: starts for of, starts in kept.items() if starts}
+            newest = {
+                of: [start for start in starts if start.stamp in self._stamps] for of, starts in self._starts.items()
+            }
+            self._starts = {of: starts for of, starts in newest.items() if starts}
             self._paths = {of: self._paths[of] for of in self._starts}
         self._starts.setdefault(name, []).append(_RememberedStart(stamp, f"{header}\n".encode(errors="replace"), log))
         self._paths[name] = path

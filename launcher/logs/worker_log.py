@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Final
 
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import (
@@ -19,15 +21,19 @@ from launcher.logs.writer_protocol import (
 from launcher.text.sanitize import OutputTail
 from launcher.text.tail_buffer import TailBuffer
 
+_numbers: Final = count(1)
+"""Of all starts: a sink never sees one twice."""
+
 
 class WorkerStartLog:
     """Nothing here waits for a disk. What finds no room on its way is counted, and the log says how much it is."""
 
     def __init__(self, sink: LogSink, path: Path, header: str, bound: LogLimits = UNBOUND) -> None:
         """Have the log opened and the header written. `bound` is that of all its files."""
-        self._sink = sink
+        self.sink = sink
+        """While that is `paused` the worker says more than the disk takes."""
         self._of = path.name
-        self._number = sink.next_start()
+        self._number = next(_numbers)
         self._recent = TailBuffer()
         self._at_mark: OutputTail | None = None
         self._missing = 0
@@ -52,15 +58,6 @@ class WorkerStartLog:
         """The same as it was when `set_mark` was called, None if it never was."""
         return self._at_mark
 
-    @property
-    def paused(self) -> bool:
-        """Whether the worker says more than the disk takes: it is to be heard a moment later."""
-        return self._sink.paused
-
-    def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `paused` any more."""
-        self._sink.on_writable(go_on)
-
     def set_mark(self) -> None:
         """Remember its end as it is now."""
         self._at_mark = self.ending
@@ -68,7 +65,7 @@ class WorkerStartLog:
     def write(self, data: bytes) -> None:
         """Bytes of the worker as they are."""
         self._recent.add(data)
-        if self._sink.put(WriteChunk(self._number, data, self._missing), self._of):
+        if self.sink.put(WriteChunk(self._number, data, self._missing), self._of):
             self._missing = 0
         else:
             self._missing += len(data)
@@ -78,17 +75,15 @@ class WorkerStartLog:
         """A line of ours; it ends an unfinished line of the worker first."""
         data = text_bytes(text)
         self._recent.add_line(data)
-        if self._sink.put(WriteLine(self._number, data, self._missing), self._of):
-            self._missing = 0
-        else:
-            self._missing += len(data) + 1
+        self.sink.put(WriteLine(self._number, data, self._missing), self._of)  # There is always room for it.
+        self._missing = 0
         self._notify()
 
     def close(self) -> None:
         """Nothing more comes."""
         self.closed = True
         try:
-            self._sink.put(CloseLog(self._number, self._missing), self._of)
+            self.sink.put(CloseLog(self._number, self._missing), self._of)
         finally:
             self._notify()
 

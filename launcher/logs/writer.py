@@ -137,12 +137,6 @@ class SyncSink:
     def __init__(self, tell: Tell) -> None:
         """Nothing is open yet."""
         self._writer = LogWriter(tell)
-        self._starts = 0
-
-    def next_start(self) -> int:
-        """The number of a further start."""
-        self._starts += 1
-        return self._starts
 
     def put(self, order: AnyLogOrder, of: str) -> bool:
         """Do it. True: nothing is left out."""
@@ -182,7 +176,7 @@ def serve(
 
     `story` is the file whose lines tell what the agent does, "" for a process that says nothing; it must be good. What
     comes through the pipes of `consoles` is copied into their files until every writer has closed them. `moved` is
-    shared with the agent: how many bytes each file has got. `notice` formats the launcher's own lines there.
+    shared with the agent and grows with each piece that a file has got. `notice` formats the launcher's own lines.
     """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -193,16 +187,14 @@ def serve(
     # A thread that fails ends the process, which the agent notices. stderr is closed here.
     threading.excepthook = lambda failed: os._exit(1)
 
-    def carry(at: int, written: int) -> None:
-        def count(size: int) -> None:
-            moved[at] += size
+    def count(size: int) -> None:
+        moved[0] += size
 
-        PipeToFile(*consoles[at], count, notice).run()
+    def carry(console: ConsoleFile, written: int) -> None:
+        PipeToFile(*console, count, notice).run()
         os.close(written)
 
-    carrying = [
-        threading.Thread(target=carry, args=(at, os.dup(pipes.consoles_written))) for at in range(len(consoles))
-    ]
+    carrying = [threading.Thread(target=carry, args=(console, os.dup(pipes.consoles_written))) for console in consoles]
     for thread in carrying:
         thread.start()
     os.close(pipes.consoles_written)
@@ -211,8 +203,9 @@ def serve(
         with hold() as folder:
             if story:
                 _try(folder.path / story)
-            said = (folder.note, folder.moved, folder.unlocked, warning(folder_check(LOG, folder.path)))
-            _answer(answers, LogFolderReady(path_bytes(folder.path), *map(text_bytes, said)))
+            notes = tuple(map(text_bytes, filter(None, (folder.note, folder.moved, folder.unlocked))))
+            warned = text_bytes(warning(folder_check(LOG, folder.path)))
+            _answer(answers, LogFolderReady(path_bytes(folder.path), notes, warned))
             _obey(orders, answers)
     except ConfigError as error:
         _answer(answers, LogFolderRejected(text_bytes(str(error))))

@@ -57,9 +57,6 @@ class LogSink(Protocol):
     def paused(self) -> bool:
         """Whether those who read what workers write should wait a moment; `on_writable` tells when it is over."""
 
-    def next_start(self) -> int:
-        """The number of a further start."""
-
     def put(self, order: AnyLogOrder, of: str) -> bool:
         """Have it done, for the file `of`. False: no room, left out."""
 
@@ -72,11 +69,10 @@ class LogWriterClient:
 
     path: Path
     """Where the logs are."""
-    note: str
-    moved: str
-    unlocked: str
+    notes: list[str]
+    """Lines for people: where the logs are, if not where asked, and what could not be locked."""
     warning: str
-    """Lines for people, "" if all is as asked."""
+    """A line for people about the folder, "" if all is well."""
 
     def __init__(self, process: WriterProcess) -> None:
         """`process` writes; no other client has it."""
@@ -91,7 +87,7 @@ class LogWriterClient:
         """The sizes of orders that were sent and are not done."""
         self._on_its_way_bytes = 0
         self._rest = memoryview(b"")
-        self._put = self._done = self._seen = self._looks = self._starts = 0
+        self._put = self._done = self._seen = self._looks = 0
         self._still = self._said = self._writing = False
         self._left_out: Counter[str] = Counter()
         self.left_out_bytes = 0
@@ -108,8 +104,7 @@ class LogWriterClient:
         """Wait until the folder is known to be good. Raises `ConfigError` if it is not, or does not answer."""
         held = self._process.held()
         self.path = bytes_path(held.path)
-        said = (held.note, held.moved, held.unlocked, held.warning)
-        self.note, self.moved, self.unlocked, self.warning = map(bytes_text, said)
+        self.notes, self.warning = [*map(bytes_text, held.notes)], bytes_text(held.warning)
         return self
 
     def __exit__(
@@ -128,11 +123,6 @@ class LogWriterClient:
         os.set_blocking(self._orders, False)
         os.set_blocking(self._answers, False)
         self._loop.add_reader(self._answers, self._on_answers)
-
-    def next_start(self) -> int:
-        """The number of a further start of a worker."""
-        self._starts += 1
-        return self._starts
 
     @property
     def paused(self) -> bool:

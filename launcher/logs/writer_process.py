@@ -9,6 +9,7 @@ import select
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -26,8 +27,9 @@ from launcher.logs.writer_protocol import (
     packed,
     text_bytes,
 )
+from launcher.system.child_exit import reap_within
 from launcher.system.descriptors import ready, widen_pipe
-from launcher.system.processes import fork, wait_exit
+from launcher.system.processes import fork
 
 PIPE_BYTES: Final = 1 << 20
 """Room in the pipe of orders: with the usual 64 kB an agent whose workers write much would be woken for each piece."""
@@ -64,12 +66,12 @@ class WriterProcess:
         self.answers, answers = os.pipe()
         self._consoles_written, consoles_written = os.pipe()
         widen_pipe(self.orders, PIPE_BYTES)
-        self._moved = memoryview(mmap.mmap(-1, 8 * max(len(consoles), 1))).cast("Q")
+        self._moved = memoryview(mmap.mmap(-1, 8)).cast("Q")
         self._limit_s, self._max_s = CLOSE_LIMIT_S, CLOSE_MAX_S
         self.pid = fork("writes the logs")
         theirs = WriterPipes(orders, answers, consoles_written)
         if self.pid == 0:
-            _run(theirs, hold, story, consoles, self._moved, notice)
+            _run(answers, partial(serve, theirs, hold, story, consoles, self._moved, notice))
         for end in theirs:
             os.close(end)
 
@@ -106,12 +108,12 @@ class WriterProcess:
         A process that waits for a disk is left alone: it writes what it has, and exits then.
         """
         until_s, seen = time.monotonic() + self._max_s, -1
-        while (moved := sum(self._moved)) != seen and (left_s := until_s - time.monotonic()) > 0:
+        while (moved := self._moved[0]) != seen and (left_s := until_s - time.monotonic()) > 0:
             seen = moved
             if ready(self._consoles_written, select.POLLIN, min(self._limit_s, left_s)):
                 break
         os.close(self._consoles_written)
-        wait_exit(self.pid, LEAVE_LIMIT_S)
+        reap_within(self.pid, LEAVE_LIMIT_S)
 
     def _read_answers(self, limit_s: float) -> Iterator[AnyLogAnswer]:
         """What it answers before there is a loop, until it has been silent for too long."""
@@ -122,19 +124,12 @@ class WriterProcess:
             yield from frames.answers(data)
 
 
-def _run(
-    pipes: WriterPipes,
-    hold: Callable[[], LogFolder],
-    story: str,
-    consoles: Sequence[ConsoleFile],
-    moved: memoryview,
-    notice: Callable[[str], bytes],
-) -> NoReturn:
+def _run(answers: int, serve: Callable[[], None]) -> NoReturn:
     """Run the process."""
     try:
-        serve(pipes, hold, story, consoles, moved, notice)
+        serve()
     except BaseException:  # noqa: BLE001  # The agent gets it: stderr is closed here, and the agent's code may not run.
         with contextlib.suppress(OSError):
-            os.write(pipes.answers, packed(LogNotice(text_bytes(traceback.format_exc()))))
+            os.write(answers, packed(LogNotice(text_bytes(traceback.format_exc()))))
         os._exit(1)
     os._exit(0)

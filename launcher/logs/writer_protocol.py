@@ -104,12 +104,10 @@ AnyLogOrder = (
 
 
 class LogFolderReady(msgspec.Struct, frozen=True, array_like=True, tag="Held"):
-    """The folder is good, and `path` is where it is. The others are lines for people, "" if all is as asked."""
+    """The folder is good, and `path` is where it is. `notes` and `warning` are lines for people."""
 
     path: bytes
-    note: bytes
-    moved: bytes
-    unlocked: bytes
+    notes: tuple[bytes, ...]
     warning: bytes
 
 

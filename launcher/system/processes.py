@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from elastic.errors import ConfigError
-from launcher.system.descriptors import ready
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -94,18 +92,6 @@ def exited_child() -> int | None:
     except ChildProcessError:
         return None
     return None if info is None else info.si_pid
-
-
-def wait_exit(pid: int, limit_s: float) -> bool:
-    """Wait for the end of a child and reap it; False if it runs on."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        if not ready(pidfd, select.POLLIN, limit_s):
-            return False
-    finally:
-        os.close(pidfd)
-    os.waitpid(pid, 0)
-    return True
 
 
 def has_children() -> bool:

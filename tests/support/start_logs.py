@@ -17,9 +17,6 @@ class Nowhere:
 
     paused = False
 
-    def next_start(self) -> int:
-        return 1
-
     def put(self, order: AnyLogOrder, of: str) -> bool:
         return True
 

@@ -23,7 +23,7 @@ from typing import IO, Final
 from elastic.channel.messages import truncate_text
 from elastic.core.text import process_name
 from launcher.logs.worker_log import WorkerStartLog
-from launcher.system.process_wait import wait_for_exit
+from launcher.system.child_exit import wait_for_exit
 from launcher.system.processes import is_frozen
 from launcher.wire.inspect_messages import WORDS_MAX, InspectRefusal, StackText, WorkerState
 from launcher.workers.reports.states import TrackedProcess
@@ -93,14 +93,13 @@ def _catches(pid: int, number: int) -> bool:
 
 async def _written(log: WorkerStartLog, before: int) -> str:
     """The stacks that a process writes behind its first `before` bytes."""
-    text, size = "", before
+    size = before
     with suppress(TimeoutError):
         async with asyncio.timeout(LIMIT_S):
-            while not text:
+            while not stacks_in(_since(log, before)):
                 await wait_quiet([(log, size)], asyncio.Event())
                 size = log.bytes_written
-                text = stacks_in(_since(log, before))
-    return text or stacks_in(_since(log, before))
+    return stacks_in(_since(log, before))
 
 
 async def wait_quiet(

@@ -120,14 +120,14 @@ def test_a_disk_that_stands_still_costs_what_does_not_fit_and_the_log_says_how_m
         os.mkfifo(tmp_path / "workerlog.0")
         async with desk(tmp_path) as it:
             log = it.start()
-            while not log.paused:  # As long as the disk may only be slow, the worker is to wait.
+            while not it.disk.paused:  # As long as the disk may only be slow, the worker is to wait.
                 log.write(b"y" * PIECE)
                 await asyncio.sleep(0)
             went_on = asyncio.Event()
-            log.on_writable(went_on.set)
+            it.disk.on_writable(went_on.set)
             async with asyncio.timeout(LIMIT_S):
                 await went_on.wait()
-            assert not log.paused, "nobody waits for a disk that stands still"
+            assert not it.disk.paused, "nobody waits for a disk that stands still"
             for _ in range(2 * KEEP_BYTES // PIECE):
                 log.write(b"z" * PIECE)
             await it.hears("does not take writes")
@@ -154,7 +154,7 @@ def test_one_that_says_much_leaves_room_to_the_others(tmp_path: Path) -> None:
         async with desk(tmp_path) as it:
             much, little = it.start(), it.start("workerlog.1")
             while not it.told:
-                if not much.paused:
+                if not it.disk.paused:
                     much.write(b"y" * PIECE)
                 await asyncio.sleep(0.001)
             little.write(b"little\n")

@@ -49,7 +49,9 @@ def test_the_logs_of_an_agent_that_writes_there_are_kept(tmp_path: Path, first_o
     with LogFolder(tmp_path, overwrite=first_overwrites):
         fill(tmp_path)
         with LogFolder(tmp_path, overwrite=True) as second:
-            assert second.note == f"another agent writes into {tmp_path}, so that its logs are appended to"
+            assert second.note == (
+                f"--log_overwrite: another agent writes into {tmp_path}, so that its logs are appended to"
+            )
         assert names(tmp_path) == {*OURS, *NOT_OURS}
     with LogFolder(tmp_path, overwrite=True) as third:
         assert third.note == ""
