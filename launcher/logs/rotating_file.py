@@ -25,7 +25,7 @@ CARRY_BYTES = 256 << 10
 """So much of the end of a file that is set aside stands in the next one, too."""
 
 
-class WorkerLog:
+class RotatingFile:
     """One start of one worker in its log. Everything is appended at once; nothing is kept in memory.
 
     What cannot be written (a full disk, a limit of the file's size) is lost and not the worker: `complain` hears of it

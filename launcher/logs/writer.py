@@ -23,7 +23,7 @@ from elastic.errors import ConfigError
 from launcher.logs import endpoint_list_writer, environment_dump
 from launcher.logs.log_dir import LogFolder
 from launcher.logs.pipe_to_file import PipeToFile
-from launcher.logs.rotating_file import WorkerLog, append_line
+from launcher.logs.rotating_file import RotatingFile, append_line
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.writer_protocol import (
     AnyLogAnswer,
@@ -71,7 +71,7 @@ class LogWriter:
     def __init__(self, tell: Tell) -> None:
         """Nothing is open yet."""
         self._tell = tell
-        self._starts: dict[int, WorkerLog] = {}
+        self._starts: dict[int, RotatingFile] = {}
         self._shared: dict[bytes, SharedLog] = {}
         self._told: set[bytes] = set()
 
@@ -90,7 +90,7 @@ class LogWriter:
                 self._append(order)
             case OpenLog():
                 path, header = bytes_path(order.path), bytes_text(order.header)
-                self._starts[order.start] = WorkerLog(path, header, self._warn, order.bound)
+                self._starts[order.start] = RotatingFile(path, header, self._warn, order.bound)
             case CloseLog():
                 log = self._starts.pop(order.start)
                 log.note_lost_bytes(order.missing, STOOD_STILL)

@@ -11,7 +11,7 @@ from elastic.core.ps.model import Role
 from launcher.logs.console import Console
 from launcher.logs.console_streams import ConsoleStreams, ProcessId, after_carriage_returns
 from launcher.logs.pipe_reader import PipeReader
-from launcher.logs.rotating_file import WorkerLog
+from launcher.logs.rotating_file import RotatingFile
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer import SyncSink
 from launcher.logs.writer_protocol import LogLimits
@@ -37,7 +37,7 @@ def log(data: bytes) -> None:
     path = FOLDER / "workerlog.0"
     told: list[str] = []
     path.unlink(missing_ok=True)
-    one = WorkerLog(path, HEADER, told.append, LogLimits(BOUND))
+    one = RotatingFile(path, HEADER, told.append, LogLimits(BOUND))
     rest = data[1:] * (1 + 6000 // len(data))
     for start in range(0, len(rest), piece := 1 + data[0]):
         one.write(rest[start : start + piece])

@@ -15,7 +15,7 @@ from launcher.logs.endpoint_list_writer import ENDPOINTS_KEPT, write_endpoints
 from launcher.logs.file_names import LAUNCHER_LOG, closing_line, header_line, signal_info_line
 from launcher.logs.log_dir import check_log_dir
 from launcher.logs.logger import AgentLog, Verbosity
-from launcher.logs.rotating_file import WorkerLog, append_line
+from launcher.logs.rotating_file import RotatingFile, append_line
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.writer import LogWriter
 from launcher.logs.writer_protocol import AppendShared, path_bytes
@@ -46,18 +46,18 @@ class TestTheFrameOfAStart:
 
     def test_our_lines_stand_alone_after_an_unfinished_one(self, tmp_path: Path) -> None:
         path = tmp_path / "deep" / "workerlog.0"
-        log = WorkerLog(path, "==== one ====", pytest.fail)
+        log = RotatingFile(path, "==== one ====", pytest.fail)
         log.write(b"unfinished")
         log.line("==== end ====")
         log.close()
-        again = WorkerLog(path, "==== two ====", pytest.fail)
+        again = RotatingFile(path, "==== two ====", pytest.fail)
         assert again.begins == path.stat().st_size
         again.close()
         assert path.read_text() == "==== one ====\nunfinished\n==== end ====\n==== two ====\n"
 
     def test_a_log_that_cannot_be_opened_is_told_once(self, tmp_path: Path) -> None:
         told: list[str] = []
-        log = WorkerLog(tmp_path, "==== one ====", told.append)
+        log = RotatingFile(tmp_path, "==== one ====", told.append)
         log.write(b"lost")
         log.close()
         assert told == [f"{tmp_path} cannot be written (Is a directory); what its worker says is not kept"]

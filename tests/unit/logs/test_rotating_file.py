@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.rotating_file import HEAD_BYTES, WorkerLog
+from launcher.logs.rotating_file import HEAD_BYTES, RotatingFile
 from launcher.logs.writer_protocol import LogLimits
 from tests.support import full_on_close
 
@@ -20,8 +20,8 @@ HEADER = "==== elastic-launch job j gen 1 rank 0 ===="
 BOUND = 1 << 20
 
 
-def log_of(path: Path, bytes_max: int | None = BOUND, older: int = 1) -> WorkerLog:
-    return WorkerLog(path, HEADER, pytest.fail, LogLimits(bytes_max, older))
+def log_of(path: Path, bytes_max: int | None = BOUND, older: int = 1) -> RotatingFile:
+    return RotatingFile(path, HEADER, pytest.fail, LogLimits(bytes_max, older))
 
 
 def number(count: int) -> bytes:
@@ -190,7 +190,7 @@ def test_what_no_disk_takes_is_told_once_and_the_log_says_how_much_is_missing(tm
     """A limit of the size of files stands for a disk that is full, and then has room again."""
     told: list[str] = []
     path = tmp_path / "workerlog.0"
-    log = WorkerLog(path, HEADER, told.append, LogLimits(BOUND))
+    log = RotatingFile(path, HEADER, told.append, LogLimits(BOUND))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
@@ -213,7 +213,7 @@ def test_a_folder_in_which_nothing_can_be_renamed_costs_the_text_and_nothing_els
     told: list[str] = []
     path = tmp_path / "workerlog.0"
     (tmp_path / "workerlog.0.1").mkdir()
-    log = WorkerLog(path, HEADER, told.append, LogLimits(BOUND))
+    log = RotatingFile(path, HEADER, told.append, LogLimits(BOUND))
     for _ in range(30):
         log.write(b"x" * 100_000)
     log.close()
@@ -244,7 +244,7 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_is_told_once_and_no_oth
     told: list[str] = []
     path = tmp_path / "workerlog.0"
     before = os.listdir("/proc/self/fd")
-    log = WorkerLog(path, HEADER, told.append, LogLimits(BOUND))
+    log = RotatingFile(path, HEADER, told.append, LogLimits(BOUND))
     for count in range(0, 100_000, 1000):
         log.write(b"".join(map(number, range(count, count + 1000))))
         assert path.read_bytes().endswith(number(count + 999)), "it goes on in the file that was begun"
@@ -267,7 +267,7 @@ def test_a_disk_that_does_not_know_its_file_any_more_is_told_once(
     path = tmp_path / "workerlog.0"
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(os, "fstat", stale)
-    log = WorkerLog(path, HEADER, told.append, LogLimits(BOUND))
+    log = RotatingFile(path, HEADER, told.append, LogLimits(BOUND))
     log.write(b"text")
     log.line("a line")
     log.close()
