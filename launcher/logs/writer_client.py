@@ -276,6 +276,8 @@ class LogWriterClient:
         """Count an order that begins (1) or ceases (-1) to wait in the queue."""
         self._kept += sign * _size(order)
         self._queued[_start(order)] += sign * _size(order)
+        if not self._queued[_start(order)]:
+            del self._queued[_start(order)]  # A job that lives for months has many starts.
 
     def _send(self, order: AnyLogOrder) -> None:
         """Send an order, as far as there is room for it."""
