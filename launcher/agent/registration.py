@@ -17,7 +17,9 @@ from elastic.core.ps.model import PsJobSpec
 from elastic.core.run_deadline import KILL_S
 from launcher.agent.versions import own_versions
 from launcher.config.config import Config
+from launcher.config.flags import of_scope
 from launcher.config.ps_layout import split_endpoint, wanted_ports
+from launcher.config.setting import Scope
 from launcher.net.ports import NodePorts
 
 
@@ -34,20 +36,8 @@ def hold_ports(config: Config, own: str, listening: str) -> NodePorts:
 
 def _job_spec(config: Config, versions: Mapping[str, str]) -> JobSpec:
     """What this node would have as the job's spec."""
-    spec = JobSpec(
-        np=config.np,
-        slots=config.slots,
-        settle_s=config.settle_s,
-        grow_every_s=config.grow_every_s,
-        restarts_max=config.restarts_max,
-        host_cooldown_s=config.host_cooldown_s,
-        lease_ttl_s=config.lease_ttl_s,
-        store_outage_limit_s=config.store_outage_limit_s,
-        fatal_exit_codes=config.fatal_exit_codes,
-        mode=JobMode(config.run_mode),
-        ips=config.ips,
-        versions=versions,
-    )
+    settings = {flag.field: getattr(config, flag.field) for flag in of_scope(Scope.JOB)}
+    spec = JobSpec(mode=JobMode(config.run_mode), versions=versions, **settings)
     return spec if config.roles is None else PsJobSpec(**msgspec.structs.asdict(spec), layout=config.roles)
 
 

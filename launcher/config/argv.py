@@ -14,29 +14,14 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError
 from launcher.config import readers
-from launcher.config.flags import BASE, BY_NAME, FLAGS, Flag, by_group
+from launcher.config.flags import BY_NAME, FLAGS, by_group
+from launcher.config.setting import BASE, WORKER_MARK, Flag, Scope
 from launcher.net.endpoints import PORT_MAX
 
 HELP_WIDTH: Final = 110
 """Columns of the help, unless the terminal has fewer."""
 SUGGESTION_CUTOFF = 0.7
 """How alike (0 to 1) a mistyped flag must be to a real one for it to be proposed."""
-
-WORKER_MARK = "ELASTIC_FENCE"
-"""Only the environment of a worker has this variable."""
-SET_FOR_WORKERS: Final = frozenset(
-    {
-        "ELASTIC_JOB_ID",
-        "ELASTIC_CHECKPOINT_DIR",
-        "ELASTIC_RESUME_FROM",
-        "ELASTIC_RESTORE_STEP",
-        "ELASTIC_ALLOW_ROLLBACK",
-        "ELASTIC_CHECK_NAN",
-        "ELASTIC_METRICS_PORT",
-    }
-)
-"""Variables of flags that we set for workers, and of a port that their agent has: a launcher that a worker starts does
-not read them."""
 
 START_PORTS: Final = ("FLAGS_START_PORT", "PADDLE_PORT")
 """Paddle's variables for the first of a node's ports; the second counts beside TRAINER_PORTS_NUM only."""
@@ -224,7 +209,7 @@ def named_values(asked: Mapping[str, str | None], environ: Mapping[str, str], na
 
 def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]:
     for variable in flag.variables:
-        if variable in SET_FOR_WORKERS and WORKER_MARK in environ:
+        if variable == flag.own_variable and Scope.WORKER in flag.scope and WORKER_MARK in environ:
             continue
         text = environ.get(variable, "").strip()
         if text:

@@ -6,28 +6,43 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from elastic.core.model import Np
 from elastic.core.ps.model import PsLayout
 from elastic.store.tls import Certificates
-from launcher.config import paddlecloud, readers, store_access
-from launcher.config.flags import GRACE_S, LOSS_GRACE_S
+from launcher.config import paddlecloud, store_access
+from launcher.config.job_settings import JobSettings, StoreSettings
+from launcher.config.node_settings import DeviceSettings, HostListSettings, NetworkSettings, PsSettings
 from launcher.config.readers import StoreEndpoints
 from launcher.config.store_access import NOBODY, Credentials
+from launcher.config.worker_settings import CheckpointSettings, LogSettings, SupervisionSettings, WarmSettings
 
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
 """Scripts that python runs; anything else is run as it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(
+    DeviceSettings,
+    NetworkSettings,
+    HostListSettings,
+    PsSettings,
+    StoreSettings,
+    JobSettings,
+    SupervisionSettings,
+    CheckpointSettings,
+    WarmSettings,
+    LogSettings,
+):
     """What the user asked for. `parse` fills it, `check` replaces what only the machine can tell.
 
-    `servers` are etcd's endpoints as `host:port`, empty for an etcd of our own; `slots` is the number of workers on
-    this node (0 until `check`; with parameter servers 1, and `roles` says what runs where); `np_given` tells whether
-    the user named np; `host` is what others are to use, "" to find it by the route to the store. `script` is a path, a
-    module (`module`) or an executable. `given` are the flags of the command line as they were read, for the command
-    lines of further nodes. `gpu_ids` are those that this machine is to use, as CUDA_VISIBLE_DEVICES names them, () for
-    the CPU; `warnings` are lines to say once at the start.
+    It is all groups of settings at once: whatever needs one group takes that as its type. The fields below have no
+    flag. `script` is a path, a module (`module`) or an executable. `given` are the flags of the command line as they
+    were read, for the command lines of further nodes. `gpu_ids` are those that this machine is to use, as
+    CUDA_VISIBLE_DEVICES names them, () for the CPU; `warnings` are lines to say once at the start.
+
+    `servers` are etcd's endpoints as `host:port`, empty for an etcd of our own, and speak TLS with `tls`. `slots` is
+    the number of workers on this node: 0 until `check` where `slots_word` says it with a word; with parameter servers
+    1, and `roles` says what runs where. `np_given` tells whether the user named np; `host` is what others are to use,
+    "" to find it by the route to the store.
 
     Where all hosts are named (`launcher.config.ps_layout.static_hosts`) and there is no server, `served_by` is the host
     that serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node.
@@ -37,89 +52,14 @@ class Config:
     script: str
     script_args: tuple[str, ...] = ()
     module: bool = False
-
-    run_mode: str = "collective"
-    gpus: tuple[str, ...] = ()
-    one_card_per_worker: bool = False
-    slots: int = 0
     slots_word: str = ""
-    local_nodes: int = 0
-    host: str = ""
-    nic: str = ""
-    port_range: tuple[int, int] | None = None
-
-    ips: tuple[str, ...] = ()
-    ctrl_port: int = 0
-    serve: str = ""
-    serve_port: int = 12379
+    np_given: bool = False
+    paddlecloud: bool = False
+    roles: PsLayout | None = None
     served_by: str = ""
     serves: bool = False
-    paddlecloud: bool = False
-
-    ps_servers: tuple[str, ...] = ()
-    ps_workers: tuple[str, ...] = ()
-    ps_heter_workers: tuple[str, ...] = ()
-    server_num: int = 0
-    worker_num: int = 0
-    heter_worker_num: int = 0
-    http_port: int = 0
-    roles: PsLayout | None = None
-
-    servers: tuple[str, ...] = ()
     tls: bool = False
-    etcd_ca: str = ""
-    etcd_cert: str = ""
-    etcd_key: str = ""
-    etcd_user: str = ""
-    etcd_password_file: str = ""
-    allow_plaintext_password: bool = False
-    job_secret_file: str = ""
-    print_secret: bool = False
     login: Credentials = NOBODY
-    job_id: str = ""
-    np: Np
-    np_given: bool = False
-    settle_s: float = 3.0
-    grow_every_s: float | None = None
-    lease_ttl_s: float = 5.0
-    store_outage_limit_s: float = 120.0
-    connect_timeout_s: float = 60.0
-    elastic_timeout_s: float | None = None
-    spot: str = "auto"
-    key_prefix: str = "/elastic"
-    rerun: bool = False
-    force: bool = False
-    allow_mismatch: bool = False
-
-    restarts_max: int = 3
-    host_cooldown_s: float = 60.0
-    grace_s: float = GRACE_S
-    loss_grace_s: float = LOSS_GRACE_S
-    fatal_exit_codes: tuple[int, ...] = ()
-    retry_startup_errors: bool = False
-    hang_timeout_s: float = 1800.0
-    reach_timeout_s: float = 30.0
-    check_nan: bool = False
-    checkpoint_dir: str = ""
-    resume_from: str = ""
-    restore_step: int | None = None
-    allow_rollback: bool = False
-    save_limit_s: float = 120.0
-    memory_limit_bytes: int | None = None
-    preload: tuple[str, ...] = ()
-    no_warm: bool = False
-
-    log_dir: str = "log/"
-    log_overwrite: bool = False
-    log_bytes_max: int | None = readers.LOG_BYTES_MAX
-    log_rotate: int = 1
-    log_format: str = "text"
-    console: str = "rank0"
-    metrics_at: tuple[str, int] | None = None
-    no_live: bool = False
-    verbose: bool = False
-    quiet: bool = False
-
     given: tuple[tuple[str, str], ...] = ()
     gpu_ids: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from launcher.config.flags import Flag, by_group
+from launcher.config.flags import by_group
+from launcher.config.setting import Flag
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Final
 from elastic.core.model import JobMode
 from elastic.errors import ConfigError
 from launcher.config import readers
-from launcher.config.argv import WORKER_MARK
-from launcher.config.flags import PS_FLAGS
+from launcher.config.node_settings import PS_FLAGS
+from launcher.config.setting import WORKER_MARK
 
 LIST: Final = "PADDLE_TRAINERS"
 ALL: Final = (
@@ -27,8 +27,8 @@ REPLACED_BY: Final = frozenset({"ips", "elastic_server", "local_nodes", *PS_FLAG
 
 
 def applies(given: Collection[str], run_mode: str) -> bool:
-    """Tell whether the variables count beside these flags, given by their names, and this run mode ("" for none)."""
-    return run_mode in ("", JobMode.COLLECTIVE) and not REPLACED_BY.intersection(given)
+    """Tell whether the variables count beside these flags, given by their names, and this run mode."""
+    return run_mode == JobMode.COLLECTIVE and not REPLACED_BY.intersection(given)
 
 
 def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:

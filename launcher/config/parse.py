@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from elastic.core.model import NP_UNLIMITED, Np
+from elastic.core.model import NP_UNLIMITED, JobMode, Np
 from elastic.errors import ConfigError
 from launcher.config import devices, host_list, paddlecloud, readers, store_access, store_checks
 from launcher.config.argv import SplitCommandLine, given_values, sources, split_argv
 from launcher.config.config import Config
-from launcher.config.flags import FLAGS, LOSS_GRACE_S
 from launcher.config.host_list import first_host, job_name
 from launcher.config.ps_layout import static_hosts, with_layout
 from launcher.config.readers import StoreEndpoints
+from launcher.config.worker_settings import LOSS_GRACE_S
 from launcher.net.endpoints import PORT_MAX, join_host_port
 
 SERVED_TIMEOUT_S = 600.0
@@ -34,26 +33,24 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
 
 def build(line: SplitCommandLine, environ: Mapping[str, str]) -> Config:
     """Make a `Config` of a command line that is already cut, and check the relations between its values."""
-    fields: dict[str, Any] = {flag.field: flag.default for flag in FLAGS}
-    given = given_values(line, environ)
-    fields.update(given)
+    fields = given_values(line, environ)
     servers = store_access.over_tls(
-        given.get("servers", StoreEndpoints((), tls=False)), store_access.certificates(given)
+        fields.get("servers", StoreEndpoints((), tls=False)), store_access.certificates(fields)
     )
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
-    workers = fields["slots"]
+    workers = fields.pop("slots", "auto")
     fields["slots"], fields["slots_word"] = (workers, "") if isinstance(workers, int) else (0, workers)
     if not servers.endpoints:
-        fields["local_nodes"] = fields["local_nodes"] or 1
+        fields.setdefault("local_nodes", 1)
     named = sources(line, environ)
-    if paddlecloud.applies(named, fields["run_mode"]) and (hosts := paddlecloud.hosts(environ)):
+    if paddlecloud.applies(named, fields.get("run_mode", JobMode.COLLECTIVE)) and (hosts := paddlecloud.hosts(environ)):
         fields["ips"], fields["paddlecloud"] = hosts, True
-    nodes = len(fields["ips"]) or fields["local_nodes"] or 1
-    fields["np_given"] = fields["np"] is not None
-    alone = not servers.endpoints and not fields["ips"]
-    fields["np"] = fields["np"] or Np(low=1, high=NP_UNLIMITED if alone else nodes, first=nodes)
-    if fields["loss_grace_s"] is None:
-        fields["loss_grace_s"] = min(LOSS_GRACE_S, fields["grace_s"])
+    hosts = fields.get("ips", ())
+    nodes = len(hosts) or fields.get("local_nodes", 1)
+    alone = not servers.endpoints and not hosts
+    fields["np_given"] = "np" in fields
+    fields.setdefault("np", Np(low=1, high=NP_UNLIMITED if alone else nodes, first=nodes))
+    fields.setdefault("loss_grace_s", min(LOSS_GRACE_S, fields.get("grace_s", LOSS_GRACE_S)))
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
     _check_relations(config)
     config = _with_server(with_layout(config, named))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from elastic.core.model import NP_UNLIMITED, JobMode, Np
 from elastic.core.ps.model import PsLayout
 from elastic.errors import ConfigError
-from launcher.config.flags import PS_FLAGS
+from launcher.config.node_settings import PS_FLAGS
 from launcher.config.readers import LOCAL_NODES_MAX
 from launcher.net.endpoints import is_v6, parse_endpoint
 
@@ -37,7 +37,7 @@ def with_layout(config: Config, sources: Mapping[str, str]) -> Config:
     `sources` tells for each flag that was given how it was written: `--servers`, or the variable that stands for it.
     Raises `ConfigError` for flags that contradict each other or do not suffice.
     """
-    mode = _mode(config.run_mode, sources)
+    mode = _mode(config.run_mode if "run_mode" in sources else "", sources)
     if mode is JobMode.COLLECTIVE:
         return replace(config, run_mode=str(mode))
     if "nproc_per_node" in sources:
@@ -139,9 +139,7 @@ def _mode(asked: str, sources: Mapping[str, str]) -> JobMode:
     heter = [sources[name] for name in HETER_FLAGS if name in sources]
     collective = [sources[name] for name in COLLECTIVE_FLAGS if name in sources]
     if asked:
-        (collective if asked == JobMode.COLLECTIVE else ps).insert(
-            0, f"{sources.get('run_mode', '--run_mode')} {asked}"
-        )
+        (collective if asked == JobMode.COLLECTIVE else ps).insert(0, f"{sources['run_mode']} {asked}")
     if ps and collective:
         raise ConfigError(
             "Only one mode(Collective or Parameter-Server) can be selected at the same time, but "

@@ -18,8 +18,6 @@ LOCAL_NODES_MAX = 64
 SLOTS_MAX = 1024
 RESTARTS_MAX = 1_000_000
 SECONDS_MAX = 30 * 24 * 3600.0
-SETTLE_MAX_S = 15.0
-"""A start waits no longer than this after the first arrival, whatever --settle says."""
 LEASE_TTL_MIN_S = 2
 LEASE_TTL_MAX_S = 600
 SERVERS_MAX = 64

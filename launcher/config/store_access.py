@@ -116,19 +116,6 @@ def _read(flag: str, name: str, pipe_limit_s: float | None = None) -> str:
     return text
 
 
-FLAGS: Final = (
-    "elastic_server",
-    "etcd_ca",
-    "etcd_cert",
-    "etcd_key",
-    "etcd_user",
-    "etcd_password_file",
-    "allow_plaintext_password",
-    "job_secret_file",
-)
-"""The flags of `elastic-launch` that say it; whatever opens a store has them."""
-
-
 WITHOUT_SECRET: Final = (
     f"{SECRET} is not shown because stderr is not a terminal; to see it, start with --print_secret, or give a secret "
     "of your own: --job_secret_file FILE on every node (openssl rand -hex 16 makes one)"

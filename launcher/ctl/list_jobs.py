@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 
+from launcher.config.flags import STORE_FLAGS
 from launcher.ctl import table
 from launcher.job.listing import JobLine, jobs
-from launcher.job.named_job import STORE_FLAGS, Subcommand, named_store, open_store, write
+from launcher.job.named_job import Subcommand, named_store, open_store, write
 from launcher.text.failure_report import ago
 from launcher.text.sanitize import sanitize_line
 

@@ -15,7 +15,8 @@ from typing import Final
 from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.argv import named_values
-from launcher.job.named_job import JOB_FLAGS, WHO, Subcommand, named_store, open_store, reading, write
+from launcher.config.flags import JOB_FLAGS
+from launcher.job.named_job import WHO, Subcommand, named_store, open_store, reading, write
 from launcher.net.endpoints import join_host_port
 from launcher.system import limits
 from launcher.system.descriptors import write_stderr_line

@@ -13,7 +13,7 @@ import msgspec
 from elastic.core.keys import JobKeys
 from launcher.config import store_access
 from launcher.config.argv import named_values
-from launcher.config.flags import BY_NAME
+from launcher.config.flags import BY_NAME, JOB_FLAGS
 from launcher.config.readers import StoreEndpoints
 from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
@@ -23,7 +23,6 @@ from launcher.system.stdout import print_result
 
 FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")
 """Flags of `elastic-launch` that say what it would use on this machine."""
-JOB_FLAGS: Final = (*store_access.FLAGS, "job_id", "key_prefix")
 SOMETHING_FAILED = 1
 
 

@@ -16,15 +16,10 @@ from elastic.errors import ConfigError, ElasticError
 from elastic.store.protocol import Store
 from launcher.config import store_access
 from launcher.config.argv import named_values
-from launcher.config.flags import BY_NAME
+from launcher.config.flags import BY_NAME, JOB_FLAGS, STORE_FLAGS
 from launcher.config.readers import StoreEndpoints
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import print_result
-
-STORE_FLAGS: Final = (*store_access.FLAGS, "key_prefix")
-"""The flags of `elastic-launch` that name a store."""
-JOB_FLAGS: Final = (*store_access.FLAGS, "job_id", "key_prefix")
-"""Those that name a job; every subcommand has them that does not say otherwise."""
 
 WHO: Final = "elastic-ctl"
 NO_SUCH_JOB = 1

@@ -12,46 +12,19 @@ from typing import Final
 
 from launcher.config.config import Config
 from launcher.config.devices import share_gpus, unused_gpus
+from launcher.config.flags import FLAGS, JOB_FLAGS, of_scope
 from launcher.config.ps_layout import listed_hosts, static_hosts
+from launcher.config.setting import Scope
 from launcher.config.store_access import PASSWORD, SECRET, is_read_once
 from launcher.local.etcd_addresses import served_endpoint
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
 
-REPLACED: Final = frozenset(
-    {
-        "local_nodes",
-        "elastic_server",
-        "serve",
-        "job_id",
-        "np",
-        "nproc_per_node",
-        "gpus",
-        "log_overwrite",
-        "metrics_port",
-        "no_live",
-        "print_secret",
-    }
-)
-"""Flags whose value the parent decides for its children."""
-
-NOT_FOR_NODES: Final = frozenset(
-    {
-        "ELASTIC_LOCAL_NODES",
-        "ELASTIC_GPUS",
-        "ELASTIC_LOG_OVERWRITE",
-        "ELASTIC_SERVE",
-        "ELASTIC_PRINT_SECRET",
-        "ELASTIC_METRICS_PORT",
-    }
-)
-"""Variables of the parent that its nodes must not read: what they say is done already."""
-
-NOT_FOR_JOINERS: Final = frozenset({"rerun", "force", "host", "ctrl_port"})
-"""Flags that a further node in another terminal does not repeat."""
-
-FOR_STATUS: Final = ("key_prefix", "job_secret_file")
-"""Flags that `elastic-ctl` repeats to find the job."""
+WRITTEN: Final = frozenset({"elastic_server", "job_id", "np", "nproc_per_node", "no_live"})
+"""Flags that every command here writes itself, or leaves out on purpose, whatever the user typed."""
+REPLACED: Final = WRITTEN | {flag.name for flag in of_scope(Scope.PARENT)}
+"""Flags that nodes do not get as the user typed them."""
+NOT_FOR_JOINERS: Final = frozenset(flag.name for flag in FLAGS if flag.once)
 
 FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
 """Flags that give way to what was found out about a list of hosts."""
@@ -110,7 +83,8 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
 def status_line(config: Config, server: str, *, secret: bool) -> str:
     """The command, for a shell, that shows the status of the job. `secret` as in `joiner_line`."""
     passed_on = _inherited_settings(config).keys()
-    flags = [f"--{name}={text}" for name, text in config.given if name in FOR_STATUS and name not in passed_on]
+    repeated = set(JOB_FLAGS) - WRITTEN - passed_on
+    flags = [f"--{name}={text}" for name, text in config.given if name in repeated]
     command = ("elastic-ctl", "status", "--elastic_server", server, "--job_id", config.job_id, *flags)
     return _secret(config, shown=secret) + shlex.join(command)
 
@@ -132,7 +106,8 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
     It has the secret or password that a node cannot read where this process did. When there are fewer cards than
     workers no node gets any: two workers on one card cannot talk over NCCL.
     """
-    base = {name: text for name, text in environ.items() if name not in NOT_FOR_NODES}
+    done_here = {flag.own_variable for flag in of_scope(Scope.PARENT)}
+    base = {name: text for name, text in environ.items() if name not in done_here}
     for name, (variable, known) in _inherited_settings(config).items():
         base.pop(f"ELASTIC_{name.upper()}", None)
         base[variable] = known

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from elastic.core.membership.settling import SETTLE_MAX_S
 from elastic.core.model import JobMode, Np
 from elastic.errors import ConfigError
 from launcher.config import readers, store_access
@@ -127,7 +128,7 @@ def read(
     if fields.get("verbose") and fields.get("quiet"):
         raise ConfigError("--rdzv-conf: verbose and quiet contradict each other; leave one out")
     if "settle_s" in fields:
-        fields["settle_s"] = min(fields["settle_s"], readers.SETTLE_MAX_S)
+        fields["settle_s"] = min(fields["settle_s"], SETTLE_MAX_S)
     low, high = nodes
     config = Config(
         script="",  # Only torchrun knows it.

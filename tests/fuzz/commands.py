@@ -11,6 +11,7 @@ from launcher.config import readers, store_access
 from launcher.config.argv import named_values
 from launcher.config.config import Config, worker_argv
 from launcher.config.flags import FLAGS as ALL
+from launcher.config.flags import JOB_FLAGS
 from launcher.config.parse import parse
 from launcher.config.store_access import read_credentials
 from launcher.ctl import cli
@@ -68,7 +69,7 @@ def operator(data: bytes) -> None:
         try:
             asked = cli.parser().parse_args([cli._underscored(word) for word in words])
             named_job.named_job(vars(asked), environ)
-            store_access.read_access(named_values(vars(asked), environ, named_job.JOB_FLAGS), environ)
+            store_access.read_access(named_values(vars(asked), environ, JOB_FLAGS), environ)
         except ConfigError as error:
             fits(error)
         except SystemExit as ended:

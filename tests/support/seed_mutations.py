@@ -129,7 +129,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "A41",
-        "launcher/config/flags.py",
+        "launcher/config/node_settings.py",
         """environs=("POD_IP",),""",
         """environs=(),""",
         "tests/unit/config/test_config.py::test_the_host_of_a_pod_is_its_ip",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config import store_access
+from launcher.config.flags import STORE_FLAGS
 from launcher.ctl import cli
 from tests.support.etcd_users import add_users
 from tests.support.job_harness import Stage
@@ -107,7 +107,7 @@ def test_the_plugin_sends_no_password_in_the_clear_to_another_machine(script: Pa
 
 
 def test_every_subcommand_that_opens_a_store_has_the_flags_of_the_way_in() -> None:
-    assert all(set(store_access.FLAGS) <= set(command.flags) for command in cli.COMMANDS if command.flags)
+    assert all(set(STORE_FLAGS) <= set(command.flags) for command in cli.COMMANDS if command.flags)
 
 
 @pytest.mark.timeout(120)

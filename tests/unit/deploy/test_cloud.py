@@ -15,7 +15,6 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from launcher.config.argv import SET_FOR_WORKERS
 from launcher.config.config import Config
 from launcher.config.flags import FLAGS
 from launcher.config.parse import parse
@@ -87,7 +86,7 @@ def test_the_settings_of_a_machine_are_those_of_the_file_without_its_comments(cl
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_every_variable_of_the_settings_is_that_of_a_flag_or_used_by_the_set_up(cloud: str, tmp_path: Path) -> None:
-    flags = {name for flag in FLAGS for name in flag.variables} | SET_FOR_WORKERS
+    flags = {name for flag in FLAGS for name in flag.variables}
     script = cloud_files(cloud, tmp_path)["/opt/elastic-launch/setup.sh"]
     for name in settings(cloud, tmp_path):
         assert name in flags or f"${name}" in script or name == "SCRIPT", name

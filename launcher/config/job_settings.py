@@ -1,0 +1,187 @@
+"""The settings of a job: its store, its name, how many nodes it has and how long they wait for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from elastic.core.membership.settling import SETTLE_MAX_S
+from elastic.core.model import Np
+from launcher.config import readers
+from launcher.config.setting import ELASTIC, Scope, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """The job's store: etcd's endpoints and the way into it, or the etcd that is started."""
+
+    GROUP: ClassVar = ELASTIC
+
+    servers: tuple[str, ...] = setting(
+        (),
+        "etcd's endpoints: host:port, more of them with commas",
+        readers.servers,
+        "HOST:PORT,...",
+        shown="an etcd of its own, on this machine",
+        name="elastic_server",
+        environs=("PADDLE_ELASTIC_SERVER",),
+        scope=Scope.STORE,
+    )
+    etcd_ca: str = setting(
+        "",
+        "the authority that signed etcd's certificate, a file in PEM; with this and the two below TLS is spoken, "
+        "as with https:// in --elastic_server",
+        readers.file,
+        "FILE",
+        shown="the authorities that this system trusts",
+        scope=Scope.STORE,
+    )
+    etcd_cert: str = setting(
+        "",
+        "our own certificate, a file in PEM, where etcd wants one of its clients",
+        readers.file,
+        "FILE",
+        shown="none",
+        scope=Scope.STORE,
+    )
+    etcd_key: str = setting(
+        "",
+        "the key of --etcd_cert, a file in PEM without a passphrase; workers do not get it",
+        readers.file,
+        "FILE",
+        shown="none",
+        scope=Scope.STORE,
+    )
+    etcd_user: str = setting(
+        "",
+        "the user of etcd; the password comes from --etcd_password_file or ELASTIC_ETCD_PASSWORD",
+        readers.etcd_user,
+        "NAME",
+        shown="none",
+        scope=Scope.STORE,
+    )
+    etcd_password_file: str = setting(
+        "",
+        "a file with the password of --etcd_user, one line; workers do not get it",
+        readers.file,
+        "FILE",
+        shown="none",
+        scope=Scope.STORE,
+    )
+    allow_plaintext_password: bool = setting(
+        False,
+        "send the password of --etcd_user to an etcd without TLS on another machine, where everybody on the "
+        "network path can read it; without this flag that is refused",
+        scope=Scope.STORE,
+    )
+    serve: str = setting(
+        "",
+        "serve this job's etcd at this address of this machine, for nodes of other machines; they need the secret "
+        "of the job, and the command for them is printed; 0.0.0.0 or :: with --host: at all addresses of this machine",
+        readers.serve,
+        "ADDRESS[:PORT]",
+        shown="an etcd of its own is for this machine alone",
+        scope=Scope.PARENT,
+    )
+    job_secret_file: str = setting(
+        "",
+        "a file with one line, the same on every node: whoever has it gets into the etcd that --ips, --servers or "
+        "--serve serves, and nobody else; ELASTIC_JOB_SECRET has the secret itself; workers do not get it",
+        readers.file,
+        "FILE",
+        shown="none: with --serve a random one, with --ips and --servers no secret",
+        scope=Scope.STORE,
+    )
+    print_secret: bool = setting(
+        False,
+        "with --serve: print the random secret in the command for other nodes also where stderr is no terminal: a "
+        "file, a pipe, a journal",
+        scope=Scope.PARENT,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    """The job, and how this node takes part in it."""
+
+    GROUP: ClassVar = ELASTIC
+
+    job_id: str = setting(
+        "",
+        "the name of the job, the same on every node; up to 128 letters, digits, '.', '_' and '-'",
+        readers.job_id,
+        "NAME",
+        shown="with a server none, with a list of hosts the script and their names, else a random one",
+        environs=("PADDLE_ELASTIC_JOB_ID",),
+        scope=Scope.STORE | Scope.WORKER,
+    )
+    np: Np = setting(
+        Np(low=1, high=1, first=1),
+        "nodes: N starts with N and goes on with what remains; N+ also takes in every node that joins; MIN:MAX "
+        "runs any number between; N:N needs all; with parameter servers the nodes of workers alone, and then servers "
+        "have nodes of their own",
+        readers.np,
+        "N|N+|MIN:MAX",
+        shown="the number of --ips; with an etcd of its own 1+, or N+ with --local_nodes N; else --local_nodes or 1",
+        environs=("PADDLE_ELASTIC_NP",),
+        scope=Scope.JOB,
+    )
+    settle_s: float = setting(
+        3.0,
+        "a start with MIN:MAX, or a growth, waits this many seconds after the last arrival, 15 at most in all",
+        readers.seconds(0, SETTLE_MAX_S),
+        "SECONDS",
+        scope=Scope.JOB,
+    )
+    grow_every_s: float | None = setting(
+        None,
+        "newcomers are taken into a running job at most once in this many seconds",
+        readers.seconds(0),
+        "SECONDS",
+        shown="60; without a limit for a script that saves before it leaves, with our library",
+        scope=Scope.JOB,
+    )
+    lease_ttl_s: float = setting(
+        5.0,
+        "a node that is silent for this long is lost; whole seconds; less is faster and less forgiving",
+        readers.lease_ttl,
+        "SECONDS",
+        scope=Scope.JOB,
+    )
+    store_outage_limit_s: float = setting(
+        120.0,
+        "the longest that nodes which hear each other train on while etcd cannot be reached; a new world waits "
+        "for it if the old one vanished without a word",
+        readers.seconds(0),
+        "SECONDS",
+        scope=Scope.JOB,
+    )
+    connect_timeout_s: float = setting(
+        60.0,
+        "how long to try to reach etcd at the start, before exit 4",
+        readers.seconds(0),
+        "SECONDS",
+        shown="60; 600 where a host of a list serves etcd",
+    )
+    elastic_timeout_s: float | None = setting(
+        None,
+        "leave with exit 4 after waiting this long for enough nodes; the job stays open",
+        readers.seconds(1),
+        "SECONDS",
+        shown="none: wait",
+    )
+    spot: str = setting(
+        "auto",
+        "whose notice that this machine is taken back is watched for, to drain in time: aws, gcp, azure, none, or "
+        "auto: what the firmware says of this machine",
+        readers.choice("auto", "aws", "gcp", "azure", "none"),
+        "CLOUD",
+    )
+    key_prefix: str = setting(
+        "/elastic", "every key of ours in etcd is below this", readers.key_prefix, "/PREFIX", scope=Scope.STORE
+    )
+    rerun: bool = setting(False, "run a job again that has ended; no effect while one of its nodes lives", once=True)
+    force: bool = setting(False, "this node's --np replaces the one of the running job when it joins", once=True)
+    allow_mismatch: bool = setting(
+        False, "join although this node's versions differ from those of the job; says so in one line"
+    )
