@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError
 from launcher.config import readers
+from launcher.config.durations import FORMS, METAVAR, duration_text
 from launcher.config.flags import BY_NAME, FLAGS, by_group
 from launcher.config.setting import BASE, WORKER_MARK, Flag, Scope
 from launcher.net.endpoints import PORT_MAX
@@ -260,6 +261,7 @@ def help_parser() -> argparse.ArgumentParser:
         description="Run a PyTorch training script on nodes that come and go. The same command on every node.",
         epilog="Precedence: flag, ELASTIC_<FLAG>, PADDLE_..., default; --help-env lists the variables. "
         "Dashes in names work, abbreviations do not. "
+        f"A {METAVAR} is {FORMS}. "
         "Exit codes: 0 completed, 1 training failed, 2 wrong command line or set-up, 3 refused by the job, "
         "4 nothing wrong here, try again, 128+n this agent was ended by signal n.",
         add_help=False,
@@ -288,7 +290,7 @@ def _shown(flag: Flag) -> str:
         return flag.shown
     if flag.switch:
         return "off"
-    return f"{flag.default:g}" if isinstance(flag.default, float) else str(flag.default)
+    return duration_text(flag.default) if flag.metavar == METAVAR else str(flag.default)
 
 
 def _shown_variables(flag: Flag) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from elastic.core.membership.settling import SETTLE_MAX_S
 from elastic.core.model import Np
 from launcher.config import readers
+from launcher.config.durations import METAVAR, duration, lease_ttl
 from launcher.config.setting import ELASTIC, Scope, setting
 
 
@@ -128,46 +129,46 @@ class JobSettings:
     )
     settle_s: float = setting(
         3.0,
-        "a start with MIN:MAX, or a growth, waits this many seconds after the last arrival, 15 at most in all",
-        readers.seconds(0, SETTLE_MAX_S),
-        "SECONDS",
+        "a start with MIN:MAX, or a growth, waits this long after the last arrival, 15s at most in all",
+        duration(0, SETTLE_MAX_S),
+        METAVAR,
         scope=Scope.JOB,
     )
     grow_every_s: float | None = setting(
         None,
-        "newcomers are taken into a running job at most once in this many seconds",
-        readers.seconds(0),
-        "SECONDS",
-        shown="60; without a limit for a script that saves before it leaves, with our library",
+        "newcomers are taken into a running job at most once in this time",
+        duration(0),
+        METAVAR,
+        shown="1m; without a limit for a script that saves before it leaves, with our library",
         scope=Scope.JOB,
     )
     lease_ttl_s: float = setting(
         5.0,
         "a node that is silent for this long is lost; whole seconds; less is faster and less forgiving",
-        readers.lease_ttl,
-        "SECONDS",
+        lease_ttl,
+        METAVAR,
         scope=Scope.JOB,
     )
     store_outage_limit_s: float = setting(
         120.0,
         "the longest that nodes which hear each other train on while etcd cannot be reached; a new world waits "
         "for it if the old one vanished without a word",
-        readers.seconds(0),
-        "SECONDS",
+        duration(0),
+        METAVAR,
         scope=Scope.JOB,
     )
     connect_timeout_s: float = setting(
         60.0,
         "how long to try to reach etcd at the start, before exit 4",
-        readers.seconds(0),
-        "SECONDS",
-        shown="60; 600 where a host of a list serves etcd",
+        duration(0),
+        METAVAR,
+        shown="1m; 10m where a host of a list serves etcd",
     )
     elastic_timeout_s: float | None = setting(
         None,
         "leave with exit 4 after waiting this long for enough nodes; the job stays open",
-        readers.seconds(1),
-        "SECONDS",
+        duration(1),
+        METAVAR,
         shown="none: wait",
     )
     spot: str = setting(

@@ -1,4 +1,4 @@
-"""The settings of one node: its mode, its cards, its address, and the lists that name all hosts or processes."""
+"""The settings of one node: its mode, its GPUs, its address, and the lists that name all hosts or processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.config.setting import BASE, COLLECTIVE, ELASTIC, SERVERS, Scope, f
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSettings:
-    """What this node runs on: its mode, its cards and how many workers it has."""
+    """The mode of this node, its GPUs, and how many workers it has."""
 
     GROUP: ClassVar = BASE
 

@@ -14,6 +14,7 @@ from elastic.errors import ConfigError
 from launcher.config import devices, host_list, paddlecloud, readers, store_access, store_checks
 from launcher.config.argv import SplitCommandLine, given_values, sources, split_argv
 from launcher.config.config import Config
+from launcher.config.durations import duration_text
 from launcher.config.host_list import first_host, job_name
 from launcher.config.ps_layout import static_hosts, with_layout
 from launcher.config.readers import StoreEndpoints
@@ -82,9 +83,9 @@ def _check_relations(config: Config) -> None:
     _check_list(config)
     if config.loss_grace_s > config.grace_s:
         raise ConfigError(
-            f"--loss_grace {readers.seconds_text(config.loss_grace_s)} is longer than "
-            f"--grace {readers.seconds_text(config.grace_s)}, "
-            f"but after a loss nothing can be saved; use --loss_grace {readers.seconds_text(config.grace_s)} or less, "
+            f"--loss_grace {duration_text(config.loss_grace_s)} is longer than "
+            f"--grace {duration_text(config.grace_s)}, "
+            f"but after a loss nothing can be saved; use --loss_grace {duration_text(config.grace_s)} or less, "
             "or a longer --grace"
         )
     store_checks.check_relations(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,9 +16,6 @@ NODES_MAX = NP_UNLIMITED - 1
 LOCAL_NODES_MAX = 64
 SLOTS_MAX = 1024
 RESTARTS_MAX = 1_000_000
-SECONDS_MAX = 30 * 24 * 3600.0
-LEASE_TTL_MIN_S = 2
-LEASE_TTL_MAX_S = 600
 SERVERS_MAX = 64
 SERVE_PORT = 2379
 """etcd's own port."""
@@ -102,44 +98,6 @@ def count(low: int, high: int) -> Callable[[str], int]:
         return value
 
     return read
-
-
-def seconds(low: float, high: float = SECONDS_MAX) -> Callable[[str], float]:
-    """A time in seconds from `low` to `high`."""
-
-    def read(text: str) -> float:
-        value = _number_of_seconds(text)
-        if not low <= value <= high:
-            raise ValueError(f"{text} s is not between {seconds_text(low)} and {seconds_text(high)} s")
-        return value
-
-    return read
-
-
-def _number_of_seconds(text: str) -> float:
-    """A number, which may be infinite or NaN: every comparison with a limit then fails."""
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number of seconds") from None
-
-
-def seconds_text(value: float) -> str:
-    """A number of seconds as a person writes it: exact, and a whole number without a fraction."""
-    return str(int(value)) if value == int(value) else str(value)
-
-
-def lease_ttl(text: str) -> float:
-    """Whole seconds: etcd counts a lease in them."""
-    value = _number_of_seconds(text)
-    if not LEASE_TTL_MIN_S <= value <= LEASE_TTL_MAX_S:
-        raise ValueError(
-            f"{text} s is not between {LEASE_TTL_MIN_S} and {LEASE_TTL_MAX_S} s; "
-            "below 2 s one lost packet would look like a lost node"
-        )
-    if value != int(value):
-        raise ValueError(f"{text}: etcd counts a lease in whole seconds; use {math.ceil(value)}")
-    return value
 
 
 def servers(text: str) -> StoreEndpoints:

@@ -22,10 +22,10 @@ WORKER_MARK: Final = "ELASTIC_FENCE"
 
 
 class Scope(enum.Flag):
-    """Who needs a setting, besides the agent of this node."""
+    """The programs that need a setting, in addition to the agent of this node."""
 
     NODE = 0
-    """Nobody else."""
+    """No other."""
     PARENT = enum.auto()
     """The process that starts the nodes of this machine. It does what the flag says, and the nodes do not get it."""
     STORE = enum.auto()

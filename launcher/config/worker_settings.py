@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from launcher.config import readers
+from launcher.config.durations import METAVAR, duration, duration_text
 from launcher.config.setting import BASE, LOGS, WORKERS, Scope, setting
 
 GRACE_S: Final = 15.0
@@ -32,22 +33,22 @@ class SupervisionSettings:
         60.0,
         "a host whose workers alone fail twice in a row without progress is kept out for so long, each time "
         "after that twice as long, up to 30 minutes; 0: never",
-        readers.seconds(0),
-        "SECONDS",
+        duration(0),
+        METAVAR,
         scope=Scope.JOB,
     )
     grace_s: float = setting(
         GRACE_S,
-        "seconds between SIGTERM and SIGKILL when workers are stopped for a planned change",
-        readers.seconds(0),
-        "SECONDS",
+        "the time between SIGTERM and SIGKILL when workers are stopped for a planned change",
+        duration(0),
+        METAVAR,
     )
     loss_grace_s: float = setting(
         LOSS_GRACE_S,
         "the same after a loss or a failure, when nothing useful can be saved",
-        readers.seconds(0),
-        "SECONDS",
-        shown=f"{LOSS_GRACE_S:g}, or --grace if that is less",
+        duration(0),
+        METAVAR,
+        shown=f"{duration_text(LOSS_GRACE_S)}, or --grace if that is less",
     )
     fatal_exit_codes: tuple[int, ...] = setting(
         (),
@@ -66,15 +67,15 @@ class SupervisionSettings:
         1800.0,
         "a worker that has reported a step and then none for this long has failed, its stacks go to its log; "
         "0 turns this off",
-        readers.seconds(0),
-        "SECONDS",
+        duration(0),
+        METAVAR,
     )
     reach_timeout_s: float = setting(
         30.0,
         "when workers wait for others or make no step for this long while another machine cannot be reached, the "
         "job goes on without the machine that is cut off; 0 turns this off",
-        readers.seconds(0),
-        "SECONDS",
+        duration(0),
+        METAVAR,
     )
 
 
@@ -122,8 +123,8 @@ class CheckpointSettings:
     save_limit_s: float = setting(
         120.0,
         "so long a planned stop lets a script with our library finish the common step and save; --grace comes after it",
-        readers.seconds(0),
-        "SECONDS",
+        duration(0),
+        METAVAR,
     )
     memory_limit_bytes: int | None = setting(
         None,

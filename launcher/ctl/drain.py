@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from launcher.config import readers
+from launcher.config.durations import METAVAR, duration
 from launcher.job.drain import DEADLINE_MIN_S, drain
 from launcher.job.named_job import WHO, NamedJob, Subcommand, reading, write
 from launcher.job.submit import ended
@@ -23,9 +23,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deadline",
-        type=reading(readers.seconds(DEADLINE_MIN_S)),
-        metavar="SECONDS",
-        help="the machine goes in so many seconds: its workers get until 3 s before (default: --grace, --save_limit)",
+        type=reading(duration(DEADLINE_MIN_S)),
+        metavar=METAVAR,
+        help="the machine goes in this time: its workers get until 3 s before (default: --grace, --save_limit)",
     )
     parser.add_argument(
         "--no_wait", action="store_true", help="give the order, and do not wait until it is carried out"

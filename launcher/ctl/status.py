@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from elastic.errors import ConfigError
+from launcher.config.durations import METAVAR, duration, duration_text
 from launcher.ctl import table
 from launcher.job import status_text
-from launcher.job.named_job import NamedJob, Subcommand, write
+from launcher.job.named_job import NamedJob, Subcommand, reading, write
 from launcher.job.overview import JobOverview, overview_of, read_overview
 from launcher.job.status import NodeState
 from launcher.job.status_text import head_lines
@@ -43,15 +43,16 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         nargs="?",
-        const=f"{WATCH_S:g}",
-        metavar="SECONDS",
-        help=f"go on until the job ends: at each change, and every so many seconds (default: {WATCH_S:g})",
+        const=WATCH_S,
+        type=reading(duration(WATCH_S_MIN, WATCH_S_MAX)),
+        metavar=METAVAR,
+        help=f"go on until the job ends: at each change, and once in this time (default: {duration_text(WATCH_S)})",
     )
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     if asked.watch is not None:
-        return await while_stdout_is_open(_watch(job, _seconds(asked.watch), as_json=asked.json))
+        return await while_stdout_is_open(_watch(job, asked.watch, as_json=asked.json))
     overview = await read_overview(job)
     if asked.json:
         _write_json(overview)
@@ -60,16 +61,6 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     else:
         write(_plain(overview))
     return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not WATCH_S_MIN <= seconds <= WATCH_S_MAX:
-        raise ConfigError(f"--watch {text}: a number of seconds from {WATCH_S_MIN:g} to {WATCH_S_MAX:.0f}")
-    return seconds
 
 
 def _write_json(found: JobOverview) -> None:

@@ -26,6 +26,7 @@ import aiohttp
 
 from elastic.core.model import Np
 from launcher.config import readers
+from launcher.config.durations import METAVAR, duration, duration_text
 from launcher.k8s.api import ANSWER_S, NO_ANSWER, ApiRefused, KubeApi
 from launcher.k8s.objects import view_of
 from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, ResizeJob, ScalingMemory, ScalingPolicy, decide, pods
@@ -141,9 +142,12 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     parser = _AutoscalerParser(prog=PROG, description=__doc__, formatter_class=say, allow_abbrev=False)
     parser.add_argument("--job", required=True, help="the name of the Job")
     parser.add_argument("--np", required=True, type=_of(_pods), metavar="MIN:MAX", help="pods, at least and at most")
-    seconds = _of(readers.seconds(0.1))
-    parser.add_argument("--patience", type=seconds, default=PATIENCE_S, help="seconds without a machine (300)")
-    parser.add_argument("--again", type=seconds, default=AGAIN_S, help="seconds until more is asked for (900)")
+    for name, default, meaning in (
+        ("--patience", PATIENCE_S, "how long pods wait for a machine"),
+        ("--again", AGAIN_S, "how long until more is asked for"),
+    ):
+        text = f"{meaning} (default: {duration_text(default)})"
+        parser.add_argument(name, type=_of(duration(0.1)), metavar=METAVAR, default=default, help=text)
     parser.add_argument("--namespace", default=environ.get("POD_NAMESPACE", "default"))
     parser.add_argument("--server", default=inside, help="the API server; inside a pod it is known")
     parser.add_argument("--token_file", type=Path, default=ACCOUNT / "token")

@@ -15,6 +15,7 @@ from elastic.core.model import JobMode, Np
 from elastic.errors import ConfigError
 from launcher.config import readers, store_access
 from launcher.config.config import Config
+from launcher.config.durations import LEASE_TTL_MIN_S, duration, lease_ttl
 
 
 class Option(NamedTuple):
@@ -29,22 +30,22 @@ class Option(NamedTuple):
 
 
 OPTIONS: Final = (
-    Option("join_timeout", "join_timeout_s", readers.seconds(1), "600", "seconds that a round may take to come "
+    Option("join_timeout", "join_timeout_s", duration(1), "10m", "how long a round may take to come "
            "together; a node that waits as a spare beside a running world is not hurried"),
-    Option("last_call_timeout", "settle_s", readers.seconds(0), "3", "seconds after the last arrival in which more may "
-           "come, 15 at most in all; with --nnodes MAX there is nothing to wait for", "settle"),
-    Option("close_timeout", "close_timeout_s", readers.seconds(1), "30", "seconds that the end of a job may take to be "
+    Option("last_call_timeout", "settle_s", duration(0), "3s", "how long after the last arrival more may "
+           "come, 15s at most in all; with --nnodes MAX there is nothing to wait for", "settle"),
+    Option("close_timeout", "close_timeout_s", duration(1), "30s", "how long the end of a job may take to be "
            "agreed"),
-    Option("connect_timeout", "connect_timeout_s", readers.seconds(0), "60", "how long to try to reach etcd at the "
+    Option("connect_timeout", "connect_timeout_s", duration(0), "1m", "how long to try to reach etcd at the "
            "start", "connect_timeout"),
-    Option("lease_ttl", "lease_ttl_s", readers.lease_ttl, "5", "a node that is silent for so many seconds is lost; one "
+    Option("lease_ttl", "lease_ttl_s", lease_ttl, "5s", "a node that is silent for this long is lost; one "
            "whose process is gone is noticed at once", "lease_ttl"),
-    Option("keep_alive_interval", "interval_s", readers.seconds(0.1), "", "torch's name: with keep_alive_max_attempt "
+    Option("keep_alive_interval", "interval_s", duration(0.1), "", "torch's name: with keep_alive_max_attempt "
            "it makes lease_ttl, their product"),
     Option("keep_alive_max_attempt", "attempts", readers.count(1, 1000), "3", "see keep_alive_interval"),
-    Option("grow_every", "grow_every_s", readers.seconds(0), "60", "newcomers are taken into a running job at most "
-           "once in so many seconds", "grow_every"),
-    Option("store_outage_limit", "store_outage_limit_s", readers.seconds(0), "120", "the longest that nodes which hear "
+    Option("grow_every", "grow_every_s", duration(0), "1m", "newcomers are taken into a running job at most "
+           "once in this time", "grow_every"),
+    Option("store_outage_limit", "store_outage_limit_s", duration(0), "2m", "the longest that nodes which hear "
            "each other go on while etcd is away", "store_outage_limit"),
     Option("key_prefix", "key_prefix", readers.key_prefix, "/elastic", "every key in etcd is below this", "key_prefix"),
     Option("etcd_ca", "etcd_ca", readers.file, "", "the authority that signed etcd's certificate", "etcd_ca"),
@@ -174,8 +175,8 @@ def _keep_alive(fields: dict[str, Any]) -> None:
         raise ConfigError("--rdzv-conf keep_alive_max_attempt needs keep_alive_interval; or use lease_ttl instead")
     if "lease_ttl_s" in fields:
         raise ConfigError("--rdzv-conf lease_ttl and keep_alive_interval say the same; leave one out")
-    product_s = max(math.ceil(interval_s * (attempts or ATTEMPTS)), readers.LEASE_TTL_MIN_S)
-    fields["lease_ttl_s"] = _read("--rdzv-conf keep_alive_interval", readers.lease_ttl, str(product_s))
+    product_s = max(math.ceil(interval_s * (attempts or ATTEMPTS)), LEASE_TTL_MIN_S)
+    fields["lease_ttl_s"] = _read("--rdzv-conf keep_alive_interval", lease_ttl, str(product_s))
 
 
 def _read(name: str, reader: Callable[[str], Any], text: str) -> Any:

@@ -10,6 +10,7 @@ import msgspec
 from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
 from launcher.config import readers
+from launcher.config.durations import duration
 from launcher.job import process_location
 from launcher.job.agent_connection import node_of
 from launcher.job.drain import DEADLINE_MIN_S, drain
@@ -91,7 +92,7 @@ async def carry_out(job: NamedJob, asked: bytes) -> str:
         case ScaleCommand():
             return await scale(job, _read(readers.np, order.np))
         case DrainCommand():
-            deadline_s = _read(readers.seconds(DEADLINE_MIN_S), order.deadline) if order.deadline else None
+            deadline_s = _read(duration(DEADLINE_MIN_S), order.deadline) if order.deadline else None
             return (await drain(job, [order.node], deadline_s))[0]
         case _:
             return (await stop(job, why(at_once=order.now), at_once=order.now))[0]

@@ -7,7 +7,7 @@ import io
 
 from elastic import environment
 from elastic.errors import ConfigError, ElasticError
-from launcher.config import readers, store_access
+from launcher.config import durations, readers, store_access
 from launcher.config.argv import named_values
 from launcher.config.config import Config, worker_argv
 from launcher.config.flags import FLAGS as ALL
@@ -123,7 +123,14 @@ READERS = (
         readers.nic,
     ),
     *(readers.gpus, readers.endpoint_list, readers.worker_list, readers.key_prefix, readers.exit_codes, readers.size),
-    *(readers.modules, readers.log_size, readers.seconds(0), readers.lease_ttl, readers.etcd_user, readers.boolean),
+    *(
+        readers.modules,
+        readers.log_size,
+        durations.duration(0),
+        durations.lease_ttl,
+        readers.etcd_user,
+        readers.boolean,
+    ),
 )
 EXAMPLES = {
     "--elastic_server": b"10.0.0.5:2379,https://[fe80::1]:2379",

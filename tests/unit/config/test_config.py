@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from elastic.core.model import NP_UNLIMITED, Np
 from launcher.config import argv as command_line
-from launcher.config import flags, readers
+from launcher.config import durations, flags, readers
 from launcher.config.config import Config
 from launcher.config.parse import parse
 from tests.support.config_refusal import refusal
@@ -288,9 +288,9 @@ def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(argv: tuple[str, 
 
 
 def test_a_limit_of_seconds_is_written_as_a_person_writes_it() -> None:
-    assert refusal("--grace", "-1", "t.py") == "--grace: -1 s is not between 0 and 2592000 s"
-    assert refusal("--lease_ttl", "-1", "t.py").startswith("--lease_ttl: -1 s is not between 2 and 600 s; ")
-    assert "1234567.25 or less" in refusal("--loss_grace", "2000000", "--grace", "1234567.25", "t.py")
+    assert refusal("--grace", "-1", "t.py") == "--grace: -1 is not between 0s and 720h"
+    assert refusal("--lease_ttl", "-1", "t.py").startswith("--lease_ttl: -1 is not between 2s and 10m; ")
+    assert "1234567.25s or less" in refusal("--loss_grace", "2000000", "--grace", "1234567.25", "t.py")
 
 
 def advice(error: ValueError) -> list[str]:
@@ -303,7 +303,7 @@ def advice(error: ValueError) -> list[str]:
 READERS = {
     "np": (readers.np, ["0", "0+", "0:0", "0:3", "3:1", "5:0", "0:200000", "200000:0", "200000:5"]),
     "lease_ttl": (
-        readers.lease_ttl,
+        durations.lease_ttl,
         ["0", "0.5", "1", "1.5", "2.5", "599.5", "600.5", "-1", "-0.5", "1e9", "inf", "nan"],
     ),
     "port_range": (readers.port_range, ["9", "9:8", "70000:9", "9:70000", "0:0"]),
@@ -335,9 +335,9 @@ def test_a_lease_in_fractions_of_a_second_is_refused_with_the_next_whole_number_
     ttl_s: float,
 ) -> None:
     try:
-        assert readers.lease_ttl(str(ttl_s)) == ttl_s
+        assert durations.lease_ttl(str(ttl_s)) == ttl_s
     except ValueError as error:
-        told = [readers.lease_ttl(word) for word in advice(error)]
+        told = [durations.lease_ttl(word) for word in advice(error)]
         assert told == ([math.ceil(ttl_s)] if 2 <= ttl_s <= 600 else [])
 
 
@@ -549,7 +549,7 @@ def test_a_bound_of_a_log_may_be_a_number_of_bytes() -> None:
         (("--memory_limit", "99999TB"), "not between 1 byte"),
         (("--restore_step", "-1"), "-1 is not between 0 and"),
         (("--restore_step", "last"), "not a whole number"),
-        (("--hang_timeout", "soon"), "not a number of seconds"),
+        (("--hang_timeout", "soon"), "not a duration"),
         (("--save_limit", "-1"), "not between 0"),
         (("--resume_from", " "), "not the name of a file or of a folder"),
     ],
