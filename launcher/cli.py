@@ -20,6 +20,7 @@ from launcher.net.endpoints import as_ip, parse_endpoint
 from launcher.system import frozen_imports
 from launcher.system.descriptors import discard_unflushed, open_standard, write_stderr_line
 from launcher.system.stdout import print_result, run_reporting_errors
+from launcher.workers import environment, ps_environment
 
 if TYPE_CHECKING:
     from launcher.logs.stdio import StdioRedirect
@@ -94,7 +95,9 @@ def _job(config: Config) -> str:
 def _answer(asked: str) -> str:
     if asked == "help":
         return command_line.help_text()
-    return env_reference.help_text() if asked == "help_env" else f"elastic-launch {_version()}\n"
+    if asked == "help_env":
+        return env_reference.help_text(environment.VARIABLES, ps_environment.DOCUMENTED)
+    return f"elastic-launch {_version()}\n"
 
 
 def _version() -> str:

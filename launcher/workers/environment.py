@@ -1,4 +1,4 @@
-"""The environment of a worker (pure).
+"""The environment of a worker (pure): one table, from which the variables and their explanation are made.
 
 It has torchrun's variables, so that scripts written for torchrun run unchanged, Paddle's collective ones, and ours.
 What an outer launcher may have left under the same names is replaced or taken out, never mixed in.
@@ -6,12 +6,15 @@ What an outer launcher may have left under the same names is replaced or taken o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final, Generic, Literal, TypeVar
 
-from elastic.core.model import Generation
+from elastic.core.model import Generation, GenerationMember
+from launcher.config.env_reference import DocumentedVariables
+from launcher.config.worker_settings import CheckpointSettings
 from launcher.net import proxies
 from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.system.private_env import inheritable_env
@@ -19,9 +22,6 @@ from launcher.system.private_env import inheritable_env
 LIST_BYTES_MAX = 64 * 1024
 """Above this an endpoint list is left out and the file serves: Linux lets one variable have 128 kB, name included,
 and refuses every exec above it (at about 6,600 endpoints)."""
-
-
-LISTS: Final = ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS")
 
 ROLE_NAMES: Final = (
     "ELASTIC_ROLE",
@@ -34,15 +34,26 @@ ROLE_NAMES: Final = (
 """What a process of a parameter-server job has; in a worker of a collective job it would tell another story."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """What this agent has learned in the course of the job, for the processes that it starts now.
+
+    `saved` is the job's newest committed checkpoint as JSON, "" without one; `restore_step` what is still to be gone
+    back to; `channel` where workers speak with the agent, "" if they cannot.
+    """
+
+    saved: str = ""
+    restore_step: int | None = None
+    channel: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
     """What every process of a generation on a node is told, whatever it does.
 
     `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
     `interface` is the network interface of the advertised address, None to let NCCL and gloo choose. `servers` are
-    etcd's endpoints, which no proxy serves. `resume_from` (a full path), `restore_step`, `allow_rollback` and
-    `check_nan` are what the user asked of our library; `saved` is the job's newest committed checkpoint as JSON, ""
-    if none is known; `channel` is where the agent listens, "" if it does not.
+    etcd's endpoints, which no proxy serves. The paths in `asked` are full ones.
     """
 
     base: Mapping[str, str]
@@ -53,127 +64,290 @@ class LaunchContext:
     job_id: str
     node_id: str
     incarnation: str
-    checkpoint_dir: str
     endpoints_file: str
+    asked: CheckpointSettings
+    learned: JobContext = JobContext()
     interface: str | None = None
     servers: Sequence[str] = ()
-    resume_from: str = ""
-    restore_step: int | None = None
-    allow_rollback: bool = False
-    check_nan: bool = False
-    saved: str = ""
-    channel: str = ""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that say it; what was not asked for is not among them."""
-        made = {
-            "TORCHELASTIC_RESTART_COUNT": str(self.restarts),
-            "TORCHELASTIC_MAX_RESTARTS": str(self.restarts_max),
-            "TORCHELASTIC_RUN_ID": self.job_id,
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
-            "PADDLE_MASTER": self.master,
-            "ELASTIC_JOB_ID": self.job_id,
-            "ELASTIC_NODE_ID": self.node_id,
-            "ELASTIC_GENERATION": str(self.generation.g),
-            "ELASTIC_FENCE": f"{self.incarnation}/{self.generation.g}",
-            "ELASTIC_RUN": str(self.generation.run),
-            "ELASTIC_ENDPOINTS_FILE": self.endpoints_file,
-            "ELASTIC_CHECKPOINT_DIR": self.checkpoint_dir,
-        }
-        asked = {
-            "ELASTIC_RESUME_FROM": self.resume_from,
-            "ELASTIC_RESTORE_STEP": "" if self.restore_step is None else str(self.restore_step),
-            "ELASTIC_ALLOW_ROLLBACK": "1" if self.allow_rollback else "",
-            "ELASTIC_CHECK_NAN": "1" if self.check_nan else "",
-            "ELASTIC_SAVED": self.saved,
-            "ELASTIC_CHANNEL": self.channel,
-        }
-        return made | {name: text for name, text in asked.items() if text}
 
     @cached_property
-    def lists(self) -> dict[str, str]:
-        """Everybody's endpoints and hosts, as far as they fit; the same for all workers of a collective generation."""
+    def endpoints(self) -> str | None:
+        """The endpoints of all workers of a collective generation, by rank."""
         members = self.generation.members
-        endpoints = ",".join(join_host_port(one.host, port) for one in members for port in one.ports)
-        hosts = ",".join(one.host for one in members)
-        return lists_that_fit(dict.fromkeys(LISTS, endpoints) | {"PADDLE_TRAINERS": hosts})
+        return if_it_fits(",".join(join_host_port(one.host, port) for one in members for port in one.ports))
 
     @cached_property
-    def proxies(self) -> dict[str, str]:
+    def hosts(self) -> str | None:
+        """The hosts of the nodes."""
+        return if_it_fits(",".join(one.host for one in self.generation.members))
+
+    @cached_property
+    def no_proxy(self) -> tuple[str, ...] | None:
         """The hosts that no proxy serves, where a proxy is set."""
         hosts = [one.host for one in self.generation.members]
-        return proxies.exceptions(self.base, hosts + [parse_endpoint(server)[0] for server in self.servers])
+        hosts += [parse_endpoint(server)[0] for server in self.servers]
+        return tuple(proxies.exceptions(self.base, hosts).values()) or None
 
 
-def worker_environment(
-    context: LaunchContext,
-    *,
-    m_id: int,
-    local_rank: int,
-    error_file: str,
-    gpus: Sequence[str] = (),
-    one_gpu: bool = False,
-    no_gpu: bool = False,
-) -> dict[str, str]:
-    """The whole environment of worker `local_rank` of member `m_id` in the generation.
+@dataclass(frozen=True, kw_only=True)
+class ProcessContext:
+    """What one process finds. `error_file` is where torch's @record may write."""
 
-    `error_file` is where torch's @record may write. `gpus` are this node's, in the order of the local ranks; ()
-    leaves the choice to what the agent's environment says. With `one_gpu` each worker sees its own alone. `no_gpu`
-    says that there is none on this node.
+    launch: LaunchContext
+    error_file: str
+    progress_file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveContext(ProcessContext):
+    """What worker `local_rank` of member `m_id` in a collective generation finds.
+
+    `gpus` are this node's, in the order of the local ranks; () leaves the choice to what the agent's environment says.
+    With `one_gpu` each worker sees its own alone. `no_gpu` says that there is none on this node.
     """
-    generation = context.generation
-    slots, nodes = generation.slots, len(generation.members)
-    place = generation.members[m_id]
-    rank, world_size = m_id * slots + local_rank, generation.world_size
-    master_host, master_port = parse_endpoint(context.master)
 
-    made = inheritable_env(context.base, {*LISTS, *ROLE_NAMES, "PADDLE_TRAINERS"})
-    made |= context.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
-    made |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(slots),
-        "GROUP_RANK": str(m_id),
-        "GROUP_WORLD_SIZE": str(nodes),
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(world_size),
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": master_host,
-        "MASTER_PORT": str(master_port),
-        "PADDLE_TRAINER_ID": str(rank),
-        "PADDLE_TRAINERS_NUM": str(world_size),
-        "PADDLE_CURRENT_ENDPOINT": join_host_port(place.host, place.ports[local_rank]),
-        "PADDLE_RANK_IN_NODE": str(local_rank),
-        "PADDLE_GLOBAL_RANK": str(rank),
-        "PADDLE_GLOBAL_SIZE": str(world_size),
-        "PADDLE_LOCAL_RANK": str(local_rank),
-        "PADDLE_LOCAL_SIZE": str(slots),
-        "PADDLE_NNODES": str(nodes),
-        "FLAGS_selected_gpus": "0" if one_gpu else str(local_rank),
+    m_id: int
+    local_rank: int
+    gpus: Sequence[str] = ()
+    one_gpu: bool = False
+    no_gpu: bool = False
+
+    @property
+    def processes(self) -> int:
+        """The number of workers of this node, and of every other."""
+        return self.launch.generation.slots
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+        return self.m_id * self.processes + self.local_rank
+
+    @property
+    def place(self) -> GenerationMember:
+        """The node of the worker."""
+        return self.launch.generation.members[self.m_id]
+
+    @property
+    def cards(self) -> str | None:
+        """What CUDA is to see; None leaves it alone."""
+        return self.gpus[self.local_rank] if self.gpus and self.one_gpu else ",".join(self.gpus) or None
+
+
+P_contra = TypeVar("P_contra", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Variable(DocumentedVariables, Generic[P_contra]):
+    """Variables of a process. `value` is that of all, or one for each, or None where there is none.
+
+    `outer` says what becomes of those that the agent's own environment has: they are "replaced", by nothing where there
+    is no value; or "kept" where there is no value; or "preferred" to the value.
+    """
+
+    value: Callable[[P_contra], str | tuple[str, ...] | None]
+    outer: Literal["replaced", "kept", "preferred"] = field(default="replaced", kw_only=True)
+
+
+DEFAULTS: Final[tuple[Variable[Any], ...]] = (
+    Variable(("PYTHONUNBUFFERED",), "1, unless it is set", lambda p: "1", outer="preferred"),
+    Variable(
+        ("OMP_NUM_THREADS",),
+        "1, if N > 1 and it is not set",
+        lambda p: "1" if p.processes > 1 else None,
+        outer="preferred",
+    ),
+    Variable(("TORCH_NCCL_ASYNC_ERROR_HANDLING",), "1, unless it is set", lambda p: "1", outer="preferred"),
+    Variable(
+        ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
+        "--nic, or the network interface of the node's address, unless they are set or none is found",
+        lambda p: p.launch.interface or None,
+        outer="preferred",
+    ),
+)
+
+COMMON: Final[tuple[Variable[ProcessContext], ...]] = (
+    Variable(("TORCHELASTIC_RESTART_COUNT",), "the restarts charged so far", lambda p: str(p.launch.restarts)),
+    Variable(("TORCHELASTIC_MAX_RESTARTS",), "--max_restarts of this node", lambda p: str(p.launch.restarts_max)),
+    Variable(("TORCHELASTIC_RUN_ID", "ELASTIC_JOB_ID"), "the job id", lambda p: p.launch.job_id),
+    Variable(("TORCHELASTIC_ERROR_FILE",), "a file where torch's @record may write its error", lambda p: p.error_file),
+    Variable(("TORCHELASTIC_USE_AGENT_STORE",), "False", lambda p: "False"),
+    Variable(
+        ("ELASTIC_ENDPOINTS_FILE",),
+        "the list of endpoints as a file, always: a copy of endpoints.<g>.log",
+        lambda p: p.launch.endpoints_file,
+    ),
+    Variable(
+        ("ELASTIC_NODE_ID",),
+        "the node: host, a dash and 6 letters and digits, new for each start of an agent",
+        lambda p: p.launch.node_id,
+    ),
+    Variable(("ELASTIC_GENERATION",), "the number of the generation", lambda p: str(p.launch.generation.g)),
+    Variable(
+        ("ELASTIC_FENCE",),
+        "<incarnation>/<generation>: the mark with which our library may write checkpoints",
+        lambda p: f"{p.launch.incarnation}/{p.launch.generation.g}",
+    ),
+    Variable(
+        ("ELASTIC_RUN",),
+        "the run of the job: 1, and one more with each --rerun",
+        lambda p: str(p.launch.generation.run),
+    ),
+    Variable(("ELASTIC_CHECKPOINT_DIR",), "--checkpoint_dir as a full path", lambda p: p.launch.asked.checkpoint_dir),
+    Variable(
+        ("ELASTIC_RESUME_FROM",),
+        "--resume_from as a full path, if it is given",
+        lambda p: p.launch.asked.resume_from or None,
+    ),
+    Variable(
+        ("ELASTIC_RESTORE_STEP",),
+        "--restore_step, if it is given and no step was committed since",
+        lambda p: None if p.launch.learned.restore_step is None else str(p.launch.learned.restore_step),
+    ),
+    Variable(
+        ("ELASTIC_ALLOW_ROLLBACK",), "1 with --allow_rollback", lambda p: "1" if p.launch.asked.allow_rollback else None
+    ),
+    Variable(("ELASTIC_CHECK_NAN",), "1 with --check_nan", lambda p: "1" if p.launch.asked.check_nan else None),
+    Variable(
+        ("ELASTIC_SAVED",),
+        'the newest committed checkpoint of the job, if one is known: {"step": 500, "host": "a", "folder": "/path"}',
+        lambda p: p.launch.learned.saved or None,
+    ),
+    Variable(
+        ("ELASTIC_PROGRESS_FILE",),
+        "a file for the highest step done; our library writes it, and the agent reads it when the workers are gone",
+        lambda p: p.progress_file,
+    ),
+    Variable(
+        ("ELASTIC_CHANNEL",),
+        "a Unix socket where our library speaks with the agent: reports, planned stops; not set if it cannot be opened",
+        lambda p: p.launch.learned.channel or None,
+    ),
+    *DEFAULTS,
+    Variable(
+        ("no_proxy", "NO_PROXY"),
+        "only where a proxy is set (http_proxy, https_proxy, all_proxy, in either case): what was there, this machine, "
+        "the hosts of the generation and those of etcd; left as it was when it would be longer than 64 kB",
+        lambda p: p.launch.no_proxy,
+        outer="kept",
+    ),
+)
+"""What every process of ours finds. N is the number of processes of the node."""
+
+VARIABLES: Final[tuple[Variable[CollectiveContext], ...]] = (
+    Variable(
+        ("RANK", "ROLE_RANK", "PADDLE_TRAINER_ID", "PADDLE_GLOBAL_RANK"),
+        "the rank: M_id * N + N_id",
+        lambda p: str(p.rank),
+    ),
+    Variable(
+        ("LOCAL_RANK", "PADDLE_RANK_IN_NODE", "PADDLE_LOCAL_RANK"),
+        "N_id, the place of the worker on its node, 0 to N - 1",
+        lambda p: str(p.local_rank),
+    ),
+    Variable(
+        ("FLAGS_selected_gpus",),
+        "the index of its card among the visible ones: N_id, or 0 with --one_card_per_worker",
+        lambda p: "0" if p.one_gpu else str(p.local_rank),
+    ),
+    Variable(
+        ("WORLD_SIZE", "ROLE_WORLD_SIZE", "PADDLE_TRAINERS_NUM", "PADDLE_GLOBAL_SIZE"),
+        "M * N",
+        lambda p: str(p.launch.generation.world_size),
+    ),
+    Variable(
+        ("LOCAL_WORLD_SIZE", "PADDLE_LOCAL_SIZE"),
+        "N, the number of workers on each node",
+        lambda p: str(p.processes),
+    ),
+    Variable(("GROUP_RANK",), "M_id, the place of the node in its generation", lambda p: str(p.m_id)),
+    Variable(
+        ("GROUP_WORLD_SIZE", "PADDLE_NNODES"),
+        "M, the number of nodes",
+        lambda p: str(len(p.launch.generation.members)),
+    ),
+    Variable(("ROLE_NAME",), "the word default", lambda p: "default"),
+    Variable(
+        ("MASTER_ADDR", "MASTER_PORT"),
+        "where the workers of this generation meet: a host and a port of the node with M_id 0",
+        lambda p: tuple(map(str, parse_endpoint(p.launch.master))),
+    ),
+    Variable(("PADDLE_MASTER",), "the same as host:port", lambda p: p.launch.master),
+    Variable(
+        ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS"),
+        "every worker's host:port in rank order, with commas; left out when it is longer than 64 kB",
+        lambda p: p.launch.endpoints,
+    ),
+    Variable(
+        ("PADDLE_TRAINERS",),
+        "the hosts of the nodes by M_id, with commas, as on PaddleCloud; in a parameter-server job a number",
+        lambda p: p.launch.hosts,
+    ),
+    Variable(
+        ("PADDLE_CURRENT_ENDPOINT",),
+        "this worker's own host:port",
+        lambda p: join_host_port(p.place.host, p.place.ports[p.local_rank]),
+    ),
+    *COMMON,
+    Variable(
+        ("CUDA_VISIBLE_DEVICES",),
+        "the cards of --gpus in that order, LOCAL_RANK is an index into it; with --one_card_per_worker the worker's "
+        "own; otherwise as the agent has it",
+        lambda p: p.cards,
+        outer="kept",
+    ),
+    Variable(
+        ("CUDA_DEVICE_ORDER",),
+        "PCI_BUS_ID where we set CUDA_VISIBLE_DEVICES: cards are counted as in nvidia-smi",
+        lambda p: "PCI_BUS_ID" if p.cards else None,
+        outer="kept",
+    ),
+    Variable(
+        ("PADDLE_DISTRI_BACKEND",),
+        "gloo, on a node without cards and unless it is set",
+        lambda p: "gloo" if p.no_gpu else None,  # Paddle looks for NCCL otherwise, also where there is no card.
+        outer="preferred",
+    ),
+)
+"""What a worker finds. M is the number of nodes of the generation, N the number of workers on each."""
+
+PROCESS = TypeVar("PROCESS", bound=ProcessContext)
+
+
+def worker_environment(context: CollectiveContext) -> dict[str, str]:
+    """The whole environment of a worker of a collective job."""
+    return environment_of(VARIABLES, context, others=ROLE_NAMES)
+
+
+def environment_of(
+    variables: Sequence[Variable[PROCESS]], process: PROCESS, *, who: str = "", others: Collection[str] = ()
+) -> dict[str, str]:
+    """The whole environment of a process: the agent's without our variables and the `others`, and the values here.
+
+    `who` is the kind of the process, where not all have the same variables.
+    """
+    ours = {name for row in variables if row.outer == "replaced" for name in row.names}
+    inherited = inheritable_env(process.launch.base, ours.union(others))
+    applicable = [row for row in variables if row.who in ("", who)]
+    preferred = values([row for row in applicable if row.outer == "preferred"], process)
+    return preferred | inherited | values([row for row in applicable if row.outer != "preferred"], process)
+
+
+def values(variables: Sequence[Variable[P_contra]], process: P_contra) -> dict[str, str]:
+    """The variables that a process has, with their values."""
+    made = ((row.names, row.value(process)) for row in variables)
+    return {
+        name: value if isinstance(value, str) else value[place]
+        for names, value in made
+        if value is not None
+        for place, name in enumerate(names)
     }
-    if gpus:
-        made["CUDA_VISIBLE_DEVICES"] = gpus[local_rank] if one_gpu else ",".join(gpus)
-        made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # So that CUDA counts the cards as nvidia-smi does.
-    made |= context.lists
-    made |= context.proxies
-    wished = default_env(slots, context.interface)
-    if no_gpu:
-        wished["PADDLE_DISTRI_BACKEND"] = "gloo"  # Paddle looks for NCCL otherwise, also where there is no card.
-    return wished | made
 
 
-def lists_that_fit(lists: Mapping[str, str]) -> dict[str, str]:
-    """Those lists that fit into a variable."""
-    return {name: text for name, text in lists.items() if len(text.encode()) <= LIST_BYTES_MAX}
+def default_env(processes: int) -> dict[str, str]:
+    """What is set only where the user set nothing, where `processes` share the node."""
+    return values(DEFAULTS, SimpleNamespace(processes=processes, launch=SimpleNamespace(interface=None)))
 
 
-def default_env(processes: int, interface: str | None) -> dict[str, str]:
-    """What is set only where the user set nothing. `processes` are those that share the node."""
-    wishes = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-    if processes > 1:
-        wishes["OMP_NUM_THREADS"] = "1"
-    if interface:
-        wishes |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
-    return wishes
+def if_it_fits(text: str) -> str | None:
+    """A list, if it fits into a variable."""
+    return text if len(text.encode()) <= LIST_BYTES_MAX else None

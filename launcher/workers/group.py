@@ -30,6 +30,7 @@ from launcher.wire.inspect_messages import InspectRefusal, StacksQuestion, Stack
 from launcher.workers import environment, nursery_client, nursery_launch, process_events
 from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
+from launcher.workers.environment import JobContext
 from launcher.workers.exit_classification import Numbers
 from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, killed_with_nursery, log_text
 from launcher.workers.failure_causes import FailureCause
@@ -44,7 +45,7 @@ from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.step_rate import StepRate
 from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
 from launcher.workers.spec import WorkerSpec
-from launcher.workers.spec_builder import JobContext, SpecBuilder
+from launcher.workers.spec_builder import SpecBuilder
 
 
 class WorkerGroup:
@@ -93,9 +94,7 @@ class WorkerGroup:
         self._incarnation = ""
         self._running: RunningWorkers | None = None
         self._newest: RunningWorkers | None = None
-        self._preload_config = nursery_launch.preload_config(
-            config, os.environ, environment.default_env(config.slots, None)
-        )
+        self._preload_config = nursery_launch.preload_config(config, os.environ, environment.default_env(config.slots))
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()

@@ -7,50 +7,228 @@ of `ELASTIC_ROSTER_FILE`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import msgspec
 
 from elastic.core import text
 from elastic.core.ps.model import ClusterSpec, Role, Task, TaskAssignment, TaskMember
+from launcher.config.env_reference import DocumentedVariables
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.system.private_env import inheritable_env
-from launcher.workers.environment import LISTS, ROLE_NAMES, LaunchContext, default_env, lists_that_fit
+from launcher.workers.environment import (
+    COMMON,
+    ProcessContext,
+    Variable,
+    environment_of,
+    if_it_fits,
+)
 
 PADDLE_ROLES: Final[Mapping[Role, str]] = {
     Role.SERVER: "PSERVER",
     Role.WORKER: "TRAINER",
     Role.HETER: "HETER_TRAINER",
 }
+SERVERS, TRAINERS = "servers", "workers, heterogeneous"
+"""The processes that have a variable, where not all of them have it."""
 
-OF_SOME: Final = frozenset(
-    {
-        *ROLE_NAMES,
-        *LISTS,
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "ROLE_NAME",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST",
-        "PADDLE_CURRENT_IP",
-        "PADDLE_HETER_TRAINER_IP_PORT_LIST",
-        "PADDLE_PSERVERS_IP_PORT_LIST",
-        "PADDLE_PSERVER_IPS",
-        "PADDLE_PSERVER_PORT",
-        "PADDLE_RANK_IN_NODE",
-        "PADDLE_TRAINER_ID",
-        "FLAGS_selected_gpus",
-    }
+
+@dataclass(frozen=True, kw_only=True)
+class TaskContext(ProcessContext):
+    """What the process with the task `place.tasks[task_index]` finds.
+
+    The master in `launch` is on the node of server 0.
+    """
+
+    place: TaskMember
+    task_index: int
+    roster_file: str
+
+    @property
+    def task(self) -> Task:
+        """The task of the process."""
+        return self.place.tasks[self.task_index]
+
+    @property
+    def processes(self) -> int:
+        """The number of processes of this node, servers included."""
+        return len(self.place.tasks)
+
+    @cached_property
+    def cluster_spec(self) -> ClusterSpec:
+        """Which process is where."""
+        return ClusterSpec.of(self.launch.generation)
+
+    @cached_property
+    def servers(self) -> tuple[TaskAssignment, ...]:
+        """The servers that are somewhere."""
+        return self.cluster_spec.task_assignments(Role.SERVER)
+
+    @cached_property
+    def workers(self) -> tuple[TaskAssignment, ...]:
+        """The workers, without heterogeneous ones."""
+        return self.cluster_spec.task_assignments(Role.WORKER)
+
+    @cached_property
+    def heters(self) -> tuple[TaskAssignment, ...]:
+        """The heterogeneous workers."""
+        return self.cluster_spec.task_assignments(Role.HETER)
+
+    @cached_property
+    def trainers(self) -> list[int]:
+        """The tasks of this node whose processes are workers of either kind, by their place."""
+        return [number for number, task in enumerate(self.place.tasks) if task.role is not Role.SERVER]
+
+    @property
+    def local_rank(self) -> int:
+        """The place among these."""
+        return self.trainers.index(self.task_index)
+
+    @property
+    def meeting(self) -> tuple[str, str]:
+        """Where torch's process group of the workers meets.
+
+        It is the master, unless worker 0 is on another host: torch's rank 0 opens the store on its own machine, so
+        then it is a port that the node of worker 0 holds.
+        """
+        host, port = parse_endpoint(self.launch.master)
+        for place in self.cluster_spec.members:
+            if Task(Role.WORKER, 0) in place.tasks and place.host != host and place.masters:
+                host, port = place.host, place.masters[self.cluster_spec.g % len(place.masters)]
+        return host, str(port)
+
+
+OWN: Final[tuple[Variable[TaskContext], ...]] = (
+    Variable(("ELASTIC_ROLE",), "server, worker or heter", lambda p: str(p.task.role)),
+    Variable(("ELASTIC_INDEX",), "the index within the role, from 0", lambda p: str(p.task.index)),
+    Variable(
+        ("ELASTIC_ROSTER_FILE",),
+        'a JSON file that the agent writes anew at each revision: {"generation", "revision", "servers": '
+        '["host:port", ...], "workers": [{"index", "endpoint"}, ...], "heters": [...]}; servers is by '
+        'index, "" where a seat is vacant',
+        lambda p: p.roster_file,
+    ),
+    Variable(
+        ("PADDLE_TRAINING_ROLE", "TRAINING_ROLE"),
+        "PSERVER, TRAINER or HETER_TRAINER",
+        lambda p: PADDLE_ROLES[p.task.role],
+    ),
+    Variable(
+        ("PADDLE_PSERVERS_IP_PORT_LIST",),
+        "every server's host:port by index, with commas, nothing between two where a seat is vacant",
+        lambda p: if_it_fits(",".join(_by_index(p.servers))),
+    ),
+    Variable(
+        ("PADDLE_PSERVER_IPS",),
+        "the same without the ports",
+        lambda p: if_it_fits(",".join(_by_index(p.servers, lambda server: server.host))),
+    ),
+    Variable(
+        ("PADDLE_PSERVER_PORT",),
+        "the port of the servers, if all have the same; left out otherwise",
+        lambda p: str(p.servers[0].port) if len({server.port for server in p.servers}) == 1 else None,
+    ),
+    Variable(
+        ("PADDLE_TRAINERS", "PADDLE_TRAINERS_NUM"),
+        "the number of workers, without heterogeneous ones",
+        lambda p: str(_count(p.workers)),
+    ),
+    Variable(
+        ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS"),
+        "the workers' host:port by index",
+        lambda p: if_it_fits(",".join(map(_endpoint, p.workers))),
+    ),
+    Variable(
+        ("PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST"),
+        "the heterogeneous workers' host:port by index, if there are any",
+        lambda p: if_it_fits(",".join(map(_endpoint, p.heters))) if p.heters else None,
+    ),
+    Variable(
+        ("PADDLE_CURRENT_ENDPOINT",),
+        "this process's own host:port",
+        lambda p: join_host_port(p.place.host, p.place.ports[p.task_index]),
+    ),
+    Variable(
+        ("POD_IP", "PADDLE_PORT"),
+        "the same in two parts",
+        lambda p: (p.place.host, str(p.place.ports[p.task_index])),
+    ),
+    Variable(("PADDLE_CURRENT_IP",), "this server's host", lambda p: p.place.host, who=SERVERS),
+    Variable(
+        ("PADDLE_GLOO_HTTP_ENDPOINT", "PADDLE_MASTER"),
+        "the host of server 0 and --http_port, or a port that its node holds",
+        lambda p: p.launch.master,
+    ),
+    Variable(("PADDLE_GLOO_RENDEZVOUS",), "3: over HTTP", lambda p: "3"),
+    Variable(("PADDLE_WITH_GLOO",), "0, unless it is set", lambda p: "0", outer="preferred"),
+    Variable(("PADDLE_TRAINER_ID",), "the index within the role", lambda p: str(p.task.index), who=TRAINERS),
+    Variable(
+        ("RANK",),
+        "workers come first: the index of a worker; the number of workers + the index of a heterogeneous one",
+        lambda p: str(p.task.index + (0 if p.task.role is Role.WORKER else _count(p.workers))),
+        who=TRAINERS,
+    ),
+    Variable(
+        ("WORLD_SIZE",),
+        "workers of both kinds",
+        lambda p: str(_count(p.workers) + _count(p.heters)),
+        who=TRAINERS,
+    ),
+    Variable(
+        ("LOCAL_RANK", "PADDLE_RANK_IN_NODE"),
+        "the place among the workers of both kinds of this node",
+        lambda p: str(p.local_rank),
+        who=TRAINERS,
+    ),
+    Variable(("LOCAL_WORLD_SIZE",), "how many these are", lambda p: str(len(p.trainers)), who=TRAINERS),
+    Variable(
+        ("FLAGS_selected_gpus",),
+        "the local rank, modulo the number of cards if CUDA_VISIBLE_DEVICES names any",
+        lambda p: str(p.local_rank % (_gpus(p.launch.base) or len(p.place.tasks))),
+        who=TRAINERS,
+    ),
+    Variable(
+        ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+        "worker or heter, the index within the role, how many have it",
+        lambda p: (
+            str(p.task.role),
+            str(p.task.index),
+            str(_count(p.workers if p.task.role is Role.WORKER else p.heters)),
+        ),
+        who=TRAINERS,
+    ),
+    Variable(
+        ("GROUP_RANK", "GROUP_WORLD_SIZE"),
+        "M_id and the number of nodes, those of servers included",
+        lambda p: (str(p.cluster_spec.index(p.place.node) or 0), str(len(p.cluster_spec.members))),
+        who=TRAINERS,
+    ),
+    Variable(
+        ("MASTER_ADDR", "MASTER_PORT"),
+        "where torch's process group of the workers meets: PADDLE_GLOO_HTTP_ENDPOINT, or a port that the "
+        "node of worker 0 holds if that is another host, because torch's rank 0 opens the store on its "
+        "own machine",
+        lambda p: p.meeting,
+        who=TRAINERS,
+    ),
+    Variable(
+        ("ELASTIC_SLOT",), "the place among the processes of its node, servers included", lambda p: str(p.task_index)
+    ),
 )
-"""What only some processes have: taken out where an outer launcher left it."""
+"""What a process of a parameter-server job finds in addition to `COMMON`."""
+
+DOCUMENTED: Final[tuple[DocumentedVariables, ...]] = (
+    *OWN,
+    DocumentedVariables(tuple(name for row in COMMON for name in row.names), "as in a worker of a collective job"),
+)
+
+
+def ps_environment(context: TaskContext) -> dict[str, str]:
+    """The whole environment of a process of a parameter-server job."""
+    who = SERVERS if context.task.role is Role.SERVER else TRAINERS
+    return environment_of((*OWN, *COMMON), context, who=who)
 
 
 def log_name(task: Task) -> str:
@@ -63,7 +241,7 @@ def cluster_spec_document(cluster_spec: ClusterSpec) -> bytes:
 
     `servers` are endpoints by index, "" where a seat is vacant; workers and heterogeneous workers name their index.
     """
-    servers, workers, heters = _task_assignments(cluster_spec)
+    servers, workers, heters = map(cluster_spec.task_assignments, (Role.SERVER, Role.WORKER, Role.HETER))
     document = {
         "generation": cluster_spec.g,
         "revision": cluster_spec.rev,
@@ -74,109 +252,12 @@ def cluster_spec_document(cluster_spec: ClusterSpec) -> bytes:
     return msgspec.json.encode(document) + b"\n"
 
 
-def ps_environment(
-    context: LaunchContext, *, place: TaskMember, task_index: int, roster_file: str, error_file: str
-) -> dict[str, str]:
-    """The whole environment of the process with the seat `place.seats[seat_index]`.
-
-    The master in `context` is on the node of server 0. `error_file` is where torch's @record may write.
-    """
-    cluster_spec, master = ClusterSpec.of(context.generation), context.master
-    task, port = place.tasks[task_index], place.ports[task_index]
-    serving, workers, heters = _task_assignments(cluster_spec)
-    made = inheritable_env(context.base, OF_SOME)
-    made |= context.environment | {"TORCHELASTIC_ERROR_FILE": error_file}
-    made |= {
-        "ELASTIC_ROLE": str(task.role),
-        "ELASTIC_INDEX": str(task.index),
-        "ELASTIC_ROSTER_FILE": roster_file,
-        "ELASTIC_SLOT": str(task_index),
-        "PADDLE_TRAINING_ROLE": PADDLE_ROLES[task.role],
-        "TRAINING_ROLE": PADDLE_ROLES[task.role],
-        "PADDLE_TRAINERS": str(_count(workers)),
-        "PADDLE_TRAINERS_NUM": str(_count(workers)),
-        "PADDLE_CURRENT_ENDPOINT": join_host_port(place.host, port),
-        "PADDLE_PORT": str(port),
-        "POD_IP": place.host,
-        "PADDLE_GLOO_RENDEZVOUS": "3",
-        "PADDLE_GLOO_HTTP_ENDPOINT": master,
-    }
-    made |= lists_that_fit(_lists(serving, workers, heters))
-    if task.role is Role.SERVER:
-        made["PADDLE_CURRENT_IP"] = place.host
-    else:
-        made |= _ranks(cluster_spec, place, task_index, _gpus(context.base))
-        made |= _meeting(cluster_spec, master)
-    made |= context.proxies
-    return {"PADDLE_WITH_GLOO": "0"} | default_env(len(place.tasks), context.interface) | made
-
-
-def _task_assignments(
-    cluster_spec: ClusterSpec,
-) -> tuple[tuple[TaskAssignment, ...], tuple[TaskAssignment, ...], tuple[TaskAssignment, ...]]:
-    return (
-        cluster_spec.task_assignments(Role.SERVER),
-        cluster_spec.task_assignments(Role.WORKER),
-        cluster_spec.task_assignments(Role.HETER),
-    )
-
-
-def _lists(
-    servers: Sequence[TaskAssignment], workers: Sequence[TaskAssignment], heters: Sequence[TaskAssignment]
-) -> dict[str, str]:
-    """Who is where, with commas. A server's place in its list is its index, so that a vacant seat leaves a gap."""
-    hosts = {server.task.index: server.host for server in servers}
-    made = {
-        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(_by_index(servers)),
-        "PADDLE_PSERVER_IPS": ",".join(hosts.get(index, "") for index in range(_count(servers))),
-    }
-    ports = {server.port for server in servers}
-    if len(ports) == 1:
-        made["PADDLE_PSERVER_PORT"] = str(*ports)
-    made |= dict.fromkeys(LISTS, ",".join(map(_endpoint, workers)))
-    if heters:
-        names = ("PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST")
-        made |= dict.fromkeys(names, ",".join(map(_endpoint, heters)))
-    return made
-
-
-def _ranks(cluster_spec: ClusterSpec, place: TaskMember, task_index: int, gpus: int) -> dict[str, str]:
-    """What torchrun tells its workers. Workers come first in the order of ranks, then heterogeneous workers."""
-    seat = place.tasks[task_index]
-    _, workers, heters = map(_count, _task_assignments(cluster_spec))
-    trainers = [number for number, task in enumerate(place.tasks) if task.role is not Role.SERVER]
-    local_rank = trainers.index(task_index)
-    return {
-        "RANK": str(seat.index if seat.role is Role.WORKER else workers + seat.index),
-        "WORLD_SIZE": str(workers + heters),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(len(trainers)),
-        "GROUP_RANK": str(cluster_spec.index(place.node) or 0),
-        "GROUP_WORLD_SIZE": str(len(cluster_spec.members)),
-        "ROLE_RANK": str(seat.index),
-        "ROLE_WORLD_SIZE": str(workers if seat.role is Role.WORKER else heters),
-        "ROLE_NAME": str(seat.role),
-        "PADDLE_TRAINER_ID": str(seat.index),
-        "PADDLE_RANK_IN_NODE": str(local_rank),
-        "FLAGS_selected_gpus": str(local_rank % gpus if gpus else local_rank),
-    }
-
-
-def _meeting(cluster_spec: ClusterSpec, master: str) -> dict[str, str]:
-    """Where torch's process group of the workers meets.
-
-    It is `master`, unless worker 0 is on another host: torch's rank 0 opens the store on its own machine, so then it
-    is a port that the node of worker 0 holds.
-    """
-    host, port = parse_endpoint(master)
-    for place in cluster_spec.members:
-        if Task(Role.WORKER, 0) in place.tasks and place.host != host and place.masters:
-            host, port = place.host, place.masters[cluster_spec.g % len(place.masters)]
-    return {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+def _endpoint(one: TaskAssignment) -> str:
+    return join_host_port(one.host, one.port)
 
 
 def _gpus(base: Mapping[str, str]) -> int:
-    """How many cards the agent was told to use, 0 if it was not told."""
+    """How many GPUs the agent was told to use, 0 if it was not told."""
     return len([gpu for gpu in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()])
 
 
@@ -185,10 +266,6 @@ def _count(assignments: Sequence[TaskAssignment]) -> int:
     return max((one.task.index + 1 for one in assignments), default=0)
 
 
-def _by_index(assignments: Sequence[TaskAssignment]) -> list[str]:
-    found = {one.task.index: _endpoint(one) for one in assignments}
+def _by_index(assignments: Sequence[TaskAssignment], shown: Callable[[TaskAssignment], str] = _endpoint) -> list[str]:
+    found = {one.task.index: shown(one) for one in assignments}
     return [found.get(index, "") for index in range(_count(assignments))]
-
-
-def _endpoint(one: TaskAssignment) -> str:
-    return join_host_port(one.host, one.port)

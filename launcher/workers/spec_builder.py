@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,22 +16,9 @@ from launcher.config.ps_layout import static_hosts
 from launcher.logs import file_names
 from launcher.net import addresses
 from launcher.net.endpoints import join_host_port
-from launcher.workers.environment import LaunchContext, worker_environment
-from launcher.workers.ps_environment import log_name, ps_environment
+from launcher.workers.environment import CollectiveContext, JobContext, LaunchContext, worker_environment
+from launcher.workers.ps_environment import TaskContext, log_name, ps_environment
 from launcher.workers.spec import WorkerSpec
-
-
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """What this agent has learned in the course of the job, for the processes that it starts now.
-
-    `saved` is the job's newest committed checkpoint as JSON, "" without one; `restore_step` what is still to be gone
-    back to; `channel` where workers speak with the agent, "" if they cannot.
-    """
-
-    saved: str
-    restore_step: int | None
-    channel: str
 
 
 class SpecBuilder:
@@ -65,21 +51,21 @@ class SpecBuilder:
     def _worker(self, action: StartWorkers, context: LaunchContext, local: int) -> WorkerSpec:
         generation, config = action.generation, self._config
         rank = action.m_id * generation.slots + local
-        environment = worker_environment(
-            context,
+        process = CollectiveContext(
+            launch=context,
             m_id=action.m_id,
             local_rank=local,
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
+            progress_file=str(self._private / f"progress.{generation.g}.{rank}"),
             gpus=config.shown_gpus,
             one_gpu=config.one_card_per_worker,
             no_gpu=not config.gpu_ids,
         )
-        environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{rank}")
         return WorkerSpec(
             rank=rank,
             local_rank=local,
             argv=worker_argv(config),
-            env=environment,
+            env=worker_environment(process),
             cwd=self._cwd,
             log=file_names.worker_log(Path(config.log_dir), rank),
             shown=self._shown(rank, local),
@@ -101,14 +87,14 @@ class SpecBuilder:
         seat = place.tasks[at]
         name = log_name(seat)
         master = self._meeting(generation, action.go.master)
-        environment = ps_environment(
-            self._launch_context(action, learned, self._base(), master, generation.budget.charged),
+        process = TaskContext(
+            launch=self._launch_context(action, learned, self._base(), master, generation.budget.charged),
             place=place,
             task_index=at,
             roster_file=str(self._roster_file),
             error_file=str(self._private / f"error.{generation.g}.{name}.json"),
+            progress_file=str(self._private / f"progress.{generation.g}.{name}"),
         )
-        environment["ELASTIC_PROGRESS_FILE"] = str(self._private / f"progress.{generation.g}.{name}")
         first = next((number for number, task in enumerate(place.tasks) if task.role is not Role.SERVER), -1)
         console = config.console
         shown = (
@@ -120,7 +106,7 @@ class SpecBuilder:
             rank=seat.index,
             local_rank=at,
             argv=worker_argv(config),
-            env=environment,
+            env=ps_environment(process),
             cwd=self._cwd,
             log=Path(config.log_dir) / name,
             shown=shown,
@@ -151,16 +137,11 @@ class SpecBuilder:
             job_id=config.job_id,
             node_id=self._node,
             incarnation=action.incarnation,
-            checkpoint_dir=config.checkpoint_dir,
             endpoints_file=str(self._private / f"endpoints.{action.generation.g}.log"),
             interface=self._interface,
             servers=config.servers,
-            resume_from=config.resume_from,
-            restore_step=learned.restore_step,
-            allow_rollback=config.allow_rollback,
-            check_nan=config.check_nan,
-            saved=learned.saved,
-            channel=learned.channel,
+            asked=config,
+            learned=learned,
         )
 
     def _base(self) -> dict[str, str]:

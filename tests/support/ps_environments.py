@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from elastic.core.model import ChangeReason
 from elastic.core.ps.model import ClusterSpec, Role, Task, TaskMember
+from launcher.config.worker_settings import CheckpointSettings
 from launcher.workers.environment import LaunchContext
-from launcher.workers.ps_environment import ps_environment
+from launcher.workers.ps_environment import TaskContext, ps_environment
 
 SERVER, WORKER, HETER = Role.SERVER, Role.WORKER, Role.HETER
 
@@ -57,14 +58,17 @@ def environment(
         job_id="j1",
         node_id=world.members[m_id].node,
         incarnation="abc",
-        checkpoint_dir="/data/checkpoints/j1",
         endpoints_file="/data/log/endpoints.7.log",
         interface=interface,
+        asked=CheckpointSettings(checkpoint_dir="/data/checkpoints/j1"),
     )
     return ps_environment(
-        told,
-        place=world.members[m_id],
-        task_index=task_index,
-        roster_file="/tmp/x/roster.json",
-        error_file="/tmp/x/error.json",
+        TaskContext(
+            launch=told,
+            place=world.members[m_id],
+            task_index=task_index,
+            roster_file="/tmp/x/roster.json",
+            error_file="/tmp/x/error.json",
+            progress_file="/tmp/x/progress",
+        )
     )

@@ -46,8 +46,8 @@ MUTATIONS: Final = (
     Mutation(
         "A5",
         "launcher/workers/environment.py",
-        """made["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID\"""",
-        """made["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST\"""",
+        """lambda p: "PCI_BUS_ID" if""",
+        """lambda p: "FASTEST_FIRST" if""",
         "tests/unit/workers/test_environment.py::test_every_worker_sees_the_chosen_cards_in_their_order_and_its_local_rank_picks_one",
     ),
     Mutation(
@@ -81,8 +81,8 @@ MUTATIONS: Final = (
     Mutation(
         "A22",
         "launcher/workers/environment.py",
-        "m_id * slots + local_rank, generation.world_size",
-        "local_rank, generation.world_size",
+        "return self.m_id * self.processes + self.local_rank",
+        "return self.local_rank",
         "tests/unit/workers/test_environment.py::test_ranks_are_dense_and_unique_over_all_nodes",
     ),
     Mutation(
@@ -151,8 +151,8 @@ MUTATIONS: Final = (
     Mutation(
         "B7",
         "launcher/workers/environment.py",
-        """",".join(one.host for one in members)""",
-        """str(len(members))""",
+        """",".join(one.host for one in self.generation.members)""",
+        """str(len(self.generation.members))""",
         "tests/process/project/test_seed_rows.py::test_two_machines_with_two_cards_each_differ_in_nothing_but_their_cards",
     ),
     Mutation(

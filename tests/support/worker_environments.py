@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic.core.model import ChangeReason, Generation, GenerationMember
-from launcher.workers.environment import LaunchContext, worker_environment
+from launcher.config.worker_settings import CheckpointSettings
+from launcher.workers.environment import CollectiveContext, JobContext, LaunchContext, worker_environment
 
 
 def generation(nodes: int = 2, slots: int = 2, host: str = "10.0.0.{}") -> Generation:
@@ -41,6 +42,7 @@ def environment(
     one_gpu: bool = False,
     no_gpu: bool = False,
     servers: tuple[str, ...] = (),
+    learned: JobContext | None = None,
     **asked: Any,
 ) -> dict[str, str]:
     told = LaunchContext(
@@ -52,18 +54,21 @@ def environment(
         job_id="j1",
         node_id=f"n{m_id}",
         incarnation="abc",
-        checkpoint_dir="/data/checkpoints/j1",
         endpoints_file="/data/log/endpoints.log",
         interface=interface,
         servers=servers,
-        **asked,
+        asked=CheckpointSettings(checkpoint_dir="/data/checkpoints/j1", **asked),
+        learned=learned or JobContext(),
     )
     return worker_environment(
-        told,
-        m_id=m_id,
-        local_rank=local_rank,
-        error_file="/data/log/error.3.json",
-        gpus=gpus,
-        one_gpu=one_gpu,
-        no_gpu=no_gpu,
+        CollectiveContext(
+            launch=told,
+            m_id=m_id,
+            local_rank=local_rank,
+            error_file="/data/log/error.3.json",
+            progress_file="/data/log/progress.3",
+            gpus=gpus,
+            one_gpu=one_gpu,
+            no_gpu=no_gpu,
+        )
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from launcher import cli
 from launcher.config import argv, env_reference
 from launcher.config.flags import FLAGS
+from launcher.workers import environment, ps_environment
 
 ROOT = Path(__file__).parents[3]
 IMPLIED = frozenset({"PATH", "PYTHONPATH"})
@@ -33,7 +34,7 @@ def read_names(path: Path) -> Iterator[str]:
             yield name
 
 
-def named(rows: tuple[env_reference.DocumentedVariables, ...]) -> list[str]:
+def named(rows: Iterable[env_reference.DocumentedVariables]) -> list[str]:
     return [name for row in rows for name in row.names]
 
 
@@ -45,7 +46,7 @@ def test_every_variable_that_the_code_reads_is_on_the_page() -> None:
     assert (
         not found
         - of_flags
-        - {*named(env_reference.READ), *named(env_reference.SET), *named(env_reference.SET_BY_ROLE)}
+        - {*named(env_reference.READ), *named(environment.VARIABLES), *named(ps_environment.DOCUMENTED)}
         - IMPLIED
     )
 
@@ -60,15 +61,15 @@ def test_the_page_has_one_line_for_each_variable(flag: str, capsys: pytest.Captu
     second, third = second.split("Variables that are set for the processes of a parameter-server job instead.")
     for names, page in (
         ([name for flag in FLAGS for name in flag.variables] + named(env_reference.READ), first),
-        (named(env_reference.SET), second),
-        (named(env_reference.SET_BY_ROLE), third),
+        (named(environment.VARIABLES), second),
+        (named(ps_environment.DOCUMENTED), third),
     ):
         lines = [line.split(maxsplit=1) for line in page.splitlines() if line.startswith("  ")]
         assert sorted(name for name, _ in lines) == sorted(names)
 
 
 def test_the_page_says_what_goes_before_what() -> None:
-    text = env_reference.help_text()
+    text = env_reference.help_text((), ())
     assert "in this order: the flag, ELASTIC_<FLAG>, the variable of\nanother launcher, the default" in text
     assert "\n  PADDLE_ELASTIC_NP                 as ELASTIC_NP, which goes before it\n" in text
 

@@ -29,13 +29,14 @@ from elastic.errors import ElasticError
 from launcher.config import argv, env_reference
 from launcher.config.env_reference import DocumentedVariables
 from launcher.config.flags import BY_NAME, by_group
+from launcher.config.worker_settings import CheckpointSettings
 from launcher.job import named_job
 from launcher.metrics.catalog import METRICS
 from launcher.system.private_env import SECRETS
-from launcher.workers import spec_builder
-from launcher.workers.environment import LaunchContext, worker_environment
+from launcher.workers import environment
+from launcher.workers.environment import CollectiveContext, JobContext, LaunchContext, worker_environment
 from launcher.workers.failure_causes import CAUSES
-from launcher.workers.ps_environment import ps_environment
+from launcher.workers.ps_environment import DOCUMENTED, TaskContext, ps_environment
 from tests.bench import against, picture
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
 from tests.support import packages
@@ -171,7 +172,7 @@ def failure_causes() -> str:
 def process_variables() -> str:
     return table(
         ("variable", "who", "value"),
-        ((", ".join(map(code, row.names)), row.who, plain(row.meaning)) for row in env_reference.SET_BY_ROLE),
+        ((", ".join(map(code, row.names)), row.who or "all", plain(row.meaning)) for row in DOCUMENTED),
     )
 
 
@@ -210,7 +211,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "flags": flags,
     "foreign flags": foreign_flags,
     "read variables": lambda: variables_table(env_reference.READ),
-    "worker variables": lambda: variables_table(env_reference.SET),
+    "worker variables": lambda: variables_table(environment.VARIABLES),
     "process variables": process_variables,
     "faults": what_goes_wrong,
     "metrics": metrics,
@@ -299,15 +300,10 @@ def everything_told(base: dict[str, str], world: model.Generation) -> LaunchCont
         job_id="j",
         node_id="h-1",
         incarnation="i",
-        checkpoint_dir="c",
         endpoints_file="e",
         interface="eth0",
-        resume_from="r",
-        restore_step=1,
-        allow_rollback=True,
-        check_nan=True,
-        saved="{}",
-        channel="c",
+        asked=CheckpointSettings(resume_from="r", allow_rollback=True, check_nan=True),
+        learned=JobContext(saved="{}", restore_step=1, channel="c"),
     )
 
 
@@ -315,11 +311,14 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001))
     world = model.Generation(g=1, run=1, leader="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=2)
     told = everything_told({"http_proxy": "http://p:1"}, world)
-    made = worker_environment(told, m_id=0, local_rank=0, error_file="x", gpus=("3", "2"), no_gpu=True)
-    added = re.findall(r'environment\["(\w+)"\]', Path(spec_builder.__file__).read_text())
+    made = worker_environment(
+        CollectiveContext(
+            launch=told, m_id=0, local_rank=0, error_file="x", progress_file="y", gpus=("3", "2"), no_gpu=True
+        )
+    )
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
-    assert sorted(explained) == sorted({*made, *added} - {"http_proxy"})
+    assert sorted(explained) == sorted(made.keys() - {"http_proxy"})
 
 
 def test_what_is_kept_from_a_worker_is_named_and_nothing_else() -> None:
@@ -335,11 +334,17 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
     )
     made = {
         task.role: ps_environment(
-            everything_told({}, world), place=place, task_index=number, roster_file="r", error_file="x"
+            TaskContext(
+                launch=everything_told({"http_proxy": "http://p:1"}, world),
+                place=place,
+                task_index=number,
+                roster_file="r",
+                error_file="x",
+                progress_file="y",
+            )
         )
         for number, task in enumerate(tasks)
     }
-    added = re.findall(r'environment\["(\w+)"\]', Path(spec_builder.__file__).read_text())
     assert made[ps_model.Role.HETER].keys() == made[ps_model.Role.WORKER].keys()
     rows = [
         [cell.strip() for cell in line.split("|")[1:4]]
@@ -351,7 +356,7 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
         (ps_model.Role.WORKER, ("all", "workers, heterogeneous")),
     ):
         explained = [name for variables, who, _ in rows for name in quoted(variables) if who in words]
-        assert sorted(explained) == sorted({*made[role], *added})
+        assert sorted(explained) == sorted(made[role].keys() - {"http_proxy"})
 
 
 def test_every_exit_code_of_an_error_is_explained() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from launcher.system.private_env import OURS, SECRETS
-from launcher.workers.environment import LIST_BYTES_MAX
+from launcher.workers.environment import LIST_BYTES_MAX, JobContext
 from tests.support.worker_environments import environment, generation
 
 
@@ -80,10 +80,9 @@ def test_a_worker_finds_what_was_asked_of_our_library() -> None:
     asked = environment(
         generation(),
         resume_from="/data/old",
-        restore_step=0,
         allow_rollback=True,
         check_nan=True,
-        saved='{"step":5}',
+        learned=JobContext(saved='{"step":5}', restore_step=0),
     )
     assert {name: asked.get(name) for name in OURS - {"ELASTIC_CHANNEL"}} == {
         "ELASTIC_RESUME_FROM": "/data/old",

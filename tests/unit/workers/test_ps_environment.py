@@ -10,8 +10,9 @@ import pytest
 from elastic import environment as environment_module
 from elastic.core.model import ChangeReason, Generation, GenerationMember
 from elastic.core.ps.model import Task
+from launcher.config.worker_settings import CheckpointSettings
 from launcher.system.private_env import SECRETS
-from launcher.workers.environment import LIST_BYTES_MAX, LaunchContext, worker_environment
+from launcher.workers.environment import LIST_BYTES_MAX, CollectiveContext, LaunchContext, worker_environment
 from launcher.workers.ps_environment import cluster_spec_document, log_name
 from tests.support.ps_environments import (
     DOCUMENTED,
@@ -211,10 +212,10 @@ def test_a_collective_job_started_by_such_a_process_knows_nothing_of_its_role() 
         job_id="inner",
         node_id="n",
         incarnation="i",
-        checkpoint_dir="c",
         endpoints_file="e",
+        asked=CheckpointSettings(),
     )
-    found = worker_environment(told, m_id=0, local_rank=0, error_file="x")
+    found = worker_environment(CollectiveContext(launch=told, m_id=0, local_rank=0, error_file="x", progress_file="y"))
     place = environment_module.read(found)
     assert (place.role, place.rank, place.world_size, place.servers, place.roster_file) == ("worker", 0, 1, (), "")
     assert found["PADDLE_TRAINERS"] == "h"
