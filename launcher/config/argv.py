@@ -15,8 +15,9 @@ from typing import Any, Final
 from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.durations import FORMS, METAVAR, duration_text
-from launcher.config.flags import BY_NAME, FLAGS, by_group
-from launcher.config.setting import BASE, WORKER_MARK, Flag, Scope
+from launcher.config.flags import BY_NAME, FLAGS
+from launcher.config.job_settings import JobSettings
+from launcher.config.setting import BASE, HELP_GROUPS, WORKER_MARK, Flag, Scope
 from launcher.net.endpoints import PORT_MAX
 
 HELP_WIDTH: Final = 110
@@ -96,6 +97,16 @@ HINTS: Final[Mapping[str, str]] = {
 """Flags of other launchers, and of older ones, with what to write instead."""
 
 
+QUESTIONS: Final = {
+    "-h": "help",
+    "--help": "help",
+    "--help-env": "help_env",
+    "--help_env": "help_env",
+    "--version": "version",
+}
+"""Flags that are answered with a text, whatever else is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class SplitCommandLine:
     """A command line, cut at the script. `flags` are `(name, text)` in order; a switch has the text ""."""
@@ -124,20 +135,14 @@ def split_argv(argv: Sequence[str]) -> SplitCommandLine:
         if not word.startswith("-") or word == "-":
             break
         rest.pop(0)
-        if word in ("-h", "--help"):
-            return SplitCommandLine((), "", (), False, asks="help")
-        if word in ("--help-env", "--help_env"):
-            return SplitCommandLine((), "", (), False, asks="help_env")
-        if word == "--version":
-            return SplitCommandLine((), "", (), False, asks="version")
+        if word in QUESTIONS:
+            return SplitCommandLine((), "", (), False, asks=QUESTIONS[word])
         if word == "-m":
             if not rest:
                 raise ConfigError("-m needs the name of a module")
             return SplitCommandLine(tuple(flags), rest[0], tuple(rest[1:]), True)
         flags.append(_flag(word, rest))
-    if not rest:
-        return SplitCommandLine(tuple(flags), "", (), False)
-    return SplitCommandLine(tuple(flags), rest[0], tuple(rest[1:]), False)
+    return SplitCommandLine(tuple(flags), rest[0] if rest else "", tuple(rest[1:]), False)
 
 
 def _flag(word: str, rest: list[str]) -> tuple[str, str]:
@@ -172,40 +177,33 @@ def given_values(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str
 
     An empty variable counts as not set.
     """
-    texts = {name: (f"--{name}", text) for name, text in line.flags}
-    values: dict[str, Any] = {}
-    for flag in FLAGS:
-        source, text = texts.get(flag.name) or _from_environment(flag, environ)
-        if not source:
-            continue
-        try:
-            if flag.read is not None:
-                values[flag.field] = flag.read(text)
-            else:
-                values[flag.field] = True if source.startswith("--") else readers.boolean(text)
-        except ValueError as error:
-            raise ConfigError(f"{source}: {error}") from error
-    return values
+    return {
+        BY_NAME[name].field: readers.read_as(source, BY_NAME[name].read or readers.boolean, text)
+        for name, (source, text) in _given(line, environ).items()
+    }
 
 
 def sources(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str, str]:
     """For every flag that was given, by name: how it was written, `--np` or the variable that stands for it."""
-    written = {name for name, _ in line.flags}
-    found = {
-        flag.name: f"--{flag.name}" if flag.name in written else _from_environment(flag, environ)[0] for flag in FLAGS
-    }
-    return {name: source for name, source in found.items() if source}
+    return {name: source for name, (source, _) in _given(line, environ).items()}
+
+
+def _given(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """For every flag that was given, by name: how it was written, and its text."""
+    written = {name: (f"--{name}", "1" if BY_NAME[name].switch else text) for name, text in line.flags}
+    found = {flag.name: written.get(flag.name) or _from_environment(flag, environ) for flag in FLAGS}
+    return {name: (source, text) for name, (source, text) in found.items() if source}
 
 
 def named_values(asked: Mapping[str, str | None], environ: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
     """The values of some flags alone, by field, for other commands: `asked` (by name) first, then the environment.
 
-    Inside a worker the job is the worker's. Raises `ConfigError` that names what is wrong.
+    The key prefix has its default. Inside a worker the job is the worker's. Raises `ConfigError`.
     """
     flags = tuple((name, text) for name in names if (text := asked.get(name)) is not None)
     others = {variable for flag in FLAGS if flag.name not in names for variable in flag.variables} | {*START_PORTS}
     ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
-    return given_values(SplitCommandLine(flags, "", (), False), ours)
+    return {"key_prefix": JobSettings.key_prefix, **given_values(SplitCommandLine(flags, "", (), False), ours)}
 
 
 def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]:
@@ -234,10 +232,7 @@ def _start_port(environ: Mapping[str, str]) -> tuple[str, str]:
     for variable in START_PORTS if on_cloud else START_PORTS[:1]:
         text = environ.get(variable, "").strip()
         if text:
-            try:
-                return variable, f"{readers.port(text)}:{PORT_MAX}"
-            except ValueError as error:
-                raise ConfigError(f"{variable}: {error}") from error
+            return variable, f"{readers.read_as(variable, readers.port, text)}:{PORT_MAX}"
     return "", ""
 
 
@@ -268,21 +263,20 @@ def help_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=width),
     )
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for flag in by_group():
-        if flag.group not in groups:
-            groups[flag.group] = parser.add_argument_group(flag.group)
-            if flag.group == BASE:
-                groups[BASE].add_argument("-h", "--help", action="store_true", help="show this help")
-                groups[BASE].add_argument("--help-env", action="store_true", help="show every variable, read or set")
-                groups[BASE].add_argument("--version", action="store_true", help="show the version")
-                groups[BASE].add_argument("-m", metavar="MODULE", help="run a module as a script, like python -m")
+    groups = {name: parser.add_argument_group(name) for name in HELP_GROUPS}
+    groups[BASE].add_argument("-h", "--help", action="store_true", help="show this help")
+    groups[BASE].add_argument("--help-env", action="store_true", help="show every variable, read or set")
+    groups[BASE].add_argument("--version", action="store_true", help="show the version")
+    groups[BASE].add_argument("-m", metavar="MODULE", help="run a module as a script, like python -m")
+    for flag in FLAGS:
         text = f"{flag.help} (default: {_shown(flag)}; {', '.join(_shown_variables(flag))})".replace("%", "%%")
-        if flag.switch:
-            groups[flag.group].add_argument(f"--{flag.name}", action="store_true", help=text)
-        else:
-            groups[flag.group].add_argument(f"--{flag.name}", metavar=flag.metavar, help=text)
+        groups[flag.group].add_argument(f"--{flag.name}", help=text, **argparse_kind(flag))
     return parser
+
+
+def argparse_kind(flag: Flag) -> dict[str, Any]:
+    """How argparse reads a flag: with a value, or without one as the text ""."""
+    return {"action": "store_const", "const": ""} if flag.switch else {"metavar": flag.metavar}
 
 
 def _shown(flag: Flag) -> str:

@@ -65,11 +65,6 @@ class Config(
     warnings: tuple[str, ...] = ()
 
     @property
-    def warm(self) -> bool:
-        """Tell whether workers are to start warm, if they can."""
-        return not self.no_warm
-
-    @property
     def shown_gpus(self) -> tuple[str, ...]:
         """The cards that workers are to see, by local rank; () leaves CUDA_VISIBLE_DEVICES alone."""
         return self.gpu_ids if self.gpus or self.one_card_per_worker else ()

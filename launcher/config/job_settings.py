@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from elastic.core.membership.settling import SETTLE_MAX_S
 from elastic.core.model import Np
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration, lease_ttl
-from launcher.config.setting import ELASTIC, Scope, setting
+from launcher.config.setting import ELASTIC, Scope, Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreSettings:
+class StoreSettings(Settings, group=ELASTIC):
     """The job's store: etcd's endpoints and the way into it, or the etcd that is started."""
-
-    GROUP: ClassVar = ELASTIC
 
     servers: tuple[str, ...] = setting(
         (),
@@ -32,7 +29,7 @@ class StoreSettings:
         "",
         "the authority that signed etcd's certificate, a file in PEM; with this and the two below TLS is spoken, "
         "as with https:// in --elastic_server",
-        readers.file,
+        readers.path("a file"),
         "FILE",
         shown="the authorities that this system trusts",
         scope=Scope.STORE,
@@ -40,7 +37,7 @@ class StoreSettings:
     etcd_cert: str = setting(
         "",
         "our own certificate, a file in PEM, where etcd wants one of its clients",
-        readers.file,
+        readers.path("a file"),
         "FILE",
         shown="none",
         scope=Scope.STORE,
@@ -48,7 +45,7 @@ class StoreSettings:
     etcd_key: str = setting(
         "",
         "the key of --etcd_cert, a file in PEM without a passphrase; workers do not get it",
-        readers.file,
+        readers.path("a file"),
         "FILE",
         shown="none",
         scope=Scope.STORE,
@@ -64,7 +61,7 @@ class StoreSettings:
     etcd_password_file: str = setting(
         "",
         "a file with the password of --etcd_user, one line; workers do not get it",
-        readers.file,
+        readers.path("a file"),
         "FILE",
         shown="none",
         scope=Scope.STORE,
@@ -88,7 +85,7 @@ class StoreSettings:
         "",
         "a file with one line, the same on every node: whoever has it gets into the etcd that --ips, --servers or "
         "--serve serves, and nobody else; ELASTIC_JOB_SECRET has the secret itself; workers do not get it",
-        readers.file,
+        readers.path("a file"),
         "FILE",
         shown="none: with --serve a random one, with --ips and --servers no secret",
         scope=Scope.STORE,
@@ -102,10 +99,8 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSettings:
+class JobSettings(Settings, group=ELASTIC):
     """The job, and how this node takes part in it."""
-
-    GROUP: ClassVar = ELASTIC
 
     job_id: str = setting(
         "",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from launcher.config import readers
-from launcher.config.setting import BASE, COLLECTIVE, ELASTIC, SERVERS, Scope, flags_of, setting
+from launcher.config.setting import BASE, COLLECTIVE, ELASTIC, SERVERS, Scope, Settings, flags_of, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceSettings:
+class DeviceSettings(Settings, group=BASE):
     """The mode of this node, its GPUs, and how many workers it has."""
-
-    GROUP: ClassVar = BASE
 
     run_mode: str = setting(
         "collective",
@@ -55,10 +53,8 @@ class DeviceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings:
+class NetworkSettings(Settings, group=BASE):
     """How the other nodes reach this one."""
-
-    GROUP: ClassVar = BASE
 
     host: str = setting(
         "",
@@ -88,10 +84,8 @@ class NetworkSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostListSettings:
+class HostListSettings(Settings, group=COLLECTIVE):
     """A job whose hosts are all named."""
-
-    GROUP: ClassVar = COLLECTIVE
 
     ips: tuple[str, ...] = setting(
         (),
@@ -119,10 +113,8 @@ class HostListSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PsSettings:
+class PsSettings(Settings, group=SERVERS):
     """The processes of a parameter-server job."""
-
-    GROUP: ClassVar = SERVERS
 
     ps_servers: tuple[str, ...] = setting(
         (),

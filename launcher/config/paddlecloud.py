@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from elastic.core.model import JobMode
-from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.node_settings import PS_FLAGS
 from launcher.config.setting import WORKER_MARK
@@ -42,10 +41,7 @@ def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     text = environ[LIST].strip()
     if text.isdecimal():
         return ()
-    try:
-        return readers.hosts(text)
-    except ValueError as error:
-        raise ConfigError(f"{LIST}: {error}") from error
+    return readers.read_as(LIST, readers.hosts, text)
 
 
 def used_notice(ips: tuple[str, ...], host: str) -> str:

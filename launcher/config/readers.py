@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from elastic.core.keys import JOB_ID
 from elastic.core.model import NP_UNLIMITED, Np
+from elastic.errors import ConfigError
 from launcher.net.endpoints import PORT_MAX, as_ip, bare_host, check_host, is_v6, join_host_port, parse_endpoint
+
+T = TypeVar("T")
 
 NODES_MAX = NP_UNLIMITED - 1
 """No job has more nodes; above it a number is a typing error."""
@@ -57,6 +61,26 @@ class StoreEndpoints(NamedTuple):
     endpoints: tuple[str, ...]
     tls: bool
     plain: bool = False
+
+
+def read_as(source: str, read: Callable[[str], T], text: str) -> T:
+    """What `read` makes of a text; `source` is named in the `ConfigError` about a wrong one."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def argument(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Wrap a reader for argparse, with the same messages for wrong values."""
+
+    def typed(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return typed
 
 
 def np(text: str) -> Np:
@@ -261,25 +285,15 @@ def exit_codes(text: str) -> tuple[int, ...]:
     return tuple(sorted({count(1, 255)(part.strip()) for part in text.split(",")}))
 
 
-def folder(text: str) -> str:
-    """The path of a folder."""
-    if not text.strip() or "\0" in text:
-        raise ValueError(f"{text!r} is not the name of a folder")
-    return text
+def path(kind: str) -> Callable[[str], str]:
+    """The path of a file, of a folder, or of either, as `kind` says it."""
 
+    def read(text: str) -> str:
+        if not text.strip() or "\0" in text:
+            raise ValueError(f"{text!r} is not the name of {kind}")
+        return text
 
-def file(text: str) -> str:
-    """The path of a file."""
-    if not text.strip() or "\0" in text:
-        raise ValueError(f"{text!r} is not the name of a file")
-    return text
-
-
-def path(text: str) -> str:
-    """The path of a file or of a folder."""
-    if not text.strip() or "\0" in text:
-        raise ValueError(f"{text!r} is not the name of a file or of a folder")
-    return text
+    return read
 
 
 def size(text: str) -> int:

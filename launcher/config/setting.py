@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 BASE, COLLECTIVE, SERVERS, ELASTIC = "Base", "Collective", "Parameter-Server", "Elastic"
 WORKERS, LOGS = "Workers", "Logs"
@@ -74,24 +74,34 @@ class Flag:
         return (*short, self.own_variable, *self.environs)
 
 
+class Settings:
+    """The base class of groups of settings: `help_group` is where the help shows their flags."""
+
+    help_group: ClassVar = ""
+
+    def __init_subclass__(cls, group: str = "") -> None:
+        """Take the group of the help."""
+        cls.help_group = group
+
+
 def setting(default: Any, help_text: str, *args: Any, **flag: Any) -> Any:
     """Make the field of a setting: its default, and the rest of its `Flag` in the order there.
 
     The flag is named after the field, without the unit (`grace_s` is `--grace`), unless it has a `name`; its place in
-    the help is the `GROUP` of the field's class, unless it has a `group`.
+    the help is the group of the field's class, unless it has a `group`.
     """
     return dataclasses.field(default=default, metadata={"flag": Flag(default, help_text, *args, **flag)})
 
 
-def flags_of(group: type) -> tuple[Flag, ...]:
+def flags_of(group: type[Settings]) -> tuple[Flag, ...]:
     """The flags of a group of settings, in the order of its fields."""
     return tuple(
         dataclasses.replace(
             flag,
             name=flag.name or field.name.removesuffix("_s").removesuffix("_bytes"),
-            group=flag.group or group.GROUP,  # type: ignore[attr-defined]
+            group=flag.group or group.help_group,
             field=field.name,
         )
-        for field in dataclasses.fields(group)
+        for field in dataclasses.fields(group)  # type: ignore[arg-type]
         if (flag := field.metadata.get("flag"))
     )

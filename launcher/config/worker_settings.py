@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration, duration_text
-from launcher.config.setting import BASE, LOGS, WORKERS, Scope, setting
+from launcher.config.setting import BASE, LOGS, WORKERS, Scope, Settings, setting
 
 GRACE_S: Final = 15.0
 """`--grace`: what workers get between SIGTERM and SIGKILL when nothing is broken."""
@@ -16,10 +16,8 @@ LOSS_GRACE_S: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisionSettings:
+class SupervisionSettings(Settings, group=WORKERS):
     """When workers count as failed, how they are stopped, and what follows."""
-
-    GROUP: ClassVar = WORKERS
 
     restarts_max: int = setting(
         3,
@@ -80,10 +78,8 @@ class SupervisionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSettings:
+class CheckpointSettings(Settings, group=WORKERS):
     """What `elastic.train` in the workers, and the planned stop, do about the state of the training."""
-
-    GROUP: ClassVar = WORKERS
 
     check_nan: bool = setting(
         False,
@@ -94,7 +90,7 @@ class CheckpointSettings:
     checkpoint_dir: str = setting(
         "",
         "what workers find in ELASTIC_CHECKPOINT_DIR; storage that every node reads",
-        readers.folder,
+        readers.path("a folder"),
         "DIR",
         shown="checkpoints/<job_id>",
         scope=Scope.WORKER,
@@ -102,7 +98,7 @@ class CheckpointSettings:
     resume_from: str = setting(
         "",
         "with our library: start from this checkpoint, a folder or a file, when the job has none of its own",
-        readers.path,
+        readers.path("a file or of a folder"),
         "PATH",
         shown="none",
         scope=Scope.WORKER,
@@ -136,10 +132,8 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmSettings:
+class WarmSettings(Settings, group=WORKERS):
     """How workers are started."""
-
-    GROUP: ClassVar = WORKERS
 
     preload: tuple[str, ...] = setting(
         (),
@@ -154,13 +148,11 @@ class WarmSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogSettings:
+class LogSettings(Settings, group=LOGS):
     """Where output goes: logs, the console, and what monitors read."""
 
-    GROUP: ClassVar = LOGS
-
     log_dir: str = setting(
-        "log/", "the folder for workerlog.<rank> and endpoints.log", readers.folder, "DIR", group=BASE
+        "log/", "the folder for workerlog.<rank> and endpoints.log", readers.path("a folder"), "DIR", group=BASE
     )
     log_overwrite: bool = setting(
         False, "begin the logs anew at the start of the agent instead of appending to them", scope=Scope.PARENT

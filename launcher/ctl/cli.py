@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 from elastic.core.keys import JobKeys
 from elastic.errors import ConfigError
 from launcher import __version__
+from launcher.config.argv import argparse_kind
 from launcher.config.flags import BY_NAME
 from launcher.ctl import completion, drain, events, forget, list_jobs, logs, report, scale, stacks, status, stop, ui
 from launcher.doctor import command as doctor
@@ -92,10 +93,7 @@ def parser() -> argparse.ArgumentParser:
             flag = BY_NAME[name]
             default = f"default: {flag.default}; " if flag.default else ""
             text = f"{flag.help} ({default}{flag.variables[0]})".replace("%", "%%")
-            if flag.switch:
-                whose.add_argument(f"--{name}", action="store_const", const="", help=text)
-            else:
-                whose.add_argument(f"--{name}", metavar=flag.metavar, help=text)
+            whose.add_argument(f"--{name}", help=text, **argparse_kind(flag))
         own.set_defaults(command=command)
     return made
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from launcher.config import readers
 from launcher.config.durations import METAVAR, duration
 from launcher.job.drain import DEADLINE_MIN_S, drain
-from launcher.job.named_job import WHO, NamedJob, Subcommand, reading, write
+from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.submit import ended
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
@@ -23,7 +24,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deadline",
-        type=reading(duration(DEADLINE_MIN_S)),
+        type=readers.argument(duration(DEADLINE_MIN_S)),
         metavar=METAVAR,
         help="the machine goes in this time: its workers get until 3 s before (default: --grace, --save_limit)",
     )

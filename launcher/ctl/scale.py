@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from launcher.config import readers
-from launcher.job.named_job import NamedJob, Subcommand, reading, write
+from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.scale import scale
 
 
@@ -14,7 +14,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--np",
         required=True,
-        type=reading(readers.np),
+        type=readers.argument(readers.np),
         metavar="N|N+|MIN:MAX",
         help="how many nodes, as in elastic-launch: N, N+ (every node that joins), or MIN:MAX (N:N is exactly N)",
     )

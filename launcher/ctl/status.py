@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from launcher.config import readers
 from launcher.config.durations import METAVAR, duration, duration_text
 from launcher.ctl import table
 from launcher.job import status_text
-from launcher.job.named_job import NamedJob, Subcommand, reading, write
+from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import JobOverview, overview_of, read_overview
 from launcher.job.status import NodeState
 from launcher.job.status_text import head_lines
@@ -44,7 +45,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--watch",
         nargs="?",
         const=WATCH_S,
-        type=reading(duration(WATCH_S_MIN, WATCH_S_MAX)),
+        type=readers.argument(duration(WATCH_S_MIN, WATCH_S_MAX)),
         metavar=METAVAR,
         help=f"go on until the job ends: at each change, and once in this time (default: {duration_text(WATCH_S)})",
     )

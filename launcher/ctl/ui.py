@@ -16,7 +16,7 @@ from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.argv import named_values
 from launcher.config.flags import JOB_FLAGS
-from launcher.job.named_job import WHO, Subcommand, named_store, open_store, reading, write
+from launcher.job.named_job import WHO, Subcommand, named_store, open_store, write
 from launcher.net.endpoints import join_host_port
 from launcher.system import limits
 from launcher.system.descriptors import write_stderr_line
@@ -32,7 +32,7 @@ SIGNS: Final = re.compile(r"[A-Za-z0-9._~-]+")
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
-        type=reading(_listen),
+        type=readers.argument(_listen),
         default=(HERE, 0),
         metavar="[ADDRESS:]PORT",
         help=f"where browsers find it (default: a free port of {HERE}, for this machine alone)",

@@ -67,7 +67,7 @@ async def _checks(values: Mapping[str, Any], environ: Mapping[str, str]) -> Asyn
         yield warn("files", line, "")
     store = way.open()
     try:
-        keys = JobKeys(job_id or "doctor", values.get("key_prefix", BY_NAME["key_prefix"].default))
+        keys = JobKeys(job_id or "doctor", values["key_prefix"])
         answering = True
         for check in await etcd_checks(store, servers.endpoints, keys.spec):
             answering = answering and not (check.name == "etcd" and check.level is CheckLevel.FAIL)

@@ -107,14 +107,14 @@ def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tu
     given = named_values(asked, environ, JOB_FLAGS)
     for name in ("elastic_server", "job_id"):
         _need(name, given, "which job?")
-    return given["servers"], given["job_id"], _key_prefix(given)
+    return given["servers"], given["job_id"], given["key_prefix"]
 
 
 def named_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[StoreEndpoints, str]:
     """Server and key prefix, in the same way, for what looks at all jobs."""
     given = named_values(asked, environ, STORE_FLAGS)
     _need("elastic_server", given, "which etcd?")
-    return given["servers"], _key_prefix(given)
+    return given["servers"], given["key_prefix"]
 
 
 def open_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> Store:
@@ -129,24 +129,6 @@ def _need(name: str, given: Mapping[str, Any], question: str) -> None:
     flag = BY_NAME[name]
     if not given.get(flag.field):
         raise ConfigError(f"{question} add --{name} {flag.metavar.partition(',')[0]}, or set {flag.variables[0]}")
-
-
-def _key_prefix(given: Mapping[str, Any]) -> str:
-    flag = BY_NAME["key_prefix"]
-    prefix: str = given.get(flag.field, flag.default)
-    return prefix
-
-
-def reading(read: Callable[[str], object]) -> Callable[[str], object]:
-    """Wrap a reader of `launcher.config.readers` for argparse, with the same messages for wrong values."""
-
-    def typed(text: str) -> object:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return typed
 
 
 def write(lines: Iterable[str]) -> None:

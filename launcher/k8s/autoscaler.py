@@ -115,18 +115,6 @@ class _AutoscalerParser(argparse.ArgumentParser):
         self.exit(2, f"{PROG}: error: {message}\n")
 
 
-def _of(read: Callable[[str], T]) -> Callable[[str], T]:
-    """A reader of the launcher's, with its own words when something is wrong."""
-
-    def reading(text: str) -> T:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return reading
-
-
 def _pods(text: str) -> Np:
     """An np with a maximum: this many pods are created."""
     np = readers.np(text)
@@ -141,13 +129,15 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     say = argparse.RawDescriptionHelpFormatter
     parser = _AutoscalerParser(prog=PROG, description=__doc__, formatter_class=say, allow_abbrev=False)
     parser.add_argument("--job", required=True, help="the name of the Job")
-    parser.add_argument("--np", required=True, type=_of(_pods), metavar="MIN:MAX", help="pods, at least and at most")
+    parser.add_argument(
+        "--np", required=True, type=readers.argument(_pods), metavar="MIN:MAX", help="pods, at least and at most"
+    )
     for name, default, meaning in (
         ("--patience", PATIENCE_S, "how long pods wait for a machine"),
         ("--again", AGAIN_S, "how long until more is asked for"),
     ):
         text = f"{meaning} (default: {duration_text(default)})"
-        parser.add_argument(name, type=_of(duration(0.1)), metavar=METAVAR, default=default, help=text)
+        parser.add_argument(name, type=readers.argument(duration(0.1)), metavar=METAVAR, default=default, help=text)
     parser.add_argument("--namespace", default=environ.get("POD_NAMESPACE", "default"))
     parser.add_argument("--server", default=inside, help="the API server; inside a pod it is known")
     parser.add_argument("--token_file", type=Path, default=ACCOUNT / "token")

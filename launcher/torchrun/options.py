@@ -15,7 +15,8 @@ from elastic.core.model import JobMode, Np
 from elastic.errors import ConfigError
 from launcher.config import readers, store_access
 from launcher.config.config import Config
-from launcher.config.durations import LEASE_TTL_MIN_S, duration, lease_ttl
+from launcher.config.durations import LEASE_TTL_MIN_S, METAVAR, duration, duration_text, lease_ttl
+from launcher.config.flags import BY_NAME as FLAGS
 
 
 class Option(NamedTuple):
@@ -29,43 +30,41 @@ class Option(NamedTuple):
     flag: str = ""
 
 
+def _as_flag(name: str, meaning: str) -> Option:
+    """The option with the name, the values and the default of a flag of elastic-launch."""
+    flag = FLAGS[name]
+    shown = duration_text(flag.default) if flag.metavar == METAVAR else "0" if flag.switch else str(flag.default)
+    return Option(name, flag.field, flag.read or readers.boolean, shown, meaning, name)
+
+
 OPTIONS: Final = (
-    Option("join_timeout", "join_timeout_s", duration(1), "10m", "how long a round may take to come "
-           "together; a node that waits as a spare beside a running world is not hurried"),
-    Option("last_call_timeout", "settle_s", duration(0), "3s", "how long after the last arrival more may "
-           "come, 15s at most in all; with --nnodes MAX there is nothing to wait for", "settle"),
-    Option("close_timeout", "close_timeout_s", duration(1), "30s", "how long the end of a job may take to be "
-           "agreed"),
-    Option("connect_timeout", "connect_timeout_s", duration(0), "1m", "how long to try to reach etcd at the "
-           "start", "connect_timeout"),
-    Option("lease_ttl", "lease_ttl_s", lease_ttl, "5s", "a node that is silent for this long is lost; one "
-           "whose process is gone is noticed at once", "lease_ttl"),
-    Option("keep_alive_interval", "interval_s", duration(0.1), "", "torch's name: with keep_alive_max_attempt "
-           "it makes lease_ttl, their product"),
+    Option("join_timeout", "join_timeout_s", duration(1), "10m", "how long a round may take to come together; a node "
+           "that waits as a spare beside a running world is not hurried"),
+    Option("last_call_timeout", "settle_s", duration(0), "3s", "how long after the last arrival more may come, 15s at "
+           "most in all; with --nnodes MAX there is nothing to wait for", "settle"),
+    Option("close_timeout", "close_timeout_s", duration(1), "30s", "how long the end of a job may take to be agreed"),
+    _as_flag("connect_timeout", "how long to try to reach etcd at the start"),
+    _as_flag("lease_ttl", "a node that is silent for this long is lost; one whose process is gone is noticed at once"),
+    Option("keep_alive_interval", "interval_s", duration(0.1), "", "torch's name: with keep_alive_max_attempt it makes "
+           "lease_ttl, their product"),
     Option("keep_alive_max_attempt", "attempts", readers.count(1, 1000), "3", "see keep_alive_interval"),
-    Option("grow_every", "grow_every_s", duration(0), "1m", "newcomers are taken into a running job at most "
-           "once in this time", "grow_every"),
-    Option("store_outage_limit", "store_outage_limit_s", duration(0), "2m", "the longest that nodes which hear "
-           "each other go on while etcd is away", "store_outage_limit"),
-    Option("key_prefix", "key_prefix", readers.key_prefix, "/elastic", "every key in etcd is below this", "key_prefix"),
-    Option("etcd_ca", "etcd_ca", readers.file, "", "the authority that signed etcd's certificate", "etcd_ca"),
-    Option("etcd_cert", "etcd_cert", readers.file, "", "our own certificate, where etcd wants one", "etcd_cert"),
-    Option("etcd_key", "etcd_key", readers.file, "", "its key", "etcd_key"),
-    Option("etcd_user", "etcd_user", readers.etcd_user, "", "the user of etcd", "etcd_user"),
-    Option("etcd_password_file", "etcd_password_file", readers.file, "", "a file with the password, one line",
-           "etcd_password_file"),
-    Option("allow_plaintext_password", "allow_plaintext_password", readers.boolean, "0", "1 sends the password also to "
-           "an etcd without TLS on another machine, where everybody on the network path can read it; with 0 that is "
-           "refused",
-           "allow_plaintext_password"),
-    Option("job_secret_file", "job_secret_file", readers.file, "", "a file with the secret of an etcd that "
-           "elastic-launch serves", "job_secret_file"),
-    Option("nic", "nic", readers.nic, "", "the network interface whose address the others are to use", "nic"),
-    Option("rerun", "rerun", readers.boolean, "0", "1 runs a job again that has ended", "rerun"),
-    Option("allow_mismatch", "allow_mismatch", readers.boolean, "0", "1 joins although versions differ",
-           "allow_mismatch"),
-    Option("verbose", "verbose", readers.boolean, "0", "1 says more, 0 what matters", "verbose"),
-    Option("quiet", "quiet", readers.boolean, "0", "1 says only what a person has to know", "quiet"),
+    Option("grow_every", "grow_every_s", duration(0), "1m", "newcomers are taken into a running job at most once in "
+           "this time", "grow_every"),
+    _as_flag("store_outage_limit", "the longest that nodes which hear each other go on while etcd is away"),
+    _as_flag("key_prefix", "every key in etcd is below this"),
+    _as_flag("etcd_ca", "the authority that signed etcd's certificate"),
+    _as_flag("etcd_cert", "our own certificate, where etcd wants one"),
+    _as_flag("etcd_key", "its key"),
+    _as_flag("etcd_user", "the user of etcd"),
+    _as_flag("etcd_password_file", "a file with the password, one line"),
+    _as_flag("allow_plaintext_password", "1 sends the password also to an etcd without TLS on another machine, where "
+             "everybody on the network path can read it; with 0 that is refused"),
+    _as_flag("job_secret_file", "a file with the secret of an etcd that elastic-launch serves"),
+    _as_flag("nic", "the network interface whose address the others are to use"),
+    _as_flag("rerun", "1 runs a job again that has ended"),
+    _as_flag("allow_mismatch", "1 joins although versions differ"),
+    _as_flag("verbose", "1 says more, 0 what matters"),
+    _as_flag("quiet", "1 says only what a person has to know"),
 )  # fmt: skip
 BY_NAME: Final = {option.name: option for option in OPTIONS}
 BY_FLAG: Final = {option.flag: option.name for option in OPTIONS if option.flag}
@@ -120,9 +119,9 @@ def read(
     fields = {field: value for field, value in _options(given) if value is not None}
     if not endpoint.strip():
         raise ConfigError("--rdzv-endpoint is missing; write --rdzv-endpoint HOST:2379, where etcd is")
-    servers = _read("--rdzv-endpoint", readers.servers, endpoint)
-    job_id = _read("--rdzv-id", readers.job_id, run_id)
-    host = _read("--local-addr", readers.host, local_addr) if local_addr else ""
+    servers = readers.read_as("--rdzv-endpoint", readers.servers, endpoint)
+    job_id = readers.read_as("--rdzv-id", readers.job_id, run_id)
+    host = readers.read_as("--local-addr", readers.host, local_addr) if local_addr else ""
     way, warnings = store_access.read_access({**fields, "servers": servers}, environ)
     timeouts = {name: fields.pop(name) for name in ("join_timeout_s", "close_timeout_s") if name in fields}
     _keep_alive(fields)
@@ -162,7 +161,7 @@ def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if option is None:
             hint = OF_OTHERS.get(name) or f"use one of {', '.join(BY_NAME)}"
             raise ConfigError(f"--rdzv-conf {name}: --rdzv-backend elastic-etcd has no such option; {hint}")
-        fields.append((option.field, _read(f"--rdzv-conf {name}", option.read, str(value))))
+        fields.append((option.field, readers.read_as(f"--rdzv-conf {name}", option.read, str(value))))
     return fields
 
 
@@ -176,11 +175,4 @@ def _keep_alive(fields: dict[str, Any]) -> None:
     if "lease_ttl_s" in fields:
         raise ConfigError("--rdzv-conf lease_ttl and keep_alive_interval say the same; leave one out")
     product_s = max(math.ceil(interval_s * (attempts or ATTEMPTS)), LEASE_TTL_MIN_S)
-    fields["lease_ttl_s"] = _read("--rdzv-conf keep_alive_interval", lease_ttl, str(product_s))
-
-
-def _read(name: str, reader: Callable[[str], Any], text: str) -> Any:
-    try:
-        return reader(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from error
+    fields["lease_ttl_s"] = readers.read_as("--rdzv-conf keep_alive_interval", lease_ttl, str(product_s))

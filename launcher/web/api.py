@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -90,19 +89,13 @@ async def carry_out(job: NamedJob, asked: bytes) -> str:
         raise ConfigError(f"this is no order: {error}") from error
     match order:
         case ScaleCommand():
-            return await scale(job, _read(readers.np, order.np))
+            return await scale(job, readers.read_as("np", readers.np, order.np))
         case DrainCommand():
-            deadline_s = _read(duration(DEADLINE_MIN_S), order.deadline) if order.deadline else None
+            read = duration(DEADLINE_MIN_S)
+            deadline_s = readers.read_as("deadline", read, order.deadline) if order.deadline else None
             return (await drain(job, [order.node], deadline_s))[0]
         case _:
             return (await stop(job, why(at_once=order.now), at_once=order.now))[0]
-
-
-def _read(read: Callable[[str], _Value], text: str) -> _Value:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 _DECODER: Final = msgspec.json.Decoder(ScaleCommand | DrainCommand | StopCommand)

@@ -54,7 +54,7 @@ def _home() -> str:
 def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> PreloadConfig:
     """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
     cold = ""
-    if not config.warm:
+    if config.no_warm:
         cold = NO_WARM
     elif not config.python:
         cold = f"{Path(config.script).name} is not run by python"
