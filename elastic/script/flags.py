@@ -11,26 +11,6 @@ from typing import Any, Final
 
 from elastic.errors import ConfigError
 
-SWITCHES: Final = frozenset(
-    {
-        "allow_mismatch",
-        "allow_plaintext_password",
-        "allow_rollback",
-        "check_nan",
-        "force",
-        "log_overwrite",
-        "no_live",
-        "no_warm",
-        "one_card_per_worker",
-        "print_secret",
-        "quiet",
-        "rerun",
-        "retry_startup_errors",
-        "verbose",
-    }
-)
-"""Flags without a value. The table is the launcher's; a test holds the two together."""
-
 PORT_MAX = 65535
 ADDR: Final = "addr"
 EXAMPLE: Final = '[{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]'
@@ -42,7 +22,8 @@ def flags(
     """The flags that say the same; what is None is left out.
 
     `nodes` is a list of `{"addr": host}`, `gpu_device_num` the number of workers on every node, `ctrl_port` a port.
-    `more` are further flags by name: a text, a number, a list of them, or True for a switch. Raises `ConfigError`
+    `more` are further flags by name: a text, a number, a list of them, or True for a switch;
+    None and False leave a flag out. Raises `ConfigError`
     with one sentence that names the argument.
     """
     own: dict[str, tuple[str, str]] = {}
@@ -107,14 +88,10 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """One further flag; none if it is None or a switch that is off."""
-    if value is None:
+    """One further flag; none if it is None or False. One that is True has no value: it is a switch."""
+    if value is None or value is False:
         return []
-    if name in SWITCHES:
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name} is {_shown(value)}, but it is a switch: True or False")
-        return [f"--{name}"] if value else []
-    return [f"--{name}={_text(name, value)}"]
+    return [f"--{name}" if value is True else f"--{name}={_text(name, value)}"]
 
 
 def _text(name: str, value: Any) -> str:

@@ -98,5 +98,5 @@ def program(main: ModuleType, argv: Sequence[str]) -> tuple[str, ...]:
         )
     script = scripts[0]
     if not script.endswith(PYTHON_ENDINGS):  # The launcher would run it as a program of its own.
-        return (sys.executable, script, *argv[1:])
+        return ("--", sys.executable, script, *argv[1:])
     return ("--", script, *argv[1:])

@@ -146,7 +146,7 @@ def split_argv(argv: Sequence[str]) -> SplitCommandLine:
 
 
 def _flag(word: str, rest: list[str]) -> tuple[str, str]:
-    """Read one flag; takes its value from `rest` unless it came with "="."""
+    """Read one flag; takes its value from `rest` unless it came with "=". Only there may it look like a flag."""
     written, equals, text = word.partition("=")
     name = written.lstrip("-").replace("-", "_")
     flag = BY_NAME.get(name)
@@ -157,7 +157,7 @@ def _flag(word: str, rest: list[str]) -> tuple[str, str]:
             raise ConfigError(f"{written} is a switch and takes no value; write {written} alone")
         return flag.name, ""
     if not equals:
-        if not rest:
+        if not rest or rest[0].startswith("--") or rest[0] == "-m":
             raise ConfigError(f"{written} needs a value ({flag.metavar})")
         text = rest.pop(0)
     return flag.name, text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 from elastic.errors import ConfigError, ScriptMistake
 from elastic.script import error_report, flags, relaunch
 from launcher.config.config import PYTHON_ENDINGS
-from launcher.config.flags import FLAGS
 from launcher.config.parse import parse
 
 NODES = [{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]
@@ -54,8 +54,20 @@ def test_further_flags_keep_their_names_and_switches_take_no_value() -> None:
     assert parse([*made, "--job_id=j", "train.py"], {}).rerun
 
 
-def test_every_switch_of_the_launcher_is_known_and_no_other_flag() -> None:
-    assert {flag.name for flag in FLAGS if flag.switch} == flags.SWITCHES
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"rerun": 1}, "--rerun is a switch and takes no value"),
+        ({"log_dir": True}, "--log_dir needs a value (DIR)"),
+        ({"log_dir": True, "np": 2}, "--log_dir needs a value (DIR)"),
+    ],
+)
+@pytest.mark.parametrize("program", [("--", "train.py"), ("-m", "pkg.train"), ("--", sys.executable, "train")])
+def test_the_launcher_refuses_a_value_for_a_switch_and_a_switch_for_a_value(
+    more: dict[str, Any], says: str, program: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        parse([*flags.flags(more=more), *program], {})
 
 
 def test_an_address_of_ipv6_may_have_brackets() -> None:
@@ -92,8 +104,6 @@ def test_a_wrong_list_of_nodes_is_one_line_that_names_the_place(nodes: Any, says
         ({"gpu_device_num": True}, "gpu_device_num is True, not a whole number"),
         ({"ctrl_port": 0}, "ctrl_port is 0; it is 1 to 65535"),
         ({"ctrl_port": 65536}, "ctrl_port is 65536"),
-        ({"more": {"rerun": 1}}, "rerun is 1, but it is a switch: True or False"),
-        ({"more": {"log_dir": True}}, "log_dir is True"),
         ({"more": {"np": {}}}, "np is {}"),
         ({"more": {"elastic_server": []}}, "elastic_server is []"),
         ({"nodes": NODES, "more": {"ips": "a,b"}}, "ips and nodes say the same"),
@@ -138,7 +148,7 @@ def test_a_module_is_started_again_as_a_module(script: str) -> None:
 def test_what_the_launcher_would_not_give_to_python_is_given_to_it_here(tmp_path: Path) -> None:
     (tmp_path / "train").write_text("")
     named = str(tmp_path / "train")
-    assert relaunch.program(main(named), [named, "x"]) == (sys.executable, named, "x")
+    assert relaunch.program(main(named), [named, "x"]) == ("--", sys.executable, named, "x")
     assert relaunch.PYTHON_ENDINGS == PYTHON_ENDINGS
 
 
