@@ -17,7 +17,7 @@ from elastic.core.agent.actions import Action
 from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
 from elastic.errors import StoreError
-from launcher.config.config import Config
+from launcher.config.job_settings import JobSettings
 from launcher.history.recovery import Recovery
 from launcher.metrics import readiness
 from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
@@ -55,10 +55,10 @@ class MetricsExporter:
     """One agent's. Nobody listens before `open`."""
 
     def __init__(
-        self, config: Config, out: NodeOutput, workers: WorkerGroup, agent_reading: Callable[[], AgentReading]
+        self, job: JobSettings, out: NodeOutput, workers: WorkerGroup, agent_reading: Callable[[], AgentReading]
     ) -> None:
         """`workers` are this node's."""
-        self._config = config
+        self._job = job
         self._agent_log = out.agent_log
         self._workers = workers
         self._disk = out.disk
@@ -76,7 +76,7 @@ class MetricsExporter:
             from launcher.metrics.exposition import MetricsPage
             from launcher.metrics.server import MetricsServer
 
-        self._page = MetricsPage(self._config.job_id, self._read)
+        self._page = MetricsPage(self._job.job_id, self._read)
         door = MetricsServer(self._answer, self._complain)
         try:
             where = join_host_port(*await door.open(host, port))

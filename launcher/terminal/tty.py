@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.config.config import Config
+from launcher.config.worker_settings import LogSettings
 from launcher.logs.console import Console
 from launcher.terminal.screen import WIPE
 
@@ -34,16 +34,16 @@ def _in_front(pid: int, device: int) -> bool:
     return terminal == device and group == front
 
 
-def may_draw(config: Config, environ: Mapping[str, str]) -> bool:
+def may_draw(settings: LogSettings, environ: Mapping[str, str]) -> bool:
     """Whether nobody switched it off."""
-    switched_off = config.no_live or config.quiet or config.log_format != "text"
+    switched_off = settings.no_live or settings.quiet or settings.log_format != "text"
     plain = "NO_COLOR" in environ or "CI" in environ or environ.get("TERM", "dumb") == "dumb"
     return not switched_off and not plain
 
 
-def wanted(config: Config, environ: Mapping[str, str], consoles: tuple[Console, Console]) -> bool:
+def wanted(settings: LogSettings, environ: Mapping[str, str], consoles: tuple[Console, Console]) -> bool:
     """Whether there is to be a live status: on a terminal that has both outputs, where nobody switched it off."""
-    return consoles[0] is consoles[1] and consoles[1].is_terminal and may_draw(config, environ)
+    return consoles[0] is consoles[1] and consoles[1].is_terminal and may_draw(settings, environ)
 
 
 def wipe(fd: int) -> None:

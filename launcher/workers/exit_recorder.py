@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from elastic.channel.messages import truncate_text
 from elastic.core.model import Cause, WorkerExit
-from launcher.config.config import Config
+from launcher.config.worker_settings import SupervisionSettings
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import OutputTail
@@ -42,9 +42,11 @@ class RunningWorkers:
 class ExitRecorder:
     """Makes the `WorkerExit` of a worker from its log, its error file and what it has said."""
 
-    def __init__(self, config: Config, talk: WorkerChannel, log: Callable[[int], WorkerStartLog | None]) -> None:
+    def __init__(
+        self, settings: SupervisionSettings, talk: WorkerChannel, log: Callable[[int], WorkerStartLog | None]
+    ) -> None:
         """`log` is the log of a worker that runs, by its local rank."""
-        self._config = config
+        self._settings = settings
         self._worker_channel = talk
         self._log = log
 
@@ -75,7 +77,9 @@ class ExitRecorder:
 
     def _may_not_start(self, running: RunningWorkers, local_rank: int) -> bool:
         """Tell whether an error at the start of this worker's script ends the job."""
-        return running.first and not self._config.retry_startup_errors and not self._worker_channel.started(local_rank)
+        return (
+            running.first and not self._settings.retry_startup_errors and not self._worker_channel.started(local_rank)
+        )
 
     def watched(
         self, running: RunningWorkers, cause: FailureCause, seen: Mapping[int, Numbers]
