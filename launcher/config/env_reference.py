@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from launcher.config.flags import by_group
+from launcher.config.flags import FLAGS
 from launcher.config.setting import Flag
 
 
@@ -73,7 +73,7 @@ def help_text(workers: Sequence[DocumentedVariables], by_role: Sequence[Document
         "another launcher, the default. An empty variable counts as not set; a switch is set by 1, true, yes or on.",
         "",
     ]
-    for flag in by_group():
+    for flag in FLAGS:
         lines += _flag_lines(flag)
     for read in READ:
         lines += [_line(name, read.meaning) for name in read.names]

@@ -8,13 +8,13 @@ from typing import Final
 from launcher.config.config import Config
 from launcher.config.setting import HELP_GROUPS, Flag, Scope, flags_of
 
-FLAGS: Final = tuple(flag for group in Config.__bases__ for flag in flags_of(group))
+FLAGS: Final = tuple(
+    sorted(
+        (flag for group in Config.__bases__ for flag in flags_of(group)), key=lambda flag: HELP_GROUPS.index(flag.group)
+    )
+)
+"""Every flag, in the order of the help."""
 BY_NAME: Final[Mapping[str, Flag]] = {flag.name: flag for flag in FLAGS}
-
-
-def by_group() -> tuple[Flag, ...]:
-    """Every flag, in the order of the help."""
-    return tuple(sorted(FLAGS, key=lambda flag: HELP_GROUPS.index(flag.group)))
 
 
 def of_scope(scope: Scope) -> tuple[Flag, ...]:

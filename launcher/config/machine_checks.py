@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from elastic.errors import ConfigError, StoreUnavailable
-from launcher.config import devices, host_list, store_checks
+from launcher.config import devices, host_list, store_access
 from launcher.config.config import Config
 from launcher.config.ps_layout import listed_hosts, own_host, static_hosts
+from launcher.config.readers import StoreEndpoints
 from launcher.net import addresses
 from launcher.net.endpoints import as_ip
 from launcher.spot.endpoint import PROVIDERS, endpoint
@@ -51,7 +52,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     if config.spot != "none":
         for provider in PROVIDERS if config.spot == "auto" else (config.spot,):
             endpoint(provider, environ)  # A variable that names no server is told now.
-    who, warnings = store_checks.resolve_access(config, environ)
+    who, warnings = _resolve_access(config, environ)
     config = devices.resolve_gpus(replace(config, warnings=warnings), environ)
     limits.check_limits(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
     return replace(
@@ -154,3 +155,17 @@ def _check_module(name: str, environ: Mapping[str, str]) -> None:
     if asked.returncode:
         hint = f"write -m {name[:-3]}, or leave -m out" if name.endswith(".py") else "check the name, or install it"
         raise ConfigError(f"there is no module {name} here; {hint}")
+
+
+def _resolve_access(config: Config, environ: Mapping[str, str]) -> tuple[store_access.Credentials, tuple[str, ...]]:
+    """Who this is to etcd, and what to warn of; certificates are checked, too."""
+    warnings = (*config.warnings, *config.certificates.check())
+    who = store_access.checked_credentials(vars(config), StoreEndpoints(config.servers, config.tls), environ)
+    if config.serve and not who.secret:
+        if config.quiet:
+            raise ConfigError(
+                "--serve prints the secret that other nodes need, and --quiet prints nothing; leave out --quiet, or "
+                "give the secret: --job_secret_file FILE or ELASTIC_JOB_SECRET"
+            )
+        who = store_access.new_secret()
+    return who, (*warnings, *who.warnings)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from elastic.core.model import NP_UNLIMITED, JobMode, Np
 from elastic.errors import ConfigError
-from launcher.config import devices, host_list, paddlecloud, readers, store_access, store_checks
+from launcher.config import devices, host_list, paddlecloud, readers, store_access
 from launcher.config.argv import SplitCommandLine, given_values, sources, split_argv
 from launcher.config.config import Config
 from launcher.config.durations import duration_text
@@ -19,7 +19,7 @@ from launcher.config.host_list import first_host, job_name
 from launcher.config.ps_layout import static_hosts, with_layout
 from launcher.config.readers import StoreEndpoints
 from launcher.config.worker_settings import LOSS_GRACE_S
-from launcher.net.endpoints import PORT_MAX, join_host_port
+from launcher.net.endpoints import PORT_MAX, is_any, join_host_port, parse_endpoint
 
 SERVED_TIMEOUT_S = 600.0
 """How long a host of a list waits for the one that serves etcd: somebody may be starting them one by one, by hand."""
@@ -88,7 +88,7 @@ def _check_relations(config: Config) -> None:
             f"but after a loss nothing can be saved; use --loss_grace {duration_text(config.grace_s)} or less, "
             "or a longer --grace"
         )
-    store_checks.check_relations(config)
+    _check_store(config)
     devices.check_relations(config)
     if config.ctrl_port and config.local_nodes > 1:
         raise ConfigError(
@@ -123,3 +123,41 @@ def _check_list(config: Config) -> None:
             f"--local_nodes {config.local_nodes} runs several nodes on one host, {flag} one on each of several; "
             "use one of the two"
         )
+
+
+def _check_store(config: Config) -> None:
+    """Raise `ConfigError` where the flags contradict each other: some are for an etcd of ours, some for another."""
+    if config.servers:
+        if config.serve:
+            raise ConfigError("--serve starts an etcd here, and --elastic_server names one; leave one of the two out")
+        return
+    if config.serve:
+        _check_host(config)
+    if config.certificates:
+        named = next(name for name in ("ca", "cert", "key") if getattr(config.certificates, name))
+        raise ConfigError(
+            f"--etcd_{named} is for an etcd of your own: add --elastic_server HOST:PORT, or leave it out (unset "
+            f"ELASTIC_ETCD_{named.upper()}); the one that is started here speaks no TLS"
+        )
+    served = next((f for f, given in ((config.list_flag, config.ips), ("--servers", config.ps_servers)) if given), "")
+    if served and config.serve:
+        raise ConfigError(f"--serve and {served} contradict each other: with {served} the host that sorts first serves")
+    if (served or config.serve) and config.etcd_user:
+        raise ConfigError(
+            f"--etcd_user is for an etcd of your own; to close the one that {served or '--serve'} starts, give every "
+            "node the same --job_secret_file FILE or ELASTIC_JOB_SECRET"
+        )
+
+
+def _check_host(config: Config) -> None:
+    """Raise `ConfigError` where --serve names all addresses, and nothing names one that other machines reach."""
+    address, _ = parse_endpoint(config.serve)
+    if not is_any(address):
+        return
+    if not config.host:
+        raise ConfigError(
+            f"--serve {address} is every address of this machine, and other machines need one of them: add --host "
+            "ADDRESS, at which they reach this one"
+        )
+    if is_any(config.host):
+        raise ConfigError(f"--host {config.host} is no address that other machines reach; name one of this machine")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from elastic.core.model import NP_UNLIMITED, JobMode, Np
 from elastic.core.ps.model import PsLayout
@@ -24,8 +24,6 @@ from launcher.net.endpoints import is_v6, parse_endpoint
 if TYPE_CHECKING:
     from launcher.config.config import Config
 
-HETER_FLAGS: Final = ("heter_workers", "heter_worker_num")
-COLLECTIVE_FLAGS: Final = ("ips", "ctrl_port")
 
 TASKS_PER_NODE_MAX = 1024
 """Processes on one node; above it a number is a typing error."""
@@ -136,8 +134,8 @@ def own_host(config: Config, matching: Sequence[str], candidates: Sequence[str])
 def _mode(asked: str, sources: Mapping[str, str]) -> JobMode:
     """The mode that was asked for, or that the flags tell."""
     ps = [sources[name] for name in PS_FLAGS if name in sources]
-    heter = [sources[name] for name in HETER_FLAGS if name in sources]
-    collective = [sources[name] for name in COLLECTIVE_FLAGS if name in sources]
+    heter = [sources[name] for name in ("heter_workers", "heter_worker_num") if name in sources]
+    collective = [sources[name] for name in ("ips", "ctrl_port") if name in sources]
     if asked:
         (collective if asked == JobMode.COLLECTIVE else ps).insert(0, f"{sources['run_mode']} {asked}")
     if ps and collective:

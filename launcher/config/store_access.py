@@ -167,12 +167,18 @@ def read_access(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[S
     files = certificates(given)
     servers = over_tls(given.get("servers") or StoreEndpoints((), tls=False), files)
     warnings = files.check()
+    who = checked_credentials(given, servers, environ)
+    return StoreAccess(endpoints(servers), who, files), (*warnings, *who.warnings)
+
+
+def checked_credentials(given: Mapping[str, Any], servers: StoreEndpoints, environ: Mapping[str, str]) -> Credentials:
+    """The user or the secret, from the values of settings by field. Reads the files; raises `ConfigError`."""
     who = read_credentials(
         given.get("etcd_user", ""), given.get("etcd_password_file", ""), environ, given.get("job_secret_file", "")
     )
     _check_secret(who, tls=servers.tls)
     _check_password(who, servers, allowed=given.get("allow_plaintext_password", False))
-    return StoreAccess(endpoints(servers), who, files), (*warnings, *who.warnings)
+    return who
 
 
 def _check_secret(who: Credentials, *, tls: bool) -> None:

@@ -9,10 +9,8 @@ from launcher.config import readers
 from launcher.config.durations import METAVAR, duration, duration_text
 from launcher.config.setting import BASE, LOGS, WORKERS, Scope, Settings, setting
 
-GRACE_S: Final = 15.0
-"""`--grace`: what workers get between SIGTERM and SIGKILL when nothing is broken."""
 LOSS_GRACE_S: Final = 2.0
-"""`--loss_grace`: the same after a loss or a failure."""
+"""`--loss_grace`, unless `--grace` is less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,7 @@ class SupervisionSettings(Settings, group=WORKERS):
         scope=Scope.JOB,
     )
     grace_s: float = setting(
-        GRACE_S,
+        15.0,
         "the time between SIGTERM and SIGKILL when workers are stopped for a planned change",
         duration(0),
         METAVAR,

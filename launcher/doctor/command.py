@@ -13,11 +13,12 @@ import msgspec
 from elastic.core.keys import JobKeys
 from launcher.config import store_access
 from launcher.config.argv import named_values
+from launcher.config.config import Config
 from launcher.config.flags import BY_NAME, JOB_FLAGS
 from launcher.config.readers import StoreEndpoints
 from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
-from launcher.doctor.machine import MachineQuestion, machine_checks
+from launcher.doctor.machine import machine_checks
 from launcher.system.checks import Check, CheckLevel, lines, warn
 from launcher.system.stdout import print_result
 
@@ -56,9 +57,9 @@ async def run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
 async def _checks(values: Mapping[str, Any], environ: Mapping[str, str]) -> AsyncIterator[Check]:
     servers: StoreEndpoints = values.get("servers") or StoreEndpoints((), tls=False)
     job_id = values.get("job_id", "")
-    own = {BY_NAME[name].field: values[BY_NAME[name].field] for name in FLAGS if BY_NAME[name].field in values}
+    own = {name: values[name] for name in FLAGS if name in values}
     own.setdefault("checkpoint_dir", os.path.join("checkpoints", job_id))
-    for check in machine_checks(MachineQuestion(servers=servers.endpoints, **own), environ):
+    for check in machine_checks(Config(script="", servers=servers.endpoints, **own), environ):
         yield check
     if not servers.endpoints:
         return

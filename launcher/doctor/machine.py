@@ -7,13 +7,13 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__
+from launcher.config.config import Config
 from launcher.config.devices import visible_gpus
 from launcher.doctor.torch_import import torch_checks
 from launcher.net import addresses, ports, proxies
@@ -32,19 +32,7 @@ PORTS_NEEDED = 5
 NAMED_MAX = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineQuestion:
-    """What `elastic-launch` would be given on this machine."""
-
-    servers: tuple[str, ...] = ()
-    host: str = ""
-    nic: str = ""
-    port_range: tuple[int, int] | None = None
-    log_dir: str = "log/"
-    checkpoint_dir: str = "checkpoints"
-
-
-def machine_checks(asked: MachineQuestion, environ: Mapping[str, str]) -> Iterator[Check]:
+def machine_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]:
     """Check by check, so that what is quick is shown before what is slow."""
     yield python_check(sys.version_info[:2], platform.python_version())
     gpus = visible_gpus(environ)
@@ -67,7 +55,7 @@ def python_check(found: tuple[int, ...], text: str) -> Check:
     return ok("python", f"{text}, elastic-launch {__version__}")
 
 
-def network_checks(asked: MachineQuestion, environ: Mapping[str, str]) -> Iterator[Check]:
+def network_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]:
     """The address that this node would tell the others, and whether it is a container's own."""
     inside = in_container()
     try:

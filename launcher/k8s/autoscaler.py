@@ -19,8 +19,9 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 import aiohttp
 
@@ -31,8 +32,6 @@ from launcher.k8s.api import ANSWER_S, NO_ANSWER, ApiRefused, KubeApi
 from launcher.k8s.objects import view_of
 from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, ResizeJob, ScalingMemory, ScalingPolicy, decide, pods
 from launcher.net.endpoints import join_host_port
-
-T = TypeVar("T")
 
 PROG: Final = "elastic-k8s-autoscaler"
 ROUND_S = 30.0
@@ -132,12 +131,9 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     parser.add_argument(
         "--np", required=True, type=readers.argument(_pods), metavar="MIN:MAX", help="pods, at least and at most"
     )
-    for name, default, meaning in (
-        ("--patience", PATIENCE_S, "how long pods wait for a machine"),
-        ("--again", AGAIN_S, "how long until more is asked for"),
-    ):
-        text = f"{meaning} (default: {duration_text(default)})"
-        parser.add_argument(name, type=readers.argument(duration(0.1)), metavar=METAVAR, default=default, help=text)
+    add_wait = partial(parser.add_argument, type=readers.argument(duration(0.1)), metavar=METAVAR)
+    add_wait("--patience", default=PATIENCE_S, help=f"how long pods wait for a machine ({duration_text(PATIENCE_S)})")
+    add_wait("--again", default=AGAIN_S, help=f"how long until more is asked for ({duration_text(AGAIN_S)})")
     parser.add_argument("--namespace", default=environ.get("POD_NAMESPACE", "default"))
     parser.add_argument("--server", default=inside, help="the API server; inside a pod it is known")
     parser.add_argument("--token_file", type=Path, default=ACCOUNT / "token")

@@ -7,12 +7,12 @@ pipe, which can be read once, the children get it in their environment.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 from launcher.config.config import Config
 from launcher.config.devices import share_gpus, unused_gpus
-from launcher.config.flags import FLAGS, JOB_FLAGS, of_scope
+from launcher.config.flags import BY_NAME, FLAGS, JOB_FLAGS, of_scope
 from launcher.config.ps_layout import listed_hosts, static_hosts
 from launcher.config.setting import Scope
 from launcher.config.store_access import PASSWORD, SECRET, is_read_once
@@ -24,8 +24,6 @@ WRITTEN: Final = frozenset({"elastic_server", "job_id", "np", "nproc_per_node", 
 """Flags that every command here writes itself, or leaves out on purpose, whatever the user typed."""
 REPLACED: Final = WRITTEN | {flag.name for flag in of_scope(Scope.PARENT)}
 """Flags that nodes do not get as the user typed them."""
-NOT_FOR_JOINERS: Final = frozenset(flag.name for flag in FLAGS if flag.once)
-
 FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
 """Flags that give way to what was found out about a list of hosts."""
 
@@ -65,7 +63,7 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
     """
     np = str(config.np) if config.np_given or (config.roles is not None and config.roles.separate) else ""
     nproc = config.slots_word != "auto" or bool(config.gpus) or (config.local_nodes > 1 and bool(config.gpu_ids))
-    flags = _flags(config, server, np, REPLACED | NOT_FOR_JOINERS, nproc=nproc)
+    flags = _flags(config, server, np, REPLACED | {flag.name for flag in FLAGS if flag.once}, nproc=nproc)
     command = ("elastic-launch", *flags, *_script(config))
     if config.serve:
         return _secret(config, shown=secret) + shlex.join(command)
@@ -82,9 +80,7 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
 
 def status_line(config: Config, server: str, *, secret: bool) -> str:
     """The command, for a shell, that shows the status of the job. `secret` as in `joiner_line`."""
-    passed_on = _inherited_settings(config).keys()
-    repeated = set(JOB_FLAGS) - WRITTEN - passed_on
-    flags = [f"--{name}={text}" for name, text in config.given if name in repeated]
+    flags = _typed(config, BY_NAME.keys() - set(JOB_FLAGS) | WRITTEN)
     command = ("elastic-ctl", "status", "--elastic_server", server, "--job_id", config.job_id, *flags)
     return _secret(config, shown=secret) + shlex.join(command)
 
@@ -134,17 +130,19 @@ def _needs_nproc(config: Config) -> bool:
     return config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or bool(config.gpus)
 
 
-def _flags(config: Config, server: str, np: str, without: frozenset[str], *, nproc: bool) -> tuple[str, ...]:
+def _flags(config: Config, server: str, np: str, without: Set[str], *, nproc: bool) -> tuple[str, ...]:
     made = ["--elastic_server", server, "--job_id", config.job_id]
     if np:
         made += ["--np", np]
     if nproc and config.roles is None:
         made += ["--nproc_per_node", str(config.slots)]
+    return (*made, *_typed(config, without))
+
+
+def _typed(config: Config, without: Set[str]) -> list[str]:
+    """The flags that the user typed, but for these, and for those whose values nodes get in their environment."""
     left_out = without | _inherited_settings(config).keys()
-    for name, text in config.given:
-        if name not in left_out:
-            made.append(f"--{name}" if not text else f"--{name}={text}")
-    return tuple(made)
+    return [f"--{name}={text}" if text else f"--{name}" for name, text in config.given if name not in left_out]
 
 
 def extra_variable(config: Config) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -54,9 +54,6 @@ async def stacks(job: NamedJob, named: str) -> dict[str, Any]:
 
 ORDER_BYTES_MAX: Final = 4096
 TEXT_MAX: Final = 300
-
-
-_Value = TypeVar("_Value")
 
 
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]

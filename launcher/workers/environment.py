@@ -77,11 +77,6 @@ class LaunchContext:
         return if_it_fits(",".join(join_host_port(one.host, port) for one in members for port in one.ports))
 
     @cached_property
-    def hosts(self) -> str | None:
-        """The hosts of the nodes."""
-        return if_it_fits(",".join(one.host for one in self.generation.members))
-
-    @cached_property
     def no_proxy(self) -> tuple[str, ...] | None:
         """The hosts that no proxy serves, where a proxy is set."""
         hosts = [one.host for one in self.generation.members]
@@ -280,7 +275,7 @@ VARIABLES: Final[tuple[Variable[CollectiveContext], ...]] = (
     Variable(
         ("PADDLE_TRAINERS",),
         "the hosts of the nodes by M_id, with commas, as on PaddleCloud; in a parameter-server job a number",
-        lambda p: p.launch.hosts,
+        lambda p: if_it_fits(",".join(one.host for one in p.launch.generation.members)),
     ),
     Variable(
         ("PADDLE_CURRENT_ENDPOINT",),

@@ -61,20 +61,9 @@ class TaskContext(ProcessContext):
         """Which process is where."""
         return ClusterSpec.of(self.launch.generation)
 
-    @cached_property
-    def servers(self) -> tuple[TaskAssignment, ...]:
-        """The servers that are somewhere."""
-        return self.cluster_spec.task_assignments(Role.SERVER)
-
-    @cached_property
-    def workers(self) -> tuple[TaskAssignment, ...]:
-        """The workers, without heterogeneous ones."""
-        return self.cluster_spec.task_assignments(Role.WORKER)
-
-    @cached_property
-    def heters(self) -> tuple[TaskAssignment, ...]:
-        """The heterogeneous workers."""
-        return self.cluster_spec.task_assignments(Role.HETER)
+    def having(self, role: Role) -> tuple[TaskAssignment, ...]:
+        """The processes of a role."""
+        return self.cluster_spec.task_assignments(role)
 
     @cached_property
     def trainers(self) -> list[int]:
@@ -118,32 +107,34 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     Variable(
         ("PADDLE_PSERVERS_IP_PORT_LIST",),
         "every server's host:port by index, with commas, nothing between two where a seat is vacant",
-        lambda p: if_it_fits(",".join(_by_index(p.servers))),
+        lambda p: if_it_fits(",".join(_by_index(p.having(Role.SERVER)))),
     ),
     Variable(
         ("PADDLE_PSERVER_IPS",),
         "the same without the ports",
-        lambda p: if_it_fits(",".join(_by_index(p.servers, lambda server: server.host))),
+        lambda p: if_it_fits(",".join(_by_index(p.having(Role.SERVER), lambda server: server.host))),
     ),
     Variable(
         ("PADDLE_PSERVER_PORT",),
         "the port of the servers, if all have the same; left out otherwise",
-        lambda p: str(p.servers[0].port) if len({server.port for server in p.servers}) == 1 else None,
+        lambda p: (
+            str(p.having(Role.SERVER)[0].port) if len({server.port for server in p.having(Role.SERVER)}) == 1 else None
+        ),
     ),
     Variable(
         ("PADDLE_TRAINERS", "PADDLE_TRAINERS_NUM"),
         "the number of workers, without heterogeneous ones",
-        lambda p: str(_count(p.workers)),
+        lambda p: str(_count(p.having(Role.WORKER))),
     ),
     Variable(
         ("PADDLE_TRAINER_ENDPOINTS", "ELASTIC_ENDPOINTS"),
         "the workers' host:port by index",
-        lambda p: if_it_fits(",".join(map(_endpoint, p.workers))),
+        lambda p: if_it_fits(",".join(map(_endpoint, p.having(Role.WORKER)))),
     ),
     Variable(
         ("PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST"),
         "the heterogeneous workers' host:port by index, if there are any",
-        lambda p: if_it_fits(",".join(map(_endpoint, p.heters))) if p.heters else None,
+        lambda p: if_it_fits(",".join(map(_endpoint, p.having(Role.HETER)))) if p.having(Role.HETER) else None,
     ),
     Variable(
         ("PADDLE_CURRENT_ENDPOINT",),
@@ -167,13 +158,13 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     Variable(
         ("RANK",),
         "workers come first: the index of a worker; the number of workers + the index of a heterogeneous one",
-        lambda p: str(p.task.index + (0 if p.task.role is Role.WORKER else _count(p.workers))),
+        lambda p: str(p.task.index + (0 if p.task.role is Role.WORKER else _count(p.having(Role.WORKER)))),
         who=TRAINERS,
     ),
     Variable(
         ("WORLD_SIZE",),
         "workers of both kinds",
-        lambda p: str(_count(p.workers) + _count(p.heters)),
+        lambda p: str(_count(p.having(Role.WORKER)) + _count(p.having(Role.HETER))),
         who=TRAINERS,
     ),
     Variable(
@@ -195,7 +186,7 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
         lambda p: (
             str(p.task.role),
             str(p.task.index),
-            str(_count(p.workers if p.task.role is Role.WORKER else p.heters)),
+            str(_count(p.having(p.task.role))),
         ),
         who=TRAINERS,
     ),

@@ -151,8 +151,8 @@ MUTATIONS: Final = (
     Mutation(
         "B7",
         "launcher/workers/environment.py",
-        """",".join(one.host for one in self.generation.members)""",
-        """str(len(self.generation.members))""",
+        """",".join(one.host for one in p.launch.generation.members)""",
+        """str(len(p.launch.generation.members))""",
         "tests/process/project/test_seed_rows.py::test_two_machines_with_two_cards_each_differ_in_nothing_but_their_cards",
     ),
     Mutation(

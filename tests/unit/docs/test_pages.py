@@ -28,7 +28,7 @@ from elastic.core.restart_policy import Judgement
 from elastic.errors import ElasticError
 from launcher.config import argv, env_reference
 from launcher.config.env_reference import DocumentedVariables
-from launcher.config.flags import BY_NAME, by_group
+from launcher.config.flags import BY_NAME, FLAGS
 from launcher.config.worker_settings import CheckpointSettings
 from launcher.job import named_job
 from launcher.metrics.catalog import METRICS
@@ -118,7 +118,7 @@ def flags() -> str:
                 ", ".join(map(code, argv._shown_variables(flag))),
                 plain(flag.help),
             )
-            for flag in by_group()
+            for flag in FLAGS
         ),
     )
 

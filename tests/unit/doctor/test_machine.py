@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config.config import Config
 from launcher.doctor import machine
 from launcher.doctor.machine import (
     DEAD,
-    MachineQuestion,
     network_checks,
     port_check,
     python_check,
@@ -143,19 +143,19 @@ def test_an_interface_that_is_named_and_not_there_fails(variable: str, value: st
 
 
 def test_a_name_that_is_not_known_here_is_told() -> None:
-    check = next(network_checks(MachineQuestion(host="no-such-host.invalid"), {}))
+    check = next(network_checks(Config(script="", host="no-such-host.invalid"), {}))
     assert (check.level, check.text) == (CheckLevel.WARN, "the name no-such-host.invalid is not known here")
 
 
 def test_an_address_that_others_do_not_reach_fails_with_those_that_they_may() -> None:
-    (check,) = network_checks(MachineQuestion(servers=("203.0.113.77:2379",), host="127.0.0.1"), {})
+    (check,) = network_checks(Config(script="", servers=("203.0.113.77:2379",), host="127.0.0.1"), {})
     assert check.level is CheckLevel.FAIL
     assert "--host 127.0.0.1 reaches only this machine" in check.text
 
 
 def test_a_container_on_dockers_bridge_is_told_with_the_mends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "in_container", lambda: True)
-    address, container = network_checks(MachineQuestion(servers=("203.0.113.77:2379",), host="172.17.0.9"), {})
+    address, container = network_checks(Config(script="", servers=("203.0.113.77:2379",), host="172.17.0.9"), {})
     assert address.text.startswith("this node is 172.17.0.9")
     assert (container.level, container.name) == (CheckLevel.WARN, "container")
     assert "--network host" in container.text
