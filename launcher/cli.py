@@ -93,11 +93,11 @@ def _job(config: Config) -> str:
 
 
 def _answer(asked: str) -> str:
+    if asked == "version":
+        return f"elastic-launch {_version()}\n"
     if asked == "help":
         return command_line.help_text()
-    if asked == "help_env":
-        return env_reference.help_text(environment.VARIABLES, ps_environment.DOCUMENTED)
-    return f"elastic-launch {_version()}\n"
+    return env_reference.help_text(environment.VARIABLES, ps_environment.DOCUMENTED)
 
 
 def _version() -> str:

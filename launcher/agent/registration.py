@@ -36,8 +36,11 @@ def hold_ports(config: Config, own: str, listening: str) -> NodePorts:
 
 def _job_spec(config: Config, versions: Mapping[str, str]) -> JobSpec:
     """What this node would have as the job's spec."""
-    agreed = {flag.field: getattr(config, flag.field) for flag in of_scope(Scope.JOB)}
-    spec = JobSpec(mode=JobMode(config.run_mode), versions=versions, **agreed)
+    spec = JobSpec(
+        mode=JobMode(config.run_mode),
+        versions=versions,
+        **{flag.field: getattr(config, flag.field) for flag in of_scope(Scope.JOB)},
+    )
     return spec if config.roles is None else PsJobSpec(**msgspec.structs.asdict(spec), layout=config.roles)
 
 

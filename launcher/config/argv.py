@@ -228,8 +228,7 @@ def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]
 
 def _start_port(environ: Mapping[str, str]) -> tuple[str, str]:
     """Paddle's variables for the first of a node's ports, as a range."""
-    on_cloud = environ.get("TRAINER_PORTS_NUM", "").strip()
-    for variable in START_PORTS if on_cloud else START_PORTS[:1]:
+    for variable in START_PORTS if environ.get("TRAINER_PORTS_NUM", "").strip() else START_PORTS[:1]:
         text = environ.get(variable, "").strip()
         if text:
             return variable, f"{readers.read_as(variable, readers.port, text)}:{PORT_MAX}"

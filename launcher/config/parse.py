@@ -48,9 +48,8 @@ def build(line: SplitCommandLine, environ: Mapping[str, str]) -> Config:
         fields["ips"], fields["paddlecloud"] = hosts, True
     hosts = fields.get("ips", ())
     nodes = len(hosts) or fields.get("local_nodes", 1)
-    alone = not servers.endpoints and not hosts
     fields["np_given"] = "np" in fields
-    fields.setdefault("np", Np(low=1, high=NP_UNLIMITED if alone else nodes, first=nodes))
+    fields.setdefault("np", Np(low=1, high=nodes if servers.endpoints or hosts else NP_UNLIMITED, first=nodes))
     fields.setdefault("loss_grace_s", min(LOSS_GRACE_S, fields.get("grace_s", LOSS_GRACE_S)))
     config = Config(script=line.script, script_args=line.script_args, module=line.module, given=line.flags, **fields)
     _check_relations(config)

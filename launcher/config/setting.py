@@ -22,10 +22,8 @@ WORKER_MARK: Final = "ELASTIC_FENCE"
 
 
 class Scope(enum.Flag):
-    """The programs that need a setting, in addition to the agent of this node."""
+    """The programs that need a setting, in addition to the agent of this node, which needs every one."""
 
-    NODE = 0
-    """No other."""
     PARENT = enum.auto()
     """The process that starts the nodes of this machine. It does what the flag says, and the nodes do not get it."""
     STORE = enum.auto()
@@ -53,7 +51,7 @@ class Flag:
     name: str = ""
     group: str = ""
     environs: tuple[str, ...] = ()
-    scope: Scope = Scope.NODE
+    scope: Scope = Scope(0)
     once: bool = False
     field: str = ""
 

@@ -79,8 +79,7 @@ class LaunchContext:
     @cached_property
     def no_proxy(self) -> tuple[str, ...] | None:
         """The hosts that no proxy serves, where a proxy is set."""
-        hosts = [one.host for one in self.generation.members]
-        hosts += [parse_endpoint(server)[0] for server in self.servers]
+        hosts = [one.host for one in self.generation.members] + [parse_endpoint(one)[0] for one in self.servers]
         return tuple(proxies.exceptions(self.base, hosts).values()) or None
 
 
@@ -314,7 +313,7 @@ def worker_environment(context: CollectiveContext) -> dict[str, str]:
 
 
 def environment_of(
-    variables: Sequence[Variable[PROCESS]], process: PROCESS, *, who: str = "", others: Collection[str] = ()
+    variables: Sequence[Variable[PROCESS]], process: PROCESS, who: str = "", *, others: Collection[str] = ()
 ) -> dict[str, str]:
     """The whole environment of a process: the agent's without our variables and the `others`, and the values here.
 

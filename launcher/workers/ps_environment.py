@@ -218,8 +218,7 @@ DOCUMENTED: Final[tuple[DocumentedVariables, ...]] = (
 
 def ps_environment(context: TaskContext) -> dict[str, str]:
     """The whole environment of a process of a parameter-server job."""
-    who = SERVERS if context.task.role is Role.SERVER else TRAINERS
-    return environment_of((*OWN, *COMMON), context, who=who)
+    return environment_of((*OWN, *COMMON), context, SERVERS if context.task.role is Role.SERVER else TRAINERS)
 
 
 def log_name(task: Task) -> str:

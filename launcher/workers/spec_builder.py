@@ -96,12 +96,6 @@ class SpecBuilder:
             progress_file=str(self._private / f"progress.{generation.g}.{name}"),
         )
         first = next((number for number, task in enumerate(place.tasks) if task.role is not Role.SERVER), -1)
-        console = config.console
-        shown = (
-            console == "all"
-            or (console == "rank0" and seat == Task(Role.WORKER, 0))
-            or (console == "local0" and at == first)
-        )
         return WorkerSpec(
             rank=seat.index,
             local_rank=at,
@@ -109,7 +103,9 @@ class SpecBuilder:
             env=ps_environment(process),
             cwd=self._cwd,
             log=Path(config.log_dir) / name,
-            shown=shown,
+            shown={"all": True, "rank0": seat == Task(Role.WORKER, 0), "local0": at == first}.get(
+                config.console, False
+            ),
             header=file_names.header_line(
                 job_id=config.job_id,
                 g=generation.g,
@@ -119,7 +115,7 @@ class SpecBuilder:
                 at=datetime.now(UTC),
                 role=seat.role,
             ),
-            shared=console == "all",
+            shared=config.console == "all",
             role=seat.role,
         )
 
@@ -158,8 +154,7 @@ class SpecBuilder:
         return master
 
     def _shown(self, rank: int, local: int) -> bool:
-        console = self._config.console
-        return console == "all" or (console == "rank0" and rank == 0) or (console == "local0" and local == 0)
+        return {"all": True, "rank0": rank == 0, "local0": local == 0}.get(self._config.console, False)
 
     def _several(self, generation: Generation) -> bool:
         """Tell whether several workers are shown on this console, which the agents of one machine may share."""

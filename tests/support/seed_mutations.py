@@ -173,8 +173,9 @@ MUTATIONS: Final = (
     Mutation(
         "C14",
         "launcher/config/argv.py",
-        """("--help-env", "--help_env")""",
-        """("--help-environment",)""",
+        """    "--help-env": "help_env",
+    "--help_env": "help_env",""",
+        """    "--help-environment": "help_env",""",
         "tests/unit/config/test_env_reference.py::test_the_page_has_one_line_for_each_variable",
     ),
     Mutation(
