@@ -30,7 +30,6 @@ from launcher.peers.listener import PeerListener
 from launcher.system import limits
 from launcher.system.clock import boottime
 from launcher.text import failure_report
-from launcher.wire.inspect_messages import InspectWelcome
 
 VERDICT_WORDS = {
     FinalStatus.COMPLETED: "the job has completed",
@@ -75,7 +74,7 @@ class CoreDriver:
         *,
         read_every: float = READ_EVERY,
         on_refresh_failed: Callable[[StoreError], None] = lambda _: None,
-        on_look: Callable[[socket.socket, InspectWelcome], None] | None = None,
+        on_look: Callable[[socket.socket], None] | None = None,
     ) -> None:
         """`read_every` and `on_refresh_failed` as in `StoreActions`, `on_look` as in `LinkAdapter`."""
         facts, put = core.facts, events.put_nowait

@@ -82,13 +82,13 @@ class InspectServer:
         self._stacks_turn = asyncio.Lock()
         self._closing = False
 
-    def take(self, connected: socket.socket, first: InspectWelcome) -> None:
-        """Answer who has proven itself; the connection is ours from now on, and `first` is said first."""
+    def take(self, connected: socket.socket) -> None:
+        """Answer who has proven itself; the connection is ours from now on."""
         if self._closing:
             connected.close()
             return
         full = len(self._askers) >= ASKERS_MAX
-        task = asyncio.get_running_loop().create_task(self._serve(connected, first, full=full), name="asker")
+        task = asyncio.get_running_loop().create_task(self._serve(connected, full=full), name="asker")
         if not full:
             self._askers.add(task)
         task.add_done_callback(self._done)
@@ -110,7 +110,7 @@ class InspectServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._complain(f"an operator's question could not be answered ({error!r}); the job goes on")
 
-    async def _serve(self, connected: socket.socket, first: InspectWelcome, *, full: bool) -> None:
+    async def _serve(self, connected: socket.socket, *, full: bool) -> None:
         with suppress(OSError):  # It is gone.
             watch_by_kernel(connected)
         loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ class InspectServer:
         asker = _InspectSession(reader, writer)
         self._logs.listeners.append(asker.log_changed)
         try:
-            await asker.send(first)
+            await asker.send(InspectWelcome())
             if full:
                 await asker.send(InspectRefusal(f"{ASKERS_MAX} others look at this node now; try again", later=True))
                 return

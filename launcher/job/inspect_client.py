@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from elastic.auth import handshake
 from elastic.core.model import Member
 from elastic.errors import ElasticError
 from launcher.net.endpoints import join_host_port
@@ -35,12 +35,10 @@ from launcher.wire.inspect_messages import (
     StacksQuestion,
     StackText,
     StatusQuestion,
-    answers,
-    inspect_hello,
     question_line,
     read_answer,
 )
-from launcher.wire.link_messages import Greeting, LinkError, encode, read_greeting
+from launcher.wire.link_messages import InspectRequest, LinkError, Proof, decode, encode, proofs, read_greeting
 
 CONNECT_LIMIT_S: Final = 3.0
 """From the first packet until both sides have proven themselves."""
@@ -137,26 +135,31 @@ class InspectClient:
         if (greeting.job_id, greeting.node) != (self._job_id, self._node):
             raise LinkError(f"another node answers there ({greeting.node} of job {greeting.job_id})")
         if greeting.nonce is None:
-            raise LinkError("it has not learned the job's secret yet; try again")
-        me = Greeting(greeting.job_id, greeting.node, greeting.nonce)
-        said = inspect_hello(secret, me, secrets.token_hex(16))
-        self._writer.write(encode(said))
-        answer = await self._answer(None, "it shows nothing to this job's secret; is it of an older version?")
-        if not isinstance(answer, InspectWelcome) or not answers(secret, me, said, answer):
+            other, unlearned = "it is of another version", "it has not learned the job's secret yet; try again"
+            raise LinkError(other if greeting.other_version else unlearned)
+        request = InspectRequest(handshake.new_nonce())
+        expected = proofs(secret, greeting, request)
+        self._writer.write(encode(request))
+        line = await self._line()
+        if not line:
+            raise LinkError("it shows nothing to this job's secret; is it of an older version?")
+        answer = decode(line.removesuffix(b"\n"))
+        if not isinstance(answer, Proof) or not handshake.is_proof(answer.mac, expected.server):
             raise LinkError("who answers there cannot prove to be it")
+        self._writer.write(encode(Proof(expected.client)))
+        if not isinstance(await self._answer(None), InspectWelcome):
+            raise self._bad_answer()
 
     async def _ask(self, question: InspectQuestion) -> None:
         assert self._writer is not None
         self._writer.write(question_line(question))
 
-    async def _answer(
-        self, limit_s: float | None = ANSWER_LIMIT_S, closed: str = "it closed the connection"
-    ) -> InspectAnswer:
+    async def _answer(self, limit_s: float | None = ANSWER_LIMIT_S) -> InspectAnswer:
         try:
             async with asyncio.timeout(limit_s):
                 line = await self._line()
             if not line:
-                raise self._unasked(closed)
+                raise self._unasked("it closed the connection")
             answer = read_answer(line.removesuffix(b"\n"))
         except TimeoutError as error:
             raise self._unasked(f"no answer within {limit_s:g} s") from error

@@ -7,10 +7,10 @@ strangers out: versions before 3.6 let them raise an alarm, and forget then who 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from elastic.auth.handshake import MAC, NONCE, is_proof, new_nonce, stretched
 from elastic.errors import ConfigError
 from elastic.store.auth_proxy import protocol
 from elastic.store.auth_proxy.relay import carry
@@ -26,7 +26,8 @@ class AuthProxy:
 
     def __init__(self, secret: str, path: Callable[[], str]) -> None:
         """Nothing is opened yet."""
-        self._key = protocol.key_of(secret)
+        self._salt = new_nonce()
+        self._key = stretched(secret, self._salt)
         self._path = path
         self._servers: list[asyncio.Server] = []
         self._clients: set[asyncio.Task[None]] = set()
@@ -71,15 +72,22 @@ class AuthProxy:
             return False
         self._unauthenticated += 1
         try:
-            own = secrets.token_hex(16)
-            writer.write(protocol.proxy_greeting(own))
+            own = new_nonce()
+            writer.write(protocol.proxy_greeting(self._salt, own))
             async with asyncio.timeout(PROVE_LIMIT_S):
-                line = await reader.readuntil(b"\n")
-            client = protocol.read_proof(self._key, own, line)
-            writer.write(protocol.NO if client is None else protocol.welcome(self._key, own, client))
-            await writer.drain()
-            return client is not None
+                proven = await self._proves(own, reader, writer)
+                writer.write(protocol.WELCOME if proven else protocol.NO)
+                await writer.drain()
+            return proven
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
             return False
         finally:
             self._unauthenticated -= 1
+
+    async def _proves(self, own: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        nonce = protocol.read_word(await reader.readuntil(b"\n"), NONCE)
+        if not nonce:
+            return False
+        proofs = protocol.store_proofs(self._key, own, nonce)
+        writer.write(protocol.word_line(proofs.server))
+        return is_proof(protocol.read_word(await reader.readuntil(b"\n"), MAC), proofs.client)

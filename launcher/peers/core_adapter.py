@@ -17,7 +17,6 @@ from launcher.peers.heard_wait import HeardWait
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
-from launcher.wire.inspect_messages import InspectWelcome
 from launcher.wire.link_messages import WaitTold
 
 Asked = actions.WatchLinks | actions.DoubtLinks | actions.AskVouch | actions.CloseInbound
@@ -36,7 +35,7 @@ class LinkAdapter:
         agent_log: AgentLog,
         *,
         on_heard_wait: Callable[[], None] = lambda: None,
-        on_look: Callable[[socket.socket, InspectWelcome], None] | None = None,
+        on_look: Callable[[socket.socket], None] | None = None,
     ) -> None:
         """Accept links from now on; `put` takes the events for the core.
 

@@ -10,23 +10,26 @@ drops its own. A link of the same node replaces the one that it had.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable
 
+from elastic.auth import handshake
 from launcher.net.line_socket import CloseReason, LineSocket, watch_by_kernel
 from launcher.peers.listener import send_rejection
-from launcher.wire import inspect_messages, link_messages
+from launcher.wire import link_messages
 from launcher.wire.link_messages import (
+    Admitted,
     Bye,
     Greeting,
-    InspectHello,
+    InspectRequest,
     LinkError,
     LinkMessage,
+    LinkRequest,
     Ping,
     Pong,
-    Prove,
+    Proof,
+    Request,
     VouchGranted,
     WaitTold,
 )
@@ -52,10 +55,10 @@ class InboundLinks:
         on_links: Callable[[], None],
         complain: Callable[[str, str], None],
         *,
-        on_look: Callable[[socket.socket, inspect_messages.InspectWelcome], None] | None = None,
+        on_look: Callable[[socket.socket], None] | None = None,
         on_wait: Callable[[str, WaitTold], None] | None = None,
     ) -> None:
-        """`on_look` owns the connection of an asker that has proven itself, and is to send it this first.
+        """`on_look` owns the connection of an asker that has proven itself.
 
         `on_wait` hears what the nodes that have a link to this one say that it waits for.
         """
@@ -84,37 +87,32 @@ class InboundLinks:
             return
         if len(self._unproven) >= UNPROVEN_MAX:
             self._drop_one()
-        me = Greeting(self._me.job_id, self._me.node, secrets.token_hex(16))
+        me = Greeting(self._me.job_id, self._me.node, handshake.new_nonce())
         self._unproven[InboundConnection(self, connected, me, source)] = source
 
-    def admit_peer(self, connection: InboundConnection, me: Greeting, said: Prove) -> None:
-        """See to it that a link is made of a good proof. Raises `LinkError` for another."""
-        if said.node == self._me.node or not link_messages.proves(self.secret_text, me, said):
-            self.complain(
-                said.node, f"who connects from {connection.source} as {said.node} cannot prove to be of this job"
-            )
+    def challenge(self, me: Greeting, request: Request) -> handshake.Proofs:
+        """The proofs for a request; ours is sent at once. Raises `LinkError` where no proof would open anything."""
+        if isinstance(request, InspectRequest) and self.on_look is None:
+            raise LinkError("nobody can look here")
+        return link_messages.proofs(self.secret_text, me, request)
+
+    def admit(self, connection: InboundConnection, request: Request, *, proven: bool) -> None:
+        """Take who has proven itself: a node's connection is a link now. Raises `LinkError` for anybody else."""
+        node = request.node if isinstance(request, LinkRequest) else ""
+        if not proven or node == self._me.node:
+            purpose = f"as {node}" if node else "to look"
+            self.complain(node, f"who connects from {connection.source} {purpose} cannot prove to be of this job")
             raise LinkError("it does not know the secret")
-        before = self.links.get(said.node)
-        if before is None and len(self.links) >= LINKS_MAX:
+        before = self.links.get(node)
+        if node and before is None and len(self.links) >= LINKS_MAX:
             raise LinkError("there are too many links")
         if before is not None:
             before.close()
         del self._unproven[connection]
-        self.links[said.node] = connection
-        self.cut.pop(said.node, None)
-        self.on_links()
-
-    def admit_inspector(
-        self, connection: InboundConnection, me: Greeting, said: InspectHello
-    ) -> inspect_messages.InspectWelcome:
-        """What an asker gets that has proven itself, who may then ask. Raises `LinkError` for another."""
-        if self.on_look is None:
-            raise LinkError("nobody can look here")
-        if not inspect_messages.proves(self.secret_text, me, said):
-            self.complain("", f"who connects from {connection.source} to look cannot prove to be of this job")
-            raise LinkError("it does not know the secret")
-        del self._unproven[connection]
-        return inspect_messages.inspect_welcome(self.secret_text, me, said)
+        if node:
+            self.links[node] = connection
+            self.cut.pop(node, None)
+            self.on_links()
 
     def remove(self, one: InboundConnection) -> None:
         """It is closed."""
@@ -149,6 +147,8 @@ class InboundConnection:
         self._me = me
         self.node = ""
         self.source = source
+        self._request: Request | None = None
+        self._proofs: handshake.Proofs | None = None
         self._line = LineSocket(connected, self._on_message, self._ended)
         self._timer = asyncio.get_running_loop().call_later(PROOF_LIMIT_S, self.close)
         self._line.send(link_messages.greeting_line(me))
@@ -174,7 +174,7 @@ class InboundConnection:
         try:
             message = link_messages.decode(line)
             if not self.node:
-                self._on_proof(message)
+                self._authenticate(message)
             elif isinstance(message, Ping):
                 self.send(Pong(message.n))
             elif isinstance(message, VouchGranted):
@@ -189,17 +189,21 @@ class InboundConnection:
         except LinkError:
             self.close()
 
-    def _on_proof(self, message: LinkMessage) -> None:
-        if isinstance(message, InspectHello):
-            answer = self._inbound.admit_inspector(self, self._me, message)
-            self._timer.cancel()
-            assert self._inbound.on_look is not None
-            self._inbound.on_look(self._line.release(), answer)
+    def _authenticate(self, message: LinkMessage) -> None:
+        if self._request is None and isinstance(message, LinkRequest | InspectRequest):
+            self._proofs = self._inbound.challenge(self._me, message)
+            self._request = message
+            self.send(Proof(self._proofs.server))
             return
-        if not isinstance(message, Prove):
+        if self._request is None or self._proofs is None or not isinstance(message, Proof):
             raise LinkError("it proves nothing")
-        self._inbound.admit_peer(self, self._me, message)
+        proven = handshake.is_proof(message.mac, self._proofs.client)
+        self._inbound.admit(self, self._request, proven=proven)
         self._timer.cancel()
-        self.node = message.node
+        if isinstance(self._request, InspectRequest):
+            assert self._inbound.on_look is not None
+            self._inbound.on_look(self._line.release())
+            return
+        self.node = self._request.node
         watch_by_kernel(self._connected)
-        self.send(link_messages.proven(self._inbound.secret_text, self._me, message))
+        self.send(Admitted())

@@ -40,7 +40,6 @@ from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.peer_link import PeerLink
 from launcher.system.clock import boottime
 from launcher.wire import link_messages
-from launcher.wire.inspect_messages import InspectWelcome
 from launcher.wire.link_messages import Bye, LinkError, LinkMessage, Ping, Pong, Vouch, VouchGranted, WaitTold
 
 DIALS_MAX = 64
@@ -79,7 +78,7 @@ class PeerLinks:
         on_vouched: Callable[[str, int, float, float], None],
         on_dialled: Callable[[tuple[str, ...]], None],
         complain: Callable[[str], None],
-        on_look: Callable[[socket.socket, InspectWelcome], None] | None = None,
+        on_look: Callable[[socket.socket], None] | None = None,
         on_wait: Callable[[str, WaitTold], None] | None = None,
         clock: Callable[[], float] = boottime,
     ) -> None:

@@ -16,12 +16,12 @@ import asyncio
 import errno
 import os
 import random
-import secrets
 import socket
 from enum import Enum, auto
 from typing import Protocol
 
 from elastic._net import resolved
+from elastic.auth import handshake
 from elastic.core.agent.actions import LinkTarget
 from elastic.core.membership.memory import LINK_PATIENCE_S
 from launcher.net.endpoints import as_ip
@@ -123,7 +123,8 @@ class PeerLink:
         self._lookup: asyncio.Task[tuple[str, ...]] | None = None
         self._attempt: asyncio.Task[None] | ConnectAttempt | LineSocket | None = None
         self._greeting: Greeting | None = None
-        self._said: link_messages.Prove | None = None
+        self._proofs: handshake.Proofs | None = None
+        self._proven = False
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = PAUSE_S
         self._again_s = RECONNECT_PAUSE_S
@@ -177,7 +178,8 @@ class PeerLink:
 
     def _connect(self, address: str) -> None:
         self._drop()
-        self._greeting = self._said = None
+        self._greeting = self._proofs = None
+        self._proven = False
         self._address = address
         self._attempt = ConnectAttempt(address, self.target.port, self._connected)
         self._limit(DIAL_LIMIT_S)
@@ -201,8 +203,10 @@ class PeerLink:
             message = link_messages.decode(line)
             if self.up:
                 self._on_message(message)
-            elif isinstance(message, link_messages.Proven):
+            elif isinstance(message, link_messages.Proof) and not self._proven:
                 self._answered(message)
+            elif isinstance(message, link_messages.Admitted) and self._proven:
+                self._admitted()
             else:
                 raise LinkError("it proves nothing")
         except LinkError:
@@ -214,19 +218,25 @@ class PeerLink:
             self._why = "another node answers there"
             return self._failed(DialResult.OTHER)
         if greeting.nonce is None or not isinstance(self._attempt, LineSocket):
-            self._why = "it has not learned the secret of the job"
+            other, unlearned = "it runs another version of elastic-launch", "it has not learned the secret of the job"
+            self._why = other if greeting.other_version else unlearned
             return self._failed(DialResult.NOTHING)  # It is there, and makes no links (yet).
         self._greeting = greeting
-        self._said = link_messages.prove(self._watcher.secret_text, greeting, self._watcher.node, secrets.token_hex(16))
-        self._attempt.send(link_messages.encode(self._said))
+        request = link_messages.LinkRequest(self._watcher.node, handshake.new_nonce())
+        self._proofs = link_messages.proofs(self._watcher.secret_text, greeting, request)
+        self._attempt.send(link_messages.encode(request))
         return None
 
-    def _answered(self, message: link_messages.Proven) -> None:
-        assert self._greeting is not None
-        assert self._said is not None
-        if not link_messages.answers(self._watcher.secret_text, self._greeting, self._said, message):
+    def _answered(self, message: link_messages.Proof) -> None:
+        assert self._proofs is not None
+        assert isinstance(self._attempt, LineSocket)
+        if not handshake.is_proof(message.mac, self._proofs.server):
             self._watcher.complain(self.node, f"who answers at {self._address} for {self.node} cannot prove to be it")
             raise LinkError("it does not know the secret")
+        self._proven = True
+        self._attempt.send(link_messages.encode(link_messages.Proof(self._proofs.client)))
+
+    def _admitted(self) -> None:
         self._cancel_timer()
         self._unreached_timer.cancel()
         self.up, self.redialling, self._bye = True, False, False

@@ -1,10 +1,12 @@
 """What an operator asks one agent, and what it answers, as values and lines (pure).
 
     agent                                         asker
-    elastic-launch 2 <job> <node> <nonce>   ──►             as to everybody that connects
+    elastic-launch 3 <job> <node> <nonce>   ──►                   as to everybody that connects
     (`launcher.wire.link_messages`)
-                                            ◄──  Look       that it knows the job's secret; it makes no link
-    Shown                                   ──►             that the agent knows it too
+                                            ◄──  InspectRequest   it makes no link
+    Proof                                   ──►                   that the agent knows the job's secret
+                                            ◄──  Proof            that the asker knows it, too
+    InspectWelcome                          ──►
                                             ◄──  Now, Log, Stacks     one question, then the next
     Snapshot                                ──►
     LogStart, LogPiece …, LogEnd            ──►
@@ -18,7 +20,6 @@ a window. A question is one line of JSON of at most `QUESTION_MAX` bytes, an ans
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Final
@@ -30,7 +31,7 @@ from elastic._decode import UNREADABLE
 from elastic.core.model import Step
 from elastic.core.ps.model import Role
 from launcher.net.lines import LINE_MAX
-from launcher.wire.link_messages import Greeting, InspectHello, LinkError, Mac, mac
+from launcher.wire.link_messages import LinkError
 
 QUESTION_MAX: Final = LINE_MAX
 """Bytes of a question with its end."""
@@ -150,9 +151,7 @@ InspectQuestion = StatusQuestion | LogQuestion | StacksQuestion
 
 
 class InspectWelcome(msgspec.Struct, frozen=True, tag="shown"):
-    """The agent's answer to a good `InspectHello`."""
-
-    mac: Mac
+    """The agent has taken the asker's proof."""
 
 
 class LogStart(msgspec.Struct, frozen=True, tag="log start"):
@@ -204,26 +203,6 @@ InspectAnswer = InspectWelcome | NodeSnapshot | LogStart | LogPiece | LogEnd | S
 _ENCODER = msgspec.json.Encoder()
 _QUESTIONS = msgspec.json.Decoder(InspectQuestion)
 _ANSWERS = msgspec.json.Decoder(InspectAnswer)
-
-
-def inspect_hello(secret: str, listener: Greeting, nonce: str) -> InspectHello:
-    """What an asker, with its fresh `nonce`, answers to this greeting, which has one."""
-    return InspectHello(nonce, mac(secret, "asker", listener, "", nonce))
-
-
-def proves(secret: str, listener: Greeting, said: InspectHello) -> bool:
-    """Tell whether the asker that said this, to this greeting of ours, knows the secret."""
-    return hmac.compare_digest(mac(secret, "asker", listener, "", said.nonce), said.mac)
-
-
-def inspect_welcome(secret: str, listener: Greeting, said: InspectHello) -> InspectWelcome:
-    """What the agent answers to a good `InspectHello`."""
-    return InspectWelcome(mac(secret, "asked", listener, "", said.nonce))
-
-
-def answers(secret: str, listener: Greeting, said: InspectHello, answer: InspectWelcome) -> bool:
-    """Tell whether the agent that answered our `InspectHello` so knows the secret."""
-    return hmac.compare_digest(inspect_welcome(secret, listener, said).mac, answer.mac)
 
 
 def question_line(question: InspectQuestion) -> bytes:

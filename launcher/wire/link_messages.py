@@ -1,16 +1,19 @@
 """What two agents say to each other over a link, as values and lines (pure).
 
     listener                                     dialler
-    elastic-launch 2 <job> <node> <nonce>   ──►            who listens here: for everybody that connects
-                                            ◄──  Prove     who dials, its nonce, and that it knows the job's secret
-    Proven                                  ──►            that the listener knows it too: the link is up
+    elastic-launch 3 <job> <node> <nonce>   ──►                who listens here: for everybody that connects
+                                            ◄──  LinkRequest   who dials, and its nonce
+    Proof                                   ──►                that the listener knows the job's secret
+                                            ◄──  Proof         that the dialler knows it, too
+    Admitted                                ──►                the link is up
     Pong, Vouch, Bye                        ◄─►  Ping, Granted, Bye; the leader: WaitTold
 
-Instead of `Prove` an operator's command says `InspectHello`, and goes on as `launcher.wire.inspect_messages` has it.
+Instead of `LinkRequest` an operator's command sends `InspectRequest`. After the proofs it goes on as
+`launcher.wire.inspect_messages` says.
 
-Both proofs are HMAC-SHA256 over the role, the job, both node ids and both nonces: a proof that was recorded, or sent
-back to the one who made it, proves nothing. What is said afterwards is not signed: who can write into a TCP connection
-of two agents can also close it, and that costs one needless restart at most.
+The proofs (`elastic.auth.handshake`) cover the purpose, the job, both node ids and both nonces. What is said afterwards
+is not signed: who can write into a TCP connection of two agents can also close it, which costs one needless restart at
+most.
 
 Every message is one line of JSON of at most `LINE_MAX` bytes. `LinkError` says that a line is none; it ends the
 connection, nothing else.
@@ -18,18 +21,17 @@ connection, nothing else.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 
 from elastic._decode import UNREADABLE
+from elastic.auth import handshake
 
 PROTOCOL = "elastic-launch"
-VERSION = 2
-"""Of the listener's line. 1 had no nonce: who says it makes no links."""
+VERSION = 3
+"""Of the listener's line. A listener that makes no links (yet) sends 1, which has no nonce."""
 NAME_MAX = 300
 """Characters of a job id or a node id."""
 GRANT_MAX_S = 86_400.0
@@ -42,9 +44,8 @@ TIMES_MAX = 4
 LEFT_MAX_S = 1e7
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=NAME_MAX)]
-Nonce = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
-"""128 random bits as hexadecimal digits."""
-Mac = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Nonce = Annotated[str, msgspec.Meta(pattern=f"^{handshake.NONCE}$")]
+Mac = Annotated[str, msgspec.Meta(pattern=f"^{handshake.MAC}$")]
 Left = Annotated[float, msgspec.Meta(ge=0.0, le=LEFT_MAX_S)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -54,25 +55,29 @@ class LinkError(ValueError):
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """Who listens at an address. Without a nonce it makes no links (now)."""
+    """Who listens at an address. Without a nonce it makes no links (now), or speaks another version."""
 
     job_id: Name
     node: Name
     nonce: Nonce | None = None
+    other_version: bool = False
 
 
-class Prove(msgspec.Struct, frozen=True, tag="prove"):
-    """The dialler's first words."""
+class LinkRequest(msgspec.Struct, frozen=True, tag="link"):
+    """The dialler's first message."""
 
     node: Name
     nonce: Nonce
+
+
+class Proof(msgspec.Struct, frozen=True, tag="proof"):
+    """That this side knows the secret: first the listener's, then that of the other side."""
+
     mac: Mac
 
 
-class Proven(msgspec.Struct, frozen=True, tag="proven"):
-    """The listener's answer to a good `Prove`."""
-
-    mac: Mac
+class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
+    """The listener has taken the dialler's proof: the link is up."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
@@ -118,14 +123,14 @@ class Bye(msgspec.Struct, frozen=True, tag="bye"):
     """This end closes in order: it is no sign of a death."""
 
 
-class InspectHello(msgspec.Struct, frozen=True, tag="look"):
+class InspectRequest(msgspec.Struct, frozen=True, tag="look"):
     """Opens a connection that makes no link: an operator asks for the state of this node (`inspect_messages`)."""
 
     nonce: Nonce
-    mac: Mac
 
 
-LinkMessage = Prove | Proven | Ping | Pong | Vouch | VouchGranted | WaitTold | Bye | InspectHello
+Request = LinkRequest | InspectRequest
+LinkMessage = LinkRequest | InspectRequest | Proof | Admitted | Ping | Pong | Vouch | VouchGranted | WaitTold | Bye
 
 _ENCODER = msgspec.json.Encoder()
 _MESSAGES = msgspec.json.Decoder(LinkMessage)
@@ -172,34 +177,20 @@ def read_greeting(line: bytes) -> Greeting:
     fits = len(words) == 4 if version == 1 else len(words) == 5 if version == VERSION else len(words) > 4
     if words[0] != PROTOCOL or version < 1 or not fits:
         raise LinkError("something that is not elastic-launch answers there")
-    fields = {"job_id": words[2], "node": words[3], "nonce": words[4] if version == VERSION else None}
+    known = version in (1, VERSION)
+    nonce = words[4] if version == VERSION else None
+    fields = {"job_id": words[2], "node": words[3], "nonce": nonce, "other_version": not known}
     try:
         return msgspec.convert(fields, Greeting)
     except UNREADABLE as error:
         raise LinkError("something that is not elastic-launch answers there") from error
 
 
-def prove(secret: str, listener: Greeting, dialler: str, nonce: str) -> Prove:
-    """What `dialler`, with its fresh `nonce`, answers to this greeting, which has one."""
-    return Prove(dialler, nonce, mac(secret, "dialler", listener, dialler, nonce))
-
-
-def proves(secret: str, listener: Greeting, said: Prove) -> bool:
-    """Tell whether the dialler that said this, to this greeting of ours, knows the secret."""
-    return hmac.compare_digest(mac(secret, "dialler", listener, said.node, said.nonce), said.mac)
-
-
-def proven(secret: str, listener: Greeting, said: Prove) -> Proven:
-    """What the listener answers to a good `Prove`."""
-    return Proven(mac(secret, "listener", listener, said.node, said.nonce))
-
-
-def answers(secret: str, listener: Greeting, said: Prove, answer: Proven) -> bool:
-    """Tell whether the listener that answered our `Prove` so knows the secret."""
-    return hmac.compare_digest(proven(secret, listener, said).mac, answer.mac)
-
-
-def mac(secret: str, role: str, listener: Greeting, dialler: str, nonce: str) -> str:
-    """The proof of somebody in this role who knows the secret, for one greeting and one nonce."""
-    words = _ENCODER.encode([role, listener.job_id, dialler, listener.node, nonce, listener.nonce])
-    return hmac.new(secret.encode(), words, hashlib.sha256).hexdigest()
+def proofs(secret: str, listener: Greeting, request: Request) -> handshake.Proofs:
+    """The proofs that follow this greeting, which has a nonce, and this request."""
+    assert listener.nonce is not None
+    purpose, dialler = handshake.Purpose.OPERATOR, ""
+    if isinstance(request, LinkRequest):
+        purpose, dialler = handshake.Purpose.LINK, request.node
+    names = (listener.job_id, dialler, listener.node)
+    return handshake.proofs(secret.encode(), purpose, listener.nonce, request.nonce, *names)

@@ -16,13 +16,14 @@ from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.links import PeerLinks
 from launcher.wire import link_messages
 from launcher.wire.link_messages import (
+    Admitted,
     Bye,
     Greeting,
     LinkError,
+    LinkRequest,
     Ping,
     Pong,
-    Prove,
-    Proven,
+    Proof,
     Vouch,
     VouchGranted,
     WaitTold,
@@ -48,8 +49,8 @@ def lines(data: bytes) -> None:
                     assert link_messages.decode(link_messages.encode(message).removesuffix(b"\n")) == message
                     if isinstance(message, WaitTold):
                         HeardWait.of("h-0001", message, 100.0).reason_at(141.0)
-                    if isinstance(message, Prove):
-                        link_messages.proves(SECRET, LISTENER, message)
+                    if isinstance(message, LinkRequest):
+                        link_messages.proofs(SECRET, LISTENER, message)
 
 
 class Loop:
@@ -159,15 +160,25 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 
 WAIT = link_messages.wait_told("TRAINING", "c joins in \ufffc", [41.0])
-PROVE = link_messages.prove(SECRET, LISTENER, "w-0001", NONCE)
+REQUEST = LinkRequest("w-0001", NONCE)
 SAID = b"".join(
     link_messages.encode(message)
-    for message in (PROVE, Ping(1), Pong(1), Vouch(1, 2), VouchGranted(1, 2, 3.0), WAIT, Proven("0" * 64), Bye())
+    for message in (
+        REQUEST,
+        Proof("0" * 64),
+        Admitted(),
+        Ping(1),
+        Pong(1),
+        Vouch(1, 2),
+        VouchGranted(1, 2, 3.0),
+        WAIT,
+        Bye(),
+    )
 )
 GREETING = link_messages.greeting_line(LISTENER)
 OLD = link_messages.greeting_line(Greeting("j1", "h-0001"))
 TARGETS = (
     Target("link lines", lines, (SAID, GREETING + SAID, OLD)),
-    Target("link listener", door, (SAID, link_messages.encode(PROVE) + SAID)),
-    Target("link dialler", dialler, (GREETING + link_messages.encode(Proven("0" * 64)) + SAID, OLD, GREETING + SAID)),
+    Target("link listener", door, (SAID, link_messages.encode(REQUEST) + SAID)),
+    Target("link dialler", dialler, (GREETING + link_messages.encode(Proof("0" * 64)) + SAID, OLD, GREETING + SAID)),
 )

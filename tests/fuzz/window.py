@@ -67,7 +67,7 @@ def window(data: bytes) -> None:
         one = InspectServer(lambda: snapshot(1), logs, stacks, complaints.append)
         ours, theirs = tcp_pair()
         ours.setblocking(False)
-        one.take(ours, InspectWelcome("0" * 64))
+        one.take(ours)
         with theirs:
             theirs.setblocking(False)
             with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ ASKED: tuple[inspect_messages.InspectQuestion, ...] = (
     StacksQuestion(Role.WORKER, 3),
 )
 TOLD: tuple[inspect_messages.InspectAnswer, ...] = (
-    InspectWelcome("0" * 64),
+    InspectWelcome(),
     snapshot(1),
     LogStart("/log/workerlog.3"),
     LogPiece(b"one\n", 3),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 
+from elastic.auth.handshake import new_nonce
 from elastic.core.keys import JobKeys
 from elastic.core.view import StoreView
 from elastic.core.view_reader import ViewReader
 from elastic.store.etcd import EtcdStore
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Prove, Vouch, VouchGranted
+from launcher.wire.link_messages import Admitted, LinkMessage, LinkRequest, Proof, Vouch, VouchGranted
 from tests.support.agent_process import Node
 from tests.support.job_harness import Job
 
@@ -48,8 +48,12 @@ class Ghost:
         ghost = cls(view, node, name, *await asyncio.open_connection("127.0.0.1", member.link))
         greeting = link_messages.read_greeting(await ghost._line())
         assert view.secret is not None
-        ghost._say(link_messages.prove(view.secret.value, greeting, name, secrets.token_hex(16)))
-        assert isinstance(link_messages.decode(await ghost._line()), link_messages.Proven)
+        request = LinkRequest(name, new_nonce())
+        proofs = link_messages.proofs(view.secret.value, greeting, request)
+        ghost._say(request)
+        assert link_messages.decode(await ghost._line()) == Proof(proofs.server)
+        ghost._say(Proof(proofs.client))
+        assert link_messages.decode(await ghost._line()) == Admitted()
         return ghost
 
     async def is_closed(self) -> None:
@@ -69,5 +73,5 @@ class Ghost:
     async def _line(self) -> bytes:
         return (await self._reader.readuntil(b"\n")).removesuffix(b"\n")
 
-    def _say(self, message: Prove | VouchGranted) -> None:
+    def _say(self, message: LinkMessage) -> None:
         self._writer.write(link_messages.encode(message))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncIterator
 
+from elastic.auth.handshake import new_nonce
 from launcher.peers.listener import PeerListener
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Greeting, Prove
+from launcher.wire.link_messages import Greeting, InspectRequest, LinkRequest, Proof, Request
 from tests.support.link_harness import SECRET
 
 
@@ -38,11 +38,21 @@ class Stranger:
         while await self.line():
             pass
 
-    async def prove(self, node: str = "w-2", secret: str = SECRET) -> Prove:
-        """Make a link; the words that did it."""
-        said = link_messages.prove(secret, await self.greeted(), node, secrets.token_hex(16))
-        self.say(link_messages.encode(said))
-        return said
+    async def prove(self, node: str = "w-2", secret: str = SECRET, greeting: Greeting | None = None) -> bytes:
+        """Make a link; the lines that did it."""
+        return await self._prove(LinkRequest(node, new_nonce()), secret, greeting or await self.greeted())
+
+    async def prove_to_look(self, secret: str = SECRET) -> bytes:
+        """Be let in as an operator; the lines that did it."""
+        return await self._prove(InspectRequest(new_nonce()), secret, await self.greeted())
+
+    async def _prove(self, request: Request, secret: str, greeting: Greeting) -> bytes:
+        expected = link_messages.proofs(secret, greeting, request)
+        said = link_messages.encode(request), link_messages.encode(Proof(expected.client))
+        self.say(said[0])
+        assert (await self.line()).startswith(b'{"type":"proof"'), "the listener proves first, to everybody"
+        self.say(said[1])
+        return b"".join(said)
 
 
 @contextlib.asynccontextmanager

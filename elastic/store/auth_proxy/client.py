@@ -9,6 +9,7 @@ this process is served.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import secrets
 import socket
@@ -16,6 +17,7 @@ import struct
 from typing import Any, Final
 
 from elastic._net import connected
+from elastic.auth.handshake import MAC, is_proof, new_nonce, stretched
 from elastic.store.auth_proxy import protocol
 from elastic.store.auth_proxy.relay import Ends, carry
 from elastic.store.http2_probe import is_http2, read_first_bytes
@@ -28,6 +30,9 @@ NO_AUTH_PROXY: Final = (
     "nobody asks for the job's secret there; give the same ELASTIC_JOB_SECRET or --job_secret_file to the host that "
     "serves etcd, or, if it is an etcd of your own, to nobody"
 )
+OTHER_VERSION: Final = (
+    "the host that serves it runs another version of elastic-launch; install the same version on every node"
+)
 CLOSED: Final = "it closes the connection"
 OTHER_SECRET: Final = (
     "this node has another secret than the host that serves it; give every node the same ELASTIC_JOB_SECRET or "
@@ -35,14 +40,20 @@ OTHER_SECRET: Final = (
 )
 
 
+@functools.lru_cache(maxsize=8)
+def _key(secret: str, salt: str) -> bytes:
+    """It takes a moment to make, and is the same for all connections to a proxy."""
+    return stretched(secret, salt)
+
+
 class AuthTunnel:
     """Carries to one proxy. `refused` says why this node is not let in, `trouble` why nobody is reached; else ""."""
 
-    def __init__(self, target: str, key: bytes) -> None:
-        """`target` is `host:port`; `key` is made from the secret. Nothing is opened yet."""
+    def __init__(self, target: str, secret: str) -> None:
+        """`target` is `host:port`. Nothing is opened yet."""
         host, _, port = target.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port)
-        self._key = key
+        self._secret = secret
         self._listener: socket.socket | None = None
         self._relays: set[asyncio.Task[None]] = set()
         self.refused = ""
@@ -121,16 +132,25 @@ class AuthTunnel:
             raise
         if not said:
             raise ConnectionError(CLOSED)
-        proxy = protocol.read_greeting(said)
-        if proxy is None:
-            return NO_AUTH_PROXY
-        own = secrets.token_hex(16)
-        writer.write(protocol.proof(self._key, proxy, own))
-        async with asyncio.timeout(DIAL_LIMIT_S):
-            answer = await _line(reader)
-        if not answer:
-            raise ConnectionError(CLOSED)
-        return "" if protocol.is_welcome(self._key, proxy, own, answer) else OTHER_SECRET
+        greeting = protocol.read_greeting(said)
+        if greeting is None:
+            return OTHER_VERSION if protocol.is_auth_proxy(said) else NO_AUTH_PROXY
+        salt, nonce = greeting
+        own = new_nonce()
+        proofs = protocol.store_proofs(await asyncio.to_thread(_key, self._secret, salt), nonce, own)
+        if not is_proof(protocol.read_word(await _exchanged(reader, writer, own), MAC), proofs.server):
+            return OTHER_SECRET
+        return "" if await _exchanged(reader, writer, proofs.client) == protocol.WELCOME else OTHER_SECRET
+
+
+async def _exchanged(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: str) -> bytes:
+    """Send a line, and return the answer to it. Raises `OSError` if there is none."""
+    writer.write(protocol.word_line(word))
+    async with asyncio.timeout(DIAL_LIMIT_S):
+        answer = await _line(reader)
+    if not answer:
+        raise ConnectionError(CLOSED)
+    return answer
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

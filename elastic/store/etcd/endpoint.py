@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +13,6 @@ import grpc.aio  # type: ignore[import-untyped, unused-ignore]
 
 from elastic.errors import ConfigError
 from elastic.store.auth_proxy.client import AuthTunnel
-from elastic.store.auth_proxy.protocol import key_of
 from elastic.store.etcd.address import EtcdAddress
 from elastic.store.etcd.keepalive import KeepaliveStream
 from elastic.store.etcd.stubs import ServiceStub
@@ -79,12 +77,6 @@ class EtcdOptions:
         return grpc.ssl_channel_credentials(self.certificates.roots(), *self.certificates.chain())
 
 
-@functools.cache
-def _key(secret: str) -> bytes:
-    """It takes a moment to make, and each server has the same."""
-    return key_of(secret)
-
-
 class EtcdEndpoint:
     """One server: its channel, made at first use, and how often in a row it said nothing."""
 
@@ -97,7 +89,7 @@ class EtcdEndpoint:
                 f"http://{address.target} is without TLS, which certificates are for; write https://{address.target}, "
                 "or leave out --etcd_ca, --etcd_cert and --etcd_key"
             )
-        self.passage = AuthTunnel(address.target, _key(options.secret)) if options.secret else None
+        self.passage = AuthTunnel(address.target, options.secret) if options.secret else None
         self._credentials = options.credentials() if address.tls or options.certificates else None
         self._channel: Any = None
         self._stubs: dict[str, ServiceStub] = {}

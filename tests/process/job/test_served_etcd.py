@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from elastic.auth.handshake import MAC, NONCE
 from elastic.core.kv import KeyRange, Put
 from elastic.errors import StoreDenied, StoreUnavailable
 from elastic.store.auth_proxy import protocol
@@ -106,10 +107,14 @@ def test_who_has_the_secret_does_everything_and_nobody_else_does_anything() -> N
 def test_a_stranger_gets_a_greeting_and_no_byte_of_etcd() -> None:
     async def run() -> None:
         async with Served() as served:
-            key = protocol.key_of("another one")
-            proof = protocol.proof(key, "0" * 32, "1" * 32)
-            for lines in ((b"\n",), (proof,), (b"x" * 100_000,), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), (b"GET /\n",)):
+            for lines in ((b"\n",), (b"x" * 100_000,), (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), (b"GET /\n",)):
                 assert await served.answer(*lines) in (protocol.NO, b"")
+            nonce = protocol.word_line("1" * 32)
+            wrong = protocol.store_proofs(b"another key", "0" * 32, "1" * 32).client
+            for line in (protocol.word_line(wrong), b"\n", nonce):
+                proof, _, rest = (await served.answer(nonce, line)).partition(b"\n")
+                assert protocol.read_word(proof + b"\n", MAC)
+                assert rest == protocol.NO
             store = served.store(OURS)
             await store.list(KeyRange.prefix("/elastic/"))  # It still answers.
             await store.close()
@@ -148,6 +153,48 @@ def test_another_process_of_this_user_gets_no_byte_of_etcd_by_the_way_of_this_on
             assert f"{name} 0\n" in said.decode()
             await store.txn((), [Put("/elastic/j/a", b"1")])
             await store.close()
+
+    asyncio.run(run())
+
+
+def test_an_impostor_in_the_place_of_the_proxy_gets_no_proof() -> None:
+    heard: list[bytes] = []
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(protocol.proxy_greeting("5" * 32, "0" * 32))
+        heard.append(await reader.readline())
+        writer.write(protocol.word_line("f" * 64))
+        heard.append(await reader.readline())
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(impostor, HERE, 0)
+        host, port = server.sockets[0].getsockname()
+        store = EtcdStore([f"{host}:{port}"], options=EtcdOptions(secret=OURS, request_limit_s=10.0))
+        with pytest.raises(StoreDenied, match="this node has another secret"):
+            await store.list(KeyRange.prefix("/elastic/"))
+        await store.close()
+        server.close()
+        assert protocol.read_word(heard[0], NONCE)
+        assert heard[1] == b""
+
+    asyncio.run(run())
+
+
+def test_a_proxy_of_another_version_is_told_from_an_etcd_without_one() -> None:
+    async def older(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"elastic-entrance 1 " + b"0" * 32 + b"\n")
+        await reader.read()
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(older, HERE, 0)
+        host, port = server.sockets[0].getsockname()
+        store = EtcdStore([f"{host}:{port}"], options=EtcdOptions(secret=OURS, request_limit_s=10.0))
+        with pytest.raises(StoreDenied, match="another version of elastic-launch"):
+            await store.list(KeyRange.prefix("/elastic/"))
+        await store.close()
+        server.close()
 
     asyncio.run(run())
 

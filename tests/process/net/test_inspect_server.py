@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import signal
 import subprocess
 import sys
@@ -47,8 +46,7 @@ FOLLOWED = LogQuestion(Role.WORKER, 3, follow=True)
 
 async def lets_in(stranger: Stranger, secret: str = SECRET) -> inspect_messages.InspectAnswer:
     """Prove by hand; the agent's answer."""
-    greeting = await stranger.greeted()
-    stranger.say(link_messages.encode(inspect_messages.inspect_hello(secret, greeting, secrets.token_hex(16))))
+    await stranger.prove_to_look(secret)
     return inspect_messages.read_answer(await stranger.line())
 
 
@@ -82,7 +80,7 @@ def test_who_proves_the_secret_is_answered_one_question_after_the_other() -> Non
     played(story)
 
 
-@pytest.mark.parametrize(("secret", "node", "why"), [("wrong", NODE, "shows nothing"), (SECRET, "n-2", "another node")])
+@pytest.mark.parametrize(("secret", "node", "why"), [("wrong", NODE, "cannot prove"), (SECRET, "n-2", "another node")])
 def test_another_secret_or_node_is_shown_nothing(secret: str, node: str, why: str) -> None:
     async def story() -> None:
         async with looked() as agent:
@@ -99,13 +97,14 @@ def test_a_recorded_proof_opens_nothing_later() -> None:
     async def story() -> None:
         async with looked() as agent:
             async with connected(agent.agent) as first:
-                said = inspect_messages.inspect_hello(SECRET, await first.greeted(), secrets.token_hex(16))
-                first.say(link_messages.encode(said))
+                said = await first.prove_to_look()
                 assert isinstance(inspect_messages.read_answer(await first.line()), InspectWelcome)
             async with connected(agent.agent) as again:
                 await again.greeted()
-                again.say(link_messages.encode(said))
+                again.say(said)
+                assert isinstance(link_messages.decode(await again.line()), link_messages.Proof)
                 assert await again.line() == b""
+                await until(lambda: any("to look cannot prove" in text for text in agent.complaints))
 
     played(story)
 
@@ -113,7 +112,7 @@ def test_a_recorded_proof_opens_nothing_later() -> None:
 def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
     async def story() -> None:
         greeting = link_messages.greeting_line(link_messages.Greeting(JOB, NODE, "0" * 32))
-        async with impostor(greeting, inspect_messages.answer_line(InspectWelcome("0" * 64)), close=False) as port:
+        async with impostor(greeting, link_messages.encode(link_messages.Proof("0" * 64)), close=False) as port:
             member = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
             with pytest.raises(InspectError, match="cannot prove"):
                 async with InspectClient(JOB, SECRET, NODE, member):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +17,17 @@ from launcher.peers import inbound_links, listener, peer_link
 from launcher.peers.listener import PeerListener
 from launcher.peers.peer_link import PeerLink
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Bye, Greeting, Ping, Pong, Prove, VouchGranted, wait_told
+from launcher.wire.link_messages import (
+    Admitted,
+    Bye,
+    Greeting,
+    LinkRequest,
+    Ping,
+    Pong,
+    Proof,
+    VouchGranted,
+    wait_told,
+)
 from tests.scripts.link_peer import JOB
 from tests.support.descriptor_limit import none_left
 from tests.support.link_harness import SECRET, Watching, at, listening, played, proves_nothing, watching
@@ -70,10 +79,28 @@ async def is_alive(watcher: Watching) -> None:
         link_messages.encode(Ping(1)),
         link_messages.encode(VouchGranted(1, 1, 5.0)),
         link_messages.encode(wait_told("TRAINING", "nothing", ())),
-        link_messages.encode(Prove("w-2", "0" * 32, "0" * 64)),
-        link_messages.encode(Prove("n-1", "0" * 32, "0" * 64)),
+        link_messages.encode(Proof("0" * 64)),
+        link_messages.encode(LinkRequest("w-2", "0" * 32)) + link_messages.encode(Proof("0" * 64)),
+        link_messages.encode(LinkRequest("w-2", "0" * 32)) * 2,
+        link_messages.encode(LinkRequest("w-2", "0" * 32)) + link_messages.encode(Ping(1)),
+        link_messages.encode(LinkRequest("n-1", "0" * 32)) + link_messages.encode(Proof("0" * 64)),
     ],
-    ids=["nothing", "empty", "http", "noise", "endless", "deep", "ping", "grant", "wait", "no proof", "itself"],
+    ids=[
+        "nothing",
+        "empty",
+        "http",
+        "noise",
+        "endless",
+        "deep",
+        "ping",
+        "grant",
+        "wait",
+        "a proof first",
+        "no proof",
+        "twice",
+        "ping later",
+        "itself",
+    ],
 )
 def test_who_says_something_else_than_a_proof_is_sent_away(data: bytes) -> None:
     async def story() -> None:
@@ -92,12 +119,13 @@ def test_a_proof_that_was_recorded_proves_nothing_later() -> None:
         async with linked() as (watcher, other, agent):
             async with connected(agent) as recorded:
                 said = await recorded.prove()
-                assert isinstance(link_messages.decode(await recorded.line()), link_messages.Proven)
+                assert isinstance(link_messages.decode(await recorded.line()), Admitted)
                 recorded.say(link_messages.encode(Ping(3)))
                 assert link_messages.decode(await recorded.line()) == Pong(3)
             async with connected(agent) as replay:
-                replay.say(link_messages.encode(said))
+                replay.say(said)
                 await replay.greeted()
+                assert isinstance(link_messages.decode(await replay.line()), Proof)
                 assert await replay.line() == b""
             await is_alive(watcher)
             await other.until("complaint")
@@ -139,7 +167,7 @@ def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.Mo
             assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
             async with connected(agent) as late:
                 await late.prove()
-                assert isinstance(link_messages.decode(await late.line()), link_messages.Proven)
+                assert isinstance(link_messages.decode(await late.line()), Admitted)
             await is_alive(watcher)
 
     played(story)
@@ -150,11 +178,11 @@ def test_a_flood_from_one_address_drops_nobody_from_another() -> None:
         async with listening("n-1", host="203.0.113.9") as (_, agent), contextlib.AsyncExitStack() as stack:
             reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=("127.0.0.2", 0))
             early = Stranger(reader, writer)
-            said = link_messages.prove(SECRET, await early.greeted(), "w-2", secrets.token_hex(16))
+            greeting = await early.greeted()
             for _ in range(2 * inbound_links.UNPROVEN_MAX):
                 await (await stack.enter_async_context(connected(agent))).greeted()
-            early.say(link_messages.encode(said))
-            assert isinstance(link_messages.decode(await early.line()), link_messages.Proven)
+            await early.prove("w-2", greeting=greeting)
+            assert isinstance(link_messages.decode(await early.line()), Admitted)
             writer.transport.abort()
 
     played(story)
@@ -201,7 +229,7 @@ def test_without_descriptors_nothing_is_lost_but_new_connections() -> None:
                     with contextlib.suppress(BlockingIOError):
                         made.connect(("127.0.0.1", agent.port))
                     await is_alive(watcher)
-                assert (await asyncio.get_running_loop().sock_recv(made, 100)).startswith(b"elastic-launch 2")
+                assert (await asyncio.get_running_loop().sock_recv(made, 100)).startswith(b"elastic-launch 3")
                 await is_alive(watcher)
 
     played(story)
@@ -245,10 +273,10 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
         (b"SSH-2.0-OpenSSH_9.2\r\n", b""),
         (b"x" * 5000, b""),
         (b"elastic-launch 1 j1 n-2\n", b""),
-        (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", b"nonsense\n"),
-        (b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n", link_messages.encode(Pong(1))),
-        (b"elastic-launch 2 j1 n-9 " + b"0" * 32 + b"\n", b""),
-        (b"elastic-launch 2 other n-2 " + b"0" * 32 + b"\n", b""),
+        (b"elastic-launch 3 j1 n-2 " + b"0" * 32 + b"\n", b"nonsense\n"),
+        (b"elastic-launch 3 j1 n-2 " + b"0" * 32 + b"\n", link_messages.encode(Pong(1))),
+        (b"elastic-launch 3 j1 n-9 " + b"0" * 32 + b"\n", b""),
+        (b"elastic-launch 3 other n-2 " + b"0" * 32 + b"\n", b""),
     ],
 )
 def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first: bytes, then: bytes) -> None:
@@ -266,8 +294,8 @@ def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first:
 
 def test_a_listener_without_the_secret_is_named_once() -> None:
     async def story() -> None:
-        line = b"elastic-launch 2 j1 n-2 " + b"0" * 32 + b"\n"
-        lie = link_messages.encode(link_messages.Proven("0" * 64))
+        line = b"elastic-launch 3 j1 n-2 " + b"0" * 32 + b"\n"
+        lie = link_messages.encode(Proof("0" * 64))
         async with linked() as (watcher, _, agent), impostor(line, lie) as port:
             watcher.links.watch({"n-1": at(agent), "n-2": LinkTarget("127.0.0.1", port, 1)})
             await watcher.until("complaint")
@@ -277,12 +305,12 @@ def test_a_listener_without_the_secret_is_named_once() -> None:
     played(story)
 
 
-def test_nodes_with_different_secrets_make_no_link_and_the_one_that_is_dialled_says_who_it_was() -> None:
+def test_nodes_with_different_secrets_make_no_link_and_the_one_that_dials_says_so() -> None:
     async def story() -> None:
         async with watching(secret="another") as watcher, listening("n-1") as (other, agent):
             watcher.links.watch({"n-1": at(agent)})
-            await other.until("complaint")
-            assert "w-1" in str(other.last[1])
+            await watcher.until("complaint")
+            assert "n-1" in str(watcher.last[1])
             watcher.links.ask(1)
             await watcher.until("answered", 1)
             assert watcher.last == ("answered", 1)
@@ -291,6 +319,31 @@ def test_nodes_with_different_secrets_make_no_link_and_the_one_that_is_dialled_s
             assert not [told for told in other.told if told[0] == "complaint"]
 
     played(story)
+
+
+def test_an_impostor_in_the_place_of_a_listener_gets_no_proof() -> None:
+    heard: list[bytes] = []
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(link_messages.greeting_line(Greeting(JOB, "n-1", "0" * 32)))
+        heard.append(await reader.readline())
+        writer.write(link_messages.encode(Proof("0" * 64)))
+        heard.append(await reader.read())
+        ended.set()
+        writer.close()
+
+    async def story() -> None:
+        async with watching() as watcher:
+            server = await asyncio.start_server(answer, "127.0.0.1", 0)
+            watcher.links.watch({"n-1": LinkTarget("127.0.0.1", server.sockets[0].getsockname()[1], 1)})
+            await watcher.until("complaint")
+            await ended.wait()
+            server.close()
+
+    played(story)
+    assert isinstance(link_messages.decode(heard[0].removesuffix(b"\n")), LinkRequest)
+    assert heard[1] == b""
 
 
 def test_complaints_are_few_however_many_names_a_stranger_invents() -> None:
@@ -328,7 +381,7 @@ def test_who_is_closed_before_it_was_proven_gives_no_proof_of_a_death() -> None:
     async def story() -> None:
         async with watching() as watcher:
             with turns(watcher) as tried:
-                async with impostor(b"elastic-launch 2 j1 n-1 " + b"0" * 32 + b"\n", b"{") as port:
+                async with impostor(b"elastic-launch 3 j1 n-1 " + b"0" * 32 + b"\n", b"{") as port:
                     watcher.links.watch({"n-1": LinkTarget("127.0.0.1", port, 1)})
                     await tried.acquire()
                 await tried.acquire()  # Now it is refused.

@@ -1,14 +1,13 @@
-"""What an asker and an agent say to each other: proofs that are good for one thing, and limits."""
+"""What an asker and an agent say to each other: questions, answers and limits."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.core.ps.model import Role
-from launcher.wire import inspect_messages, link_messages
+from launcher.wire import inspect_messages
 from launcher.wire.inspect_messages import (
     ANSWER_MAX,
     LINES_MAX,
@@ -17,7 +16,6 @@ from launcher.wire.inspect_messages import (
     STACKS_BYTES,
     InspectQuestion,
     InspectRefusal,
-    InspectWelcome,
     LogEnd,
     LogPiece,
     LogQuestion,
@@ -27,42 +25,8 @@ from launcher.wire.inspect_messages import (
     StackText,
     StatusQuestion,
 )
-from launcher.wire.link_messages import Greeting, LinkError
+from launcher.wire.link_messages import LinkError
 from tests.support.inspect_documents import snapshot
-
-SECRET = "the secret of the job"
-NONCE, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
-LISTENER = Greeting("j1", "h-0001", NONCE)
-
-
-# Proofs
-
-
-def test_an_asker_and_an_agent_that_know_the_secret_believe_each_other() -> None:
-    said = inspect_messages.inspect_hello(SECRET, LISTENER, OTHER)
-    assert inspect_messages.proves(SECRET, LISTENER, said)
-    assert inspect_messages.answers(SECRET, LISTENER, said, inspect_messages.inspect_welcome(SECRET, LISTENER, said))
-
-
-def test_another_secret_another_greeting_and_another_nonce_prove_nothing() -> None:
-    said = inspect_messages.inspect_hello(SECRET, LISTENER, OTHER)
-    assert not inspect_messages.proves("another", LISTENER, said)
-    assert not inspect_messages.proves(SECRET, Greeting("j1", "h-0001", OTHER), said)
-    assert not inspect_messages.proves(SECRET, Greeting("j1", "h-0002", NONCE), said)
-    assert not inspect_messages.proves(SECRET, LISTENER, msgspec.structs.replace(said, nonce=NONCE))
-
-
-def test_an_asker_cannot_pass_for_an_agent_nor_an_agent_open_a_window_with_its_proof() -> None:
-    look = inspect_messages.inspect_hello(SECRET, LISTENER, OTHER)
-    assert not link_messages.proves(SECRET, LISTENER, link_messages.Prove("w-0001", look.nonce, look.mac))
-    proof = link_messages.prove(SECRET, LISTENER, "w-0001", OTHER)
-    assert not inspect_messages.proves(SECRET, LISTENER, link_messages.InspectHello(proof.nonce, proof.mac))
-
-
-def test_the_proof_of_an_asker_that_is_sent_back_to_it_proves_nothing() -> None:
-    said = inspect_messages.inspect_hello(SECRET, LISTENER, OTHER)
-    assert not inspect_messages.answers(SECRET, LISTENER, said, InspectWelcome(said.mac))
-
 
 # Lines
 

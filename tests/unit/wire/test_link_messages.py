@@ -10,14 +10,16 @@ from elastic.core.membership.decision import Reason
 from launcher.net.lines import LINE_MAX, LineSplitter, LineTooLong
 from launcher.wire import link_messages
 from launcher.wire.link_messages import (
+    Admitted,
     Bye,
     Greeting,
+    InspectRequest,
     LinkError,
     LinkMessage,
+    LinkRequest,
     Ping,
     Pong,
-    Prove,
-    Proven,
+    Proof,
     Vouch,
     VouchGranted,
     WaitTold,
@@ -29,8 +31,10 @@ SECRET = "s"
 MAC = "0" * 64
 
 EACH: tuple[LinkMessage, ...] = (
-    Prove("n-2", B, MAC),
-    Proven(MAC),
+    LinkRequest("n-2", B),
+    InspectRequest(B),
+    Proof(MAC),
+    Admitted(),
     Ping(1),
     Pong(2**53),
     Vouch(1, 2),
@@ -50,7 +54,7 @@ def test_each_message_is_one_line_that_reads_back(message: LinkMessage) -> None:
 
 def test_the_longest_lines_are_not_too_long() -> None:
     long = "n" * link_messages.NAME_MAX
-    assert len(link_messages.encode(Prove(long, B, MAC))) < LINE_MAX
+    assert len(link_messages.encode(LinkRequest(long, B))) < LINE_MAX
     assert len(link_messages.greeting_line(Greeting(long, long, A))) < LINE_MAX
 
 
@@ -71,9 +75,10 @@ def test_a_greeting_reads_back(nonce: str | None) -> None:
     assert link_messages.read_greeting(link_messages.greeting_line(greeting)[:-1]) == greeting
 
 
-def test_a_line_of_version_1_has_no_nonce_and_one_of_a_later_version_says_who_it_is() -> None:
+def test_a_line_of_version_1_has_no_nonce_and_one_of_another_version_says_who_it_is() -> None:
     assert link_messages.read_greeting(b"elastic-launch 1 j1 n-1") == Greeting("j1", "n-1")
-    assert link_messages.read_greeting(b"elastic-launch 3 j1 n-1 something else") == Greeting("j1", "n-1")
+    for line in (b"elastic-launch 2 j1 n-1 " + A.encode(), b"elastic-launch 4 j1 n-1 something else"):
+        assert link_messages.read_greeting(line) == Greeting("j1", "n-1", other_version=True)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +88,8 @@ def test_a_line_of_version_1_has_no_nonce_and_one_of_a_later_version_says_who_it
         b"SSH-2.0-OpenSSH_9.2\r",
         b"elastic-launch 1",
         b"elastic-launch 1 j1 n-1 more",
-        b"elastic-launch 2 j1 n-1",
-        b"elastic-launch 2 j1 n-1 short",
+        b"elastic-launch 3 j1 n-1",
+        b"elastic-launch 3 j1 n-1 short",
         b"elastic-launch 0 j1 n-1",
         b"elastic-launch -1 j1 n-1",
         "elastic-launch ² j1 n-1".encode(),
@@ -114,7 +119,9 @@ def test_another_line_is_no_greeting(line: bytes) -> None:
         b'{"type":"granted","n":1,"g":1,"seconds":-1.0}',
         b'{"type":"granted","n":1,"g":1,"seconds":1e9}',
         b'{"type":"granted","n":1,"g":1,"seconds":NaN}',
-        b'{"type":"prove","node":"a b","nonce":"","mac":""}',
+        b'{"type":"link","node":"a b","nonce":"' + A.encode() + b'"}',
+        b'{"type":"link","node":"a","nonce":""}',
+        b'{"type":"proof","mac":""}',
         b'{"type":"wait","code":"","text":"","left":[-1.0]}',
         b'{"type":"wait","code":"","text":"","left":[1e9]}',
         b'{"type":"wait","code":"","text":"","left":[1,2,3,4,5]}',
@@ -143,43 +150,28 @@ def test_no_bytes_raise_anything_else(line: bytes) -> None:
 # The handshake
 
 
-def test_who_knows_the_secret_proves_itself_on_both_sides() -> None:
-    said = link_messages.prove(SECRET, LISTENER, "n-2", B)
-    assert link_messages.proves(SECRET, LISTENER, said)
-    assert link_messages.answers(SECRET, LISTENER, said, link_messages.proven(SECRET, LISTENER, said))
-
-
-def test_another_secret_proves_nothing() -> None:
-    said = link_messages.prove("t", LISTENER, "n-2", B)
-    assert not link_messages.proves(SECRET, LISTENER, said)
-    assert not link_messages.answers("t", LISTENER, said, link_messages.proven(SECRET, LISTENER, said))
+REQUEST = LinkRequest("n-2", B)
 
 
 @pytest.mark.parametrize(
-    ("listener", "said"),
+    ("secret", "listener", "request_"),
     [
-        (Greeting("j2", "n-1", A), Prove("n-2", B, "")),
-        (Greeting("j1", "n-3", A), Prove("n-2", B, "")),
-        (Greeting("j1", "n-1", B), Prove("n-2", B, "")),
-        (LISTENER, Prove("n-3", B, "")),
-        (LISTENER, Prove("n-2", A, "")),
+        ("t", LISTENER, REQUEST),
+        (SECRET, Greeting("j2", "n-1", A), REQUEST),
+        (SECRET, Greeting("j1", "n-3", A), REQUEST),
+        (SECRET, Greeting("j1", "n-1", B), REQUEST),
+        (SECRET, LISTENER, LinkRequest("n-3", B)),
+        (SECRET, LISTENER, LinkRequest("n-2", A)),
+        (SECRET, LISTENER, InspectRequest(B)),
     ],
-    ids=["job", "listener", "the listener's nonce: a replay", "dialler", "the dialler's nonce"],
+    ids=["secret", "job", "listener", "the listener's nonce: a replay", "dialler", "the dialler's nonce", "operator"],
 )
-def test_a_proof_holds_for_one_job_both_nodes_and_both_nonces(listener: Greeting, said: Prove) -> None:
-    mac = link_messages.prove(SECRET, LISTENER, "n-2", B).mac
-    assert not link_messages.proves(SECRET, listener, Prove(said.node, said.nonce, mac))
-
-
-def test_a_proof_sent_back_proves_nothing() -> None:
-    said = link_messages.prove(SECRET, LISTENER, "n-2", B)
-    assert not link_messages.answers(SECRET, LISTENER, said, Proven(said.mac))
-
-
-def test_names_that_touch_are_not_mixed_up() -> None:
-    one = link_messages.prove(SECRET, Greeting("j", "11", A), "1", B)
-    other = link_messages.prove(SECRET, Greeting("j", "1", A), "11", B)
-    assert one.mac != other.mac
+def test_proofs_hold_for_one_secret_job_role_both_nodes_and_both_nonces(
+    secret: str, listener: Greeting, request_: LinkRequest | InspectRequest
+) -> None:
+    given = link_messages.proofs(SECRET, LISTENER, REQUEST)
+    assert given == link_messages.proofs(SECRET, LISTENER, REQUEST)
+    assert not set(given) & set(link_messages.proofs(secret, listener, request_))
 
 
 # Lines

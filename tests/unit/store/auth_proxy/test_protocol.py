@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic.auth.handshake import MAC, NONCE
 from elastic.store.auth_proxy import protocol
 
-PORTER, GUEST = "0" * 32, "f" * 32
-KEY, OTHER = protocol.key_of("a secret"), protocol.key_of("another")
+SALT, PROXY = "5" * 32, "0" * 32
 
 
-def test_both_sides_prove_that_they_know_the_secret_and_say_nothing_of_it() -> None:
-    assert protocol.read_greeting(protocol.proxy_greeting(PORTER)) == PORTER
-    proof = protocol.proof(KEY, PORTER, GUEST)
-    assert protocol.read_proof(KEY, PORTER, proof) == GUEST
-    assert protocol.is_welcome(KEY, PORTER, GUEST, protocol.welcome(KEY, PORTER, GUEST))
-    assert all(len(line) <= protocol.LINE_MAX for line in (protocol.proxy_greeting(PORTER), proof))
+def test_a_greeting_reads_back() -> None:
+    line = protocol.proxy_greeting(SALT, PROXY)
+    assert protocol.read_greeting(line) == (SALT, PROXY)
+    assert len(line) <= protocol.LINE_MAX
 
 
-def test_a_proof_with_another_secret_of_another_time_or_sent_back_proves_nothing() -> None:
-    proof = protocol.proof(KEY, PORTER, GUEST)
-    assert protocol.read_proof(OTHER, PORTER, proof) is None
-    assert protocol.read_proof(KEY, "1" * 32, proof) is None, "the porter has said another nonce since"
-    assert not protocol.is_welcome(OTHER, PORTER, GUEST, protocol.welcome(KEY, PORTER, GUEST))
-    assert not protocol.is_welcome(KEY, PORTER, GUEST, b"welcome " + proof[33:]), "the guest's own proof"
-    assert not protocol.is_welcome(KEY, PORTER, GUEST, protocol.NO)
+@pytest.mark.parametrize(("word", "pattern"), [("0" * 32, NONCE), ("f" * 64, MAC)])
+def test_a_nonce_or_a_proof_reads_back_as_that_alone(word: str, pattern: str) -> None:
+    line = protocol.word_line(word)
+    assert protocol.read_word(line, pattern) == word
+    assert protocol.read_word(line, NONCE if pattern == MAC else MAC) == ""
+    assert len(line) <= protocol.LINE_MAX
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_whatever_else_is_said_is_nothing(line: bytes) -> None:
-    assert protocol.read_proof(KEY, PORTER, line) is None
+    assert protocol.read_word(line, NONCE) == ""
+    assert protocol.read_word(line, MAC) == ""
     assert protocol.read_greeting(line) is None
-    assert not protocol.is_welcome(KEY, PORTER, GUEST, line)
 
 
 def test_a_porter_is_known_by_its_first_bytes_whatever_its_version() -> None:
