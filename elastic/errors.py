@@ -31,6 +31,7 @@ Each class says whose fault it is and what to do about it::
     └── ParameterServerError
         ├── MessageError       a message does not fit its schema: it is refused and changes nothing
         ├── ModelMismatch      this worker's model is not the one that the servers hold: mend the script
+        ├── SecretMismatch     this worker and the server have different secrets: neither takes anything of the other
         ├── SessionReplaced    a newer worker with the same number has come: this one must end
         └── ServerLost         a server did not answer for too long: start it again
 """
@@ -192,6 +193,10 @@ class MessageError(ParameterServerError):
 
 class ModelMismatch(ParameterServerError):
     """A worker registers other parameters, or another way to train them, than the servers have."""
+
+
+class SecretMismatch(ParameterServerError):
+    """A worker and a parameter server have different secrets. Give every process the same ELASTIC_PS_SECRET."""
 
 
 class SessionReplaced(ParameterServerError):

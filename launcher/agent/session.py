@@ -213,7 +213,9 @@ class AgentSession:
             case actions.StartWorkers():
                 self._started = action
                 self._curve.begin(action.incarnation)
-                self._workers.begin(action, self._core.facts.workers.run_until, self._told_saved())
+                self._workers.begin(
+                    action, self._core.facts.workers.run_until, self._told_saved(), self._driver.links.secret
+                )
                 self._partition_watch.begin(action.generation)
                 self._driver.begin(self._reachability.check_neighbours(action.generation))
             case actions.PublishClusterSpec():

@@ -80,6 +80,11 @@ class LinkAdapter:
             self._heard = None
         return self._heard
 
+    @property
+    def secret(self) -> str:
+        """The job's secret, "" while it is not known."""
+        return self._links.secret_text
+
     def learn(self, view: StoreView) -> None:
         """Take the job's secret from the store. One that was deleted goes on to count."""
         if view.secret is not None:

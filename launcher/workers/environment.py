@@ -39,12 +39,13 @@ class JobContext:
     """What this agent has learned in the course of the job, for the processes that it starts now.
 
     `saved` is the job's newest committed checkpoint as JSON, "" without one; `restore_step` what is still to be gone
-    back to; `channel` where workers speak with the agent, "" if they cannot.
+    back to; `channel` where workers speak with the agent, "" if they cannot; `secret` is that of the job's links.
     """
 
     saved: str = ""
     restore_step: int | None = None
     channel: str = ""
+    secret: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

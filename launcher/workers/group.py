@@ -199,10 +199,10 @@ class WorkerGroup:
         else:
             self._nursery.kill(line)
 
-    def begin(self, action: StartWorkers, run_until_s: float, saved: str = "") -> None:
+    def begin(self, action: StartWorkers, run_until_s: float, saved: str = "", secret: str = "") -> None:
         """Start the workers of a generation; they may run until `run_until_s`.
 
-        `saved` is the job's newest committed checkpoint as they are told of it.
+        `saved` is the job's newest committed checkpoint as they are told of it, `secret` that of the job's links.
         """
         generation = action.generation
         if action.incarnation != self._incarnation:  # In another store the job begins anew, whatever is in memory.
@@ -211,7 +211,7 @@ class WorkerGroup:
         self.lists.write(generation)
         if action.m_id == 0:
             self._claim.begin(f"{action.incarnation}/{generation.g}")
-        specs = self._specs.make(action, JobContext(saved, self._restore_step, self.talk.path))
+        specs = self._specs.make(action, JobContext(saved, self._restore_step, self.talk.path, secret))
         for spec in specs.values():
             with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])

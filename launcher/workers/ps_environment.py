@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from elastic.auth.handshake import derived_secret
 from elastic.core import text
 from elastic.core.ps.model import ClusterSpec, Role, Task, TaskAssignment, TaskMember
 from launcher.config.env_reference import DocumentedVariables
@@ -55,6 +56,12 @@ class TaskContext(ProcessContext):
     def processes(self) -> int:
         """The number of processes of this node, servers included."""
         return len(self.place.tasks)
+
+    @property
+    def secret(self) -> str:
+        """What servers and workers prove to each other to know, "" if the job's secret is not known."""
+        known = self.launch.learned.secret
+        return derived_secret(known, "parameter servers", self.launch.job_id) if known else ""
 
     @cached_property
     def cluster_spec(self) -> ClusterSpec:
@@ -98,6 +105,11 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
         '["host:port", ...], "workers": [{"index", "endpoint"}, ...], "heters": [...]}; servers is by '
         'index, "" where a seat is vacant',
         lambda p: p.roster_file,
+    ),
+    Variable(
+        ("ELASTIC_PS_SECRET",),
+        "what servers and workers prove to each other to know; made from the job's random secret in etcd",
+        lambda p: p.secret,
     ),
     Variable(
         ("PADDLE_TRAINING_ROLE", "TRAINING_ROLE"),

@@ -29,6 +29,7 @@ KINDS: tuple[type[MessageHeader], ...] = (
         protocol.PushRequest,
     ),
     *(protocol.PullRequest, protocol.RowsRequest, protocol.ValuesReply, protocol.CloseRequest, protocol.EmptyReply),
+    *(protocol.SessionChallenge, protocol.SessionProof),
 )
 
 
@@ -66,7 +67,7 @@ VIEW = serving().shelf.view
 assert VIEW.generation is not None
 ROSTER = ClusterSpec.of(VIEW.generation.value)
 SEEDS = (
-    message(0, protocol.SessionRequest(version=1, job="j", server=0, servers=2, worker=1, session="s")),
+    message(0, protocol.SessionRequest(job="j", server=0, servers=2, worker=1, session="s")),
     message(1, protocol.SessionNotice(life="l", text="waiting")),
     message(
         2,
@@ -87,6 +88,8 @@ SEEDS = (
         torch.ones(3, 4),
     ),
     message(7, protocol.RowsRequest(session="s", table=0), torch.arange(3)),
+    message(11, protocol.SessionChallenge(version=protocol.VERSION, nonce="0" * 32)),
+    message(12, protocol.SessionProof(nonce="0" * 32, mac="0" * 64)),
     message(8, protocol.ValuesReply(step=3), torch.ones(6), torch.empty(0, 4)),
 )
 TARGETS = (

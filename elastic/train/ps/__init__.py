@@ -16,7 +16,8 @@ One script, by role::
         worker.close()
 
 It runs under elastic-launch, and by hand with the `PADDLE_` variables alone. Nothing of the network is unpickled.
-Messages are neither encrypted nor signed: let only the job reach the ports.
+Server and worker prove to each other that they know ELASTIC_PS_SECRET, which elastic-launch gives them. Messages are
+neither encrypted nor signed: let only the job reach the ports.
 """
 
 from __future__ import annotations

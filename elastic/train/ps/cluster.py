@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +11,10 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from elastic.errors import ConfigError
+
+SECRET = "ELASTIC_PS_SECRET"
+"""The variable with the secret of servers and workers. The launcher sets it; by hand the user may."""
+SECRET_LENGTH_MIN = 32
 
 log = logging.getLogger("elastic.train.ps")
 
@@ -77,6 +82,16 @@ def cluster_spec(path: str) -> ClusterSpecFile | None:
     except (OSError, *UNREADABLE) as error:
         log.warning("the roster %s cannot be read: %s", path, error)
         return None
+
+
+def secret(environ: Mapping[str, str]) -> bytes:
+    """The secret that servers and workers prove to each other, b"" without one. `ConfigError` for a short one."""
+    text = environ.get(SECRET, "")
+    if 0 < len(text) < SECRET_LENGTH_MIN:
+        raise ConfigError(
+            f"{SECRET} is shorter than {SECRET_LENGTH_MIN} characters; make one with: openssl rand -hex 16"
+        )
+    return text.encode()
 
 
 def servers(place: TaskEnvironment) -> tuple[str, ...]:

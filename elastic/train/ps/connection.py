@@ -7,13 +7,15 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
 
-from elastic.errors import MessageError, ParameterServerError, ServerLost
+from elastic.auth.handshake import Purpose, is_proof, new_nonce, proofs
+from elastic.errors import MessageError, ParameterServerError, SecretMismatch, ServerLost
 from elastic.train.ps import protocol
 from elastic.train.ps.cluster import cluster_spec
-from elastic.train.ps.framing import H, MessageAssembly, MessageHeader, frames, receive
+from elastic.train.ps.framing import H, MessageHeader, frames, read_single, receive
 from elastic.train.ps.handlers import STATUS
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import UnknownSession
@@ -60,6 +62,7 @@ class ServerConnection:
         address: str,
         roster_file: str = "",
         patience_s: float,
+        secret: bytes = b"",
     ) -> None:
         """Connect to nothing yet. `values` gives this worker's own values for pieces of the server."""
         self.step = 0
@@ -72,6 +75,7 @@ class ServerConnection:
         self._values = values
         self._roster_file = roster_file
         self._patience_s = patience_s
+        self._secret = secret
         self._channel: Any = None
         self._connecting = asyncio.Lock()
         self._away_since: float | None = None
@@ -173,10 +177,13 @@ class ServerConnection:
     async def _connect(self) -> Any:
         self._find()
         channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
-        stream = channel.unary_stream(f"/{protocol.PACKAGE}/Session")(b"".join(frames(self._session_request)))
+        challenge = protocol.SessionChallenge(version=protocol.VERSION, nonce=new_nonce())
+        proven: asyncio.Future[protocol.SessionRequest] = asyncio.get_running_loop().create_future()
+        stream = channel.stream_stream(f"/{protocol.PACKAGE}/Session")(_introduction(challenge, proven))
         try:
             try:
                 async with asyncio.timeout(CONNECT_S):
+                    proven.set_result(self._answer(challenge, await stream.read()))
                     life = self._notice(await stream.read()).life
             except TimeoutError:
                 raise _ServerAway("no answer") from None
@@ -299,19 +306,37 @@ class ServerConnection:
             self._missed(reason)
             raise reason
 
+    def _answer(self, challenge: protocol.SessionChallenge, frame: Any) -> protocol.SessionRequest:
+        """Our proof for a server that has proven itself: this worker says nothing of itself to any other."""
+        if frame is grpc.aio.EOF:
+            raise _ServerAway("it has ended the session")
+        proof = read_single(protocol.SessionProof, frame)
+        expected = proofs(self._secret, Purpose.PARAMETERS, proof.nonce, challenge.nonce)
+        if not is_proof(proof.mac, expected.server):
+            raise SecretMismatch(
+                f"{self} cannot prove that it belongs to this job; give every process the same ELASTIC_PS_SECRET"
+            )
+        return msgspec.structs.replace(self._session_request, mac=expected.client)
+
     @staticmethod
     def _notice(frame: Any) -> protocol.SessionNotice:
         if frame is grpc.aio.EOF:
             raise _ServerAway("it has ended the session")
-        assembly = MessageAssembly(protocol.SessionNotice)
-        assembly.feed(frame)
-        if assembly.header is None:
-            raise MessageError("a notice is longer than one frame")
-        return assembly.header
+        return read_single(protocol.SessionNotice, frame)
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _introduction(
+    challenge: protocol.SessionChallenge, proven: asyncio.Future[protocol.SessionRequest]
+) -> AsyncIterator[bytes]:
+    """What a worker sends to open its session."""
+    for frame in frames(challenge):
+        yield frame
+    for frame in frames(await proven):
+        yield frame
 
 
 async def _streamed(parts: Iterator[bytes]) -> AsyncIterator[bytes]:

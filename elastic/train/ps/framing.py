@@ -16,7 +16,7 @@ import math
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Annotated, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import torch
@@ -187,6 +187,17 @@ class MessageAssembly(Generic[H]):
             raise MessageError(f"{at - end} bytes of tensors are more than {self._body_max}")
         self._length = at
         self.header = header
+
+
+def read_single(kind: type[H], frame: Any) -> H:
+    """Read a message of one frame, without tensors. `MessageError` for anything else, the end of a stream included."""
+    assembly = MessageAssembly(kind)
+    if isinstance(frame, bytes):
+        assembly.feed(frame)
+    if assembly.tensors():
+        raise MessageError(f"a {kind.kind} has no tensors")
+    assert assembly.header is not None
+    return assembly.header
 
 
 async def receive(

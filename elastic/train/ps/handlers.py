@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SessionReplaced
+from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SecretMismatch, SessionReplaced
 from elastic.train.ps.framing import H, MessageHeader, frames, receive
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import UnknownSession
@@ -18,6 +18,7 @@ DRAINED_MAX = 64
 STATUS: dict[type[Exception], grpc.StatusCode] = {
     MessageError: grpc.StatusCode.INVALID_ARGUMENT,
     ModelMismatch: grpc.StatusCode.ALREADY_EXISTS,
+    SecretMismatch: grpc.StatusCode.PERMISSION_DENIED,
     SessionReplaced: grpc.StatusCode.ABORTED,
     UnknownSession: grpc.StatusCode.FAILED_PRECONDITION,
 }
@@ -30,11 +31,18 @@ Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 def grpc_handler(
     kind: type[H],
     answer: Callable[[H, Sequence[torch.Tensor]], Awaitable[HandlerAnswer]],
-    check: Callable[[H], object] | None = None,
+    check: Callable[[H], object] | None,
+    is_admitted: Callable[[str], bool],
 ) -> Handler:
-    """A gRPC handler: one message in, one message out, or a status. `check` refuses by the header alone."""
+    """A gRPC handler: one message in, one message out, or a status. `check` refuses by the header alone.
+
+    Nothing is read from a peer that `is_admitted` refuses.
+    """
 
     async def handle(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        if not is_admitted(context.peer()):
+            await context.abort(STATUS[UnknownSession], "this connection has opened no session")
+            return
         try:
             header, tensors = await receive(stream, kind, check)
             reply, values = await answer(header, tensors)

@@ -1,6 +1,7 @@
 """What workers and servers say to each other. Each method has one header for its request and one for its answer.
 
-    Session   SessionRequest           SessionNotice, …          open for as long as the worker lives
+    Session   SessionChallenge         SessionProof              the handshake (`elastic.auth.handshake`)
+              SessionRequest           SessionNotice, …          open for as long as the worker lives
     Register  RegisterRequest          RegisterReply             the model; waits until there are values or some are
                                                                  wanted
     Give      InitialValues + values   EmptyReply                the values that `RegisterReply` asked for
@@ -19,9 +20,10 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from elastic.auth.handshake import MAC, NONCE
 from elastic.train.ps.framing import DIMENSIONS_MAX, MessageHeader, Size
 
-VERSION = 1
+VERSION = 2
 """Of this protocol. A server refuses a worker that speaks another."""
 
 PACKAGE = "elastic.train.ps"
@@ -32,6 +34,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Word = Annotated[str, msgspec.Meta(max_length=256)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Nonce = Annotated[str, msgspec.Meta(pattern=f"^{NONCE}$")]
+Mac = Annotated[str, msgspec.Meta(pattern=f"^{MAC}$")]
 
 
 class UpdateMode(StrEnum):
@@ -80,11 +84,30 @@ class TableSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         return f"table {self.name} of {self.rows} rows of {self.width} {self.dtype}, seed {self.seed}, std {self.std}"
 
 
-class SessionRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A worker opens its session. Another `session` of the same worker number replaces the older one."""
+class SessionChallenge(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The first message of a worker, of any version: the server is to prove that it knows the job's secret."""
 
     kind: ClassVar[str] = "Hello"
     version: int
+    nonce: Nonce = ""
+
+
+class SessionProof(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server's proof, and its nonce, for which the worker makes its own."""
+
+    kind: ClassVar[str] = "Proof"
+    nonce: Nonce
+    mac: Mac
+
+
+class SessionRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker opens its session. Another `session` of the same worker number replaces the older one.
+
+    `mac` is the worker's proof that it knows the job's secret.
+    """
+
+    kind: ClassVar[str] = "Session"
+    mac: Mac = ""
     job: Word
     server: Index
     servers: Index

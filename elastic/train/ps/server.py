@@ -22,7 +22,7 @@ from elastic.channel.client import channel_client
 from elastic.channel.messages import VARIABLE, RestoreDone, Serving, clock
 from elastic.errors import CheckpointError, ConfigError
 from elastic.script.error_report import reporting_config_errors
-from elastic.train.ps.cluster import TaskEnvironment, servers, workers
+from elastic.train.ps.cluster import SECRET, TaskEnvironment, secret, servers, workers
 from elastic.train.ps.parameters import ParameterStore
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.service import ParameterService
@@ -77,6 +77,7 @@ class Server:
         """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
         with reporting_config_errors():
             self.env: TaskEnvironment = env or environment.read(os.environ)
+            self._secret = secret(os.environ)
         if self.env.role != "server":
             raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
         self._servers = len(servers(self.env))
@@ -115,6 +116,7 @@ class Server:
             job=self.env.job_id,
             replaced=bool(self.env.roster_file),
             lost_after_s=self._lost_after_s,
+            secret=self._secret,
         )
         _say(RestoreDone(self._restore(holdings, service), clock()))
         signalled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -139,6 +141,12 @@ class Server:
             self._listen,
             workers(self.env),
         )
+        if not self._secret and not _is_loopback(self._listen):
+            log.warning(
+                "server %d lets in every client that reaches its port; give every process the same random %s",
+                self.env.index,
+                SECRET,
+            )
         tasks = [asyncio.create_task(service.report_missing_workers()), asyncio.create_task(self._keep(service))]
         finished = asyncio.create_task(service.finished.wait())
         ends: list[asyncio.Future[Any]] = [*tasks, finished, signalled]
@@ -200,6 +208,11 @@ class Server:
             state["step"],
         )
         return int(state["step"])
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _say(word: RestoreDone | Serving) -> None:

@@ -7,18 +7,24 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import torch
 
-from elastic.errors import MessageError, ModelMismatch, SessionReplaced
+from elastic.auth.handshake import Purpose, is_proof, new_nonce, proofs
+from elastic.errors import MessageError, ModelMismatch, SecretMismatch, SessionReplaced
 from elastic.train.ps import protocol
 from elastic.train.ps.barrier import GradientBarrier
-from elastic.train.ps.framing import MessageAssembly, MessageHeader, frames
+from elastic.train.ps.framing import MessageHeader, frames, read_single
 from elastic.train.ps.handlers import STATUS, HandlerAnswer, grpc_handler
 from elastic.train.ps.parameters import ParameterStore, PushedGradients, average
 from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import REPLACED, SessionState, UnknownSession, WorkerSessions
 
+PROOF_LIMIT_S = 5.0
+"""How long a client may take to prove that it knows the secret."""
+COMPLAINTS_MAX = 32
+"""Addresses that are named because they have proven nothing."""
 NOTICE_EVERY_S = 10.0
 """How often everybody is told whom they wait for."""
 MISSING_AFTER_S = 120.0
@@ -42,10 +48,12 @@ class ParameterService:
         job: str = "",
         replaced: bool = False,
         lost_after_s: float,
+        secret: bytes = b"",
     ) -> None:
         """Start with what `holdings` has.
 
         `trainers` says how many workers there are. `replaced`: lost ones are replaced by others, under the launcher.
+        With a `secret` nothing is done for a connection that has not proven to know it.
         """
         self.holdings = holdings
         self.sessions = WorkerSessions(lost_after_s)
@@ -60,6 +68,10 @@ class ParameterService:
         self._ask_trainers = trainers
         self._job = job
         self._replaced = replaced
+        self._secret = secret
+        self._admitted: set[str] = set()
+        """The connections whose session is open, as gRPC names them."""
+        self._complained: set[str] = set()
         self._registered: set[int] = set()
         self._notices: dict[int, asyncio.Queue[protocol.SessionNotice | SessionReplaced | None]] = {}
         self._moved = asyncio.Event()
@@ -67,16 +79,17 @@ class ParameterService:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What gRPC calls: bytes in, bytes out."""
+        known = self._is_admitted
         answers = {
-            "Register": grpc_handler(protocol.RegisterRequest, self._register, self._check_bare),
-            "Give": grpc_handler(protocol.InitialValues, self._give, self._check_give),
-            "Push": grpc_handler(protocol.PushRequest, self._push, self._check_push),
-            "Pull": grpc_handler(protocol.PullRequest, self._pull, self._check_bare),
-            "Rows": grpc_handler(protocol.RowsRequest, self._rows, self._check_rows),
-            "Close": grpc_handler(protocol.CloseRequest, self._close, self._check_bare),
+            "Register": grpc_handler(protocol.RegisterRequest, self._register, self._check_bare, known),
+            "Give": grpc_handler(protocol.InitialValues, self._give, self._check_give, known),
+            "Push": grpc_handler(protocol.PushRequest, self._push, self._check_push, known),
+            "Pull": grpc_handler(protocol.PullRequest, self._pull, self._check_bare, known),
+            "Rows": grpc_handler(protocol.RowsRequest, self._rows, self._check_rows, known),
+            "Close": grpc_handler(protocol.CloseRequest, self._close, self._check_bare, known),
         }
         table = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in answers.items()}
-        table["Session"] = grpc.unary_stream_rpc_method_handler(self._session)
+        table["Session"] = grpc.stream_stream_rpc_method_handler(self._session)
         return grpc.method_handlers_generic_handler(protocol.PACKAGE, table)
 
     def waits_for(self) -> str:
@@ -129,16 +142,22 @@ class ParameterService:
 
     # The session.
 
-    async def _session(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def _session(self, _: AsyncIterator[bytes], context: Any) -> None:
+        peer = context.peer()
         try:
-            hello = self._greeted(request)
+            async with asyncio.timeout(PROOF_LIMIT_S):
+                hello = await self._authenticated(context)
             worker = hello.worker
             back = worker in self.sessions.seen
             known = back and self.sessions.seen[worker].session == hello.session
             line = self.sessions.open(worker, hello.session, self._now())
-        except (MessageError, ModelMismatch, SessionReplaced) as error:
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the handshake took too long")
+            return
+        except (MessageError, ModelMismatch, SecretMismatch, SessionReplaced) as error:
             await context.abort(STATUS[type(error)], str(error))
             return
+        self._admitted.add(peer)
         if not known:
             self.barrier.remove_worker(worker)
             self._registered.discard(worker)
@@ -154,25 +173,30 @@ class ParameterService:
                     await context.abort(STATUS[SessionReplaced], str(notice))
                     return
                 for frame in frames(notice):
-                    yield frame
+                    await context.write(frame)
         finally:
+            self._admitted.discard(peer)
             if self._notices.get(worker) is queue:
                 del self._notices[worker]
             if self.sessions.disconnected(worker, line, self._now()):
                 log.info("the connection of worker %d broke", worker)
                 self._change()
 
-    def _greeted(self, request: bytes) -> protocol.SessionRequest:
-        assembly = MessageAssembly(protocol.SessionRequest)
-        assembly.feed(request)
-        if assembly.tensors():
-            raise MessageError("a hello has no tensors")
-        hello = assembly.header
-        assert hello is not None
-        if hello.version != protocol.VERSION:
+    async def _authenticated(self, context: Any) -> protocol.SessionRequest:
+        """Prove to know the secret, and take the request of a worker that proves the same."""
+        challenge = read_single(protocol.SessionChallenge, await context.read())
+        if challenge.version != protocol.VERSION:
             raise ModelMismatch(
-                f"this server speaks version {protocol.VERSION} of the protocol, the worker {hello.version}"
+                f"this server speaks version {protocol.VERSION} of the protocol, the worker {challenge.version}"
             )
+        nonce = new_nonce()
+        expected = proofs(self._secret, Purpose.PARAMETERS, nonce, challenge.nonce)
+        for frame in frames(protocol.SessionProof(nonce=nonce, mac=expected.server)):
+            await context.write(frame)
+        hello = read_single(protocol.SessionRequest, await context.read())
+        if not is_proof(hello.mac, expected.client):
+            self._complain(context.peer())
+            raise SecretMismatch("this server lets in only workers that know its ELASTIC_PS_SECRET")
         if hello.job != self._job:
             raise ModelMismatch(f"this server belongs to job {self._job!r}, the worker to {hello.job!r}")
         if (hello.server, hello.servers) != (self._index, self._servers):
@@ -244,6 +268,21 @@ class ParameterService:
         table = self.holdings.table(asked.table)
         table.check(tensors[0])
         return protocol.ValuesReply(step=self.barrier.step), (table.rows(tensors[0]),)
+
+    # Admission.
+
+    def _is_admitted(self, peer: str) -> bool:
+        admitted = not self._secret or peer in self._admitted
+        if not admitted:
+            self._complain(peer)
+        return admitted
+
+    def _complain(self, peer: str) -> None:
+        """Name each address once."""
+        host = unquote(peer).partition(":")[2].rpartition(":")[0]
+        if host not in self._complained and len(self._complained) < COMPLAINTS_MAX:
+            self._complained.add(host)
+            log.warning("a client at %s has not proven that it belongs to this job; it gets nothing", host)
 
     # What is refused before the tensors of a message are read.
 

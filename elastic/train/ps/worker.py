@@ -22,7 +22,7 @@ from elastic.script.error_report import reporting_config_errors
 from elastic.train import report
 from elastic.train.checkpoint import atomic_files
 from elastic.train.ps import protocol
-from elastic.train.ps.cluster import TaskEnvironment, servers
+from elastic.train.ps.cluster import TaskEnvironment, secret, servers
 from elastic.train.ps.connection import ServerConnection
 from elastic.train.ps.dense import DenseParameters
 from elastic.train.ps.embedding import Embedding
@@ -72,6 +72,7 @@ class Worker:
         """Connect to all servers, register, and pull. Waits for servers that are not there yet, and for worker 0."""
         with reporting_config_errors():
             self.env: TaskEnvironment = env or environment.read(os.environ)
+            self._secret = secret(os.environ)
         if self.env.role == "server":
             raise ConfigError("this process is a server and no worker; ask elastic.env().role")
         if mode not in list(protocol.UpdateMode):
@@ -197,7 +198,6 @@ class Worker:
         self, server: int, index: int, mode: protocol.UpdateMode, sgd: protocol.SGD, patience_s: float
     ) -> ServerConnection:
         hello = protocol.SessionRequest(
-            version=protocol.VERSION,
             job=self.env.job_id,
             server=server,
             servers=len(self._servers),
@@ -218,6 +218,7 @@ class Worker:
             address=self._servers[server],
             roster_file=self.env.roster_file,
             patience_s=patience_s,
+            secret=self._secret,
         )
 
     def _push(self, weight: float, *, pull: bool) -> None:

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 
 from elastic.train.ps import framing, protocol
 from elastic.train.ps.connection import ServerConnection
-from tests.support.ps_server_harness import Bench, bench
+from tests.support.ps_server_harness import Bench, bench, framed
 
 REFUSED = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
 }
 METHODS = ("Register", "Give", "Push", "Pull", "Rows")
 
@@ -90,11 +91,6 @@ def target() -> Iterator[Target]:
     made.close()
 
 
-def framed(header: object, body: bytes) -> bytes:
-    raw = msgspec.msgpack.encode(header)
-    return framing._LENGTH.pack(len(raw)) + raw + bytes(-(framing._LENGTH.size + len(raw)) % 8) + body
-
-
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_message_with_any_field_changed_is_refused_or_is_a_message(
@@ -127,20 +123,12 @@ def test_a_hello_that_is_wrong_opens_no_session(
     target: Target, caplog: pytest.LogCaptureFixture, data: st.DataObject
 ) -> None:
     header: dict[str, Any] = msgspec.to_builtins(target.bench.hello(1))
-    for field in data.draw(st.lists(st.sampled_from([*header, "more"]), min_size=1, max_size=2)):
+    del header["mac"]
+    for field in data.draw(st.lists(st.sampled_from([*header, "mac", "more"]), min_size=1, max_size=2)):
         header[field] = data.draw(st.just([["float32", [1]]]) if field == "shapes" else anything)
 
-    async def hello() -> grpc.StatusCode:
-        async with grpc.aio.insecure_channel(target.bench.address) as channel:
-            stream = channel.unary_stream(f"/{protocol.PACKAGE}/Session")(framed(header, b""))
-            try:
-                await stream.read()
-            except grpc.aio.AioRpcError as error:
-                code: grpc.StatusCode = error.code()
-                return code
-            return grpc.StatusCode.OK
-
-    code = target.run(hello())
+    changed = dict(header)
+    code = target.run(target.bench.hello_with(lambda mac: framed({"mac": mac} | changed)))
     if code is not grpc.StatusCode.OK:
         assert code in REFUSED
     else:

@@ -272,7 +272,6 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changed", "said"),
         [
-            ({"version": 9}, "version 1 of the protocol, the worker 9"),
             ({"job": "other"}, "belongs to job 'j', the worker to 'other'"),
             ({"server": 1, "servers": 2}, "this is server 0 of 1; the worker takes it for server 1 of 2"),
         ],
@@ -287,6 +286,14 @@ class TestRefusals:
                 assert not made.service.sessions.seen
 
         asyncio.run(play())
+
+    @told()
+    async def test_a_worker_that_speaks_another_version_is_told_so(self, made: Bench) -> None:
+        of_version_1 = {"version": 1, "job": "j", "server": 0, "servers": 1, "worker": 0, "session": "0-s"}
+        for sent in (of_version_1, {"version": 9, "nonce": "0" * 32}):
+            said = await made.refusal(sent)
+            assert said == f"this server speaks version 2 of the protocol, the worker {sent['version']}"
+        assert not made.service.sessions.seen
 
     @told()
     async def test_another_model_is_refused(self, made: Bench) -> None:
