@@ -23,40 +23,45 @@ NAMED_MAX = 16
 """So many entries of a list are named in a message."""
 
 
-def own_entry(hosts: Sequence[str], host: str, *, flag: str, source: str) -> str:
+def own_entry(
+    hosts: Sequence[str], host: str, *, flag: str, source: str, is_hint: bool = False, required: bool = True
+) -> str:
     """The entry that is this node, exactly as it is written in the list.
 
     `host` is the name that the node was given (by `source`), "" if it was given none; it is an entry itself, or has
-    an address of one. Without it the entry counts that has an address of this machine, or else begins with its name.
-    `flag` is where the list came from. Raises `ConfigError` when no entry fits, and when several do.
+    an address of one. Without it the entry counts that has an address of this machine, or else begins with its name;
+    so it does where `host` is a hint that fits no entry. `flag` is where the list came from. Raises `ConfigError` when
+    several entries fit, and when none does; if none is `required`, the answer is `host` then.
     """
-    if host in hosts:
+    if host in hosts or not hosts:
         return host
     resolved = _resolved(hosts)
-    if host:
-        wanted = set(addresses.resolve(host))
-        same = [entry for entry in hosts if entry.lower() == host.lower() or wanted & set(resolved[entry])]
-        if len(same) == 1:
-            return same[0]
-        if same:
-            raise ConfigError(
-                f"{source} {host} is the same machine as {_words(same)} of {flag} {shown(hosts)}; write it as there"
-            )
-        raise ConfigError(
-            f"{source} {host} is not in {flag} {shown(hosts)}{_unknown(resolved)}; use one of that list"
-            f"{_addresses('this machine has ')}"
-        )
-    own = addresses.own_addresses()
-    matching = [entry for entry in hosts if any(address.is_loopback or address in own for address in resolved[entry])]
-    if not matching:  # A name may not resolve yet, but this machine knows what it is called.
+    wanted = set(addresses.resolve(host)) if host else set()
+    matching = [entry for entry in hosts if entry.lower() == host.lower() or wanted & set(resolved[entry])]
+    by_address = not matching and (is_hint or not host)
+    if by_address:
+        own = addresses.own_addresses()
+        matching = [entry for entry in hosts if any(one.is_loopback or one in own for one in resolved[entry])]
+    if by_address and not matching:  # A name may not resolve yet, but this machine knows what it is called.
         hostname = socket.gethostname().partition(".")[0].lower()
         matching = [entry for entry in hosts if as_ip(entry) is None and entry.partition(".")[0].lower() == hostname]
     if len(matching) == 1:
         return matching[0]
-    if matching:
+    if matching and by_address:
         raise ConfigError(
             f"{_words(matching)} of {flag} {shown(hosts)} are all this machine; say with --host which of them this "
             "node is"
+        )
+    if matching:
+        raise ConfigError(
+            f"{source} {host} is the same machine as {_words(matching)} of {flag} {shown(hosts)}; write it as there"
+        )
+    if not required:
+        return host
+    if host:
+        raise ConfigError(
+            f"{source} {host} is not in {flag} {shown(hosts)}{_unknown(resolved)}; use one of that list"
+            f"{_addresses('this machine has ')}"
         )
     raise ConfigError(
         f"{flag} {shown(hosts)} has no address of this machine{_addresses('')}{_unknown(resolved)}; "

@@ -16,7 +16,7 @@ from pathlib import Path
 from elastic.errors import ConfigError, StoreUnavailable
 from launcher.config import devices, host_list, store_access
 from launcher.config.config import Config
-from launcher.config.ps_layout import listed_hosts, own_host, static_hosts
+from launcher.config.ps_layout import listed_hosts, static_hosts
 from launcher.config.readers import StoreEndpoints
 from launcher.net import addresses
 from launcher.net.endpoints import as_ip
@@ -70,16 +70,19 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
 
 def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
     """The name that the lists of hosts have for this node; `Config.host` where they have none."""
+    source = addresses.source_of(config.host, environ)
     if config.ips:
-        source = addresses.source_of(config.host, environ)
         return host_list.own_entry(config.ips, config.host, flag=config.list_flag, source=source)
     if config.roles is None:
         return config.host
-    listed = listed_hosts(config.roles)
-    matching = addresses.same_hosts(listed, config.host) if config.host else ()
-    if not matching and all(name != "host" for name, _ in config.given):
-        matching = addresses.own_hosts(listed)
-    return own_host(config, matching, addresses.candidates())
+    return host_list.own_entry(
+        listed_hosts(config.roles),
+        config.host,
+        flag="--servers, --workers" + (", --heter_workers" if config.roles.heters else ""),
+        source=source,
+        is_hint=all(name != "host" for name, _ in config.given),
+        required=not config.roles.separate,
+    )
 
 
 def _check_script(config: Config, environ: Mapping[str, str]) -> str:

@@ -99,35 +99,6 @@ def wanted_ports(roles: PsLayout, host: str) -> tuple[int, ...]:
     return (*_ports(roles.servers, host), *_ports(roles.heters, host), *_ports(roles.workers, host))
 
 
-def own_host(config: Config, matching: Sequence[str], candidates: Sequence[str]) -> str:
-    """Under which of the listed hosts this node takes part; `Config.host` where the lists do not name it.
-
-    `matching` are the listed hosts that are this machine's, or that are the same as `Config.host` if that is set;
-    `candidates` are addresses of this machine for the message. Raises `ConfigError` if it is none of a fixed list, or
-    several.
-    """
-    assert config.roles is not None
-    hosts = listed_hosts(config.roles)
-    if not hosts or config.host in hosts:
-        return config.host
-    if len(matching) > 1:
-        raise ConfigError(
-            f"{', '.join(matching)} are all this machine; say which one this node is: --host {matching[0]}"
-        )
-    if matching:
-        return matching[0]
-    if config.roles.separate:
-        return config.host
-    flags = "--servers, --workers" + (", --heter_workers" if config.roles.heters else "")
-    if config.host:
-        raise ConfigError(f"this node is {config.host} (--host, or POD_IP), but {flags} name {_few(hosts)}")
-    whose_addresses = f", whose addresses are {', '.join(candidates)}" if candidates else ""
-    raise ConfigError(
-        f"{flags} name {_few(hosts)}, and none of them is this machine{whose_addresses}; mend the lists, or say with "
-        "--host which of them this node is"
-    )
-
-
 # The mode
 
 

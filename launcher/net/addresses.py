@@ -39,12 +39,10 @@ __all__ = [
     "nic_address",
     "only_here",
     "own_addresses",
-    "own_hosts",
     "owned_by",
     "parse_endpoint",
     "resolve",
     "resolves",
-    "same_hosts",
     "source_of",
 ]
 
@@ -106,10 +104,7 @@ def interface(host: str) -> str | None:
 def owned_by(interface: str | None) -> frozenset[Address]:
     """Every address of this network interface now; "eth0:1" is a second address of eth0."""
     return frozenset(
-        ipaddress.ip_address(address.address.partition("%")[0])
-        for name, owned in psutil.net_if_addrs().items()
-        for address in owned
-        if interface in (name, name.partition(":")[0]) and address.family in (socket.AF_INET, socket.AF_INET6)
+        ip for name, ips in _interfaces().items() if interface in (name, name.partition(":")[0]) for ip in ips
     )
 
 
@@ -136,12 +131,8 @@ def interface_now(interface: str | None, known: Collection[Address]) -> str | No
 
 def interface_of(found: Iterable[Address]) -> str | None:
     """The network interface that has one of these addresses now, None if there is none."""
-    wanted = {str(address) for address in found}
-    for name, owned in psutil.net_if_addrs().items():
-        for address in owned:
-            if address.family in (socket.AF_INET, socket.AF_INET6) and address.address.partition("%")[0] in wanted:
-                return name.partition(":")[0]  # "eth0:1" is a second address of eth0.
-    return None
+    wanted = set(found)
+    return next((name.partition(":")[0] for name, ips in _interfaces().items() if wanted.intersection(ips)), None)
 
 
 def only_here(host: str, peers: Sequence[str]) -> bool:
@@ -170,28 +161,7 @@ def interface_among(host: str, peers: Sequence[str]) -> str | None:
 
 def own_addresses() -> frozenset[Address]:
     """Every address of this machine's interfaces."""
-    return frozenset().union(*(owned_by(name) for name in psutil.net_if_addrs()))
-
-
-def own_hosts(hosts: Sequence[str]) -> tuple[str, ...]:
-    """Those of `hosts` that are this machine.
-
-    Where no address tells, a name that begins with this machine's name does: it may not resolve yet.
-    """
-    found = tuple(host for host in hosts if _is_own(resolve(host)))
-    here = socket.gethostname().partition(".")[0].lower()
-    return found or tuple(host for host in hosts if as_ip(host) is None and host.partition(".")[0].lower() == here)
-
-
-def _is_own(found: Collection[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> bool:
-    here = {address.address.partition("%")[0] for owned in psutil.net_if_addrs().values() for address in owned}
-    return any(address.is_loopback or str(address) in here for address in found)
-
-
-def same_hosts(hosts: Sequence[str], host: str) -> tuple[str, ...]:
-    """Those of `hosts` that are written like `host` or have an address of it."""
-    wanted = set(resolve(host))
-    return tuple(one for one in hosts if one == host or wanted.intersection(resolve(one)))
+    return frozenset(ip for ips in _interfaces().values() for ip in ips)
 
 
 def nic_address(nic: str, endpoints: Sequence[str] = ()) -> str:
@@ -211,7 +181,7 @@ def nic_address(nic: str, endpoints: Sequence[str] = ()) -> str:
     return str(next((ip for ip in addresses if ip.version == version), addresses[0]))
 
 
-def _interfaces() -> dict[str, list[ipaddress.IPv4Address | ipaddress.IPv6Address]]:
+def _interfaces() -> dict[str, list[Address]]:
     """The addresses of every network interface of this machine."""
     return {
         name: [
@@ -230,15 +200,8 @@ def _listed(owned: Mapping[str, Sequence[object]]) -> str:
 
 def candidates() -> tuple[str, ...]:
     """The addresses of this machine that other machines may be able to use."""
-    addresses = []
-    for owned in psutil.net_if_addrs().values():
-        for address in owned:
-            if address.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            ip = ipaddress.ip_address(address.address.partition("%")[0])
-            if not (ip.is_loopback or ip.is_link_local):
-                addresses.append(str(ip))
-    return tuple(addresses[:CANDIDATES_MAX])
+    usable = (ip for ips in _interfaces().values() for ip in ips if not (ip.is_loopback or ip.is_link_local))
+    return tuple(map(str, usable))[:CANDIDATES_MAX]
 
 
 def _check_usable(host: str, source: str, servers: Sequence[tuple[str, int]]) -> None:

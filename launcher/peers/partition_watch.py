@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 
 from elastic._net import connected, resolved
 from elastic.channel.messages import (
@@ -23,14 +22,12 @@ from elastic.channel.messages import (
     WorkerMessage,
 )
 from elastic.core.keys import JobKeys
-from elastic.core.kv import KeyRange
 from elastic.core.model import Generation, Member
 from elastic.core.partition import nodes_to_probe
-from elastic.core.view_reader import decode
-from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.health.partition_detector import FORMS, PartitionDetector
 from launcher.net.acceptor import OUT_OF
+from launcher.peers.reachability import read_member
 from launcher.workers.exit_classification import GiveUp
 from launcher.workers.failure_causes import UNFORMED
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
@@ -195,15 +192,6 @@ class PartitionWatch:
         """Read where those are that are not known yet. Who is gone, or damaged, is told elsewhere."""
         members = self._members  # Those of this generation, also if another one begins meanwhile.
         unknown = [name for name in self._names if name not in members]
-        found: Mapping[str, Member | None] = dict(
-            zip(unknown, await asyncio.gather(*map(self._member, unknown)), strict=True)
-        )
-        members |= {name: member for name, member in found.items() if member is not None}
-
-    async def _member(self, name: str) -> Member | None:
-        key = self._keys.member(name)
-        with suppress(StoreError, DocumentError):
-            listing = await self._store.list(KeyRange.key(key))
-            found: Member | None = decode(self._keys, key, listing.entries[0].value) if listing.entries else None
-            return found
-        return None
+        read = (read_member(self._store, self._keys, name) for name in unknown)
+        found = zip(unknown, await asyncio.gather(*read), strict=True)
+        members |= {name: member for name, member in found if member is not None}

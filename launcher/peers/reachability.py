@@ -88,6 +88,16 @@ def reason(error: OSError | ValueError, host: str) -> str:
     return str(error)
 
 
+async def read_member(store: Store, keys: JobKeys, node: str) -> Member | None:
+    """Where a node is. None if it is gone or its document is damaged, which is told elsewhere."""
+    key = keys.member(node)
+    with suppress(StoreError, DocumentError):
+        for entry in (await store.list(KeyRange.key(key))).entries:
+            found: Member = decode(keys, key, entry.value)
+            return found
+    return None
+
+
 def neighbours_of(generation: Generation, node: str) -> tuple[str, ...]:
     """The members that `node` looks at; none for a node that is not in the generation."""
     m_id, names = generation.index(node), [place.node for place in generation.members]
@@ -113,17 +123,10 @@ class StartupReachability:
             if name in self._seen:
                 continue
             self._seen.add(name)
-            with suppress(StoreError, DocumentError):  # Who is gone, or damaged, is told elsewhere.
-                member = await self._member(name)
-                why = await unreachable_reason(self._keys.job_id, name, member) if member is not None else ""
-                if why:
-                    self._agent_log.warning(
-                        f"this node does not reach {name}: {why}; if workers wait for each other, elastic-ctl doctor "
-                        "shows every way that is closed"
-                    )
-
-    async def _member(self, name: str) -> Member | None:
-        key = self._keys.member(name)
-        listing = await self._store.list(KeyRange.key(key))
-        found: Member | None = decode(self._keys, key, listing.entries[0].value) if listing.entries else None
-        return found
+            member = await read_member(self._store, self._keys, name)
+            why = await unreachable_reason(self._keys.job_id, name, member) if member is not None else ""
+            if why:
+                self._agent_log.warning(
+                    f"this node does not reach {name}: {why}; if workers wait for each other, elastic-ctl doctor "
+                    "shows every way that is closed"
+                )

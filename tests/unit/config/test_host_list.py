@@ -27,6 +27,26 @@ def refusal(hosts: tuple[str, ...], host: str = "") -> str:
     return text
 
 
+def test_a_hint_that_fits_no_entry_gives_way_to_the_addresses_of_this_machine() -> None:
+    def hinted(hosts: tuple[str, ...], host: str) -> str:
+        return own_entry(hosts, host, flag="--servers", source="POD_IP", is_hint=True)
+
+    assert hinted((*ELSEWHERE, "localhost"), "203.0.113.9") == "localhost"
+    assert hinted((*ELSEWHERE, "localhost"), ELSEWHERE[0]) == ELSEWHERE[0]
+    with pytest.raises(ConfigError, match=r"^POD_IP 203\.0\.113\.9 is not in --servers "):
+        hinted(ELSEWHERE, "203.0.113.9")
+
+
+def test_where_no_entry_is_required_a_node_that_fits_none_keeps_its_host() -> None:
+    for host in ("", "203.0.113.9"):
+        assert own_entry(ELSEWHERE, host, flag="--servers", source="--host", required=False) == host
+    assert own_entry((*ELSEWHERE, "localhost"), "", flag="--servers", source="--host", required=False) == "localhost"
+
+
+def test_without_a_list_the_host_is_as_it_was() -> None:
+    assert own_entry((), "h", flag="--servers", source="--host") == "h"
+
+
 def test_without_a_name_it_is_the_entry_with_an_address_of_this_machine() -> None:
     for own in addresses.candidates():
         assert found((ELSEWHERE[0], own, ELSEWHERE[1])) == own

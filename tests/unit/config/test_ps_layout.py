@@ -12,7 +12,6 @@ from launcher.config.parse import parse
 from launcher.config.ps_layout import (
     TASKS_PER_NODE_MAX,
     listed_hosts,
-    own_host,
     split_endpoint,
     static_hosts,
     wanted_ports,
@@ -295,41 +294,6 @@ def test_local_nodes_without_one_for_workers_are_refused() -> None:
     assert text.startswith("--local_nodes 2 leaves no node for workers beside 2 servers")
     assert "--local_nodes 3" in text
     assert "--local_nodes 65" not in refusal("--local_nodes=2", "--server_num=64", "--worker_num=2"), "64 is the most"
-
-
-# Which of the hosts this machine is
-
-
-def test_the_host_of_a_list_that_is_this_machine_is_the_nodes_host() -> None:
-    config = read(SERVERS, WORKERS)
-    assert own_host(config, ("192.168.0.17",), ()) == "192.168.0.17"
-
-
-def test_host_chooses_where_several_fit() -> None:
-    both = ("192.168.0.16", "192.168.0.17")
-    with pytest.raises(ConfigError, match=r"--host 192\.168\.0\.16"):
-        own_host(read(SERVERS, WORKERS), both, ())
-    assert own_host(read(SERVERS, WORKERS, "--host", "192.168.0.17"), both, ()) == "192.168.0.17"
-
-
-def test_a_machine_that_is_in_no_list_is_told_its_addresses() -> None:
-    with pytest.raises(ConfigError) as caught:
-        own_host(read(SERVERS, WORKERS), (), ("10.1.1.1", "172.17.0.1"))
-    text = str(caught.value)
-    assert text.startswith("--servers, --workers name 192.168.0.16, 192.168.0.17, and none of them is this machine")
-    assert "10.1.1.1, 172.17.0.1" in text
-    with pytest.raises(ConfigError, match=r"this node is 10\.1\.1\.1"):
-        own_host(read(SERVERS, WORKERS, "--host", "10.1.1.1"), (), ())
-
-
-def test_a_node_that_is_no_named_server_brings_workers() -> None:
-    config = read(*ETCD, "--np=2", SERVERS, "--worker_num=2")
-    assert own_host(config, (), ("10.1.1.1",)) == ""
-    assert own_host(config, ("192.168.0.16",), ()) == "192.168.0.16"
-
-
-def test_without_lists_the_host_is_as_it_was() -> None:
-    assert own_host(read("--server_num=1", "--worker_num=1", "--host=h"), (), ()) == "h"
 
 
 def test_the_hosts_of_a_collective_job_are_its_ips() -> None:

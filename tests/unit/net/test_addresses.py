@@ -26,8 +26,6 @@ from launcher.net.addresses import (
     known_by,
     nic_address,
     only_here,
-    own_hosts,
-    same_hosts,
 )
 from launcher.net.endpoints import join_host_port, parse_endpoint
 
@@ -194,27 +192,6 @@ def test_the_kernel_is_asked_for_the_route() -> None:
     assert _route("127.0.0.1", 9) == "127.0.0.1"
     for mine in candidates():  # The way to one's own address begins at that address.
         assert advertised("", {}, (join_host_port(mine, 2379),)) == mine
-
-
-# Which of several hosts this machine is
-
-
-def test_a_host_is_this_machines_by_its_address() -> None:
-    assert own_hosts(("203.0.113.77", "127.0.0.1")) == ("127.0.0.1",)
-    assert own_hosts(("203.0.113.77", "nowhere.invalid")) == ()
-
-
-def test_a_name_that_does_not_resolve_yet_is_this_machines_if_it_begins_with_its_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "ps-0")
-    assert own_hosts(("ps-0.ps.invalid", "ps-1.ps.invalid")) == ("ps-0.ps.invalid",)
-    assert own_hosts(("ps-0.ps.invalid", "127.0.0.1")) == ("127.0.0.1",)
-
-
-def test_two_names_are_the_same_host_if_they_share_an_address() -> None:
-    assert same_hosts(("localhost", "203.0.113.77", "nowhere.invalid"), "127.0.0.1") == ("localhost",)
-    assert same_hosts(("nowhere.invalid",), "nowhere.invalid") == ("nowhere.invalid",)
 
 
 # An interface that is named.
