@@ -18,13 +18,12 @@ from elastic.core.model import Cause, FinalStatus
 from elastic.store.protocol import Store
 from elastic.store.session import READ_EVERY
 from launcher import __version__
-from launcher.agent.checkpoint_publisher import CheckpointPublisher
 from launcher.agent.core_driver import CoreDriver, EventQueue
-from launcher.agent.curve_publisher import CurvePublisher
 from launcher.agent.failure_reporter import FailureReporter
 from launcher.agent.inspect_server import InspectServer
 from launcher.agent.local_death_proofs import DeathProver
 from launcher.agent.node_snapshot import snapshot
+from launcher.agent.publishers import CheckpointPublisher, CurvePublisher
 from launcher.agent.recovery_reporter import RecoveryReporter
 from launcher.config.config import Config
 from launcher.logs import event_log
@@ -165,7 +164,7 @@ class AgentSession:
         if isinstance(event, agent_events.WorkersGone):
             self._partition_watch.end()
             self._saved.hurry()
-            self._curve.ended()
+            self._curve.hurry()
         if self._lines is not None and facts.generation is not None:
             self._lines.generation = facts.generation.g
         self._recovery_reporter.observe(facts, event, wanted, arrived_at)

@@ -41,7 +41,9 @@ def own_entry(
     by_address = not matching and (is_hint or not host)
     if by_address:
         own = addresses.own_addresses()
-        matching = [entry for entry in hosts if any(one.is_loopback or one in own for one in resolved[entry])]
+        matching = [
+            entry for entry in hosts if any(address.is_loopback or address in own for address in resolved[entry])
+        ]
     if by_address and not matching:  # A name may not resolve yet, but this machine knows what it is called.
         hostname = socket.gethostname().partition(".")[0].lower()
         matching = [entry for entry in hosts if as_ip(entry) is None and entry.partition(".")[0].lower() == hostname]

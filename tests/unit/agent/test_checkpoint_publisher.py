@@ -16,8 +16,8 @@ from elastic.core.model import SavedCheckpoint
 from elastic.core.view import encode
 from elastic.core.view_reader import decode
 from elastic.errors import StoreUnavailable
-from launcher.agent import checkpoint_publisher
-from launcher.agent.checkpoint_publisher import CheckpointPublisher
+from launcher.agent import publishers
+from launcher.agent.publishers import CheckpointPublisher
 from tests.support.single_job_store import OneJob
 from tests.support.strategies import KEYS
 
@@ -131,7 +131,7 @@ def test_a_write_that_another_node_came_before_is_tried_again(job: Job, monkeypa
 def test_what_workers_said_last_while_another_word_was_being_written_is_written_at_once(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_publisher, "PAUSE_S", 1000.0)
+    monkeypatch.setattr(publishers, "CHECKPOINT_PAUSE_S", 1000.0)
     ask, last = job.store.txn, [20]
 
     async def while_they_end(compares: Any, then: Any) -> Any:

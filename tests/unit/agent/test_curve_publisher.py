@@ -13,7 +13,7 @@ from elastic.channel.messages import Progress
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.view import encode
 from elastic.errors import OutcomeUnknown, StoreUnavailable
-from launcher.agent.curve_publisher import CurvePublisher
+from launcher.agent.publishers import CurvePublisher
 from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
@@ -138,7 +138,7 @@ def test_who_takes_over_reads_what_is_there_and_goes_on(job: Job) -> None:
 
 
 def test_the_end_of_a_generation_is_written_while_the_agent_goes_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.agent.curve_publisher.ENDED_S", 0.0)
+    monkeypatch.setattr("launcher.agent.publishers.ENDED_S", 0.0)
     node, written = job.node(), asyncio.Event()
     txn = job.store.txn
 
@@ -153,7 +153,7 @@ def test_the_end_of_a_generation_is_written_while_the_agent_goes_on(job: Job, mo
         for g in (1, 2):
             node.begin(g)
             node.report(g * 10, g * 10 + 1)
-            node.writer.ended()
+            node.writer.hurry()
             await written.wait()
             written.clear()
             assert job.steps[-1] == (g, g * 10 + 1)
@@ -204,7 +204,7 @@ def test_a_store_that_came_back_empty_or_was_told_to_forget_the_job_gets_nothing
 def test_a_store_that_does_not_answer_costs_a_line_of_detail_and_the_points_come_later(
     job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("launcher.agent.curve_publisher.ENDED_S", 0.0)
+    monkeypatch.setattr("launcher.agent.publishers.ENDED_S", 0.0)
     node, asked = job.node(), asyncio.Event()
 
     async def silent(*_: Any, **__: Any) -> Any:
@@ -215,7 +215,7 @@ def test_a_store_that_does_not_answer_costs_a_line_of_detail_and_the_points_come
         with monkeypatch.context() as patch:
             patch.setattr(job.store, "txn", silent)
             node.report(1)
-            node.writer.ended()
+            node.writer.hurry()
             await asked.wait()
         node.report(2)
 

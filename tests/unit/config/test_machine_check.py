@@ -135,7 +135,7 @@ def test_a_pods_address_is_looked_up_in_the_lists(script: Path) -> None:
 
 
 def test_a_machine_that_is_in_none_of_the_lists_is_refused(script: Path) -> None:
-    with pytest.raises(ConfigError, match="^--servers, --workers .* has no address of this machine"):
+    with pytest.raises(ConfigError, match=r"^--servers, --workers .* has no address of this machine"):
         checked("--servers=203.0.113.77:6170", "--workers=203.0.113.78", str(script))
     with pytest.raises(ConfigError, match=r"^--host 203\.0\.113\.79 is not in --servers, --workers "):
         checked("--servers=127.0.0.1:6170", "--workers=127.0.0.1", "--host", "203.0.113.79", str(script))

@@ -1,0 +1,253 @@
+"""Publishes small documents of the job in the store, at low priority: the newest checkpoint and the training curve.
+
+Rank 0 reports its steps to the agent of its node, and that one writes the curve: once in a while, when its workers of a
+generation are gone, and before it leaves. The node that has rank 0 next reads the document, and continues it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from elastic.channel.messages import Progress, WorkerMessage
+from elastic.core.keys import JobKeys
+from elastic.core.kv import Compare, KeyRange, KeyValue, Put
+from elastic.core.model import SavedCheckpoint
+from elastic.core.view import encode
+from elastic.core.view_reader import decode
+from elastic.errors import DocumentError, StoreError
+from elastic.store.protocol import Store
+from launcher.history import training_curve
+from launcher.history.training_curve import CurvePoint, TrainingCurve
+from launcher.logs.logger import AgentLog
+from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+
+TRIES_MAX = 5
+"""How often a write is tried that another node's write came before."""
+CHECKPOINT_PAUSE_S = 1.0
+"""At most one write of the newest checkpoint in this time, however often workers save."""
+CURVE_PAUSE_S = 60.0
+"""At most one write of the curve in this time while steps are made."""
+ENDED_S = 1.0
+"""So long after the workers are gone it is written: the store has better things to do in that moment."""
+METRICS_HELD_MAX = 64
+DIGITS = 6
+"""Of a loss, a rate or another metric."""
+
+
+class DocumentPublisher:
+    """The loop of a publisher: a subclass calls `_changed`, and says in `_write` what is written.
+
+    A store that does not answer costs a line of detail: the document is written with the next change.
+    """
+
+    _what = "a document"
+    """How the line of detail names it."""
+
+    def __init__(self, store: Store, keys: JobKeys, agent_log: AgentLog, pause_s: float, hurry_pause_s: float) -> None:
+        """At most one write in `pause_s`, or in a hurry after `hurry_pause_s`. Nothing is written before `run`."""
+        self._store = store
+        self._keys = keys
+        self._agent_log = agent_log
+        self._pause_s = pause_s
+        self._hurry_pause_s = hurry_pause_s
+        self._pending = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._leaves = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def hurry(self) -> None:
+        """The workers are gone: what they said is written soon."""
+        if self._pending.is_set():
+            self._hurry.set()
+
+    async def run(self) -> None:
+        """Write what comes."""
+        while True:
+            await self._pending.wait()
+            if self._hurry.is_set() and self._hurry_pause_s:
+                await _pause(self._leaves, self._hurry_pause_s)
+            self._pending.clear()
+            self._hurry.clear()  # Not later: a hurry that begins while this writes is for the next change.
+            try:
+                await self._write()
+            except StoreError as error:
+                self._agent_log.debug(f"{self._what} is not in the store: {error}")
+            if not self._pending.is_set():
+                self._idle.set()
+            await _pause(self._hurry, self._pause_s)
+
+    async def settle(self, limit_s: float) -> None:
+        """Wait until everything is written, at most so long: this agent leaves."""
+        self._leaves.set()
+        self.hurry()
+        await _pause(self._idle, limit_s)
+
+    def _changed(self) -> None:
+        self._idle.clear()
+        self._pending.set()
+
+    async def _write(self) -> None:
+        """Write the newest. Raises `StoreError`."""
+        raise NotImplementedError
+
+    async def _is_job(self, incarnation: bytes) -> bool:
+        """Tell whether the store still has the job of this incarnation; another one came back empty, perhaps."""
+        stored = await self._store.list(KeyRange.key(self._keys.incarnation))
+        return [entry.value for entry in stored.entries] == [incarnation]
+
+
+class CheckpointPublisher(DocumentPublisher):
+    """Takes what this node's workers committed."""
+
+    def __init__(self, store: Store, keys: JobKeys, host: str, agent_log: AgentLog) -> None:
+        """Nothing is written before `run`."""
+        super().__init__(store, keys, agent_log, CHECKPOINT_PAUSE_S, hurry_pause_s=0.0)
+        self._host = host
+        self._newest: SavedCheckpoint | None = None
+        self._incarnation = ""
+
+    def committed(self, step: int, folder: str, *, run: int, g: int, incarnation: str) -> None:
+        """A worker of generation `g` says that its checkpoint of `step` is complete in `folder`."""
+        saved = SavedCheckpoint(step=step, host=self._host, folder=folder, run=run, g=g, at=time.time())
+        if incarnation != self._incarnation or saved.replaces(self._newest):  # A new store counts from 1 again.
+            self._newest, self._incarnation = saved, incarnation
+            self._what = f"the checkpoint of step {step}"
+            self._changed()
+
+    def for_workers(self, stored: SavedCheckpoint | None) -> str:
+        """What workers learn of it as JSON: the newer of the store's word and ours, "" without either."""
+        newest = stored if self._newest is None or not self._newest.replaces(stored) else self._newest
+        if newest is None:
+            return ""
+        return msgspec.json.encode({"step": newest.step, "host": newest.host, "folder": newest.folder}).decode()
+
+    async def _write(self) -> None:
+        """Write unless the store has a newer word; one that cannot be read is replaced."""
+        saved, key, incarnation = self._newest, self._keys.saved, encode(self._incarnation)
+        assert saved is not None
+        same_job = Compare.equals(self._keys.incarnation, incarnation)
+        for _ in range(TRIES_MAX):
+            if not await self._is_job(incarnation):
+                return  # It does not know the job whose checkpoint this is.
+            entries = (await self._store.list(KeyRange.key(key))).entries
+            if entries and not saved.replaces(self._read(entries[0].value)):
+                return
+            same = Compare.modified(key, entries[0].mod_revision if entries else 0)
+            if (await self._store.txn((same_job, same), (Put(key, encode(saved)),))).succeeded:
+                self._agent_log.debug(f"the checkpoint of step {saved.step} is the job's newest")
+                return
+
+    def _read(self, value: bytes) -> SavedCheckpoint | None:
+        with suppress(DocumentError):
+            found = decode(self._keys, self._keys.saved, value)
+            return found if isinstance(found, SavedCheckpoint) else None
+        return None
+
+
+class CurvePublisher(DocumentPublisher):
+    """Takes what rank 0 reports, if it is on this node."""
+
+    _what = "the course of training"
+
+    def __init__(
+        self,
+        store: Store,
+        keys: JobKeys,
+        talk: WorkerChannel,
+        agent_log: AgentLog,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is written before `run`. `clock` is a wall clock, which may be set; `steady` is monotonic."""
+        super().__init__(store, keys, agent_log, CURVE_PAUSE_S, ENDED_S)
+        self._worker_channel = talk
+        self._clock = clock
+        self._steady = steady
+        self._incarnation = ""
+        self._curve = TrainingCurve()
+        self._revision: int | None = None
+        """Of the document as it was last read or written here; None: it must be read first."""
+        self._g = 0
+        self._metrics: dict[str, float | None] = {}
+        self._newest: tuple[int, int] | None = None
+        """Generation and step of a report that is no point yet."""
+        self._due_at = float("-inf")
+
+    def begin(self, incarnation: str) -> None:
+        """Workers of a generation start. In another store the course begins anew."""
+        if incarnation != self._incarnation:
+            self._incarnation, self._curve, self._revision = incarnation, TrainingCurve(), None
+        self._newest, self._metrics = None, {}
+
+    def hurry(self) -> None:
+        """The workers are gone: what they reported is written soon."""
+        self._take()
+        super().hurry()
+
+    # --- what rank 0 reports --------------------------------------------------------------------------------------
+
+    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+        """Note a step that rank 0 reports."""
+        if not isinstance(message, Progress) or heard.rank != 0:
+            return
+        for name, number in message.metrics.items():
+            if name in self._metrics or len(self._metrics) < METRICS_HELD_MAX:
+                self._metrics[name] = number
+        self._newest = (self._worker_channel.g, message.step)
+        self._changed()
+        if self._steady() >= self._due_at or self._worker_channel.g != self._g:
+            self._take()
+
+    def _take(self) -> None:
+        """Make a point of the newest report, if there is one."""
+        newest, self._newest = self._newest, None
+        if newest is None:
+            return
+        self._g, step = newest
+        metrics = {name: _rounded(number) for name, number in self._metrics.items()}
+        point = CurvePoint(step, round(self._clock(), 3), self._g, metrics.get("loss"))
+        self._curve = training_curve.add(self._curve, point, metrics)
+        self._due_at = self._steady() + self._curve.spacing_s
+
+    # --- the store ------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Write, on top of what another node has written meanwhile; nothing into a store that has another job."""
+        self._take()
+        incarnation = encode(self._incarnation)
+        key = self._keys.course
+        for _ in range(TRIES_MAX):
+            if self._revision is None:
+                self._know((await self._store.list(KeyRange.key(key))).entries)
+            assert self._revision is not None
+            compares = Compare.equals(self._keys.incarnation, incarnation), Compare.modified(key, self._revision)
+            self._revision = None  # Until it is known what became of it.
+            result = await self._store.txn(compares, (Put(key, training_curve.write(self._curve)),))
+            if result.succeeded:
+                self._revision = result.revision
+            if result.succeeded or not await self._is_job(incarnation):
+                return
+
+    def _know(self, entries: tuple[KeyValue, ...]) -> None:
+        """Go on with what stands there; what cannot be read is replaced."""
+        self._revision = entries[0].mod_revision if entries else 0
+        known = training_curve.read(entries[0].value) if entries else None
+        if known is not None:
+            self._curve = training_curve.merge(known, self._curve)
+
+
+def _rounded(number: float | None) -> float | None:
+    return float(f"{number:.{DIGITS}g}") if number is not None and math.isfinite(number) else None
+
+
+async def _pause(event: asyncio.Event, limit_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
