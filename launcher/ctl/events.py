@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
-from elastic.errors import StoreError
-from elastic.store.mirror import Mirror
 from launcher.ctl.phase_bar import bar
 from launcher.history import events as history_events
 from launcher.history.events import EventKind, HistoryEvent
 from launcher.job.history import event_line
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.summary import read_report, report_line
+from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import print_result
 from launcher.system.stdout_watch import while_stdout_is_open
@@ -57,48 +56,30 @@ class _EventFollower:
         self._keys: JobKeys = job.keys
         self._shown = {entry.key for entry in shown}
         self._json = as_json
-        self._changed = asyncio.Event()
-        self._entries: Mapping[str, KeyValue] = {}
         self._verdict_told = False
         self._note(history_events.read(job.keys, shown))
-        self._mirror = Mirror(job.store, on_change=self._on_mirror_change, on_trouble=_trouble)
-        self._mirror.follow((KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.verdict)))
+        ranges = (KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.verdict))
+        self._watch = JobWatch(job, partial(write_stderr_line, who=WHO), ranges)
 
     async def until_the_end(self) -> None:
         """Return when the job has its verdict, and that was shown."""
-        following = asyncio.create_task(self._mirror.run(), name="events")
-        following.add_done_callback(lambda _: self._changed.set())
-        try:
+        async with self._watch as watch:
             ended_at: float | None = None
-            while True:
-                limit_s = None if ended_at is None else max(ended_at + VERDICT_LIMIT_S - time.monotonic(), 0.0)
-                try:
-                    async with asyncio.timeout(limit_s):
-                        await self._changed.wait()
-                except TimeoutError:
-                    return
-                self._changed.clear()
-                if following.done():
-                    following.result()  # Raises.
-                self._print_new_events()
-                if self._keys.verdict not in self._entries:
-                    ended_at = None
+            limit_s: float | None = None
+            while await watch.changes(limit_s):
+                entries = watch.entries or {}
+                self._print_new_events(entries)
+                if self._keys.verdict not in entries:
+                    ended_at = limit_s = None
                 elif self._verdict_told:
                     return
                 else:
                     ended_at = ended_at or time.monotonic()
-        finally:
-            following.cancel()
-            await asyncio.wait([following])
+                    limit_s = max(ended_at + VERDICT_LIMIT_S - time.monotonic(), 0.0)
 
-    def _on_mirror_change(self, mirror: Mirror) -> None:
-        if mirror.listed:
-            self._entries = mirror.entries
-            self._changed.set()
-
-    def _print_new_events(self) -> None:
-        new = [entry for key, entry in self._entries.items() if key not in self._shown and key != self._keys.verdict]
-        self._shown.intersection_update(self._entries)
+    def _print_new_events(self, entries: Mapping[str, KeyValue]) -> None:
+        new = [entry for key, entry in entries.items() if key not in self._shown and key != self._keys.verdict]
+        self._shown.intersection_update(entries)
         self._shown.update(entry.key for entry in new)
         events = history_events.read(self._keys, new)
         _show(events, self._json)
@@ -111,12 +92,6 @@ class _EventFollower:
                 EventKind.GENERATION,
             ):  # One after a verdict is another run of the job.
                 self._verdict_told = event.what is EventKind.VERDICT
-
-
-def _trouble(error: StoreError | None) -> None:
-    write_stderr_line(
-        f"etcd does not answer ({error}); it is asked again" if error is not None else "etcd answers again", WHO
-    )
 
 
 def _show(events: Sequence[HistoryEvent], as_json: bool) -> None:

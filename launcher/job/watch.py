@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from elastic.core.kv import KeyRange, KeyValue
 from elastic.core.view import StoreView
 from elastic.core.view_reader import ViewReader
 from elastic.errors import StoreError
@@ -17,21 +18,30 @@ from launcher.job.named_job import NamedJob
 class JobWatch:
     """`view` is the newest one. A store that is away is outlived; `trouble` says why it is, "" while it is not."""
 
-    def __init__(self, job: NamedJob, tell: Callable[[str], object] = lambda _: None) -> None:
-        """Begin with what stands there now, when entered. `tell` hears in a line that the store is away, or back."""
+    def __init__(
+        self, job: NamedJob, tell: Callable[[str], object] = lambda _: None, ranges: Sequence[KeyRange] = ()
+    ) -> None:
+        """Begin with what stands there now, when entered. `tell` hears in a line that the store is away, or back.
+
+        With `ranges` those are followed, and not the documents of a view alone: such a job need not exist (yet), or be
+        of this version. `entries` is what the store has there, None before the first listing.
+        """
         self.view = StoreView()
+        self.entries: Mapping[str, KeyValue] | None = None
         self.trouble = ""
         self._job = job
         self._tell = tell
+        self._ranges = ranges
         self._reader = ViewReader(job.keys)
         self._changed = asyncio.Event()
         self._mirror = Mirror(job.store, on_change=self._mirrored, on_trouble=self._troubled)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Look for the first time. Raises `NoSuchJob`, and `StoreError` if the store does not answer."""
-        self.view = await self._job.view()
-        self._mirror.follow(self._job.keys.everything)
+        """Look for the first time. Without ranges `NoSuchJob` is raised, and `StoreError` if the store is away."""
+        if not self._ranges:
+            self.view = await self._job.view()
+        self._mirror.follow(self._ranges or self._job.keys.everything)
         self._task = asyncio.create_task(self._mirror.run(), name="mirror")
         self._task.add_done_callback(lambda _: self._changed.set())
         return self
@@ -47,7 +57,7 @@ class JobWatch:
     async def changes(self, limit_s: float | None = None) -> bool:
         """Wait until something has changed since the last call, at most so long; whether it has.
 
-        Raises `OtherSchema` where another job has taken its place, of another version.
+        Without ranges `OtherSchema` is raised where another job has taken its place, of another version.
         """
         assert self._task is not None
         if self._task.done():
@@ -58,12 +68,15 @@ class JobWatch:
         except TimeoutError:
             return False
         self._changed.clear()
-        self._job.check_schema(self.view)
+        if not self._ranges:
+            self._job.check_schema(self.view)
         return True
 
     def _mirrored(self, mirror: Mirror) -> None:
         if mirror.listed:
-            self.view = self._reader.read(mirror.entries, mirror.revision, complete=True)
+            first = self._job.keys.generation
+            documents = {key: entry for key, entry in mirror.entries.items() if key >= first}
+            self.entries, self.view = mirror.entries, self._reader.read(documents, mirror.revision, complete=True)
             self._changed.set()
 
     def _troubled(self, error: StoreError | None) -> None:

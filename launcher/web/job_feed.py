@@ -15,10 +15,8 @@ import msgspec
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
-from elastic.core.view import StoreView
-from elastic.core.view_reader import ViewReader
+from elastic.core.view import StoredDocument, StoreView
 from elastic.errors import ElasticError, StoreError
-from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store
 from launcher.history import events as history_events
 from launcher.history import training_curve
@@ -28,6 +26,7 @@ from launcher.history.training_curve import TrainingCurve
 from launcher.job import status
 from launcher.job.named_job import NamedJob, other_schema
 from launcher.job.overview import JobOverview, overview_of
+from launcher.job.watch import JobWatch
 from launcher.web.page_data import newest_point, sections, with_live_points
 
 ASK_EVERY_S: Final = 2.0
@@ -58,29 +57,32 @@ class JobFeed:
     def __init__(self, job: NamedJob) -> None:
         """Nothing is known before `run`."""
         self.job = job
-        self.view = StoreView()
         self.sections: dict[str, bytes] = {}
         self.version = 0
         self.over = False
         """Nothing comes any more."""
-        self._reader = ViewReader(job.keys)
         self._history = _MirroredHistory(job.keys)
         self._seen = TrainingCurve()
         self._overview: JobOverview | None = None
         self._trouble: dict[str, object] | None = None
         self._there: bool | None = None
-        self._woken = asyncio.Event()
+        self._incarnation: StoredDocument[str] | None = None
+        """Of the job that was shown last."""
         self._changed = asyncio.Event()
-        self._mirror = Mirror(job.store, on_change=self._mirrored, on_trouble=self._troubled)
         keys = job.keys
-        self._mirror.follow((*keys.everything, KeyRange.prefix(keys.events), KeyRange.key(keys.course)))
+        ranges = (*keys.everything, KeyRange.prefix(keys.events), KeyRange.key(keys.course))
+        self._watch = JobWatch(job, ranges=ranges)
+
+    @property
+    def view(self) -> StoreView:
+        """What the store says."""
+        return self._watch.view
 
     async def run(self) -> None:
         """Follow the job until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._mirror.run(), name="mirror")
-                group.create_task(self._publish_loop(), name="tell")
+            async with self._watch:
+                await self._publish_loop()
         finally:
             self.over = True
             self.version += 1
@@ -99,7 +101,7 @@ class JobFeed:
     async def _publish_loop(self) -> None:
         asked_at = -ASK_EVERY_S
         while True:
-            self._woken.clear()
+            self._take()
             if self._there:
                 self._show(status.describe(self.view, self.job.job_id))
                 clock = asyncio.get_running_loop().time
@@ -115,11 +117,7 @@ class JobFeed:
                 self._publish({})
             await asyncio.sleep(PACE_S)
             limit_s = self._ask_every_s - PACE_S if self._there and self.view.verdict is None else None
-            try:
-                async with asyncio.timeout(limit_s):
-                    await self._woken.wait()
-            except TimeoutError:
-                continue
+            await self._watch.changes(limit_s)
 
     @property
     def _ask_every_s(self) -> float:
@@ -168,34 +166,30 @@ class JobFeed:
         schema = self.view.schema
         return _absent(self.job.job_id) if schema is None else other_schema(self.job.job_id, schema)
 
-    def _mirrored(self, mirror: Mirror) -> None:
-        if not mirror.listed:
+    def _take(self) -> None:
+        """Take what the store says now."""
+        words, entries = self._watch.trouble, self._watch.entries
+        if words != (self._trouble or {}).get("words", ""):
+            self._trouble = _trouble(words)
+        if entries is None:
             return
-        first = self.job.keys.generation
-        documents = {key: entry for key, entry in mirror.entries.items() if key >= first}
-        before = self.view.incarnation
-        self.view = self._reader.read(documents, mirror.revision, complete=True)
-        there = bool(mirror.entries) and self.view.schema is None
+        there = bool(entries) and self.view.schema is None
         if self._there and not there:
             self.sections = {}  # It was forgotten, or replaced by a job that cannot be read.
         self._there = there
-        if self.view.incarnation != before:
+        if self.view.incarnation != self._incarnation:
             self._seen, self._overview = TrainingCurve(), None  # They are those of another job.
+        self._incarnation = self.view.incarnation
         if there:
-            self._history.read(mirror.entries)
-        self._woken.set()
-
-    def _troubled(self, error: StoreError | None) -> None:
-        self._trouble = _trouble(error)
-        self._woken.set()
+            self._history.read(entries)
 
 
 def _absent(job_id: str) -> str:
     return f"There is no job {job_id} in etcd; it is shown here as soon as there is"
 
 
-def _trouble(error: StoreError | None) -> dict[str, object] | None:
-    return None if error is None else {"since": round(time.time()), "words": str(error)}
+def _trouble(words: str) -> dict[str, object] | None:
+    return {"since": round(time.time()), "words": words} if words else None
 
 
 class _MirroredHistory:
@@ -249,7 +243,7 @@ class JobFeeds:
             async with self._listings:
                 entries = (await self._store.list(span, keys_only=True, limit=1)).entries
         except StoreError as error:
-            self._trouble = self._trouble or _trouble(error)
+            self._trouble = self._trouble or _trouble(str(error))
             return {"absent": None, "trouble": self._trouble}
         self._trouble = None
         return None if entries else {"absent": _absent(job_id), "trouble": None}
