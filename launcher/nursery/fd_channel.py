@@ -10,7 +10,8 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
-from launcher.nursery.protocol import NurseryLineReader
+from launcher.net.lines import LineSplitter, LineTooLong
+from launcher.nursery.protocol import MESSAGE_MAX, WireError
 
 READ_BYTES = 1 << 16
 FDS_MAX = 253
@@ -37,7 +38,7 @@ class FdChannel:
         end.setblocking(False)
         end.set_inheritable(False)
         self._end = end
-        self._lines = NurseryLineReader()
+        self._lines = LineSplitter(MESSAGE_MAX)
         self._parcels: deque[_OutgoingData] = deque()
         self.fds: deque[int] = deque()
         """Descriptors that came, in order; they arrive no later than the line that they belong to."""
@@ -76,7 +77,7 @@ class FdChannel:
     def take(self) -> list[bytes]:
         """The lines that one read completes, often none.
 
-        Raises `ChannelClosed`, `wire.WireError` for an endless line, `OSError` when descriptors were lost on the way.
+        Raises `ChannelClosed`, `WireError` for an endless line, `OSError` when descriptors were lost on the way.
         Not made with `socket.recv_fds`: in Python 3.11 it drops the flag that keeps one worker's descriptors from the
         others.
         """
@@ -96,7 +97,10 @@ class FdChannel:
             raise OSError(errno.EMFILE, "too many workers for the limit of open files (ulimit -n)")
         if not data:
             raise ChannelClosed
-        return list(self._lines.feed(data))
+        try:
+            return self._lines.feed(data)
+        except LineTooLong as error:
+            raise WireError(str(error)) from error
 
     def readable(self) -> bool:
         """Whether `take` has something now, the end included."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from launcher.net.lines import LineSplitter
 from launcher.nursery import protocol
 from launcher.workers.reports import error_file, progress_file
 from tests.fuzz.target import Target, scratch
@@ -14,7 +15,7 @@ PIECE = 900
 
 def nursery(data: bytes) -> None:
     """A line is an order, or a report, or a `WireError`, which ends the conversation; a time is a number."""
-    cut = protocol.NurseryLineReader()
+    cut = LineSplitter(protocol.MESSAGE_MAX)
     for start in range(0, len(data), PIECE):
         for line in cut.feed(data[start : start + PIECE]):
             for read in (protocol.decode_order, protocol.decode_report):

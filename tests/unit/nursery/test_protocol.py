@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 
 import pytest
 
-from launcher.nursery import protocol
+from launcher.net.lines import LineSplitter
+from launcher.nursery import fd_channel, protocol
 
 MESSAGES: list[protocol.NurseryOrder | protocol.NurseryReport] = [
     protocol.SpawnWorkers(3, (protocol.WorkerStart(0, ("python", "a.py"), {"A": "\udcff", "B": "x\ny"}, "/"),)),
@@ -62,12 +65,15 @@ def test_anything_else_is_refused(raw: bytes) -> None:
 def test_a_stream_is_cut_into_lines_wherever_it_was_torn() -> None:
     stream = b"".join(protocol.encode(message) for message in MESSAGES)
     for size in (1, 7, len(stream)):
-        lines = protocol.NurseryLineReader()
+        lines = LineSplitter(protocol.MESSAGE_MAX)
         found = [line for at in range(0, len(stream), size) for line in lines.feed(stream[at : at + size])]
         assert [json.loads(line)["kind"] for line in found] == [protocol.KINDS[type(message)] for message in MESSAGES]
 
 
 def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MESSAGE_MAX", 10)
-    with pytest.raises(protocol.WireError):
-        list(protocol.NurseryLineReader().feed(b"x" * 11))
+    monkeypatch.setattr(fd_channel, "MESSAGE_MAX", 10)
+    ours, theirs = socket.socketpair()
+    with contextlib.closing(fd_channel.FdChannel(ours)) as channel, theirs:
+        theirs.send(b"x" * 11)
+        with pytest.raises(protocol.WireError):
+            channel.take()
