@@ -264,3 +264,8 @@ def test_a_vacant_seat_of_a_server_keeps_its_place_in_the_roster() -> None:
 )
 def test_each_kind_of_process_has_its_own_logs(task: Task, name: str) -> None:
     assert log_name(task) == name
+
+
+def test_the_secret_of_an_outer_job_reaches_no_process() -> None:
+    outer = {"ELASTIC_PS_SECRET": "of the outer job"}
+    assert environment(DOCUMENTED, 0, 0, base=outer)["ELASTIC_PS_SECRET"] == ""
