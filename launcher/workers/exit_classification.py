@@ -10,6 +10,7 @@ import msgspec
 from elastic.core.failure_class import FailureClass
 from elastic.core.model import WorkerExit
 from elastic.core.ps.model import Role
+from launcher.system.worker_signals import STOP, STOP_EXIT_CODE
 from launcher.workers.failure_causes import (
     CODE_WORDS,
     RAISED,
@@ -29,9 +30,6 @@ GiveUp = Callable[[int, FailureCause, Mapping[int, Numbers]], None]
 TAIL_LINES = 20
 """Lines of a log that are kept in the store and shown."""
 
-LEFT = 128 + signal.SIGTERM
-"""The exit code of a worker that leaves because it was asked to, as after SIGTERM."""
-
 _TERMINATE = "terminate called without an active exception"
 """What C++ says when torch shuts down in disorder, after an error or without one."""
 _ASKED_FOR = ("KeyboardInterrupt", "SystemExit")
@@ -44,7 +42,7 @@ def describe(code: int, *, stopped: bool = False, asked: bool = False) -> str:
     `stopped`: we had signalled the worker ourselves; `asked`: it saved and left without a signal, as it was asked to.
     """
     if asked:
-        return "saved and left as it was asked to" + ("" if code == LEFT else f", {describe(code)}")
+        return "saved and left as it was asked to" + ("" if code == STOP_EXIT_CODE else f", {describe(code)}")
     if stopped:
         return _describe_stopped(code)
     if code < 0:
@@ -127,7 +125,7 @@ def watched_exit(
     log: str,
     lines: Sequence[str],
     *,
-    code: int = -signal.SIGTERM,
+    code: int = -STOP,
     role: Role = Role.WORKER,
 ) -> WorkerExit:
     """What is recorded of a worker whose failure was seen by watching, and which is about to be stopped for that.
@@ -161,6 +159,6 @@ def _signal_words(number: int) -> str:
 def _describe_stopped(code: int) -> str:
     if code == -signal.SIGKILL:
         return "stopped by the launcher (SIGKILL)"
-    if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
-        return "stopped by the launcher (SIGTERM)"
+    if code in (-STOP, STOP_EXIT_CODE):
+        return f"stopped by the launcher ({STOP.name})"
     return f"stopped by the launcher, {describe(code)}"

@@ -10,6 +10,7 @@ from elastic.channel.messages import truncate_text
 from elastic.core.model import Cause, WorkerExit
 from launcher.config.worker_settings import SupervisionSettings
 from launcher.logs.worker_log import WorkerStartLog
+from launcher.system.worker_signals import STOP
 from launcher.text import failure_report, sanitize
 from launcher.text.sanitize import OutputTail
 from launcher.workers import process_events
@@ -98,7 +99,7 @@ class ExitRecorder:
 
 
 def watched_end(
-    spec: WorkerSpec, cause: FailureCause, lines: Sequence[str], numbers: Numbers, code: int = -signal.SIGTERM
+    spec: WorkerSpec, cause: FailureCause, lines: Sequence[str], numbers: Numbers, code: int = -STOP
 ) -> WorkerExit:
     """How a worker failed whose failure was seen by watching; `lines` are the end of its log."""
     return watched_exit(cause, numbers, spec.rank, log_text(spec), lines, code=code, role=spec.role)
