@@ -143,6 +143,12 @@ class WarmSettings(Settings, group=WORKERS):
     no_warm: bool = setting(
         False, "start each worker as a process of its own from the first import on, some seconds slower"
     )
+    no_torch_patch: bool = setting(
+        False,
+        "leave torch.distributed.init_process_group of warm workers as it is: the agent does not see when the process "
+        "group of a script without our library is formed, and torch does not wait until rank 0 listens",
+        scope=Scope.WORKER,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

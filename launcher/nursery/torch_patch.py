@@ -23,6 +23,8 @@ from typing import Any, Final
 from elastic import _port_wait
 from elastic.channel import client, messages
 
+OFF: Final = "ELASTIC_NO_TORCH_PATCH"
+"""A worker that has this variable is left alone."""
 HOME: Final = "torch.distributed.distributed_c10d"
 NAME: Final = "init_process_group"
 PLACED: Final = ("backend", "init_method", "timeout", "world_size", "rank", "store")
@@ -41,13 +43,13 @@ machine). A warm worker ends without taking modules apart, so what is here is ne
 
 
 def install() -> bool:
-    """Put ours around torch's, wherever it is called from; False if torch is not loaded, or has no such thing.
+    """Put ours around torch's, wherever it is called from; False if it is `OFF`, or torch is not loaded.
 
     To a script it is the same function: name, signature, documentation, and where pickle finds it.
     """
     home = sys.modules.get(HOME)
     theirs = getattr(home, NAME, None)
-    if theirs is None or not os.environ.get(messages.VARIABLE):
+    if theirs is None or os.environ.get(OFF) or not os.environ.get(messages.VARIABLE):
         return False
     pid, said = os.getpid(), False
     environ = dict(os.environ)  # As it was given: the script may change it.

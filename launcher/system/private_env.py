@@ -23,6 +23,7 @@ OURS: Final = frozenset(
         "ELASTIC_RESTORE_STEP",
         "ELASTIC_ALLOW_ROLLBACK",
         "ELASTIC_CHECK_NAN",
+        "ELASTIC_NO_TORCH_PATCH",
         "ELASTIC_SAVED",
         "ELASTIC_CHANNEL",
     }

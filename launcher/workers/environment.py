@@ -68,6 +68,7 @@ class LaunchContext:
     incarnation: str
     endpoints_file: str
     asked: CheckpointSettings
+    no_torch_patch: bool = False
     learned: JobContext = JobContext()
     interface: str | None = None
     servers: Sequence[str] = ()
@@ -203,6 +204,9 @@ COMMON: Final[tuple[Variable[ProcessContext], ...]] = (
         ("ELASTIC_ALLOW_ROLLBACK",), "1 with --allow_rollback", lambda p: "1" if p.launch.asked.allow_rollback else None
     ),
     Variable(("ELASTIC_CHECK_NAN",), "1 with --check_nan", lambda p: "1" if p.launch.asked.check_nan else None),
+    Variable(
+        ("ELASTIC_NO_TORCH_PATCH",), "1 with --no_torch_patch", lambda p: "1" if p.launch.no_torch_patch else None
+    ),
     Variable(
         ("ELASTIC_SAVED",),
         'the newest committed checkpoint of the job, if one is known: {"step": 500, "host": "a", "folder": "/path"}',

@@ -137,6 +137,7 @@ class SpecBuilder:
             interface=self._interface,
             servers=config.servers,
             asked=config,
+            no_torch_patch=config.no_torch_patch,
             learned=learned,
         )
 

@@ -43,6 +43,7 @@ def environment(
     no_gpu: bool = False,
     servers: tuple[str, ...] = (),
     learned: JobContext | None = None,
+    no_torch_patch: bool = False,
     **asked: Any,
 ) -> dict[str, str]:
     told = LaunchContext(
@@ -58,6 +59,7 @@ def environment(
         interface=interface,
         servers=servers,
         asked=CheckpointSettings(checkpoint_dir="/data/checkpoints/j1", **asked),
+        no_torch_patch=no_torch_patch,
         learned=learned or JobContext(),
     )
     return worker_environment(

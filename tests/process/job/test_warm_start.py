@@ -83,3 +83,33 @@ async def test_why_workers_start_cold_is_one_line(job: Job) -> None:
     assert [line.partition("] ")[2] for line in node.lines if "cold" in line] == [
         "workers start cold: other.sh is not run by python"
     ]
+
+
+MEETS = """
+import os
+import torch, torch.distributed as dist
+
+function = dist.init_process_group
+patched = function.__code__.co_filename.endswith("torch_patch.py")
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+said = os.environ.get("ELASTIC_NO_TORCH_PATCH")
+print(f"{function.__module__}.{function.__name__}", patched, said, int(total.item()), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@story
+async def test_torch_is_left_as_it_is_in_the_workers_of_a_node_that_is_asked_to(job: Job) -> None:
+    """A node with the flag and one without train together."""
+    script = job.write("meets.py", MEETS)
+    flags = ("--np", "2", "--console", "all", "--verbose")
+    nodes = [
+        await job.node(*flags, *more, script=(str(script),), environ={"ELASTIC_NO_TORCH_PATCH": "0"})
+        for more in ((), ("--no_torch_patch",))
+    ]
+    for node, said in zip(nodes, ("True None 2", "False 1 2"), strict=True):
+        await node.says(r"workers of generation 1 run: pids \d+ \(warm\)")
+        await node.shows(f"torch.distributed.distributed_c10d.init_process_group {said}$")
+        assert await node.exits() == 0

@@ -247,6 +247,11 @@ def test_a_script_that_uses_the_library_keeps_its_one_connection(tmp_path: Path)
     assert agent.lines == []
 
 
+def test_a_worker_that_is_to_have_torch_as_it_is_says_nothing(tmp_path: Path) -> None:
+    agent, _ = run(tmp_path, f"import os\nos.environ['ELASTIC_NO_TORCH_PATCH'] = '1'\n{CLEARS}")
+    assert agent.heard == []
+
+
 def test_without_an_agent_there_is_nothing_to_install(tmp_path: Path) -> None:
     from launcher.nursery import torch_patch
 

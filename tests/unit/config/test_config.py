@@ -519,9 +519,11 @@ def test_a_launcher_inside_a_worker_does_not_take_the_workers_wishes_for_its_own
         "ELASTIC_RESTORE_STEP": "5",
         "ELASTIC_RESUME_FROM": "/x",
         "ELASTIC_CHECK_NAN": "1",
+        "ELASTIC_NO_TORCH_PATCH": "1",
     }
     config = parse(["train.py"], inside)
     assert (config.restore_step, config.resume_from, config.check_nan) == (None, "", False)
+    assert not config.no_torch_patch
 
 
 @pytest.mark.parametrize(

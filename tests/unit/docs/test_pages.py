@@ -303,6 +303,7 @@ def everything_told(base: dict[str, str], world: model.Generation) -> LaunchCont
         endpoints_file="e",
         interface="eth0",
         asked=CheckpointSettings(resume_from="r", allow_rollback=True, check_nan=True),
+        no_torch_patch=True,
         learned=JobContext(saved="{}", restore_step=1, channel="c"),
     )
 

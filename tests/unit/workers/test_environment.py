@@ -82,6 +82,7 @@ def test_a_worker_finds_what_was_asked_of_our_library() -> None:
         resume_from="/data/old",
         allow_rollback=True,
         check_nan=True,
+        no_torch_patch=True,
         learned=JobContext(saved='{"step":5}', restore_step=0),
     )
     assert {name: asked.get(name) for name in OURS - {"ELASTIC_CHANNEL"}} == {
@@ -89,6 +90,7 @@ def test_a_worker_finds_what_was_asked_of_our_library() -> None:
         "ELASTIC_RESTORE_STEP": "0",
         "ELASTIC_ALLOW_ROLLBACK": "1",
         "ELASTIC_CHECK_NAN": "1",
+        "ELASTIC_NO_TORCH_PATCH": "1",
         "ELASTIC_SAVED": '{"step":5}',
     }
 
