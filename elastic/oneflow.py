@@ -21,6 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from elastic._text import joined
 from elastic.errors import ConfigError
 from elastic.script import error_report, flags, relaunch
 
@@ -85,4 +86,4 @@ def _remind() -> None:
     """The script has ended and was never launched."""
     if not _launched:
         after = "it" if len(_collected) == 1 else "them"
-        sys.stderr.write(f"elastic: {' and '.join(_collected)} had no effect; call flow.launch() after {after}\n")
+        sys.stderr.write(f"elastic: {joined(_collected)} had no effect; call flow.launch() after {after}\n")

@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
+from elastic._text import size_text
+
 SHARE = 0.5
 """Of the memory that is available at the first request, all segments of a node together may take so much."""
 NAMES_MAX = 1024
@@ -59,7 +61,8 @@ class Segments:
         limit = self._limit_bytes()
         if needed > limit:
             raise SegmentRefused(
-                f"the memory tier needs {_size(needed)} on this node, {_size(limit)} is allowed (--memory_limit)"
+                f"the memory tier needs {size_text(needed)} on this node, {size_text(limit)} is "
+                "allowed (--memory_limit)"
             )
         if segment is None and len(self._kept) >= NAMES_MAX:
             raise SegmentRefused(f"this node keeps {NAMES_MAX} pieces of memory already")
@@ -67,7 +70,7 @@ class Segments:
         try:
             self._kept[name] = _make(size), size
         except (OSError, OverflowError) as error:
-            raise SegmentRefused(f"this machine gives no memory of {_size(size)} ({error})") from error
+            raise SegmentRefused(f"this machine gives no memory of {size_text(size)} ({error})") from error
         return self._kept[name]
 
     def drop_all(self) -> None:
@@ -148,11 +151,3 @@ def _statistic(path: Path, name: str) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
-
-
-def _size(number: float) -> str:
-    """Bytes for people: 12.3 GB."""
-    for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= bytes_:
-            return f"{number / bytes_:.1f} {unit}"
-    return f"{number:.0f} bytes"

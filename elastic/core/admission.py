@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from elastic._text import counted
 from elastic.core.keys import JobKeys
 from elastic.core.model import JobMode, JobSpec, Member
 from elastic.core.text import schemas_text
@@ -270,8 +271,7 @@ def other_slots(it: Applicant) -> str:
     if theirs == ours:
         return ""
     fix = f"use --nproc_per_node {theirs}, or as many cards with --gpus"
-    cards = f"{ours} card{'' if ours == 1 else 's'}"
-    return f"node {it.me.node} offers {cards}, job {it.keys.job_id} uses {theirs} on every node; {fix}"
+    return f"node {it.me.node} offers {counted(ours, 'card')}, job {it.keys.job_id} uses {theirs} on every node; {fix}"
 
 
 def other_hosts(it: Applicant) -> str:

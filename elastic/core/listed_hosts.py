@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from elastic._text import shortened
 from elastic.core.model import GenerationMember
 
 NAMED_MAX = 8
@@ -35,21 +36,16 @@ def missing_hosts_text(ips: tuple[str, ...], here: Collection[str], missing: int
     if not ips or missing > len(absent):
         return f"{missing} more"
     if missing == len(absent):
-        return _shortened(absent)
-    return f"{missing} more of {_shortened(absent)}"
+        return shortened(absent, NAMED_MAX)
+    return f"{missing} more of {shortened(absent, NAMED_MAX)}"
 
 
 def possible_hosts_text(ips: tuple[str, ...], here: Collection[str]) -> str:
     """Say who may still come within a settling window."""
     absent = _absent(ips, here)
-    return _shortened(absent) if absent else "others to join"
+    return shortened(absent, NAMED_MAX) if absent else "others to join"
 
 
 def _absent(ips: tuple[str, ...], here: Collection[str]) -> list[str]:
     present = frozenset(here)
     return [host for host in ips if host not in present]
-
-
-def _shortened(hosts: list[str]) -> str:
-    rest = len(hosts) - NAMED_MAX
-    return ", ".join(hosts[:NAMED_MAX]) + (f" and {rest} others" if rest > 1 else f", {hosts[-1]}" if rest == 1 else "")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from elastic._text import joined, shortened
 from elastic.core.model import JobSpec
 
 OTHERS_MAX: Final = 16
@@ -94,8 +95,5 @@ def cannot_reach(nodes: Sequence[str], spec: JobSpec, *, can: bool) -> str:
 
 def not_reached_by(names: Sequence[str]) -> str:
     """Say who does not reach a machine: "a and b do not reach it"."""
-    shown = list(names[:NAMED_MAX])
-    if len(names) > NAMED_MAX:
-        shown.append(f"{len(names) - NAMED_MAX} more")
-    text = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    text = shortened(names, NAMED_MAX) if len(names) > NAMED_MAX else joined(names)
     return f"{text} {'does' if len(names) == 1 else 'do'} not reach it"

@@ -7,7 +7,7 @@ that judges is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -38,7 +38,7 @@ from elastic.core.quarantine import (
     with_unreachable,
 )
 from elastic.core.root_cause import root_cause_of
-from elastic.core.text import SPLIT
+from elastic.core.text import SPLIT, join_names
 from elastic.core.view import StoredDocument
 
 PROGRESS_RUN_S = 60.0
@@ -268,7 +268,7 @@ def node_lost(e: Evidence) -> Judgement | None:
     if not e.lost:
         return None
     cause = e.cause if e.cause is not None and not e.cause.first.secondary else None
-    return Judgement(e.uncharged, cause=cause, note=f"not charged: {_names(e.lost)} was lost")
+    return Judgement(e.uncharged, cause=cause, note=f"not charged: {join_names(sorted(e.lost))} was lost")
 
 
 def forced_stop(e: Evidence) -> Judgement | None:
@@ -276,7 +276,7 @@ def forced_stop(e: Evidence) -> Judgement | None:
     forced = [node for node, stored in e.outcomes.items() if stored.value.forced]
     if not forced or e.own:
         return None
-    return Judgement(e.uncharged, note=f"not charged: {_names(forced)} had to stop its workers")
+    return Judgement(e.uncharged, note=f"not charged: {join_names(sorted(forced))} had to stop its workers")
 
 
 def being_stopped(e: Evidence) -> Judgement | None:
@@ -332,7 +332,3 @@ def _kept_out_text(entries: Sequence[Quarantine]) -> str:
     still = any(entry.left_s > 0 for entry in entries)
     verb = ("is" if still else "was") if len(entries) == 1 else ("are" if still else "were")
     return f"{named} {verb} kept out"
-
-
-def _names(nodes: Iterable[str]) -> str:
-    return ", ".join(sorted(nodes))

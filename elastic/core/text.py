@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
+from elastic._text import counted, shortened, time_text
 from elastic.core.failure_class import FailureClass
 from elastic.core.model import ANY_RANK, NP_UNLIMITED, SCHEMA, WORKER_ROLE, Generation, Outcome, WorkerExit
 
@@ -132,13 +133,7 @@ def drain_text(nodes: list[str], reasons: Iterable[str]) -> str:
 def drain_reasons_text(reasons: Iterable[str]) -> str:
     """Why nodes drain, each reason once; of many only how many there are."""
     found = list(dict.fromkeys(reason[:DRAIN_REASON_MAX] for reason in reasons if reason))
-    more = f" and {len(found) - REASONS_MAX} more" if len(found) > REASONS_MAX else ""
-    return "; ".join(found[:REASONS_MAX]) + more
-
-
-def endpoint(host: str, port: int) -> str:
-    """An endpoint; IPv6 gets its brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return shortened(found, REASONS_MAX, "; ")
 
 
 def join_names(nodes: Iterable[str]) -> str:
@@ -151,16 +146,11 @@ def with_verb(nodes: list[str], verb: str) -> str:
     return f"{join_names(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
 
 
-def node_count(count: int) -> str:
-    """So many nodes, in words."""
-    return f"{count} node" + ("" if count == 1 else "s")
-
-
 def n_of_m(here: int, wanted: int) -> str:
     """Say how many of how many, with the verb; only how many where the job has no maximum."""
     if wanted == NP_UNLIMITED:
-        return f"{node_count(here)} {'is' if here == 1 else 'are'}"
-    return f"{here} of {node_count(wanted)} {'is' if here == 1 else 'are'}"
+        return counted(here, "node is", "nodes are")
+    return f"{here} of {counted(wanted, 'node')} {'is' if here == 1 else 'are'}"
 
 
 def settling_text(here: int, wanted: int, whom: str = "others to join") -> str:
@@ -176,8 +166,8 @@ def counted_down(sentence: str, left: Sequence[float]) -> str:
 
 
 def duration_in_words(seconds: float) -> str:
-    """So long, in words: "60 s", "30 min"."""
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{max(seconds, 1):.0f} s"
+    """What is left of a time, in words: "60 s", "30 min"; 1 s at least."""
+    return time_text(max(seconds, 1.0))
 
 
 def clock_time(wall_s: float) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from elastic._tempdir import ETCD, TempFolder, remove_left_behind
+from elastic._text import join_host_port
 from elastic.core.kv import KeyRange
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.etcd import EtcdOptions, EtcdStore
@@ -188,7 +189,7 @@ class EmbeddedEtcd:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             self._scratch = TempFolder(ETCD)
             port = 0 if self._hidden else self._port or _free_port()
-            clients = [_endpoint(host, port) for host in self._hosts]
+            clients = [join_host_port(host, port) for host in self._hosts]
             if self._hidden:
                 clients, self._entered = [_SOCKET], os.open(self._scratch.path, os.O_PATH | os.O_DIRECTORY)
             answering = f"unix:{self.socket}" if self._hidden else clients[0]
@@ -318,10 +319,6 @@ def _extra_flags(binary: str) -> list[str]:
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Ours without what etcd would take for settings, and may refuse beside our flags, and without our own secrets."""
     return {name: text for name, text in environ.items() if not name.startswith(("ETCD_", "ELASTIC_"))}
-
-
-def _endpoint(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _flags(folder: Path, clients: Sequence[str]) -> list[str]:

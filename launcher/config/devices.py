@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from elastic._text import counted
 from elastic.errors import ConfigError
 from launcher.config.readers import SLOTS_MAX
 
@@ -182,13 +183,13 @@ def check_relations(config: Config) -> None:
     if named % nodes:
         fewer, more = named // nodes * nodes, (named // nodes + 1) * nodes
         raise ConfigError(
-            f"--gpus names {_counted(named, 'card')}, which {nodes} nodes cannot share evenly, and every node has as "
+            f"--gpus names {counted(named, 'card')}, which {nodes} nodes cannot share evenly, and every node has as "
             f"many; name {f'{fewer} or {more}' if fewer else more}, or use another --local_nodes"
         )
     if named and config.slots and config.slots * nodes != named:
         each = f" on each of {nodes} nodes" if nodes > 1 else ""
         raise ConfigError(
-            f"--gpus names {_counted(named, 'card')}, one worker for each, and --nproc_per_node says {config.slots}"
+            f"--gpus names {counted(named, 'card')}, one worker for each, and --nproc_per_node says {config.slots}"
             f"{each}; leave out --nproc_per_node, or use {named // nodes}"
         )
 
@@ -202,7 +203,7 @@ def resolve_gpus(config: Config, environ: Mapping[str, str]) -> Config:
     slots, nodes = config.slots or _count(config, len(gpus)), config.local_nodes or 1
     if config.one_card_per_worker and 0 < len(gpus) < slots * nodes:
         raise ConfigError(
-            f"--one_card_per_worker: {slots * nodes} workers have {_counted(len(gpus), 'card')} here; use fewer "
+            f"--one_card_per_worker: {slots * nodes} workers have {counted(len(gpus), 'card')} here; use fewer "
             "workers (--nproc_per_node), or leave it out"
         )
     return replace(config, slots=slots, gpu_ids=gpus, warnings=(*config.warnings, *warnings))
@@ -214,7 +215,7 @@ def _gpus(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, ...], 
         return visible_gpus(environ), ()
     installed = installed_gpus(environ)
     if not installed.gpus:
-        workers = _counted(len(config.gpus), "worker")
+        workers = counted(len(config.gpus), "worker")
         line = (
             f"--gpus {','.join(config.gpus)}: no NVIDIA driver on this machine ({installed.trouble}); "
             f"{workers} on the CPU"
@@ -238,7 +239,3 @@ def _count(config: Config, gpus: int) -> int:
     if config.slots_word == "gpu" and not gpus:
         raise ConfigError("--nproc_per_node gpu: no card is visible here; check nvidia-smi -L and CUDA_VISIBLE_DEVICES")
     return min(gpus // nodes, SLOTS_MAX) or 1
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

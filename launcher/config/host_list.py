@@ -12,6 +12,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from elastic._text import joined, shortened
 from elastic.errors import ConfigError
 from launcher.net import addresses
 from launcher.net.addresses import Address
@@ -51,12 +52,12 @@ def own_entry(
         return matching[0]
     if matching and by_address:
         raise ConfigError(
-            f"{_words(matching)} of {flag} {shown(hosts)} are all this machine; say with --host which of them this "
+            f"{joined(matching)} of {flag} {shown(hosts)} are all this machine; say with --host which of them this "
             "node is"
         )
     if matching:
         raise ConfigError(
-            f"{source} {host} is the same machine as {_words(matching)} of {flag} {shown(hosts)}; write it as there"
+            f"{source} {host} is the same machine as {joined(matching)} of {flag} {shown(hosts)}; write it as there"
         )
     if not required:
         return host
@@ -73,8 +74,7 @@ def own_entry(
 
 def shown(hosts: Sequence[str]) -> str:
     """The list for a message, shortened if it is long."""
-    rest = len(hosts) - NAMED_MAX
-    return ",".join(hosts[:NAMED_MAX]) + (f",… ({rest} more)" if rest > 0 else "")
+    return shortened(hosts, NAMED_MAX, ",")
 
 
 def _resolved(hosts: Sequence[str]) -> dict[str, tuple[Address, ...]]:
@@ -90,10 +90,6 @@ def _unknown(resolved: dict[str, tuple[Address, ...]]) -> str:
 def _addresses(before: str) -> str:
     own = addresses.candidates()
     return f" ({before}{', '.join(own)})" if own else ""
-
-
-def _words(hosts: Sequence[str]) -> str:
-    return " and ".join([", ".join(hosts[:-1]), hosts[-1]] if len(hosts) > 1 else hosts)
 
 
 def first_host(hosts: Sequence[str]) -> str:

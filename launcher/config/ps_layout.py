@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from elastic._text import counted, joined, shortened
 from elastic.core.model import NP_UNLIMITED, JobMode, Np
 from elastic.core.ps.model import PsLayout
 from elastic.errors import ConfigError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 TASKS_PER_NODE_MAX = 1024
 """Processes on one node; above it a number is a typing error."""
+HOSTS_NAMED_MAX = 8
+"""So many hosts are named in a message."""
 
 
 def with_layout(config: Config, sources: Mapping[str, str]) -> Config:
@@ -112,8 +115,8 @@ def _mode(asked: str, sources: Mapping[str, str]) -> JobMode:
     if ps and collective:
         raise ConfigError(
             "Only one mode(Collective or Parameter-Server) can be selected at the same time, but "
-            f"{_and(collective)} {'are' if len(collective) > 1 else 'is'} for collective jobs and {_and(ps)} for jobs "
-            "with parameter servers; leave out one side"
+            f"{joined(collective)} {'are' if len(collective) > 1 else 'is'} for collective jobs and {joined(ps)} for "
+            "jobs with parameter servers; leave out one side"
         )
     if heter and asked == JobMode.PS:
         raise ConfigError(f"{heter[0]} is for --run_mode ps-heter; write that, or leave --run_mode ps out")
@@ -149,8 +152,8 @@ def _lists(config: Config, sources: Mapping[str, str]) -> tuple[PsLayout, Np]:
         return roles, Np(low=1, high=len(hosts), first=len(hosts))
     if config.np.high != len(hosts):
         raise ConfigError(
-            f"{sources['np']} {config.np}, but the lists name {_counted(len(hosts), 'host')} ({_few(hosts)}); "
-            f"leave {sources['np']} out"
+            f"{sources['np']} {config.np}, but the lists name {counted(len(hosts), 'host')} "
+            f"({shortened(hosts, HOSTS_NAMED_MAX)}); leave {sources['np']} out"
         )
     return roles, config.np
 
@@ -189,7 +192,7 @@ def _separate_servers_layout(config: Config, sources: Mapping[str, str]) -> tupl
         more = f"use --local_nodes {least} or more, or " if least <= LOCAL_NODES_MAX else ""
         raise ConfigError(
             f"--local_nodes {config.local_nodes} leaves no node for workers beside "
-            f"{_counted(config.server_num, 'server')}: {more}leave it out to run all in one node"
+            f"{counted(config.server_num, 'server')}: {more}leave it out to run all in one node"
         )
     return roles, Np(low=1, high=workers if config.servers else NP_UNLIMITED, first=workers)
 
@@ -253,15 +256,3 @@ def _ports(listed: Iterable[str], host: str) -> tuple[int, ...]:
 
 def _hosts(listed: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for host, _ in map(split_endpoint, listed)))
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _few(words: Sequence[str]) -> str:
-    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

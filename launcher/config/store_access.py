@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from elastic._text import joined
 from elastic.errors import ConfigError
 from elastic.store.tls import NONE, PIPE_LIMIT_S, Certificates, read_limited, readable_by_others
 from launcher.config.readers import StoreEndpoints
@@ -156,7 +157,7 @@ def over_tls(servers: StoreEndpoints, files: Certificates) -> StoreEndpoints:
     if servers.plain and files:
         flags = [f"--etcd_{name}" for name in ("ca", "cert", "key") if getattr(files, name)]
         raise ConfigError(
-            f"http:// in --elastic_server means no TLS, and {', '.join(flags)} {'is' if len(flags) == 1 else 'are'} "
+            f"http:// in --elastic_server means no TLS, and {joined(flags)} {'is' if len(flags) == 1 else 'are'} "
             "for TLS; write https://, or leave one of the two out"
         )
     return servers._replace(tls=servers.tls or bool(files))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from elastic._text import counted
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration
 from launcher.job.drain import DEADLINE_MIN_S, drain
@@ -14,7 +15,6 @@ from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.submit import ended
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
-from launcher.text.failure_report import of_nodes
 from launcher.text.sanitize import sanitize_line
 
 
@@ -54,7 +54,9 @@ async def _wait(job: NamedJob, nodes: Sequence[str]) -> int:
             world = view.generation.value if view.generation is not None else None
             went = world is not None and view.go is not None and view.go.value.g == world.g
             if world is not None and went and world.g > g and g:
-                write([f"generation {world.g} runs: {of_nodes(len(world.members))}, world size {world.world_size}"])
+                write(
+                    [f"generation {world.g} runs: {counted(len(world.members), 'node')}, world size {world.world_size}"]
+                )
             g = max(g, world.g) if world is not None and went else g
             if not waited:
                 return 0

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from elastic._text import counted, shortened
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, Delete, KeyRange
 from elastic.errors import ConfigError, ElasticError
@@ -67,10 +68,9 @@ def _check(job: NamedJob, stored: Iterable[str]) -> None:
     nodes = [key.removeprefix(members) for key in stored if key.startswith(members)]
     if not nodes:
         return
-    named = ", ".join(sanitize_line(node) for node in nodes[:NAMED_MAX])
-    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    named = shortened([*map(sanitize_line, nodes)], NAMED_MAX)
     raise JobActive(
-        f"job {job.job_id} has {len(nodes)} member{'s' if len(nodes) > 1 else ''} ({named}{more}), so nothing was "
+        f"job {job.job_id} has {counted(len(nodes), 'member')} ({named}), so nothing was "
         "deleted; stop it first: elastic-ctl stop"
     )
 
@@ -90,8 +90,7 @@ def _keys_text(keys: JobKeys, found: Iterable[str]) -> str:
     """What stands under these keys, in words: "verdict, spec, 12 events (17 keys)"."""
     counts = Counter(key.removeprefix(keys.root).partition("/")[0] for key in found)
     words = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
-    total = counts.total()
-    return f"{', '.join(words)} ({total} key{'' if total == 1 else 's'})"
+    return f"{', '.join(words)} ({counted(counts.total(), 'key')})"
 
 
 COMMAND: Final = Subcommand(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from elastic._text import time_text
 from launcher.history.recovery import PhaseEnd
 
 if TYPE_CHECKING:
@@ -54,15 +55,11 @@ def bar(phases: Mapping[str, float], width: int, *, ascii_only: bool) -> Text:
     for (name, length), count in zip(phases.items(), cells, strict=True):
         style = STYLES.get(name, "white")
         drawn.append(("#" if ascii_only else "█") * count, style)
-        label = f"{name} {_length(length)}"
+        label = f"{name} {time_text(length, 2)}"
         if count > len(label):
             names.append(label.ljust(count), style)
         else:
             names.append(" " * count)
-    drawn.append(f" {_length(sum(phases.values()))}")
+    drawn.append(f" {time_text(sum(phases.values()), 2)}")
     names.rstrip()
     return Text("\n").join([drawn, names]) if names.plain else drawn
-
-
-def _length(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+from elastic._text import counted, shortened
 from elastic.core.decide import decide
 from elastic.core.keys import JobKeys
 from elastic.core.membership.decision import DecisionPolicy, WaitDecision
@@ -54,8 +55,7 @@ async def job_checks(store: Store, keys: JobKeys) -> AsyncIterator[Check]:
 def standing_checks(view: StoreView, job_id: str) -> list[Check]:
     """How the job stands, and who is missing."""
     described = status.describe(view, job_id)
-    nodes = len(view.members)
-    text = f"{job_id}: {nodes} {'node is' if nodes == 1 else 'nodes are'} registered; {described.now}"
+    text = f"{job_id}: {counted(len(view.members), 'node is', 'nodes are')} registered; {described.now}"
     checks = [warn("job", text, "see elastic-ctl status") if view.damaged else ok("job", text)]
     if not view.members or view.verdict is not None:
         return checks
@@ -95,12 +95,7 @@ def _holders(name: str, versions: Mapping[str, Mapping[str, str]]) -> str:
     holders: dict[str, list[str]] = {}
     for node, own in versions.items():
         holders.setdefault(own.get(name, "") or "missing", []).append(node)
-    return "; ".join(f"{text} on {_named(nodes)}" for text, nodes in sorted(holders.items()))
-
-
-def _named(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
-    return ", ".join(nodes[:NAMED_MAX]) + more
+    return "; ".join(f"{text} on {shortened(nodes, NAMED_MAX)}" for text, nodes in sorted(holders.items()))
 
 
 def reach_check(nodes: Sequence[str], answers: Mapping[str, ProbeAnswer]) -> Check:
@@ -111,10 +106,9 @@ def reach_check(nodes: Sequence[str], answers: Mapping[str, ProbeAnswer]) -> Che
     details = [f"{way[0]} does not reach {way[1]}: {why}{_back(way, closed, answers)}" for way, why in closed.items()]
     details += [f"{node} did not answer: its agent stands still, or came just now" for node in silent]
     if untried:
-        details.append(f"{'1 way was' if untried == 1 else f'{untried} ways were'} not tried for lack of time")
+        details.append(f"{counted(untried, 'way was', 'ways were')} not tried for lack of time")
     if closed:
-        ways = "1 way is" if len(closed) == 1 else f"{len(closed)} ways are"
-        text = f"{ways} closed between {len(nodes)} members"
+        text = f"{counted(len(closed), 'way is', 'ways are')} closed between {len(nodes)} members"
         hint = "open all ports between the nodes, both ways, or use --host or --nic"
         if all(way[1] in silent for way in closed):
             hint = "look whether the agents that did not answer stand still"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from elastic._text import size_text
 from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__
 from launcher.config.config import Config
@@ -21,7 +22,7 @@ from launcher.net.container import bridge_hint, in_container
 from launcher.net.interfaces import misnamed, network_line
 from launcher.system import folder_checks
 from launcher.system.checks import Check, fail, ok, warn
-from launcher.system.folder_checks import folder_check, gigabytes
+from launcher.system.folder_checks import folder_check
 
 PYTHON_MIN = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
@@ -123,7 +124,7 @@ def shared_memory_check(folder: Path, usage: folder_checks.Usage = shutil.disk_u
         return warn(
             "shared memory", text, "DataLoader workers and NCCL need more; docker run --shm-size 8g, or --ipc host"
         )
-    return ok("shared memory", f"{gigabytes(free)} free of {gigabytes(total)}")
+    return ok("shared memory", f"{size_text(free)} free of {size_text(total)}")
 
 
 DEAD: Mapping[str, str] = {

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from elastic._decode import UNREADABLE
+from elastic._text import counted
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import WORKER_ROLE, Cause, ChangeReason, FinalStatus, Generation, Go, Label, Verdict
@@ -214,9 +215,7 @@ def read(keys: JobKeys, entries: Iterable[KeyValue]) -> list[HistoryEvent]:
 
 def _of_generation(document: Generation, node: str, at: float) -> HistoryEvent:
     count = len(document.members)
-    world = (
-        f"{count} node{'' if count == 1 else 's'}, world size {document.world_size}" if count else "all workers stop"
-    )
+    world = f"{counted(count, 'node')}, world size {document.world_size}" if count else "all workers stop"
     text = f"{world}: {document.reason}"
     cluster_spec = document if isinstance(document, ClusterSpec) else None
     return msgspec.structs.replace(

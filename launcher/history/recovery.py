@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from elastic._text import counted
 from elastic.core.model import ChangeReason
 
 NOTICEABLE_S: Final = 0.01
@@ -139,7 +140,7 @@ class Recovery:
         parts = [f"{name} {length * 1000:.0f}" for name, length in shown(self.phases)]
         if parts:
             parts[0] += " ms"
-        redone = f"; at least {_steps(self.redone)} again" if self.redone else ""
+        redone = f"; at least {counted(self.redone, 'step')} again" if self.redone else ""
         text = self.text if len(self.text) <= TEXT_MAX else f"{self.text[: TEXT_MAX - 1]}…"
         return f"{text}: {self._how_long}: {' · '.join(parts)}{redone}"
 
@@ -242,7 +243,3 @@ def shown(lengths: Sequence[tuple[PhaseEnd, float]]) -> list[tuple[PhaseEnd, flo
         kept.append((mark, length + more))
         more = 0.0
     return kept
-
-
-def _steps(count: int) -> str:
-    return f"{count} step{'' if count == 1 else 's'}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from elastic._text import shortened
 from elastic.core.membership.decision import Reason
 from elastic.core.model import JobMode, MemberState
 from elastic.core.view import StoreView
@@ -39,7 +40,4 @@ def absent_nodes(view: StoreView, unreached: Mapping[str, str] | None = None) ->
 
 def words(found: tuple[str, ...]) -> str:
     """What follows a sentence that says how many are missing; "" if nobody is known by name."""
-    shown = list(found[:NAMED_MAX])
-    if len(found) > NAMED_MAX:
-        shown.append(f"and {len(found) - NAMED_MAX} more")
-    return "".join(f"; {one}" for one in shown)
+    return f"; {shortened(found, NAMED_MAX, '; ')}" if found else ""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from elastic._text import counted
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
@@ -14,7 +15,6 @@ from elastic.errors import ConfigError
 from launcher.job import orders
 from launcher.job.named_job import NamedJob
 from launcher.job.submit import OrderRejected, ended, operator, submit
-from launcher.text.failure_report import of_nodes
 from launcher.text.sanitize import sanitize_line
 
 DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
@@ -39,7 +39,7 @@ async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None)
         return f"{job.job_id}: {', '.join(map(sanitize_line, nodes))} left meanwhile", []
     left = len(set(view.members) - set(leaving))
     low = view.spec.value.np.low if view.spec is not None else 1
-    holds = f"; {of_nodes(left)} left, fewer than the {low} that may run: the job holds until others come"
+    holds = f"; {counted(left, 'node')} left, fewer than the {low} that may run: the job holds until others come"
     whom = f"{', '.join(map(sanitize_line, leaving))} {'is' if len(leaving) == 1 else 'are'}"
     return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", leaving
 

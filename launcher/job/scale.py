@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic._text import counted
 from elastic.core.model import Generation, Np
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
@@ -9,7 +10,6 @@ from elastic.errors import ConfigError
 from launcher.job import orders
 from launcher.job.named_job import NamedJob
 from launcher.job.submit import OrderRejected, ended, submit
-from launcher.text.failure_report import of_nodes
 
 
 async def scale(job: NamedJob, wanted: Np) -> str:
@@ -39,16 +39,16 @@ def _what_follows(view: StoreView, np: Np) -> str:
     generation: Generation | None = view.generation.value if view.generation is not None else None
     inside = len(generation.members) if generation is not None else 0
     registered = len(view.members)
-    run = f"{of_nodes(inside)} run{'s' if inside == 1 else ''}"
+    run = counted(inside, "node runs", "nodes run")
     if np.high < inside:
         out = inside - np.high
         return f"{run}: {out} of them will leave the world and wait as {'a spare' if out == 1 else 'spares'}"
     if registered < np.low:
-        until = f"holds until {np.low - registered} more come{'s' if np.low - registered == 1 else ''}"
+        until = f"holds until {counted(np.low - registered, 'more comes', 'more come')}"
         if inside and view.go is not None and generation is not None and view.go.value.g == generation.g:
             return f"it trains on with {inside}; after the next change it {until}"  # No world ends for want of others.
-        return f"{of_nodes(registered)} here: the job {until}"
+        return f"{counted(registered, 'node')} here: the job {until}"
     if registered > inside and np.high > inside:
         new = min(registered, np.high) - inside
-        return f"{run}: {new} that wait{'s' if new == 1 else ''} will be taken in"
+        return f"{run}: {counted(new, 'that waits', 'that wait')} will be taken in"
     return f"{run}: that stays, until others come"

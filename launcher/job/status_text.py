@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from elastic._text import counted, shortened, time_text
 from elastic.core.model import (
     SavedCheckpoint,
 )
@@ -29,7 +30,7 @@ def cells(node: NodeStatus, window: NodeSnapshot | None) -> tuple[str, ...]:
     *first, note = store_cells(node)
     if window is None:
         return (*first, UNKNOWN, UNKNOWN, UNKNOWN, note)
-    return (*first, length(window.since_s), *_progress(window), sanitize_line(note or _note(node, window)))
+    return (*first, time_text(window.since_s), *_progress(window), sanitize_line(note or _note(node, window)))
 
 
 def rows(described: JobStatus, windows: Mapping[str, NodeSnapshot]) -> list[tuple[str, ...]]:
@@ -41,11 +42,10 @@ def foot_lines(described: JobStatus, unasked: Mapping[str, str]) -> list[str]:
     """The lines below the table: who is spare, who is missing and why, who could not be asked."""
     lines = []
     if spares := [node.node for node in described.nodes if node.state is NodeState.SPARE]:
-        lines.append(f"Spare: {_few(spares)}")
+        lines.append(f"Spare: {shortened(spares, NAMED_MAX)}")
     if described.lacking:
-        nodes = "1 node" if described.lacking == 1 else f"{described.lacking} nodes"
         why = "; ".join(described.missing[:NAMED_MAX]) or "not started yet, or without a way to etcd"
-        lines.append(f"Missing: {nodes}: {why}")
+        lines.append(f"Missing: {counted(described.lacking, 'node')}: {why}")
     elif described.missing:
         lines.append(f"Missing: {'; '.join(described.missing[:NAMED_MAX])}")
     if unasked:
@@ -53,15 +53,6 @@ def foot_lines(described: JobStatus, unasked: Mapping[str, str]) -> list[str]:
         others = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
         lines.append(f"Not known here: {first}{others}")
     return [sanitize_line(line) for line in lines]
-
-
-def length(seconds: float) -> str:
-    """A time in few signs: 4 s, 3 min, 2.5 h, 3 d."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.0f} d"
 
 
 def speed(rate: float | None) -> str:
@@ -74,7 +65,7 @@ def speed(rate: float | None) -> str:
 def worker_words(worker: WorkerSnapshot) -> str:
     """What one worker does: "rank 3 preparing: downloading (40 s)"."""
     detail = f": {worker.detail}" if worker.detail else ""
-    return f"{process_name(worker.role, worker.index)} {worker.state}{detail} ({length(worker.since_s)})"
+    return f"{process_name(worker.role, worker.index)} {worker.state}{detail} ({time_text(worker.since_s)})"
 
 
 def _progress(window: NodeSnapshot) -> tuple[str, str]:
@@ -93,11 +84,6 @@ def _note(node: NodeStatus, window: NodeSnapshot) -> str:
         told = [worker for worker in window.workers if worker.state in _TOLD]
         return worker_words(told[0]) if told else ""
     return ""
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return ", ".join(names[:NAMED_MAX]) + more
 
 
 STORE_COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from elastic._text import counted
 from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
@@ -15,7 +16,6 @@ from launcher.job import orders
 from launcher.job.named_job import NamedJob
 from launcher.job.submit import OrderRejected, ended, operator, submit
 from launcher.job.watch import JobWatch
-from launcher.text.failure_report import of_nodes
 
 RETURN_SPARE_S: Final = 1.0
 """A node asks for its lease four times in the time that it lasts, and registers again within this."""
@@ -55,7 +55,7 @@ async def stop(
     if not written:
         return ended(job, view), None
     if at_once:
-        nodes = f"; {of_nodes(len(view.members))} end at once" if view.members else ""
+        nodes = f"; {counted(len(view.members), 'node')} end at once" if view.members else ""
         return f"{job.job_id} is stopped{nodes}", view
     if not view.members:
         tell(f"no node is registered: {job.job_id} ends when none has come back within {_absence_s(view):g} s")
@@ -64,7 +64,7 @@ async def stop(
 
 
 def _will_save(job: NamedJob, view: StoreView) -> str:
-    return f"{job.job_id}: {of_nodes(len(view.members))} will save, stop their workers and end"
+    return f"{job.job_id}: {counted(len(view.members), 'node')} will save, stop their workers and end"
 
 
 def _no_save(job: NamedJob, view: StoreView) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from elastic._text import counted, time_text
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.view_reader import decode
@@ -35,22 +36,10 @@ def report_line(report: JobReport) -> str:
     if report.goodput is None:
         return ""
     totals = report.totals
-    pauses = f"{len(report.pauses)} pause{'' if len(report.pauses) == 1 else 's'}"
-    parts = [f"{_length(totals.paused_s)} in {pauses}"]
+    parts = [f"{time_text(totals.paused_s, 1)} in {counted(len(report.pauses), 'pause')}"]
     if totals.again:
         made = sum(pause.made for pause in report.pauses)
         lost = "" if made == totals.again else f" lost, {made} of them"
-        parts.append(
-            f"{totals.again} step{'' if totals.again == 1 else 's'}{lost} made again ({_length(totals.again_s)})"
-        )
+        parts.append(f"{counted(totals.again, 'step')}{lost} made again ({time_text(totals.again_s, 1)})")
     since = "" if report.since is None else ", counted from the oldest event that is kept"
-    return f"goodput {100 * report.goodput:.1f} % of {_length(totals.wall_s)}{since}: {', '.join(parts)}"
-
-
-def _length(seconds: float) -> str:
-    """A length of time: "2.5 s", "3 min 20 s", "2 h 5 min"."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
+    return f"goodput {100 * report.goodput:.1f} % of {time_text(totals.wall_s, 1)}{since}: {', '.join(parts)}"

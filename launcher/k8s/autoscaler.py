@@ -25,12 +25,13 @@ from typing import Final, NoReturn
 
 import aiohttp
 
+from elastic._text import counted
 from elastic.core.model import Np
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration, duration_text
 from launcher.k8s.api import ANSWER_S, NO_ANSWER, ApiRefused, KubeApi
 from launcher.k8s.objects import view_of
-from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, ResizeJob, ScalingMemory, ScalingPolicy, decide, pods
+from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, ResizeJob, ScalingMemory, ScalingPolicy, decide
 from launcher.net.endpoints import join_host_port
 
 PROG: Final = "elastic-k8s-autoscaler"
@@ -87,7 +88,7 @@ class JobScaler:
         if isinstance(decision, ResizeJob):
             await self._api.resize(decision.size, job.metadata.resource_version)
             self._memory = memory
-            self._log_change(f"from {job.spec.completions} to {pods(decision.size)}: {decision.reason}")
+            self._log_change(f"from {job.spec.completions} to {counted(decision.size, 'pod')}: {decision.reason}")
             return
         self._memory = memory
         self._log_change(decision.reason)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from elastic._text import counted
+
 PATIENCE_S = 300.0
 """A cloud needs some minutes for a machine, longer with cards."""
 AGAIN_S = 900.0
@@ -90,19 +92,19 @@ def decide(
 
     given_up = {index for index, start in since.items() if now - start >= policy.patience_s}
     if smaller := _kept(view, given_up, policy.low):
-        reason = f"{pods(view.size - smaller)} found no machine in {policy.patience_s:g} s"
+        reason = f"{counted(view.size - smaller, 'pod')} found no machine in {policy.patience_s:g} s"
         return ResizeJob(smaller, reason), replace(memory, taken_back=now)
     if since:
         later = [start + policy.patience_s for index, start in since.items() if index not in given_up]
-        return KeepSize(f"{pods(len(since))} without a machine", min(later, default=None)), memory
+        return KeepSize(f"{counted(len(since), 'pod')} without a machine", min(later, default=None)), memory
     certain_at = max(memory.done.values(), default=now) + policy.patience_s
     if view.done and now < certain_at:  # The others may be about to complete, too.
         return KeepSize(_completed(view), certain_at), memory
     if len(view.running | view.done) < view.size:
-        return KeepSize(f"{len(view.running)} of {pods(view.size)} running"), memory
-    state = f"all {pods(view.size)} running"
+        return KeepSize(f"{len(view.running)} of {counted(view.size, 'pod')} running"), memory
+    state = f"all {counted(view.size, 'pod')} running"
     if view.done:  # Drained by hand: their indexes are used up.
-        state = f"{len(view.running)} of {pods(view.size)} running, the others ended"
+        state = f"{len(view.running)} of {counted(view.size, 'pod')} running, the others ended"
     if view.size >= policy.high:
         return KeepSize(f"{state}, and more are not allowed"), memory
     if memory.taken_back is not None and now < memory.taken_back + policy.again_s:
@@ -149,7 +151,7 @@ def _at_the_end(view: ScalingView, certain_at: float, now: float) -> KeepSize | 
 
 
 def _completed(view: ScalingView) -> str:
-    return f"{len(view.done)} of {pods(view.size)} ended"
+    return f"{len(view.done)} of {counted(view.size, 'pod')} ended"
 
 
 def _kept(view: ScalingView, given_up: Set[int], low: int) -> int:
@@ -166,8 +168,3 @@ def _kept(view: ScalingView, given_up: Set[int], low: int) -> int:
 def _open(view: ScalingView, size: int) -> int:
     """The size, or what the Job needs at least so as not to be complete before its work is done."""
     return max(size, 1 + next((index for index in range(view.size) if index not in view.done), -1))
-
-
-def pods(number: int) -> str:
-    """The number, and the word."""
-    return "1 pod" if number == 1 else f"{number} pods"

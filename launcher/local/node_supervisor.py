@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from elastic._text import counted
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import FinalStatus
@@ -234,7 +235,7 @@ async def _wait_until_empty(store: Store, config: Config, say: Callable[[str], N
     left = {entry.key for entry in listing.entries}
     if left and not config.quiet:
         where = ("another host", "other hosts") if config.serves else ("another terminal", "other terminals")
-        who = f"1 node of {where[0]} is" if len(left) == 1 else f"{len(left)} nodes of {where[1]} are"
+        who = counted(len(left), f"node of {where[0]} is", f"nodes of {where[1]} are")
         say(f"{who} still registered; etcd stays until they have left (Ctrl-C ends it now)")
     if not left:
         return

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from elastic._text import size_text
 from launcher.logs.writer import SyncSink
 from launcher.logs.writer_process import CLOSE_LIMIT_S, CLOSE_MAX_S, WriterProcess
 from launcher.logs.writer_protocol import (
@@ -251,7 +252,7 @@ class LogWriterClient:
             self._said = True
             self._on_told(
                 f"the log folder {self.path} does not take writes (a network disk without its server?); the job goes "
-                f"on, up to {_megabytes(KEEP_BYTES)} of output wait for the disk, and more is left out",
+                f"on, up to {size_text(KEEP_BYTES)} of output wait for the disk, and more is left out",
                 False,
             )
 
@@ -263,7 +264,7 @@ class LogWriterClient:
         left_out, self._left_out = self._left_out, Counter()
         lost = "nothing is left out"
         if left_out:
-            lost = f"{_megabytes(left_out.total())} of output were left out of {', '.join(sorted(left_out))}"
+            lost = f"{size_text(left_out.total())} of output were left out of {', '.join(sorted(left_out))}"
         self._on_told(f"the log folder {self.path} takes writes again; {lost}", False)
 
     # To the process that writes.
@@ -343,7 +344,3 @@ def _size(order: AnyLogOrder) -> int:
 def _start(order: AnyLogOrder) -> int:
     """The start whose share of the room an order takes; 0 is the agent."""
     return order.start if isinstance(order, WriteChunk) else 0
-
-
-def _megabytes(amount: int) -> str:
-    return f"{amount / 1e6:.1f} MB" if amount >= 50_000 else f"{amount} bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from elastic._text import counted
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import Generation
 from launcher.metrics.collector import is_spare
@@ -32,8 +33,7 @@ def ready(facts: AgentState | None, *, running: int, reason: str) -> HealthAnswe
         return HealthAnswer(False, reason or "this agent has not reached etcd yet")
     generation = facts.generation
     if facts.phase is Phase.RUNNING and running and generation is not None:
-        runs = "1 worker runs" if running == 1 else f"{running} workers run"
-        return HealthAnswer(True, f"{runs} in generation {generation.g}")
+        return HealthAnswer(True, f"{counted(running, 'worker runs', 'workers run')} in generation {generation.g}")
     if is_spare(facts) and generation is not None:
         return HealthAnswer(True, f"spare: generation {generation.g} goes on without this node")
     return HealthAnswer(False, _waits(facts, generation, reason))

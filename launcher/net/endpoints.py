@@ -8,6 +8,8 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from elastic._text import join_host_port as join_host_port
+
 PORT_MAX = 65535
 HOST_LENGTH_MAX = 253
 """The longest name that DNS knows."""
@@ -48,11 +50,6 @@ def check_host(host: str) -> None:
         raise ValueError("the host is missing")
     if not is_v6(host) and (len(host) > HOST_LENGTH_MAX or not _NAME.fullmatch(host)):
         raise ValueError(f"{host!r} is neither a host name nor an address")
-
-
-def join_host_port(host: str, port: int) -> str:
-    """Write an endpoint; an IPv6 address gets its brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def bare_host(text: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from elastic._text import joined
+
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 EXCEPTIONS = ("no_proxy", "NO_PROXY")
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -36,10 +38,6 @@ def warning(environ: Mapping[str, str]) -> str:
         return ""
     verb = "names a proxy" if len(names) == 1 else "name a proxy"
     return (
-        f"{_and(names)} {verb}: elastic-launch does not use it, workers do, but not for the nodes of this job and etcd "
-        f"(they are added to no_proxy); if workers wait for each other for long: unset {' '.join(names)}"
+        f"{joined(names)} {verb}: elastic-launch does not use it, workers do, but not for the nodes of this job and "
+        f"etcd (they are added to no_proxy); if workers wait for each other for long: unset {' '.join(names)}"
     )
-
-
-def _and(names: tuple[str, ...]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

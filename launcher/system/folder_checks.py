@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+from elastic._text import size_text
 from launcher.system.checks import Check, fail, ok, warn, warning
 
 FREE_MIN = 1_000_000_000
@@ -45,7 +46,7 @@ def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = Non
         room = "delete something" if error.errno in (errno.ENOSPC, errno.EDQUOT) else hint
         return fail(name, f"{there} cannot be written ({error.strerror})", room)
     state = "is writable" if there == folder else "can be made"
-    text = f"{folder} {state}, {gigabytes(free)} free of {gigabytes(total)}"
+    text = f"{folder} {state}, {size_text(free)} free of {size_text(total)}"
     if free < FREE_MIN or free < FREE_SHARE_MIN * total:
         return warn(name, text, "its disk is nearly full")
     return ok(name, text)
@@ -60,8 +61,3 @@ def folder_warning(which: tuple[str, str], folder: Path) -> str:
     except Empty:
         return f"{which[0]}: {folder} has not answered for {ANSWER_LIMIT_S:g} s; mend its disk, or name another one"
     return warning(check)
-
-
-def gigabytes(amount: int) -> str:
-    """An amount of bytes for people."""
-    return f"{amount / 1e9:.1f} GB"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elastic._text import counted
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import NP_UNLIMITED, Generation
-from elastic.core.text import NAMED_MAX, node_count
+from elastic.core.text import NAMED_MAX
 from launcher.workers.reports.progress_text import metric_words, rate_words, step_words
 from launcher.workers.reports.step_rate import StepRate
 
@@ -31,7 +32,7 @@ def block_content(facts: AgentState, pace: StepRate, *, said: str) -> BlockConte
         count = len(generation.members)
         np = spec.value.np.high if spec is not None else count
         parts.append(f"generation {generation.g}")
-        nodes = node_count(count) if np == NP_UNLIMITED else f"{count} of {node_count(np)}"
+        nodes = counted(count, "node") if np == NP_UNLIMITED else f"{count} of {counted(np, 'node')}"
         parts.append(nodes + _others(facts, generation))
         parts.append(f"world {generation.world_size}")
         if spec is not None and generation.budget.charged:

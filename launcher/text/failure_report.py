@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from elastic._text import counted
 from elastic.core.model import Cause, FinalStatus, OtherFailure, Verdict, WorkerExit
 from elastic.core.ps.model import Role
 from elastic.core.text import failed_processes_text, listed, process_name
@@ -100,17 +101,11 @@ def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:
     return lines
 
 
-def of_nodes(count: int) -> str:
-    """So many nodes, in words."""
-    return f"{count} node{'' if count == 1 else 's'}"
-
-
 def ago(seconds: float) -> str:
     """A time that has passed, in words: "just now", "3 minutes ago"."""
     if seconds < 1:
         return "just now"
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {unit}{'s' if count != 1 else ''} ago"
+            return f"{counted(int(seconds // size), unit)} ago"
     raise AssertionError("unreachable")

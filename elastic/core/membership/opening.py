@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from elastic._text import counted, join_host_port
 from elastic.core import quarantine
 from elastic.core.membership.conclusion import failed_by
 from elastic.core.membership.decision import ConcludeJob, FormGeneration, OpenGate, Reason, WaitDecision
@@ -16,7 +17,7 @@ from elastic.core.membership.rule import Rule
 from elastic.core.membership.situation import Situation
 from elastic.core.model import Generation, Go, Quarantine
 from elastic.core.restart_policy import Judgement
-from elastic.core.text import duration_in_words, endpoint, node_count
+from elastic.core.text import duration_in_words
 
 
 def quarantined(s: Situation) -> FormGeneration | None:
@@ -69,7 +70,7 @@ def opened(s: Situation) -> OpenGate | None:
         return None
     before = s.previous.nodes if s.previous is not None else ()
     absent = tuple(node for node in before if node not in s.view.members)
-    return OpenGate(Reason.OPENED, f"generation {go.g}: {node_count(len(s.nodes))} ready", go, absent)
+    return OpenGate(Reason.OPENED, f"generation {go.g}: {counted(len(s.nodes), 'node')} ready", go, absent)
 
 
 def _quarantine_text(entries: Sequence[Quarantine]) -> str:
@@ -103,7 +104,7 @@ def _master(s: Situation, generation: Generation) -> str | None:
     first = generation.members[0]
     stored = s.view.members.get(first.node)
     masters = first.masters or (stored.value.masters if stored is not None else ())
-    return endpoint(first.host, masters[generation.g % len(masters)]) if masters else None
+    return join_host_port(first.host, masters[generation.g % len(masters)]) if masters else None
 
 
 OPENING: Final[tuple[Rule, ...]] = (quarantined, exhausted, backoff, no_master, opened)

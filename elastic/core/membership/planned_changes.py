@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from elastic._text import counted
 from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import form
 from elastic.core.membership.rule import Rule
 from elastic.core.membership.settling import settled_at
 from elastic.core.membership.situation import BATCH_S, Situation
 from elastic.core.quarantine import quarantine_summary
-from elastic.core.text import COUNTED, drain_text, join_names, node_count, settling_text, with_verb
+from elastic.core.text import COUNTED, drain_text, join_names, settling_text, with_verb
 
 GROW_EVERY_S = 60.0
 """A job whose workers lose what they have not saved grows at most once in this time, if `--grow_every` says nothing."""
@@ -38,7 +39,7 @@ def out_of_reach(s: Situation) -> WaitDecision | None:
     joining = s.admissible
     if not away or not (joining or len(s.nodes) > s.spec.np.high):
         return None
-    change = with_verb(joining, "join") if joining else f"{node_count(s.spec.np.high)} wanted"
+    change = with_verb(joining, "join") if joining else f"{counted(s.spec.np.high, 'node')} wanted"
     return s.wait(Reason.OUT_OF_REACH, f"{change}; waiting for {join_names(away)} to reach the store again")
 
 
@@ -83,7 +84,7 @@ def training(s: Situation) -> WaitDecision:
     out += [f"{host} is kept out until it can be reached" for host in sorted(s.out_of_reach() - s.quarantined())]
     spares = f", {len(s.ready)} spare" if s.ready else ""
     summary = f"; {quarantine_summary(out)}" if out else ""
-    return s.wait(Reason.TRAINING, f"training with {node_count(len(s.nodes))}{spares}{summary}", *ends.values())
+    return s.wait(Reason.TRAINING, f"training with {counted(len(s.nodes), 'node')}{spares}{summary}", *ends.values())
 
 
 def _grow_every_s(s: Situation) -> float:

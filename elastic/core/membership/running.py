@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from elastic._text import counted
 from elastic.core.membership.conclusion import completed
 from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
 from elastic.core.membership.next_generation import form
@@ -12,7 +13,7 @@ from elastic.core.membership.reform import nobody_left
 from elastic.core.membership.rule import Rule
 from elastic.core.membership.situation import Situation
 from elastic.core.model import OutcomeKind
-from elastic.core.text import COUNTED, failure_text, join_names, lost_text, node_count
+from elastic.core.text import COUNTED, failure_text, join_names, lost_text
 
 CAUSE_S = 0.15
 """A loss or a failure of which others are a consequence is known so soon after them: a link shows a dead process within
@@ -61,7 +62,7 @@ def returning(s: Situation) -> WaitDecision | None:
 def finishing(s: Situation) -> WaitDecision | None:
     """The workers of some members ended with exit code 0: wait for the others, and change nothing any more."""
     done = [node for node in s.ended(OutcomeKind.OK) if s.outcomes[node].over]
-    text = f"{len(done)} of {node_count(len(s.nodes))} done; waiting for the others"
+    text = f"{len(done)} of {counted(len(s.nodes), 'node')} done; waiting for the others"
     return s.wait(Reason.FINISHING, text) if done else None
 
 

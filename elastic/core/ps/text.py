@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from elastic._text import counted, joined
 from elastic.core.ps.model import PsLayout, Role, TaskMember
 from elastic.core.ps.task_placement import host_of, servers_wanted, vacant_servers
 
@@ -24,14 +25,10 @@ def in_words(roles: PsLayout, places: Sequence[TaskMember]) -> str:
     workers = sum(task.role is Role.WORKER for place in places for task in place.tasks)
     heters = sum(task.role is Role.HETER for place in places for task in place.tasks)
     servers = servers_wanted(roles) - len(vacant_servers(roles, places))
-    parts = [_many(servers, "server"), _many(workers, "worker")]
+    parts = [counted(servers, "server"), counted(workers, "worker")]
     if heters:
-        parts.append(_many(heters, "heter worker"))
-    return " and ".join(parts) if len(parts) == 2 else f"{parts[0]}, {parts[1]} and {parts[2]}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
+        parts.append(counted(heters, "heter worker"))
+    return joined(parts)
 
 
 def _listed(indexes: list[int]) -> str:
@@ -42,5 +39,5 @@ def servers_in_words(roles: PsLayout, vacant: list[int]) -> str:
     """Servers that are missing, and where they belong."""
     if not roles.servers:
         which = f"{'server' if len(vacant) == 1 else 'servers'} {_listed(vacant)}"
-        return f"{_many(len(vacant), 'node')} to serve ({which})"
+        return f"{counted(len(vacant), 'node')} to serve ({which})"
     return ", ".join(f"server {index} on {host_of(roles.servers[index])}" for index in vacant)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from elastic._net import connected
+from elastic._text import shortened
 from elastic.errors import ConfigError
 from elastic.store.auth_proxy.protocol import is_auth_proxy
 from elastic.store.etcd.address import EtcdAddress
@@ -174,8 +175,7 @@ def _names(certificate: Mapping[str, Any]) -> str:
     found = [str(name) for _, name in certificate.get("subjectAltName", ())]
     if not found:
         return "nobody (it has no subjectAltName)"
-    more = f" and {len(found) - NAMES_MAX} more" if len(found) > NAMES_MAX else ""
-    return ", ".join(found[:NAMES_MAX]) + more
+    return shortened(found, NAMES_MAX)
 
 
 def _issuer(certificate: Mapping[str, Any]) -> str:

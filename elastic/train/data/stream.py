@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
+from elastic._text import joined
 from elastic.errors import ConfigError
 from elastic.train.data.batch import GlobalBatch
 from elastic.train.data.batch_plan import BatchRule, micro_batches, steps_of
@@ -85,7 +86,7 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
         if (batch is None) == (batch_size is None):
             raise ConfigError("ElasticStream needs either batch_size= or batch=; give one of them")
         if theirs := [name for name in OURS if name in loader_options]:
-            raise ConfigError(f"ElasticStream decides {' and '.join(theirs)} itself; leave it out")
+            raise ConfigError(f"ElasticStream decides {joined(theirs)} itself; leave it out")
         if isinstance(make, Iterator) and not callable(make):
             raise ConfigError(
                 f"ElasticStream: a {type(make).__name__} can be read once only, and an epoch may be read again; give a "

@@ -27,6 +27,7 @@ import msgspec
 import torch
 
 from elastic._decode import UNREADABLE
+from elastic._text import size_text
 from elastic.train.comm.tensor_boxes import Box
 
 DATA_AT = 4096
@@ -226,7 +227,7 @@ class Slot:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise SlotMemoryShort(
-                    f"this machine gives no memory of {self.size / 1e9:.1f} GB ({error.strerror})"
+                    f"this machine gives no memory of {size_text(self.size)} ({error.strerror})"
                 ) from error
         self._populated = True
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from elastic._text import counted, joined
 from elastic.channel.messages import GroupFormed, clock
 from elastic.errors import ConfigError
 from elastic.script.error_report import reporting_config_errors
@@ -152,9 +153,7 @@ def rank_info(environ: Mapping[str, str]) -> RankInfo:
         return RankInfo(0, 0, 1)
     missing = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if missing:
-        raise ConfigError(
-            f"RANK is set, but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not; {_HINT}"
-        )
+        raise ConfigError(f"RANK is set, but {joined(missing)} {'is' if len(missing) == 1 else 'are'} not; {_HINT}")
     rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     local_rank = _number(environ, "LOCAL_RANK", 0)
     if rank >= world_size:
@@ -214,7 +213,7 @@ def gpu_index(environ: Mapping[str, str], place: RankInfo, gpus: int) -> int:
         index = _number(environ, "FLAGS_selected_gpus", index)
     if index >= gpus:
         raise ConfigError(
-            f"this is worker {place.local_rank} of its node, and {gpus} card{' is' if gpus == 1 else 's are'} "
+            f"this is worker {place.local_rank} of its node, and {counted(gpus, 'card is', 'cards are')} "
             f"visible (CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); start {gpus} on each "
             'node, or write backend="gloo"'
         )

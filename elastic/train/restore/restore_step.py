@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from elastic._decode import UNREADABLE
+from elastic._text import counted
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable
 from elastic.train.checkpoint import atomic_files, manifest
 from elastic.train.checkpoint.folder import Checkpoints
@@ -107,10 +108,9 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
         atomic_files.replace(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
         atomic_files.sync_folder(checkpoints.folder)
     log.warning(
-        "going back to step %d: %d newer checkpoint%s in %s set aside, as %s*",
+        "going back to step %d: %s in %s set aside, as %s*",
         step,
-        len(aside),
-        "" if len(aside) == 1 else "s",
+        counted(len(aside), "newer checkpoint"),
         checkpoints.folder,
         ASIDE,
     )

@@ -109,5 +109,5 @@ def test_a_given_name_that_fits_several_entries_is_to_be_written_as_one_of_them(
 
 def test_a_long_list_is_shortened_in_a_message() -> None:
     hosts = [f"h{number}" for number in range(20)]
-    assert shown(hosts).endswith("h15,… (4 more)")
+    assert shown(hosts).endswith("h15 and 4 more")
     assert shown(hosts[:16]).endswith("h15")

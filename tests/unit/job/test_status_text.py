@@ -6,7 +6,7 @@ import pytest
 
 from elastic.core.model import MemberState
 from launcher.job.status import NodeState, NodeStatus, describe
-from launcher.job.status_text import COLUMNS, cells, foot_lines, length, rows, speed
+from launcher.job.status_text import COLUMNS, cells, foot_lines, rows, speed
 from launcher.wire.inspect_messages import WorkerState
 from tests.support.inspect_documents import window, worker
 from tests.support.job_status import generation, member, view
@@ -53,14 +53,6 @@ def test_what_a_node_says_has_nothing_that_a_terminal_obeys() -> None:
     told = window(state="loading torch")
     odd = NodeStatus(m_id=None, node="a\x1b[31m", host="a\n", ranks=(), state=NodeState.SPARE, note="\x07")
     assert all(cell.isprintable() for cell in cells(odd, told))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5999, "100 min"), (9000, "2.5 h"), (864_000, "10 d")],
-)
-def test_a_time_is_told_in_few_signs(seconds: float, words: str) -> None:
-    assert length(seconds) == words
 
 
 @pytest.mark.parametrize(

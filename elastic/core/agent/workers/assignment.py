@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic._text import counted
 from elastic.core import quarantine, text
 from elastic.core.agent.actions import LogLine, ReportFailure, StartWorkers
 from elastic.core.agent.state import AgentState, Phase, StopKind
@@ -50,7 +51,7 @@ def _ranks_text(generation: Generation, m_id: int) -> str:
     first = m_id * slots
     ranks = f"rank {first}" if slots == 1 else f"ranks {first}-{first + slots - 1}"
     return (
-        f": {count} node{'' if count == 1 else 's'}{f' of {slots} workers' if slots > 1 else ''}, "
+        f": {counted(count, 'node')}{f' of {slots} workers' if slots > 1 else ''}, "
         f"world size {generation.world_size}, this is M_id {m_id} ({ranks})"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic._text import counted
 from elastic.core.agent.actions import LogLine, PublishClusterSpec, ReportFailure
 from elastic.core.agent.state import AgentState
 from elastic.core.agent.workers.exits import have_failed
@@ -12,10 +13,9 @@ from elastic.core.ps.text import tasks_in_words
 
 def tasks_text(cluster_spec: ClusterSpec, m_id: int) -> str:
     """What this node is to run, after "generation 1"."""
-    count = len(cluster_spec.members)
     revision = f", revision {cluster_spec.rev}" if cluster_spec.rev else ""
     tasks = tasks_in_words(cluster_spec.members[m_id])
-    return f"{revision}: {count} node{'' if count == 1 else 's'}, this one has {tasks}"
+    return f"{revision}: {counted(len(cluster_spec.members), 'node')}, this one has {tasks}"
 
 
 def note_tasks(agent: AgentState, generation: Generation, m_id: int) -> None:

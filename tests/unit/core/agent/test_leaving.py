@@ -53,7 +53,7 @@ def test_the_sentence_of_a_drain_names_each_reason_once_and_not_too_many() -> No
     job.drain("d", "x" * 500)
     job.drain("e")
     form = job.form(10, Reason.DRAINED, Reason.DRAIN_BATCH)
-    assert form.reason == f"b, c, d, e drain: {WHY}; {'x' * 120} and 1 more"
+    assert form.reason == f"b, c, d, e drain: {WHY}; {'x' * 120}; and 1 more"
 
 
 def test_the_workers_of_a_drained_node_get_no_more_time_than_its_deadline_leaves() -> None:

@@ -45,8 +45,8 @@ def test_the_settling_window_is_for_the_hosts_that_are_missing() -> None:
 
 def test_of_many_missing_hosts_a_few_are_named_and_the_rest_is_counted() -> None:
     many = tuple(f"h{number}" for number in range(12))
-    assert listed_hosts.missing_hosts_text(many, ["h0"], 11) == "h1, h2, h3, h4, h5, h6, h7, h8 and 3 others"
-    assert listed_hosts.missing_hosts_text(many[:10], ["h0"], 9) == "h1, h2, h3, h4, h5, h6, h7, h8, h9"
+    assert listed_hosts.missing_hosts_text(many, ["h0"], 11) == "h1, h2, h3, h4, h5, h6, h7, h8 and 3 more"
+    assert listed_hosts.missing_hosts_text(many[:10], ["h0"], 9) == "h1, h2, h3, h4, h5, h6, h7, h8 and 1 more"
     assert listed_hosts.missing_hosts_text(LIST, LIST, 2) == "2 more"
 
 

@@ -171,7 +171,7 @@ def test_all_pages_of_a_slot_are_there_before_the_first_byte_is_written(memory: 
 def test_memory_that_the_machine_does_not_give_is_said_before_a_byte_is_written(memory: Memory) -> None:
     slot = memory.slot()
     os.ftruncate(memory.fd, DATA_AT)  # The pages behind it cannot be given any more.
-    with pytest.raises(SlotMemoryShort, match=r"this machine gives no memory of 0\.0 GB \("):
+    with pytest.raises(SlotMemoryShort, match=r"this machine gives no memory of 12\.3 kB \("):
         slot.clear()
 
 

@@ -29,7 +29,7 @@ def test_a_worker_that_has_a_machine_of_its_own_needs_no_local_rank() -> None:
 @pytest.mark.parametrize(
     ("environ", "says"),
     [
-        ({"RANK": "0"}, "WORLD_SIZE and MASTER_ADDR and MASTER_PORT are not"),
+        ({"RANK": "0"}, "WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not"),
         ({**TORCHRUN, "MASTER_PORT": ""}, "MASTER_PORT is not"),
         ({**TORCHRUN, "RANK": "4"}, "RANK 4 is not below WORLD_SIZE 4"),
         ({**TORCHRUN, "RANK": "-1"}, "RANK is '-1', not a whole number"),
