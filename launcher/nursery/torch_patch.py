@@ -1,7 +1,7 @@
 """Sees when the process group of a script stands that does not use our library, and says so to the agent.
 
 And has the workers wait until rank 0 listens, in milliseconds: left alone they lose half a second whenever rank 0 is
-not the first (`elastic._net`).
+not the first (`elastic._port_wait`).
 
 A worker that was forked warm calls `install` before its script, when its environment is there.
 `torch.distributed.init_process_group` is then ours around torch's: it does what torch's does, and says one word
