@@ -31,7 +31,7 @@ from launcher.system.signals import SignalQueue
 from launcher.terminal.content import BlockContent
 from launcher.workers.group import WorkerGroup
 from launcher.workers.node_output import NodeOutput
-from launcher.workers.process_events import WorkerEvent
+from launcher.workers.nursery_client import NurseryEvent
 from launcher.workers.reports.worker_channel import WorkerReport
 
 
@@ -98,7 +98,7 @@ class Agent:
         if self._session is not None:
             self._session.on_message(heard, message)
 
-    def _on_worker_event(self, event: WorkerEvent) -> None:
+    def _on_worker_event(self, event: NurseryEvent) -> None:
         if self._session is not None:
             self._session.on_worker_event(event)
 

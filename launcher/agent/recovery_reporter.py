@@ -18,8 +18,9 @@ from launcher.history.recovery import Recovery, begun
 from launcher.history.recovery_recorder import RecoveryRecorder
 from launcher.logs.event_log import JsonEventLog
 from launcher.logs.logger import AgentLog
+from launcher.nursery import protocol
 from launcher.system.processes import started_at
-from launcher.workers.process_events import ProcessesSpawned, ProcessExited, WorkerEvent
+from launcher.workers.nursery_client import NurseryEvent
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 
@@ -65,13 +66,13 @@ class RecoveryReporter:
         self._own()
         self._plan()
 
-    def on_worker_event(self, event: WorkerEvent) -> None:
+    def on_worker_event(self, event: NurseryEvent) -> None:
         """Note what the nursery says."""
         match event:
-            case ProcessesSpawned():
+            case protocol.ChildrenForked():
                 self._timeline.spawned(event.g, self._clock())
                 self._plan()
-            case ProcessExited() if event.code and not event.stopped:
+            case protocol.ChildExited() if event.code and not event.stopped:
                 self._timeline.failed(event.g, min(event.at_s, self._clock()), self._clock())
 
     async def close(self, limit_s: float) -> None:

@@ -39,7 +39,7 @@ from launcher.wire.inspect_messages import NodeSnapshot
 from launcher.workers.failure_causes import UNREACHED
 from launcher.workers.group import WorkerGroup
 from launcher.workers.node_output import NodeOutput
-from launcher.workers.process_events import WorkerEvent
+from launcher.workers.nursery_client import NurseryEvent
 from launcher.workers.reports.worker_channel import WorkerReport
 
 
@@ -191,7 +191,7 @@ class AgentSession:
         if self._monitor is not None:
             self._monitor.on_message(heard, message)
 
-    def on_worker_event(self, event: WorkerEvent) -> None:
+    def on_worker_event(self, event: NurseryEvent) -> None:
         """Tell of what the nursery says."""
         self._recovery_reporter.on_worker_event(event)
 

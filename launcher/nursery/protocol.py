@@ -75,7 +75,7 @@ class NurseryUp(NamedTuple):
 
 
 class NurseryReady(NamedTuple):
-    """The nursery takes orders. `cold` says why it starts workers cold, "" if it starts them warm.
+    """The nursery has imported what it was to, and takes orders. `cold` says why it starts workers cold, "" if warm.
 
     `said` is what its imports wrote; `watched` are stamps of files (`preload.stamp`) that make it out of date.
     """
@@ -110,7 +110,10 @@ class ChildrenSignalled(NamedTuple):
 
 
 class ChildExited(NamedTuple):
-    """A worker exited: its exit code or minus its signal. `stopped`: the nursery had signalled it before."""
+    """A worker exited: its exit code or minus its signal. `stopped`: the nursery had signalled it before.
+
+    As the agent hands it on, `stopped` is true also of a worker that left because it was asked to.
+    """
 
     g: int
     local_rank: int

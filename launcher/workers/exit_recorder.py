@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elastic.channel.messages import truncate_text
 from elastic.core.model import Cause, WorkerExit
 from launcher.config.worker_settings import SupervisionSettings
-from launcher.logs.worker_log import WorkerStartLog
+from launcher.nursery.protocol import ChildExited
 from launcher.system.worker_signals import STOP
 from launcher.text import failure_report, sanitize
-from launcher.text.sanitize import OutputTail
-from launcher.workers import process_events
 from launcher.workers.exit_classification import Numbers, stopped_while_ending, watched_exit, worker_exit
 from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
 from launcher.workers.reports import error_file
 from launcher.workers.reports.worker_channel import WorkerChannel
 from launcher.workers.spec import WorkerSpec
+from launcher.workers.worker_output import WorkerProcess
 
 SIGNS_LINES = 3000
 """Lines of a log's end that are searched for the exception and for signs of its cause."""
@@ -28,7 +27,8 @@ SIGNS_LINES = 3000
 class RunningWorkers:
     """The workers of a generation: their specs, and which run, ended by losing a peer, or were given up.
 
-    Workers are known by their local rank. `first`: none of this run of the job has started before.
+    Workers are known by their local rank. `first`: none of this run of the job has started before. `processes` are none
+    where no nursery has taken them.
     """
 
     g: int
@@ -37,42 +37,38 @@ class RunningWorkers:
     waiting: set[int] = field(default_factory=set)
     secondary: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)
+    processes: Mapping[int, WorkerProcess] = field(default_factory=dict)
     why_stopped: str = ""
 
 
 class ExitRecorder:
     """Makes the `WorkerExit` of a worker from its log, its error file and what it has said."""
 
-    def __init__(
-        self, settings: SupervisionSettings, talk: WorkerChannel, log: Callable[[int], WorkerStartLog | None]
-    ) -> None:
-        """`log` is the log of a worker that runs, by its local rank."""
+    def __init__(self, settings: SupervisionSettings, talk: WorkerChannel) -> None:
+        """`talk` has what the workers say."""
         self._settings = settings
         self._worker_channel = talk
-        self._log = log
 
-    def exited(
-        self, running: RunningWorkers, event: process_events.ProcessExited
-    ) -> tuple[WorkerExit, WorkerExit | None]:
+    def exited(self, running: RunningWorkers, event: ChildExited) -> tuple[WorkerExit, WorkerExit | None]:
         """How a worker ended; and how it was ending on its own if it was stopped meanwhile."""
-        spec = running.specs[event.local_rank]
-        lines = sanitize.tail_lines(event.said, lines=SIGNS_LINES)
+        spec, process = running.specs[event.local_rank], running.processes[event.local_rank]
+        before = process.log.ending_at_mark
         log = log_text(spec)
         exit_ = worker_exit(
             spec.rank,
             event.code,
             log,
-            lines,
+            _last_lines(process),
             stopped=event.stopped,
-            asked=event.asked,
+            asked=process.asked,
             role=spec.role,
             recorded=error_file.traceback_lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
             unrecoverable=self._worker_channel.unrecoverable(event.local_rank, event.code),
             starting=self._may_not_start(running, event.local_rank),
         )
         also = None
-        if event.stopped and event.said_before is not None:
-            lines = sanitize.tail_lines(event.said_before, lines=SIGNS_LINES)
+        if event.stopped and before is not None:
+            lines = sanitize.tail_lines(before, lines=SIGNS_LINES)
             also = stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         return exit_, also
 
@@ -87,15 +83,10 @@ class ExitRecorder:
     ) -> tuple[WorkerExit, ...]:
         """How those of these workers failed that run; `seen` are the numbers of each, by its local rank."""
         return tuple(
-            watched_end(running.specs[local], cause, self._last_lines(local), numbers)
+            watched_end(running.specs[local], cause, _last_lines(running.processes.get(local)), numbers)
             for local, numbers in seen.items()
             if local in running.waiting
         )
-
-    def _last_lines(self, local_rank: int) -> tuple[str, ...]:
-        """What a worker that runs has said last."""
-        said = self._log(local_rank)
-        return sanitize.tail_lines(said.ending, lines=SIGNS_LINES) if said is not None else ()
 
 
 def watched_end(
@@ -105,10 +96,15 @@ def watched_end(
     return watched_exit(cause, numbers, spec.rank, log_text(spec), lines, code=code, role=spec.role)
 
 
-def killed_with_nursery(spec: WorkerSpec, ending: OutputTail | None) -> WorkerExit:
-    """How a worker ended that died with the nursery; `ending` is its last words, if they are known."""
-    lines = sanitize.tail_lines(ending, lines=SIGNS_LINES) if ending is not None else ()
-    return watched_end(spec, NURSERY_DIED, lines, {}, -signal.SIGKILL)
+def killed_with_nursery(running: RunningWorkers, local_rank: int) -> WorkerExit:
+    """How a worker ended that died with the nursery."""
+    lines = _last_lines(running.processes.get(local_rank))
+    return watched_end(running.specs[local_rank], NURSERY_DIED, lines, {}, -signal.SIGKILL)
+
+
+def _last_lines(process: WorkerProcess | None) -> tuple[str, ...]:
+    """What a worker has said last."""
+    return sanitize.tail_lines(process.log.ending, lines=SIGNS_LINES) if process is not None else ()
 
 
 def cause_lines(newest: RunningWorkers, cause: Cause) -> Iterator[tuple[WorkerSpec, str]]:

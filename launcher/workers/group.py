@@ -25,9 +25,8 @@ from launcher.logs.writer_protocol import AppendClosed, LogLimits, WriteEnvironm
 from launcher.nursery import protocol, warm_policy
 from launcher.system import node_lock
 from launcher.text import failure_report, sanitize
-from launcher.text.sanitize import OutputTail
 from launcher.wire.inspect_messages import InspectRefusal, StacksQuestion, StackText
-from launcher.workers import environment, nursery_client, nursery_launch, process_events
+from launcher.workers import environment, nursery_client, nursery_launch
 from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
 from launcher.workers.environment import JobContext
@@ -60,7 +59,7 @@ class WorkerGroup:
         put: Callable[[Event], None],
         *,
         on_message: ReportListener,
-        on_event: Callable[[process_events.WorkerEvent], None],
+        on_event: Callable[[nursery_client.NurseryEvent], None],
     ) -> None:
         """Nothing is started yet. `put` takes the events for the core.
 
@@ -85,7 +84,7 @@ class WorkerGroup:
         self.talk = WorkerChannel(private / "talk", agent_log, self._on_message, config.memory_limit_bytes)
         self._progress = ProgressReporter(self.talk, agent_log, out.consoles, shown_elsewhere=out.live)
         self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
-        self._exits = ExitRecorder(config, self.talk, lambda local_rank: self._nursery.log(local_rank))
+        self._exits = ExitRecorder(config, self.talk)
         self._hangs = HangWatch(
             self.talk, config.hang_timeout_s, self.give_up, lambda local_rank: self._nursery.log(local_rank)
         )
@@ -226,19 +225,18 @@ class WorkerGroup:
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
-            self._all_lost({})
-        self._remember_logs(specs, start)
+            self._all_lost()
+        else:
+            self._running.processes = self._nursery.workers
+            for local, spec in specs.items():
+                log = self._nursery.workers[local].log
+                self.last_logs.begin(log_text(spec), spec.log.name, start, spec.header, log)
         for spec in specs.values():
             name, text = (
                 environment_dump.environment_file_name(spec.role, spec.rank),
                 text_bytes(environment_dump.environment_text(spec.env)),
             )
             self._sink.put(WriteEnvironment(self.lists.logs, name, text), name)
-
-    def _remember_logs(self, specs: Mapping[int, WorkerSpec], stamp: tuple[int, int]) -> None:
-        for local, spec in specs.items():
-            if (log := self._nursery.log(local)) is not None:
-                self.last_logs.begin(log_text(spec), spec.log.name, stamp, spec.header, log)
 
     async def stacks(self, asked: StacksQuestion) -> StackText | InspectRefusal:
         """The stacks of a process of this node, or why there are none."""
@@ -258,32 +256,32 @@ class WorkerGroup:
 
     # From the nursery.
 
-    def _on_worker_event(self, event: process_events.WorkerEvent) -> None:
+    def _on_worker_event(self, event: nursery_client.NurseryEvent) -> None:
         self.talk.catch_up()
         self._on_event(event)
         match event:
-            case process_events.NurseryPrepared():
+            case protocol.NurseryReady():
                 self._tell_warmth(event)
                 self._put(NodePrepared())
-            case process_events.ProcessesSpawned():
+            case protocol.ChildrenForked():
                 self._spawned(event)
-            case process_events.ProcessExited():
+            case protocol.ChildExited():
                 self._exited(event)
-            case process_events.ProcessesGone():
+            case protocol.GenerationExited():
                 if event.left:
                     self._agent_log.warning(f"processes {event.left} of another user could not be ended")
                 self._gone(event.g)
-            case process_events.DeadlinePassed():
+            case protocol.GenerationExpired():
                 self._agent_log.warning("the nursery killed the workers: this node could not show its right to run")
-            case process_events.NurseryDied():
+            case nursery_client.NurseryDied():
                 self._how_it_died = "died" if self._running is None else "died, and its workers with it"
                 if not self._nursery.prepared:  # Perhaps it dies of them.
                     self._preload_config = replace(self._preload_config, cold="the nursery ended during its imports")
                     self._how_it_died = "died during its imports"
                 self._nursery_died.set()
-                self._all_lost(event.said)
+                self._all_lost()
 
-    def _tell_warmth(self, event: process_events.NurseryPrepared) -> None:
+    def _tell_warmth(self, event: protocol.NurseryReady) -> None:
         if event.cold:
             self._tell_cold(event.cold)
         else:
@@ -297,7 +295,7 @@ class WorkerGroup:
             self._cold.add(why)
             (self._agent_log.debug if why in warm_policy.QUIET else self._agent_log.info)(f"workers start cold: {why}")
 
-    def _spawned(self, event: process_events.ProcessesSpawned) -> None:
+    def _spawned(self, event: protocol.ChildrenForked) -> None:
         cold = {why for why in event.cold if why}
         for why in sorted(cold):
             self._tell_cold(why)
@@ -306,7 +304,7 @@ class WorkerGroup:
         pids = ", ".join(map(str, event.pids))
         self._agent_log.debug(f"workers of generation {event.g} run: pids {pids} ({how})")
 
-    def _exited(self, event: process_events.ProcessExited) -> None:
+    def _exited(self, event: protocol.ChildExited) -> None:
         running = self._running
         if running is None or running.g != event.g:
             return
@@ -366,13 +364,13 @@ class WorkerGroup:
         self._claim.end()
         self._put(WorkersGone(g, max(steps, default=-1)))
 
-    def _all_lost(self, said: Mapping[int, OutputTail]) -> None:
-        """The nursery is gone, and so is everything that it guarded; `said` are the workers' last words."""
+    def _all_lost(self) -> None:
+        """The nursery is gone, and so is everything that it guarded."""
         running = self._running
         if running is None:
             return
         for local in sorted(running.waiting):
-            lost = killed_with_nursery(running.specs[local], said.get(local))
+            lost = killed_with_nursery(running, local)
             self.states.exited(running.g, local, lost.code, lost.words, protocol.boottime_s())
             self._put(WorkerExited(running.g, lost, own=True))
         self._gone(running.g)

@@ -3,11 +3,12 @@
     workers = Workers(on_event, lock=locks.lock_path(job_id, node_id))
     await workers.start()
     workers.run_until(t_s)            # CLOCK_BOOTTIME; again at each refresh
-    workers.spawn(g, specs)           # Spawned, then Exited for each worker, then Gone
+    workers.spawn(g, specs)           # ChildrenForked, then ChildExited for each worker, then GenerationExited
     workers.stop(grace_s)
     await workers.close()
 
-There are no threads. The nursery guards the workers also when this process is frozen or killed.
+The events are the nursery's reports (`launcher.nursery.protocol`), and `NurseryDied`. There are no threads. The nursery
+guards the workers also when this process is frozen or killed.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from elastic.errors import NurseryLost
 from launcher.logs.console import Console
@@ -34,19 +36,9 @@ from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 from launcher.nursery.warm_policy import PreloadConfig
 from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions
 from launcher.system.worker_signals import STOP_EXIT_CODE, kill_processes
-from launcher.text.sanitize import OutputTail
 from launcher.workers import exit_classification
 from launcher.workers.nursery_launch import new_nursery, out_of_date
 from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, LATE_S, NurseryWatchdog
-from launcher.workers.process_events import (
-    DeadlinePassed,
-    NurseryDied,
-    NurseryPrepared,
-    ProcessesGone,
-    ProcessesSpawned,
-    ProcessExited,
-    WorkerEvent,
-)
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.worker_output import WorkerProcess
 
@@ -67,10 +59,21 @@ CLEAR_LIMIT_S = 5.0
 """After the nursery's death: how often, and for how long, what is left of its workers is killed again."""
 
 
+class NurseryDied(NamedTuple):
+    """The nursery is gone and so are the workers; no `ChildExited` or `GenerationExited` follows.
+
+    `left` are processes of the workers that could not be ended.
+    """
+
+    left: tuple[int, ...] = ()
+
+
+NurseryEvent = protocol.NurseryReport | NurseryDied
+
+
 @dataclass
 class _SpawnedGeneration:
     g: int
-    workers: dict[int, WorkerProcess]
     note: str = ""
     overdue: bool = False
     held: bool = False
@@ -82,7 +85,7 @@ class NurseryClient:
 
     def __init__(
         self,
-        on_event: Callable[[WorkerEvent], None],
+        on_event: Callable[[NurseryEvent], None],
         *,
         lock: Path | None = None,
         recipe: PreloadConfig | None = None,
@@ -116,6 +119,8 @@ class NurseryClient:
         self._adopts = adopts
         self._others: frozenset[int] = frozenset()
         self._sink = sink or SyncSink(lambda text, quietly: self._complain(text))
+        self.workers: Mapping[int, WorkerProcess] = {}
+        """The processes of the newest generation, by local rank; also when they have ended."""
         self._running: _SpawnedGeneration | None = None
         self._until_s = 0.0
         self._clock: asyncio.TimerHandle | None = None
@@ -197,9 +202,11 @@ class NurseryClient:
             raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
         if not specs or len({spec.local_rank for spec in specs}) != len(specs):
             raise ValueError("a generation has workers, each with its own local rank")
-        workers = {spec.local_rank: WorkerProcess(spec, g, self._showing, self._sink, self._bound) for spec in specs}
+        self.workers = {
+            spec.local_rank: WorkerProcess(spec, g, self._showing, self._sink, self._bound) for spec in specs
+        }
         self._loop = asyncio.get_running_loop()
-        self._running = _SpawnedGeneration(g, workers, held=True)
+        self._running = _SpawnedGeneration(g, held=True)
         if self._prepared and out_of_date(self._watched):
             self._order(protocol.RenewNursery())
             self._prepared = False
@@ -212,8 +219,8 @@ class NurseryClient:
         if not self._prepared or running is None or not running.held:
             return
         running.held = False
-        fds = [fd for worker in running.workers.values() for fd in worker.outputs()]
-        specs = [worker.spec for worker in running.workers.values()]
+        fds = [fd for worker in self.workers.values() for fd in worker.outputs()]
+        specs = [worker.spec for worker in self.workers.values()]
         starts = tuple(protocol.WorkerStart(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
         self._order(protocol.SpawnWorkers(running.g, starts), fds)
         self._arm_watchdog()
@@ -221,13 +228,12 @@ class NurseryClient:
     def _cancel_spawn(self, running: _SpawnedGeneration) -> None:
         """End workers that were never started."""
         self._running = None
-        for local_rank, worker in running.workers.items():
+        for local_rank, worker in self.workers.items():
             worker.ended(running.g, exit_classification.describe(-signal.SIGKILL, stopped=True), running.note)
             self._close_log(worker)
-            at_s = protocol.boottime_s()
-            exited = ProcessExited(running.g, local_rank, -signal.SIGKILL, at_s, True, *_output_tails(worker))
+            exited = protocol.ChildExited(running.g, local_rank, -signal.SIGKILL, protocol.boottime_s(), True)
             self._loop.call_soon(self._on_event, exited)
-        self._loop.call_soon(self._on_event, ProcessesGone(running.g))
+        self._loop.call_soon(self._on_event, protocol.GenerationExited(running.g, ()))
 
     def stop(self, grace_s: float, note: str = "", local_ranks: Collection[int] = ()) -> None:
         """SIGTERM to the process groups of these workers, () are all; SIGKILL after `grace_s`.
@@ -246,13 +252,13 @@ class NurseryClient:
         """These workers were asked to save and to leave: with 143 they count as stopped. `note` is for their logs."""
         if self._running is not None:
             for local_rank in local_ranks:
-                worker = self._running.workers[local_rank]
+                worker = self.workers[local_rank]
                 if worker.running:
                     worker.asked_to_leave(note)
 
     def log(self, local_rank: int) -> WorkerStartLog | None:
-        """The log of a worker of the generation that runs, None if there is none."""
-        worker = self._running.workers.get(local_rank) if self._running is not None else None
+        """The log of a worker of the newest generation, None if there is none."""
+        worker = self.workers.get(local_rank)
         return worker.log if worker is not None else None
 
     def kill(self, note: str = "") -> None:
@@ -266,7 +272,7 @@ class NurseryClient:
 
     def _mark_stopping(self, running: _SpawnedGeneration, note: str, local_ranks: Collection[int] = ()) -> None:
         running.note = note or running.note
-        for local_rank, worker in running.workers.items():
+        for local_rank, worker in self.workers.items():
             if not local_ranks or local_rank in local_ranks:
                 worker.to_be_stopped()
 
@@ -336,33 +342,31 @@ class NurseryClient:
             case protocol.NurseryUp():
                 if not self._ready.done():  # It comes again from one that begins anew.
                     self._ready.set_result(None)
-            case protocol.NurseryReady(cold, said, watched):
-                self._now_prepared(watched)
-                self._on_event(NurseryPrepared(cold, said))
+            case protocol.NurseryReady():
+                self._now_prepared(report.watched)
+                self._on_event(report)
             case protocol.OrderAck(orders):
                 self._answers.answered(orders)
-            case protocol.ChildrenForked(g, pids, cold) if running is not None:
-                for worker, pid in zip(running.workers.values(), pids, strict=True):
+            case protocol.ChildrenForked() if running is not None:
+                for worker, pid in zip(self.workers.values(), report.pids, strict=True):
                     worker.pid = pid
-                self._on_event(ProcessesSpawned(g, pids, cold))
+                self._on_event(report)
             case protocol.ChildrenSignalled(_, local_ranks) if running is not None:
                 for local_rank in local_ranks:
-                    running.workers[local_rank].signalled(self.pid or 0, running.note)
-            case protocol.ChildExited(g, local_rank, code, at_s, stopped) if running is not None:
-                worker = running.workers[local_rank]
-                asked = worker.asked and not stopped and (code == STOP_EXIT_CODE or self._has_saved(local_rank))
-                words = exit_classification.describe(code, stopped=stopped, asked=asked)
+                    self.workers[local_rank].signalled(self.pid or 0, running.note)
+            case protocol.ChildExited(g, local_rank, code, _, stopped) if running is not None:
+                worker = self.workers[local_rank]
+                worker.asked = worker.asked and not stopped and (code == STOP_EXIT_CODE or self._has_saved(local_rank))
+                words = exit_classification.describe(code, stopped=stopped, asked=worker.asked)
                 worker.ended(g, words, running.note if stopped else "")
-                self._on_event(
-                    ProcessExited(g, local_rank, code, at_s, stopped or asked, *_output_tails(worker), asked)
-                )
-            case protocol.GenerationExited(g, left) if running is not None:
-                self._release(running)
-                self._on_event(ProcessesGone(g, left))
-            case protocol.GenerationExpired(g) if running is not None:
+                self._on_event(report._replace(stopped=stopped or worker.asked))
+            case protocol.GenerationExited() if running is not None:
+                self._release()
+                self._on_event(report)
+            case protocol.GenerationExpired() if running is not None:
                 running.overdue = True
                 self._disarm_watchdog()
-                self._on_event(DeadlinePassed(g))
+                self._on_event(report)
             case _:
                 raise RuntimeError(f"the nursery reports {report}, but nothing runs")
 
@@ -376,11 +380,11 @@ class NurseryClient:
             self._order(protocol.SetDeadline(self._until_s))
         self._release_spawn()
 
-    def _release(self, running: _SpawnedGeneration) -> None:
+    def _release(self) -> None:
         """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
         self._running = None
         self._disarm_watchdog()
-        for worker in running.workers.values():
+        for worker in self.workers.values():
             self._close_log(worker)
 
     def _close_log(self, worker: WorkerProcess) -> None:
@@ -460,19 +464,17 @@ class NurseryClient:
         """Kill what is left of the workers, again until nothing is left."""
         running = self._running
         if running is not None:
-            pids = [worker.pid for worker in running.workers.values() if worker.running and worker.pid]
+            pids = [worker.pid for worker in self.workers.values() if worker.running and worker.pid]
             left = [*in_sessions(pids), *self._adopted()]
             kill_processes(left)
             if left and protocol.boottime_s() < until_s:
                 self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
                 return
-            said = {}
-            for local_rank, worker in running.workers.items():
+            for worker in self.workers.values():
                 if worker.running:
                     worker.ended(running.g, "killed, its nursery died")
-                    said[local_rank] = worker.log.ending
-            self._release(running)
-            self._on_event(NurseryDied(tuple(process.pid for process in left), said))
+            self._release()
+            self._on_event(NurseryDied(tuple(process.pid for process in left)))
         elif not self._closing and self._ready.done():
             self._on_event(NurseryDied())
         self._ended.set_result(None)
@@ -486,7 +488,3 @@ class NurseryClient:
             if process.zombie and process.parent == os.getpid():
                 os.waitpid(process.pid, 0)
         return [process for process in found if not process.zombie]
-
-
-def _output_tails(worker: WorkerProcess) -> tuple[OutputTail, OutputTail | None]:
-    return worker.log.ending, worker.log.ending_at_mark

@@ -14,7 +14,10 @@ from launcher.workers.spec import WorkerSpec
 
 
 class WorkerProcess:
-    """A worker that is being started, runs, or has ended: its log is open until `close`."""
+    """A worker that is being started, runs, or has ended: its log is open until `close`.
+
+    `asked`: it was asked to save and to leave without a signal; when it has ended, whether it left like that.
+    """
 
     def __init__(
         self,

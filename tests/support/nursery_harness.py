@@ -14,9 +14,9 @@ from pathlib import Path
 from launcher.logs.console import Console
 from launcher.logs.writer_client import LogSink
 from launcher.nursery import protocol
+from launcher.nursery.protocol import ChildExited, ChildrenForked, GenerationExited, NurseryReady
 from launcher.nursery.warm_policy import PreloadConfig
-from launcher.workers.nursery_client import NurseryClient
-from launcher.workers.process_events import NurseryPrepared, ProcessesGone, ProcessesSpawned, ProcessExited, WorkerEvent
+from launcher.workers.nursery_client import NurseryClient, NurseryEvent
 from launcher.workers.spec import WorkerSpec
 
 LONG_S = 60.0
@@ -29,7 +29,7 @@ class Nest:
     """Workers, their events, and a folder for their logs."""
 
     workers: NurseryClient
-    events: asyncio.Queue[WorkerEvent]
+    events: asyncio.Queue[NurseryEvent]
     folder: Path
     complaints: list[str]
     cold: str = ""
@@ -67,33 +67,33 @@ class Nest:
     def run_for(self, seconds: float) -> None:
         self.workers.run_until(protocol.boottime_s() + seconds)
 
-    async def next(self, limit_s: float = LIMIT_S) -> WorkerEvent:
+    async def next(self, limit_s: float = LIMIT_S) -> NurseryEvent:
         async with asyncio.timeout(limit_s):
-            while isinstance(event := await self.events.get(), NurseryPrepared):
+            while isinstance(event := await self.events.get(), NurseryReady):
                 self.cold = event.cold
             return event
 
-    async def prepared(self) -> NurseryPrepared:
+    async def prepared(self) -> NurseryReady:
         """Wait for the end of the imports."""
         async with asyncio.timeout(PREPARE_LIMIT_S):
             event = await self.events.get()
-        assert isinstance(event, NurseryPrepared), event
+        assert isinstance(event, NurseryReady), event
         self.cold = event.cold
         return event
 
     async def spawned(self) -> tuple[int, ...]:
         event = await self.next()
-        assert isinstance(event, ProcessesSpawned), event
+        assert isinstance(event, ChildrenForked), event
         return event.pids
 
-    async def exited(self) -> ProcessExited:
+    async def exited(self) -> ChildExited:
         event = await self.next()
-        assert isinstance(event, ProcessExited), event
+        assert isinstance(event, ChildExited), event
         return event
 
-    async def gone(self) -> ProcessesGone:
+    async def gone(self) -> GenerationExited:
         event = await self.next()
-        assert isinstance(event, ProcessesGone), event
+        assert isinstance(event, GenerationExited), event
         return event
 
     async def says(self, *lines: str, rank: int = 0) -> list[str]:
@@ -126,7 +126,7 @@ async def nest(
     sink: LogSink | None = None,
 ) -> AsyncIterator[Nest]:
     """A started nursery with a minute to run; closed at the end. With a recipe it is warm."""
-    events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
+    events: asyncio.Queue[NurseryEvent] = asyncio.Queue()
     complaints: list[str] = []
     workers = NurseryClient(
         events.put_nowait,

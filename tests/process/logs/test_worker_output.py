@@ -13,8 +13,8 @@ import pytest
 from launcher.logs.console import Console
 from launcher.logs.writer import SyncSink
 from launcher.logs.writer_protocol import AnyLogOrder, CloseLog
+from launcher.nursery.protocol import ChildExited, GenerationExited
 from launcher.text.sanitize import tail_lines
-from launcher.workers.process_events import ProcessesGone, ProcessExited
 from tests.support import full_on_close
 from tests.support.nursery_harness import LIMIT_S, nest
 
@@ -92,11 +92,11 @@ class TestAShownWorker:
                         g, [it.spec("print('x' * 50_000 + 'end', flush=True); import os; os._exit(1)", shown=True)]
                     )
                     await it.spawned()
-                    exited = await it.exited()
+                    await it.exited()
                     text = b"x" * 50_000 + b"end\n==== rank 0 gen %d ended: exit 1 ====\n" % g
-                    assert exited.said.data == text
+                    assert it.workers.workers[0].log.ending.data == text
                     assert it.log().read_bytes().endswith(text)
-                    assert len(tail_lines(exited.said)) == 1
+                    assert len(tail_lines(it.workers.workers[0].log.ending)) == 1
                     await it.gone()
 
         asyncio.run(main())
@@ -201,9 +201,9 @@ class TestOutputOfAnyKind:
                 it.workers.stop(5)
                 async with asyncio.timeout(LIMIT_S):
                     exited, gone = await it.exited(), await it.gone()
-                assert isinstance(exited, ProcessExited)
-                assert isinstance(gone, ProcessesGone)
-                for line in tail_lines(exited.said):
+                assert isinstance(exited, ChildExited)
+                assert isinstance(gone, GenerationExited)
+                for line in tail_lines(it.workers.workers[0].log.ending):
                     assert line.isprintable()
                     assert len(line) <= 500
 
@@ -287,7 +287,7 @@ class TestOutputOfAnyKind:
                 for g in (1, 2):
                     it.workers.spawn(g, [it.program("printf", f"start {g}")])
                     await it.spawned()
-                    exited = await it.exited()
+                    await it.exited()
                     await it.gone()
                 assert it.log().read_text().splitlines() == [
                     "==== rank 0 ====",
@@ -297,7 +297,7 @@ class TestOutputOfAnyKind:
                     "start 2",
                     "==== rank 0 gen 2 ended: exit 0 ====",
                 ]
-                assert tail_lines(exited.said) == ("start 2",)
+                assert tail_lines(it.workers.workers[0].log.ending) == ("start 2",)
 
         asyncio.run(main())
 

@@ -15,9 +15,10 @@ import pytest
 
 from elastic.core.run_deadline import KILL_S
 from launcher.nursery import protocol
+from launcher.nursery.protocol import GenerationExited, GenerationExpired
 from launcher.system import node_lock
 from launcher.system.processes import descendants
-from launcher.workers.process_events import DeadlinePassed, NurseryDied, ProcessesGone
+from launcher.workers.nursery_client import NurseryDied
 from tests.support.nursery_harness import LIMIT_S, LONG_S, nest, pids, watch_end
 
 SUSPENDED_S = 3.0
@@ -104,7 +105,7 @@ class TestTheAgentIsKilled:
 
     def test_also_in_the_moment_of_the_start(self, tmp_path: Path) -> None:
         with agent(tmp_path, "import time; time.sleep(100)") as process:
-            nursery = json.loads(lines_until(process, "ProcessesSpawned")[-1])[1]
+            nursery = json.loads(lines_until(process, "ChildrenForked")[-1])[1]
             ended = watch_end(nursery)
             process.kill()
             assert ended(LIMIT_S)
@@ -129,12 +130,12 @@ class TestTheAgentIsFrozen:
             process.send_signal(signal.SIGSTOP)
             assert all(ended(LIMIT_S) for ended in ends)
             process.send_signal(signal.SIGCONT)
-            told = lines_until(process, '"ProcessesGone"')
+            told = lines_until(process, '"GenerationExited"')
             assert [json.loads(line)[0] for line in told if line.startswith("[")][-4:] == [
-                "DeadlinePassed",
-                "ProcessExited",
-                "ProcessExited",
-                "ProcessesGone",
+                "GenerationExpired",
+                "ChildExited",
+                "ChildExited",
+                "GenerationExited",
             ]
             process.kill()
 
@@ -145,7 +146,7 @@ class TestTheRightToRun:
             async with nest(tmp_path) as it:
                 it.workers.run_until(0.0)
                 it.workers.spawn(1, [it.spec("open('started', 'w')"), it.spec("open('started', 'w')", rank=1)])
-                assert await it.next() == DeadlinePassed(1)
+                assert await it.next() == GenerationExpired(1)
                 for _ in range(2):
                     exited = await it.exited()
                     assert (exited.code, exited.stopped) == (-signal.SIGKILL, True)
@@ -172,7 +173,7 @@ class TestTheRightToRun:
                 await it.spawned()
                 until_s = protocol.boottime_s() + 0.4
                 it.workers.run_until(until_s)
-                assert await it.next() == DeadlinePassed(1)
+                assert await it.next() == GenerationExpired(1)
                 for _ in range(2):
                     exited = await it.exited()
                     assert exited.code == -signal.SIGKILL
@@ -217,7 +218,7 @@ class TestTheRightToRun:
                 os.kill(nursery, signal.SIGSTOP)
                 time.sleep(SUSPENDED_S)  # noqa: ASYNC251  # The agent is this process.
                 os.kill(nursery, signal.SIGCONT)
-                assert await it.next() == DeadlinePassed(1)
+                assert await it.next() == GenerationExpired(1)
                 assert (await it.exited()).stopped
                 await it.gone()
                 it.run_for(LONG_S)
@@ -274,7 +275,8 @@ class TestTheNurseryIsKilled:
                 died = await it.next()
                 assert isinstance(died, NurseryDied)
                 assert died.left == ()
-                assert {rank: b"ready" in ending.data for rank, ending in died.said.items()} == {0: True, 1: False}
+                said = [b"ready" in worker.log.ending.data for worker in it.workers.workers.values()]
+                assert said == [True, False]
                 assert all(ended(0) for ended in ends)
                 assert it.events.empty()
                 assert it.log(1).read_text().endswith("==== rank 1 gen 1 ended: killed, its nursery died ====\n")
@@ -310,7 +312,7 @@ class TestTheNurseryIsKilled:
                 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                     os.kill(it.workers.pid, number)
                 assert (await it.exited()).code == 0
-                assert isinstance(await it.next(), ProcessesGone)
+                assert isinstance(await it.next(), GenerationExited)
 
         asyncio.run(main())
 

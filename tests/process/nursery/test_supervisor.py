@@ -13,8 +13,8 @@ import pytest
 
 from elastic.errors import NurseryLost
 from launcher.nursery import protocol
+from launcher.nursery.protocol import GenerationExited
 from launcher.system import node_lock
-from launcher.workers.process_events import ProcessesGone
 from tests.support.nursery_harness import LIMIT_S, nest, pids, watch_end
 
 STUBBORN = """
@@ -193,7 +193,7 @@ class TestEnding:
                 await it.spawned()
                 found = {(event := await it.exited()).local_rank: (event.code, event.stopped) for _ in codes}
                 assert found == {0: (3, False), 1: (-11, False), 2: (-9, False), 3: (143, False)}
-                assert isinstance(await it.next(), ProcessesGone)
+                assert isinstance(await it.next(), GenerationExited)
 
         asyncio.run(main())
 
@@ -263,7 +263,7 @@ class TestEnding:
                 for rank, expected in enumerate([(143, True, True), (144, False, False)]):
                     await asyncio.to_thread(words[rank].write_text, "leave")
                     event = await it.exited()
-                    assert (event.code, event.stopped, event.asked) == expected
+                    assert (event.code, event.stopped, it.workers.workers[rank].asked) == expected
                     assert it.log(rank).read_text().count("==== asked ====") == 1
                     assert "SignalInfo" not in it.log(rank).read_text()
                 await it.gone()

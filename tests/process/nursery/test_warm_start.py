@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from launcher.nursery import warm_policy
+from launcher.nursery.protocol import ChildExited, ChildrenForked, GenerationExited, NurseryReady
 from launcher.nursery.warm_policy import PreloadConfig
 from launcher.system import node_lock
-from launcher.workers.nursery_client import NurseryClient
-from launcher.workers.process_events import NurseryDied, NurseryPrepared, ProcessesGone, ProcessesSpawned, ProcessExited
+from launcher.workers.nursery_client import NurseryClient, NurseryDied
 from tests.support.nursery_harness import LIMIT_S, Nest, nest, watch_end
 from tests.support.stub_torch import bare
 from tests.support.warm_start_scripts import PACKAGED, SCRIPTS
@@ -40,10 +40,10 @@ async def run(it: Nest, g: int, *argv: str, way: str = "", more: dict[str, str] 
     it.run_for(200)
     it.workers.spawn(g, [it.program(sys.executable, *argv, env=environ)])
     event = await it.next()
-    assert isinstance(event, ProcessesSpawned)
+    assert isinstance(event, ChildrenForked)
     assert event.cold == (it.cold,)
     event = await it.next(100)
-    assert isinstance(event, ProcessExited)
+    assert isinstance(event, ChildExited)
     await it.gone()
     return event.code, "\n".join(it.log().read_text().splitlines()[1:-1])
 
@@ -376,10 +376,10 @@ class TestTheNurserysOwnLife:
             workers.stop(1)
             exited = await it.exited()
             assert exited.stopped
-            assert await it.next() == ProcessesGone(1)
+            assert await it.next() == GenerationExited(1, ())
             workers.spawn(2, [it.spec("print('ran')")])
             await asyncio.to_thread((tmp_path / "gate").write_text, "go")
-            assert isinstance(await asyncio.wait_for(events.get(), 100), NurseryPrepared)
+            assert isinstance(await asyncio.wait_for(events.get(), 100), NurseryReady)
             await it.spawned()
             assert (await it.exited()).code == 0
             await it.gone()
