@@ -136,7 +136,7 @@ class AgentSession:
 
     def block(self) -> BlockContent:
         """The content of the live status."""
-        return block_content(self._core.facts, self._workers.pace, said=self._driver.wait_reporter.sentence)
+        return block_content(self._core.facts, self._workers.states.seen, said=self._driver.wait_reporter.sentence)
 
     def reading(self) -> AgentReading:
         """What monitors see of this node."""

@@ -11,13 +11,31 @@ Prometheus does not see a counter grow that begins with 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from launcher.wire.inspect_messages import WorkerState
+
 JOB: Final = "job_id"
 """The label that every sample has."""
 PREFIX: Final = "elastic_launch_"
+
+
+WORKER_LABELS: Final[Mapping[WorkerState, str]] = {
+    WorkerState.STARTING: "starting",
+    WorkerState.RUNNING: "starting",
+    WorkerState.PREPARING: "preparing",
+    WorkerState.JOINING: "joining",
+    WorkerState.IN_GROUP: "formed",
+    WorkerState.RESTORED: "formed",
+    WorkerState.STEPPING: "training",
+    WorkerState.SERVING: "training",
+    WorkerState.STOPPING: "stopping",
+    WorkerState.EXITED: "ended",
+}
+"""The label `state` of `elastic_launch_workers`, from what a worker does."""
 
 
 class MetricKind(StrEnum):

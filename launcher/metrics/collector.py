@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import accumulate
 from math import nan
 from typing import Final, NamedTuple
@@ -39,17 +38,6 @@ LOSS: Final = "loss"
 """The loss, among the numbers that a script reports."""
 
 
-class WorkerActivity(StrEnum):
-    """What a worker does, as far as it says it. It trains when it reports steps, or, a server, when it listens."""
-
-    STARTING = "starting"
-    PREPARING = "preparing"
-    JOINING = "joining"
-    FORMED = "formed"
-    TRAINING = "training"
-    ENDED = "ended"
-
-
 class MetricSample(NamedTuple):
     """One number of the metric `name` (without the prefix). `labels` are the values of the metric's own."""
 
@@ -68,9 +56,9 @@ class Distribution(NamedTuple):
 
 
 class ExternalReadings(NamedTuple):
-    """What others know in the moment of the question."""
+    """What others know in the moment of the question. `workers` are counted by `catalog.WORKER_LABELS`."""
 
-    workers: Mapping[WorkerActivity, int]
+    workers: Mapping[str, int]
     events_dropped: int
     log_dropped_bytes: int
 

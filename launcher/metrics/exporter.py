@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from elastic.channel.messages import Progress, Serving, WorkerHello, WorkerMessage
+from elastic.channel.messages import Progress, WorkerMessage
 from elastic.core.agent.actions import Action
 from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
@@ -20,7 +20,8 @@ from elastic.errors import StoreError
 from launcher.config.job_settings import JobSettings
 from launcher.history.recovery import Recovery
 from launcher.metrics import readiness
-from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
+from launcher.metrics.catalog import WORKER_LABELS
+from launcher.metrics.collector import ExternalReadings, MetricsCollector
 from launcher.net.endpoints import join_host_port
 from launcher.system import frozen_imports
 from launcher.system.clock import boottime
@@ -67,8 +68,6 @@ class MetricsExporter:
         self._server: MetricsServer | None = None
         self._page: MetricsPage | None = None
         self._complained = False
-        self._standing: set[int] = set()
-        """Local ranks of processes of a parameter-server job that have said that they do their work."""
 
     async def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
@@ -117,15 +116,10 @@ class MetricsExporter:
 
     def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         """Note what a worker says."""
-        match message:
-            case WorkerHello():
-                self._standing.discard(heard.local_rank)
-            case Serving():
-                self._standing.add(heard.local_rank)
-            case Progress():
-                now = boottime()
-                at = min(message.at, now) if message.at > 0 else now
-                self._collector.stepped(heard.local_rank, message.step, message.metrics, at)
+        if isinstance(message, Progress):
+            now = boottime()
+            at = min(message.at, now) if message.at > 0 else now
+            self._collector.stepped(heard.local_rank, message.step, message.metrics, at)
 
     # --- what it answers ------------------------------------------------------------------------------------------
 
@@ -138,8 +132,7 @@ class MetricsExporter:
             case "/healthz":
                 verdict = readiness.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
-                running = sum(self._workers.locals.values())
-                known = self._agent_reading()
+                known, running = self._agent_reading(), len(self._workers.states.running)
                 verdict = readiness.ready(known.facts, running=running, reason=known.waits)
             case _:
                 return None
@@ -149,27 +142,11 @@ class MetricsExporter:
         from launcher.metrics.exposition import MetricsReading
 
         known = self._agent_reading()
-        samples = self._collector.samples(known.facts, self._asides(known.dropped), boottime())
+        states = Counter(WORKER_LABELS[one.state] for one in self._workers.states.seen.values())
+        workers = {label: states[label] for label in WORKER_LABELS.values()}
+        others = ExternalReadings(workers, known.dropped, self._disk.left_out_bytes)
+        samples = self._collector.samples(known.facts, others, boottime())
         return MetricsReading(tuple(samples), tuple(self._collector.distributions()))
-
-    def _asides(self, dropped: int) -> ExternalReadings:
-        states = Counter(dict.fromkeys(WorkerActivity, 0))
-        heard = self._workers.talk.workers
-        for local, runs in self._workers.locals.items():
-            states[self._state(heard.get(local)) if runs else WorkerActivity.ENDED] += 1
-        return ExternalReadings(states, dropped, self._disk.left_out_bytes)
-
-    def _state(self, heard: WorkerReport | None) -> WorkerActivity:
-        """What a worker that runs does."""
-        if heard is None:
-            return WorkerActivity.STARTING
-        if heard.preparing:
-            return WorkerActivity.PREPARING
-        if heard.joining:
-            return WorkerActivity.JOINING
-        if heard.step >= 0 or heard.local_rank in self._standing:
-            return WorkerActivity.TRAINING
-        return WorkerActivity.FORMED if heard.formed else WorkerActivity.STARTING
 
 
 def _unusable(host: str, port: int, why: str) -> str:

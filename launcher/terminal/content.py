@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic._text import counted
@@ -9,7 +10,7 @@ from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import NP_UNLIMITED, Generation
 from elastic.core.text import NAMED_MAX
 from launcher.workers.reports.progress_text import metric_words, rate_words, step_words
-from launcher.workers.reports.step_rate import StepRate
+from launcher.workers.reports.states import TrackedProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,11 @@ class BlockContent:
     rest: str = ""
 
 
-def block_content(facts: AgentState, pace: StepRate, *, said: str) -> BlockContent:
-    """The status of a job as one node sees it. `said` is what it said last of what it waits for."""
+def block_content(facts: AgentState, workers: Mapping[int, TrackedProcess], *, said: str) -> BlockContent:
+    """The status of a job as one node sees it, with the steps of its first worker.
+
+    `workers` are by local rank. `said` is what the node said last of what it waits for.
+    """
     generation, spec = facts.generation, facts.view.spec
     parts = []
     if generation is not None:
@@ -38,9 +42,10 @@ def block_content(facts: AgentState, pace: StepRate, *, said: str) -> BlockConte
         if spec is not None and generation.budget.charged:
             parts.append(f"{generation.budget.charged} of {spec.value.restarts_max} restarts")
     state = _state(facts, generation, said)
-    step, total, rate = pace.step, pace.total, pace.rate
-    if facts.phase is not Phase.RUNNING or step is None:
+    pace = workers[min(workers)].steps if workers and facts.phase is Phase.RUNNING else None
+    if pace is None or pace.step is None:
         return BlockContent(facts.keys.job_id, " · ".join(parts), state)
+    step, total, rate = pace.step, pace.total, pace.rate
     done = step / total if total >= step and total else None
     rest = [rate_words(rate), _left(total - step, rate) if total else "", *metric_words(pace.metrics)]
     world, rest_words = " · ".join(parts), " · ".join(filter(None, rest))

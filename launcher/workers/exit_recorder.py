@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from elastic.channel.messages import truncate_text
@@ -13,7 +12,7 @@ from launcher.nursery.protocol import ChildExited
 from launcher.system.worker_signals import STOP
 from launcher.text import failure_report, sanitize
 from launcher.workers.exit_classification import Numbers, stopped_while_ending, watched_exit, worker_exit
-from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
+from launcher.workers.failure_causes import FailureCause
 from launcher.workers.reports import error_file
 from launcher.workers.reports.worker_channel import WorkerChannel
 from launcher.workers.spec import WorkerSpec
@@ -25,7 +24,7 @@ SIGNS_LINES = 3000
 
 @dataclass
 class RunningWorkers:
-    """The workers of a generation: their specs, and which run, ended by losing a peer, or were given up.
+    """The workers of a generation: their specs, and which ended by losing a peer, or were given up.
 
     Workers are known by their local rank. `first`: none of this run of the job has started before. `processes` are none
     where no nursery has taken them.
@@ -34,7 +33,6 @@ class RunningWorkers:
     g: int
     specs: dict[int, WorkerSpec]
     first: bool
-    waiting: set[int] = field(default_factory=set)
     secondary: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)
     processes: Mapping[int, WorkerProcess] = field(default_factory=dict)
@@ -78,28 +76,13 @@ class ExitRecorder:
             running.first and not self._settings.retry_startup_errors and not self._worker_channel.started(local_rank)
         )
 
-    def watched(
-        self, running: RunningWorkers, cause: FailureCause, seen: Mapping[int, Numbers]
-    ) -> tuple[WorkerExit, ...]:
-        """How those of these workers failed that run; `seen` are the numbers of each, by its local rank."""
-        return tuple(
-            watched_end(running.specs[local], cause, _last_lines(running.processes.get(local)), numbers)
-            for local, numbers in seen.items()
-            if local in running.waiting
-        )
-
 
 def watched_end(
-    spec: WorkerSpec, cause: FailureCause, lines: Sequence[str], numbers: Numbers, code: int = -STOP
+    running: RunningWorkers, local_rank: int, cause: FailureCause, numbers: Numbers, code: int = -STOP
 ) -> WorkerExit:
-    """How a worker failed whose failure was seen by watching; `lines` are the end of its log."""
+    """How a worker failed whose failure was seen by watching."""
+    spec, lines = running.specs[local_rank], _last_lines(running.processes.get(local_rank))
     return watched_exit(cause, numbers, spec.rank, log_text(spec), lines, code=code, role=spec.role)
-
-
-def killed_with_nursery(running: RunningWorkers, local_rank: int) -> WorkerExit:
-    """How a worker ended that died with the nursery."""
-    lines = _last_lines(running.processes.get(local_rank))
-    return watched_end(running.specs[local_rank], NURSERY_DIED, lines, {}, -signal.SIGKILL)
 
 
 def _last_lines(process: WorkerProcess | None) -> tuple[str, ...]:

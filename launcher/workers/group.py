@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -31,8 +32,8 @@ from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
 from launcher.workers.environment import JobContext
 from launcher.workers.exit_classification import Numbers
-from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, killed_with_nursery, log_text
-from launcher.workers.failure_causes import FailureCause
+from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, log_text, watched_end
+from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
 from launcher.workers.hang_watch import HangWatch
 from launcher.workers.node_output import NodeOutput
 from launcher.workers.nursery_backoff import NurseryBackoff
@@ -41,7 +42,6 @@ from launcher.workers.reports import progress_file
 from launcher.workers.reports import stacks as stacks_module
 from launcher.workers.reports.progress import ProgressReporter
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
-from launcher.workers.reports.step_rate import StepRate
 from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.spec_builder import SpecBuilder
@@ -163,17 +163,6 @@ class WorkerGroup:
         """Whether there is a nursery."""
         return self._nursery.pid is not None and not self._nursery.dead
 
-    @property
-    def locals(self) -> Mapping[int, bool]:
-        """The local ranks of the workers of the running generation, and whether each still runs."""
-        running = self._running
-        return {local: local in running.waiting for local in running.specs} if running is not None else {}
-
-    @property
-    def pace(self) -> StepRate:
-        """How this node's first worker gets on."""
-        return self._progress.pace
-
     def run_until(self, t_s: float) -> None:
         """Workers may run until this time on `CLOCK_BOOTTIME`."""
         self._nursery.run_until(t_s)
@@ -192,7 +181,7 @@ class WorkerGroup:
         line = sanitize.sanitize_line(failure_report.stopped_worker_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and running is not None and self.talk.listening():
-            self._plan.begin(self._nursery, lambda: running.waiting, grace_s, why, line)
+            self._plan.begin(self._nursery, lambda: self.states.running, grace_s, why, line)
         elif grace_s > 0:
             self._nursery.stop(grace_s, line)
         else:
@@ -216,7 +205,7 @@ class WorkerGroup:
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         start = generation.start_of(generation.members[action.m_id].node) or (generation.g, 0)
         first = generation.before is None and start[1] == 0
-        self._running = self._newest = RunningWorkers(generation.g, specs, first, set(specs))
+        self._running = self._newest = RunningWorkers(generation.g, specs, first)
         self._progress.begin()
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g)
@@ -309,7 +298,6 @@ class WorkerGroup:
         if running is None or running.g != event.g:
             return
         spec = running.specs[event.local_rank]
-        running.waiting.discard(event.local_rank)
         self._hangs.gone(event.local_rank)
         exit_, also = self._exits.exited(running, event)
         if exit_.secondary:
@@ -339,7 +327,10 @@ class WorkerGroup:
     def watched(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> tuple[WorkerExit, ...]:
         """How those of these workers of generation `g` failed that run; `seen` are the numbers of each."""
         running = self._running
-        return self._exits.watched(running, cause, seen) if running is not None and running.g == g else ()
+        if running is None or running.g != g:
+            return ()
+        still = self.states.running
+        return tuple(watched_end(running, local, cause, seen[local]) for local in seen if local in still)
 
     def give_up(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> None:
         """These workers cannot continue, although they run: it counts as their failure, which stops them."""
@@ -354,7 +345,8 @@ class WorkerGroup:
             return
         self._running = None
         steps = [progress_file.read_step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
-        steps += [max(heard.step, heard.saved) for heard in self.talk.workers.values()]
+        steps += [heard.saved for heard in self.talk.workers.values()]
+        steps += [step for process in self.states.seen.values() if (step := process.steps.step) is not None]
         if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
             self._restore_step = None  # It was gone back to, and training went on from there.
         self._progress.end()
@@ -369,8 +361,8 @@ class WorkerGroup:
         running = self._running
         if running is None:
             return
-        for local in sorted(running.waiting):
-            lost = killed_with_nursery(running, local)
+        for local in sorted(self.states.running):
+            lost = watched_end(running, local, NURSERY_DIED, {}, -signal.SIGKILL)
             self.states.exited(running.g, local, lost.code, lost.words, protocol.boottime_s())
             self._put(WorkerExited(running.g, lost, own=True))
         self._gone(running.g)

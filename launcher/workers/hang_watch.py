@@ -74,8 +74,8 @@ class HangWatch:
         match message:
             case WorkerHello():  # Another program of a worker's shell script has made no step yet.
                 clock.gone(heard.local_rank, time.monotonic())
-            case Progress():
-                clock.reported(heard.local_rank, heard.step, time.monotonic())
+            case Progress(step):
+                clock.reported(heard.local_rank, step, time.monotonic())
             case Preparing():
                 clock.preparing(heard.local_rank)
             case PreparationOver():

@@ -17,8 +17,7 @@ from elastic.channel.messages import (
 )
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog
-from launcher.workers.reports.progress_text import RATE_WINDOW_S, ProgressFormatter
-from launcher.workers.reports.step_rate import StepRate
+from launcher.workers.reports.progress_text import ProgressFormatter
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 TICK_S = 1.0
@@ -49,14 +48,11 @@ class ProgressReporter:
         self._terminal = shared[-1].is_terminal
         self._formatter = ProgressFormatter(self._terminal)
         self._timer: asyncio.TimerHandle | None = None
-        self.pace = StepRate(RATE_WINDOW_S)
-        """How this node's first worker gets on."""
         self._shown_elsewhere = shown_elsewhere
 
     def begin(self) -> None:
         """Other workers start: what was known of the old ones does not count."""
         self._formatter = ProgressFormatter(self._terminal)
-        self.pace = StepRate(RATE_WINDOW_S)
 
     def end(self) -> None:
         """The workers are gone; the last step is said."""
@@ -69,8 +65,6 @@ class ProgressReporter:
     def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         """Note what a worker says."""
         now, telling = self._clock(), self._formatter
-        if isinstance(message, Progress) and heard.local_rank == min(self._worker_channel.workers):
-            self.pace.reported(message.step, message.metrics, now, message.total)
         match message:
             case WorkerHello():
                 telling.gone(heard.rank)

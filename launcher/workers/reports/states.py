@@ -88,6 +88,11 @@ class WorkerStates:
         """Others start."""
         self.seen = {one.local_rank: one for one in starting}
 
+    @property
+    def running(self) -> list[int]:
+        """The local ranks of those that have not ended."""
+        return [local for local, one in self.seen.items() if one.state is not WorkerState.EXITED]
+
     def named(self, role: Role, index: int) -> TrackedProcess | None:
         """The process with that rank, or in that seat; None if it is not here."""
         return next((one for one in self.seen.values() if (one.role, one.index) == (role, index)), None)
@@ -118,11 +123,16 @@ class WorkerStates:
         if process is None or process.state is WorkerState.EXITED:
             return
         if isinstance(message, Progress):
-            process.steps.reported(message.step, message.metrics, now)
+            process.steps.reported(message.step, message.metrics, now, message.total)
         if process.state is WorkerState.STOPPING:
             return
         match message:
-            case WorkerHello() | PreparationOver() | JoiningGroup(missing=""):
+            case WorkerHello():  # Another program of a worker's shell script has made no step yet.
+                process.steps = StepRate(RATE_WINDOW_S)
+                process.becomes(WorkerState.RUNNING, now)
+            case PreparationOver() if process.steps.step is not None:
+                process.becomes(WorkerState.STEPPING, now)
+            case PreparationOver() | JoiningGroup(missing=""):
                 process.becomes(WorkerState.RUNNING, now)
             case Preparing(what):
                 process.becomes(WorkerState.PREPARING, now, what)

@@ -7,9 +7,8 @@ and passes each message on. What has ended or is of another generation is not li
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from elastic.channel.messages import (
@@ -18,10 +17,7 @@ from elastic.channel.messages import (
     CheckpointSaved,
     FirstCommit,
     GroupFormed,
-    JoiningGroup,
     PlannedStopRequest,
-    PreparationOver,
-    Preparing,
     Progress,
     SavedAndLeaving,
     Serving,
@@ -40,12 +36,12 @@ NOTES_MAX = 100
 
 @dataclass
 class WorkerReport:
-    """What one worker has said in this generation.
+    """What one worker has said in this generation; what it does is in `launcher.workers.reports.states`.
 
-    `preparing` and `joining` are "" when it does neither; `step` is -1 before its first report, and `reported_at` is
-    the time of its last one, seconds of `time.monotonic`. `saved` is the highest step that it saved, -1 if none.
-    `left_at` is the step that it saved before it left, when it was asked to. `unrecoverable` is its word that it ends,
-    and would at each start. `connection` is None before it is there and after it hung up.
+    `started`: its script has done anything that we know of: a process group, a step, a word of our library. `saved` is
+    the highest step that it saved, -1 if none. `left_at` is the step that it saved before it left, when it was asked
+    to. `unrecoverable` is its word that it ends, and would at each start. `connection` is None before it is there and
+    after it hung up.
     """
 
     rank: int
@@ -53,22 +49,10 @@ class WorkerReport:
     connection: WorkerConnection | None = None
     listening: bool = False
     committed: bool = False
-    preparing: str = ""
-    joining: str = ""
-    formed: bool = False
-    step: int = -1
-    world: int = 0
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-    total: int = 0
-    reported_at: float = 0.0
+    started: bool = False
     saved: int = -1
     left_at: int | None = None
     unrecoverable: Unrecoverable | None = None
-
-    @property
-    def started(self) -> bool:
-        """Whether its script has done anything that we know of: a process group, a step, a word of our library."""
-        return self.formed or self.listening or self.committed or self.step >= 0
 
 
 ReportListener = Callable[[WorkerReport, WorkerMessage], None]
@@ -195,24 +179,17 @@ class WorkerChannel:
                 self._note(message)
                 return
             case AcceptsPlannedStop():
-                heard.listening, heard.unrecoverable = True, None
+                heard.listening, heard.started, heard.unrecoverable = True, True, None
             case FirstCommit():
-                heard.committed, heard.unrecoverable = True, None
+                heard.committed, heard.started, heard.unrecoverable = True, True, None
             case Serving():
                 heard.unrecoverable = None
             case Unrecoverable():
                 heard.unrecoverable = message
-            case Preparing():
-                heard.preparing = message.what
-            case PreparationOver():
-                heard.preparing = ""
-            case JoiningGroup():
-                heard.joining = message.missing
             case GroupFormed():
-                heard.joining, heard.formed, heard.unrecoverable = "", True, None
+                heard.started, heard.unrecoverable = True, None
             case Progress():
-                heard.step, heard.world, heard.metrics = message.step, message.world, message.metrics
-                heard.total, heard.reported_at = message.total, time.monotonic()
+                heard.started = True
             case SavedAndLeaving():
                 heard.left_at = message.step
             case CheckpointSaved():

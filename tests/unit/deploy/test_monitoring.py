@@ -16,8 +16,7 @@ import yaml
 
 from elastic.core.agent.state import Phase
 from elastic.core.model import ChangeReason
-from launcher.metrics.catalog import JOB, METRICS, PREFIX, PROCESS, MetricKind
-from launcher.metrics.collector import WorkerActivity
+from launcher.metrics.catalog import JOB, METRICS, PREFIX, PROCESS, WORKER_LABELS, MetricKind
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = ROOT / "deploy" / "grafana" / "elastic-launch.json"
@@ -26,7 +25,7 @@ SCRAPE = ROOT / "deploy" / "prometheus" / "scrape.yaml"
 
 OF_PROMETHEUS = {"instance", "job"}
 """Labels that Prometheus itself adds to every sample."""
-VALUES = {"state": {*Phase, *WorkerActivity}, "why": {*ChangeReason}}
+VALUES = {"state": {*Phase, *WORKER_LABELS.values()}, "why": {*ChangeReason}}
 
 
 def known() -> dict[str, set[str]]:
@@ -172,7 +171,7 @@ def test_alerts_have_names_of_their_own_and_are_explained_on_the_page() -> None:
 def test_a_job_that_hangs_before_its_first_step_is_alerted_whatever_its_workers_do_meanwhile() -> None:
     (rule,) = (rule for rule in rules() if rule["alert"] == "ElasticLaunchNoFirstStep")
     (states, unless) = Asked(rule["expr"]).chosen
-    assert {*states[1]["state"].split("|")} == {WorkerActivity.STARTING, WorkerActivity.JOINING, WorkerActivity.FORMED}
+    assert {*states[1]["state"].split("|")} == {"starting", "joining", "formed"}
     assert "unless on (job_id)" in rule["expr"]
     assert unless[0] == "elastic_launch_last_step_age_seconds"
 

@@ -19,15 +19,16 @@ from launcher.config.readers import np as read_np
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.local.commands import node_argv, node_environments
 from launcher.metrics import readiness
-from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, MetricKind
-from launcher.metrics.collector import ExternalReadings, MetricsCollector, WorkerActivity
+from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, WORKER_LABELS, MetricKind
+from launcher.metrics.collector import ExternalReadings, MetricsCollector
 from launcher.metrics.exposition import FRESH_S, MetricsPage, MetricsReading
+from launcher.wire.inspect_messages import WorkerState
 from tests.support.agent_happenings import HAPPENINGS
 from tests.support.agent_harness import Bench, running
 from tests.support.prometheus_page import OPENMETRICS, families, samples
 from tests.support.strategies import KEYS
 
-QUIET = ExternalReadings(dict.fromkeys(WorkerActivity, 0), 0, 0)
+QUIET = ExternalReadings(dict.fromkeys(WORKER_LABELS.values(), 0), 0, 0)
 RECOVERY = Recovery(
     why=ChangeReason.LOSS,
     text="a was lost",
@@ -336,6 +337,10 @@ def test_whatever_happens_to_an_agent_its_page_is_made_and_no_counter_falls(told
 def test_an_agent_without_a_nursery_is_not_healthy() -> None:
     assert readiness.healthy(nursery=True).yes
     assert not readiness.healthy(nursery=False).yes
+
+
+def test_each_state_of_a_worker_has_a_label() -> None:
+    assert {*WORKER_LABELS} == {*WorkerState}
 
 
 def test_a_node_is_ready_when_its_workers_run(watched: Watched) -> None:

@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from elastic.channel.messages import Progress
+from elastic.core.agent.state import Phase
+from elastic.core.ps.model import Role
 from launcher.config.argv import split_argv
 from launcher.config.config import Config
 from launcher.config.parse import build
 from launcher.terminal.content import BlockContent, block_content
 from launcher.terminal.render import NARROW, lines
 from launcher.terminal.tty import may_draw
-from launcher.workers.reports.step_rate import StepRate
+from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from tests.support.agent_harness import running
 
 BLOCK = BlockContent(
@@ -36,11 +39,24 @@ def test_it_has_the_job_its_world_what_goes_on_and_a_bar() -> None:
 
 
 def test_the_world_is_counted_against_the_maximum_if_there_is_one() -> None:
-    assert [block_content(running(np=np).facts, StepRate(30.0), said="").world for np in ("1:3", "2:2", "1+")] == [
+    assert [block_content(running(np=np).facts, {}, said="").world for np in ("1:3", "2:2", "1+")] == [
         "generation 1 · 2 of 3 nodes · world 2",
         "generation 1 · 2 of 2 nodes · world 2",
         "generation 1 · 2 nodes · world 2",
     ]
+
+
+def test_how_far_training_is_stands_there_as_the_first_worker_of_the_node_says_it() -> None:
+    workers = WorkerStates()
+    workers.begin(TrackedProcess(Role.WORKER, rank, rank, f"workerlog.{rank}", 1, 0.0) for rank in (1, 0))
+    for rank in (0, 1):
+        for now in (10.0, 20.0):
+            workers.heard(rank, Progress(round(now) + rank, 2, {"loss": 0.5}, total=40), now)
+    block = block_content(running().facts, workers.seen, said="")
+    assert (block.step, block.done, block.rest) == ("step 20 of 40", 0.5, "1.0 steps/s · 0:20 left · loss 0.5")
+    leaving = running().facts
+    leaving.phase = Phase.STOPPING
+    assert block_content(leaving, workers.seen, said="").step == ""
 
 
 def test_without_a_total_there_is_no_bar_and_without_steps_no_line_of_them() -> None:

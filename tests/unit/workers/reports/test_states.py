@@ -57,6 +57,8 @@ def test_what_is_told_of_another_generation_counts_for_nothing() -> None:
     [
         ([Preparing("downloading")], "preparing", "downloading"),
         ([Preparing("downloading"), PreparationOver()], "running", ""),
+        ([Progress(13, 4, {}), Preparing("evaluating"), PreparationOver()], "stepping", ""),
+        ([Progress(13, 4, {}), HELLO, Preparing("evaluating"), PreparationOver()], "running", ""),
         ([JoiningGroup("rank 3")], "joining", "rank 3"),
         ([JoiningGroup("rank 3"), JoiningGroup("")], "running", ""),
         ([JoiningGroup("rank 3"), GroupFormed(1.0)], "in group", ""),
@@ -117,6 +119,20 @@ def test_steps_are_told_with_their_age_and_rates() -> None:
     assert (now.step, now.step_age_s) == (200, 3.0)
     assert [now.rate, now.rate_g] == pytest.approx([10.0, 10.0])
     assert made.seen[1].at(133.0).step_age_s is None
+
+
+def test_another_program_of_a_workers_shell_script_has_made_no_step_yet() -> None:
+    made = spawned()
+    made.heard(0, Progress(13, 4, {}), 110.0)
+    made.heard(0, HELLO, 111.0)
+    assert made.seen[0].at(112.0).step is None
+
+
+def test_those_run_that_have_not_ended() -> None:
+    made = spawned()
+    assert made.running == [0, 1]
+    made.exited(3, 0, 1, "exit 1", 110.0)
+    assert made.running == [1]
 
 
 def test_a_process_is_found_by_its_rank_or_its_seat() -> None:
