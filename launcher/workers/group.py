@@ -36,7 +36,7 @@ from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_l
 from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
 from launcher.workers.hang_watch import HangWatch
 from launcher.workers.node_output import NodeOutput
-from launcher.workers.nursery_backoff import NurseryBackoff
+from launcher.workers.nursery_watchdog import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
 from launcher.workers.reports import progress_file
 from launcher.workers.reports import stacks as stacks_module

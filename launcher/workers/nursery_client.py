@@ -14,7 +14,6 @@ guards the workers also when this process is frozen or killed.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 import socket
@@ -38,7 +37,7 @@ from launcher.system.processes import Process, adopt_orphans, descendants, in_se
 from launcher.system.worker_signals import STOP_EXIT_CODE, kill_processes
 from launcher.workers import exit_classification
 from launcher.workers.nursery_launch import new_nursery, out_of_date
-from launcher.workers.nursery_watchdog import ANSWER_LIMIT_S, LATE_S, NurseryWatchdog
+from launcher.workers.nursery_watchdog import NurseryWatchdog
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.worker_output import WorkerProcess
 
@@ -50,6 +49,9 @@ PREPARE_LIMIT_S = 180.0
 
 CLOSE_LIMIT_S = 5.0
 """How long `close` waits for the nursery to end in order; then it is killed."""
+
+ANSWER_LIMIT_S = 2.0
+"""How long the oldest order may stay without an answer. A nursery needs a few milliseconds."""
 
 OVERDUE_LIMIT_S = 0.5
 """How long after the end of the right to run the nursery may be silent; then it is frozen itself, and is killed."""
@@ -123,14 +125,16 @@ class NurseryClient:
         """The processes of the newest generation, by local rank; also when they have ended."""
         self._running: _SpawnedGeneration | None = None
         self._until_s = 0.0
-        self._clock: asyncio.TimerHandle | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: FdChannel | None = None
         self._pidfd = -1
         self._closing = False
         self._prepared = False
         self._watched: tuple[str, ...] = ()
-        self._patience: asyncio.TimerHandle | None = None
+        self._ordered = self._answered = 0
+        self._answers = NurseryWatchdog(lambda: self._ordered > self._answered, self._end_silent)
+        self._imports = NurseryWatchdog(lambda: not self._prepared, self._end_nursery)
+        self._deadline = NurseryWatchdog(self._may_run, self._end_nursery)
 
     @property
     def prepared(self) -> bool:
@@ -168,7 +172,6 @@ class NurseryClient:
             self.kill()  # What waits for this nursery is called off.
             raise
         self._channel = FdChannel(ours)
-        self._answers = NurseryWatchdog(self._on_answer_timeout)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._channel, self._read)
         self._loop.add_reader(self._pidfd, self._died)
@@ -180,15 +183,14 @@ class NurseryClient:
             raise NurseryLost(f"the nursery did not start within {START_LIMIT_S:.0f} s") from error
         if not self._ready.done():
             raise NurseryLost("the nursery ended while it started; its message is above")
-        if not self._prepared:
-            self._patience = self._loop.call_later(PREPARE_LIMIT_S, self._end_nursery)
+        self._imports.expect(PREPARE_LIMIT_S)
 
     def run_until(self, t_s: float) -> None:
         """Let workers run until `t_s` on `CLOCK_BOOTTIME`; the latest word counts. Without one nothing starts."""
         self._until_s = t_s
         if self._prepared:
             self._order(protocol.SetDeadline(t_s))
-        self._arm_watchdog()
+        self._expect_deadline()
 
     def spawn(self, g: int, specs: Sequence[WorkerSpec]) -> None:
         """Start the workers of generation `g`. One generation at a time, the one before must be gone.
@@ -210,7 +212,7 @@ class NurseryClient:
         if self._prepared and out_of_date(self._watched):
             self._order(protocol.RenewNursery())
             self._prepared = False
-            self._patience = self._loop.call_later(PREPARE_LIMIT_S, self._end_nursery)
+            self._imports.expect(PREPARE_LIMIT_S)
         self._release_spawn()
 
     def _release_spawn(self) -> None:
@@ -223,7 +225,7 @@ class NurseryClient:
         specs = [worker.spec for worker in self.workers.values()]
         starts = tuple(protocol.WorkerStart(spec.local_rank, spec.argv, dict(spec.env), spec.cwd) for spec in specs)
         self._order(protocol.SpawnWorkers(running.g, starts), fds)
-        self._arm_watchdog()
+        self._expect_deadline()
 
     def _cancel_spawn(self, running: _SpawnedGeneration) -> None:
         """End workers that were never started."""
@@ -300,7 +302,9 @@ class NurseryClient:
         """Queue an order. When the nursery is gone it has no addressee, and `NurseryDied` says so."""
         if self._channel is not None:
             self._channel.put(protocol.encode(order), fds)
-            self._answers.ordered()
+            self._ordered += 1
+            if self._ordered == self._answered + 1:
+                self._answers.expect(ANSWER_LIMIT_S)
             self._send()
 
     def _send(self) -> None:
@@ -346,7 +350,8 @@ class NurseryClient:
                 self._now_prepared(report.watched)
                 self._on_event(report)
             case protocol.OrderAck(orders):
-                self._answers.answered(orders)
+                self._answered = orders
+                self._answers.expect(ANSWER_LIMIT_S)
             case protocol.ChildrenForked() if running is not None:
                 for worker, pid in zip(self.workers.values(), report.pids, strict=True):
                     worker.pid = pid
@@ -365,17 +370,13 @@ class NurseryClient:
                 self._on_event(report)
             case protocol.GenerationExpired() if running is not None:
                 running.overdue = True
-                self._disarm_watchdog()
                 self._on_event(report)
             case _:
                 raise RuntimeError(f"the nursery reports {report}, but nothing runs")
 
     def _now_prepared(self, watched: tuple[str, ...]) -> None:
-        self._answers.stop()
-        self._answers = NurseryWatchdog(self._on_answer_timeout)  # A nursery that was made anew counts anew.
-        if self._patience is not None:
-            self._patience.cancel()
-        self._prepared, self._watched, self._patience = True, watched, None
+        self._ordered = self._answered = 0  # A nursery that was made anew counts anew.
+        self._prepared, self._watched = True, watched
         if self._until_s > 0:
             self._order(protocol.SetDeadline(self._until_s))
         self._release_spawn()
@@ -383,7 +384,6 @@ class NurseryClient:
     def _release(self) -> None:
         """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
         self._running = None
-        self._disarm_watchdog()
         for worker in self.workers.values():
             self._close_log(worker)
 
@@ -395,49 +395,26 @@ class NurseryClient:
 
     # The nursery's end, and its clock.
 
-    def _arm_watchdog(self) -> None:
+    def _may_run(self) -> bool:
+        """Whether workers run as far as the nursery has said, and it has not said that their time is up."""
+        return self._running is not None and not (self._running.overdue or self._running.held)
+
+    def _expect_deadline(self) -> None:
         """Watch the watcher: a nursery that is itself frozen does not kill in time, but its death kills."""
-        self._disarm_watchdog()
-        running = self._running
-        if running is not None and not (running.overdue or running.held) and self._channel is not None:
-            left_s = self._until_s + OVERDUE_LIMIT_S - protocol.boottime_s()
-            due_s = self._loop.time() + max(left_s, OVERDUE_LIMIT_S)
-            self._clock = self._loop.call_at(due_s, self._on_deadline_overdue, due_s)
+        self._deadline.expect(max(self._until_s - protocol.boottime_s(), 0.0) + OVERDUE_LIMIT_S)
 
-    def _on_deadline_overdue(self, due_s: float) -> None:
-        """End a nursery that has not reported that the right to run ended.
-
-        Its report may have come while this process was suspended, and is read first. The nursery may have been
-        suspended as well, with the whole machine: then it gets its time once more, but not twice. `due_s` is when this
-        was to be called, on the loop's clock.
-        """
-        self._read_all()
-        if self._running is None or self._running.overdue:
-            return
-        if self._loop.time() > due_s + LATE_S:
-            self._clock = self._loop.call_later(OVERDUE_LIMIT_S, self._on_deadline_overdue, math.inf)
-        else:
-            self._end_nursery()
-
-    def _on_answer_timeout(self) -> None:
-        """The nursery has not answered in time, unless the answer came while this process stood still."""
-        self._read_all()
-        if self._answers.missing and self._channel is not None:
-            self._complain(
-                f"[elastic-launch] the nursery has not answered for {ANSWER_LIMIT_S:g} s; it is ended, its workers too"
-            )
-            self._end_nursery()
+    def _end_silent(self) -> None:
+        self._complain(
+            f"[elastic-launch] the nursery has not answered for {ANSWER_LIMIT_S:g} s; it is ended, its workers too"
+        )
+        self._end_nursery()
 
     def _read_all(self) -> None:
         while self._channel is not None and self._channel.readable() and self._read():
             continue
 
-    def _disarm_watchdog(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-        self._clock = None
-
     def _end_nursery(self) -> None:
+        self._answers.stop()
         if self._process is not None:
             self._process.kill()
 
@@ -454,9 +431,6 @@ class NurseryClient:
         self._loop.remove_writer(channel)
         channel.close()
         self._channel = None
-        self._disarm_watchdog()
-        if self._patience is not None:
-            self._patience.cancel()
         self._answers.stop()
         self._clear(protocol.boottime_s() + CLEAR_LIMIT_S)
 

@@ -18,11 +18,11 @@ from launcher.nursery import protocol
 from launcher.nursery.protocol import GenerationExited, GenerationExpired
 from launcher.system import node_lock
 from launcher.system.processes import descendants
-from launcher.workers.nursery_client import NurseryDied
+from launcher.workers.nursery_client import ANSWER_LIMIT_S, NurseryDied
 from tests.support.nursery_harness import LIMIT_S, LONG_S, nest, pids, watch_end
 
 SUSPENDED_S = 3.0
-"""So long that each of the agent's timers fires late enough to show that it was suspended."""
+"""Longer than each limit that the agent gives its nursery."""
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -244,6 +244,28 @@ class TestTheNurseryIsFrozen:
                 assert all(ended(0) for ended in ends)
                 assert len(it.complaints) == 1
                 assert "has not answered for 2 s" in it.complaints[0]
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("suspended_s", [ANSWER_LIMIT_S + 0.2, SUSPENDED_S])
+    def test_one_that_was_suspended_with_the_agent_after_an_order_gets_its_time_once_more(
+        self, tmp_path: Path, suspended_s: float
+    ) -> None:
+        async def main() -> None:
+            async with nest(tmp_path) as it:
+                it.workers.spawn(1, [it.spec("import time; time.sleep(100)")])
+                await it.spawned()
+                nursery = it.workers.pid
+                assert nursery is not None
+                os.kill(nursery, signal.SIGSTOP)
+                it.run_for(LONG_S)
+                time.sleep(suspended_s)  # noqa: ASYNC251  # The agent is this process.
+                asyncio.get_running_loop().call_later(0.1, os.kill, nursery, signal.SIGCONT)  # It wakes a bit later.
+                it.workers.stop(0.1)
+                assert (await it.exited()).stopped
+                await it.gone()
+                assert it.complaints == []
+                assert it.workers.pid == nursery
 
         asyncio.run(main())
 

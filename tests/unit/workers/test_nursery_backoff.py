@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.workers.nursery_backoff import DEATHS_MAX, LASTED_S, NurseryBackoff
+from launcher.workers.nursery_watchdog import DEATHS_MAX, LASTED_S, NurseryBackoff
 
 
 def test_the_first_is_replaced_at_once_the_next_after_pauses_that_double_and_then_none() -> None:
