@@ -14,10 +14,7 @@ guards the workers also when this process is frozen or killed.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
-import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +28,12 @@ from launcher.logs.writer import SyncSink
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import UNBOUND, LogLimits
 from launcher.nursery import protocol
-from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 from launcher.nursery.warm_policy import PreloadConfig
-from launcher.system.processes import Process, adopt_orphans, descendants, in_sessions
+from launcher.system.processes import in_sessions
 from launcher.system.worker_signals import STOP_EXIT_CODE, kill_processes
 from launcher.workers import exit_classification
-from launcher.workers.nursery_launch import new_nursery, out_of_date
+from launcher.workers.nursery_launch import out_of_date
+from launcher.workers.nursery_process import NurseryProcess
 from launcher.workers.nursery_watchdog import NurseryWatchdog
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.worker_output import WorkerProcess
@@ -49,9 +46,6 @@ PREPARE_LIMIT_S = 180.0
 
 CLOSE_LIMIT_S = 5.0
 """How long `close` waits for the nursery to end in order; then it is killed."""
-
-ANSWER_LIMIT_S = 2.0
-"""How long the oldest order may stay without an answer. A nursery needs a few milliseconds."""
 
 OVERDUE_LIMIT_S = 0.5
 """How long after the end of the right to run the nursery may be silent; then it is frozen itself, and is killed."""
@@ -119,27 +113,18 @@ class NurseryClient:
         self._bound = bound
         self._complain = complain or self._showing.consoles[1].write_line
         self._adopts = adopts
-        self._others: frozenset[int] = frozenset()
         self._sink = sink or SyncSink(lambda text, quietly: self._complain(text))
         self.workers: Mapping[int, WorkerProcess] = {}
         """The processes of the newest generation, by local rank; also when they have ended."""
         self._running: _SpawnedGeneration | None = None
         self._until_s = 0.0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: FdChannel | None = None
-        self._pidfd = -1
+        self._process: NurseryProcess | None = None
         self._closing = False
-        self._prepared = False
-        self._watched: tuple[str, ...] = ()
-        self._ordered = self._answered = 0
-        self._answers = NurseryWatchdog(lambda: self._ordered > self._answered, self._end_silent)
-        self._imports = NurseryWatchdog(lambda: not self._prepared, self._end_nursery)
-        self._deadline = NurseryWatchdog(self._may_run, self._end_nursery)
-
-    @property
-    def prepared(self) -> bool:
+        self.prepared = False
         """Whether the nursery has imported what it was to, or has said why not."""
-        return self._prepared
+        self._watched: tuple[str, ...] = ()
+        self._imports = NurseryWatchdog(lambda: not self.prepared, self._end_nursery)
+        self._deadline = NurseryWatchdog(self._may_run, self._end_nursery)
 
     @property
     def dead(self) -> bool:
@@ -154,27 +139,24 @@ class NurseryClient:
     async def start(self) -> None:
         """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` or `OSError` if it cannot.
 
-        It may go on to import; `NurseryPrepared` is delivered when it is done. What is ordered before that waits for
+        It may go on to import; `NurseryReady` is delivered when it is done. What is ordered before that waits for
         it.
         """
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        if self._adopts:
-            adopt_orphans()
-            self._others = frozenset(child.pid for child in descendants(os.getpid()))
-        ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                self._process = new_nursery(theirs.fileno(), self._lock, self._preload_config)
+            self._process = NurseryProcess(
+                self._lock,
+                self._preload_config,
+                adopts=self._adopts,
+                on_report=self._take,
+                on_end=lambda: self._clear(protocol.boottime_s() + CLEAR_LIMIT_S),
+                complain=self._complain,
+            )
         except OSError:
-            ours.close()
             self.kill()  # What waits for this nursery is called off.
             raise
-        self._channel = FdChannel(ours)
-        self._pidfd = os.pidfd_open(self._process.pid)
-        self._loop.add_reader(self._channel, self._read)
-        self._loop.add_reader(self._pidfd, self._died)
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 await asyncio.wait((self._ready, self._ended), return_when=asyncio.FIRST_COMPLETED)
@@ -188,7 +170,7 @@ class NurseryClient:
     def run_until(self, t_s: float) -> None:
         """Let workers run until `t_s` on `CLOCK_BOOTTIME`; the latest word counts. Without one nothing starts."""
         self._until_s = t_s
-        if self._prepared:
+        if self.prepared:
             self._order(protocol.SetDeadline(t_s))
         self._expect_deadline()
 
@@ -198,7 +180,7 @@ class NurseryClient:
         They wait for a nursery that is yet to be started. Raises `NurseryLost` if it is gone, `RuntimeError` if a
         generation still runs.
         """
-        if (self._channel is None and self._process is not None) or self._closing:
+        if (self._process is not None and not self._process.lives) or self._closing:
             raise NurseryLost(f"generation {g} cannot start: its nursery is gone")
         if self._running is not None:
             raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
@@ -209,16 +191,16 @@ class NurseryClient:
         }
         self._loop = asyncio.get_running_loop()
         self._running = _SpawnedGeneration(g, held=True)
-        if self._prepared and out_of_date(self._watched):
+        if self.prepared and out_of_date(self._watched):
             self._order(protocol.RenewNursery())
-            self._prepared = False
+            self.prepared = False
             self._imports.expect(PREPARE_LIMIT_S)
         self._release_spawn()
 
     def _release_spawn(self) -> None:
         """Order what waits for the nursery, once it is prepared."""
         running = self._running
-        if not self._prepared or running is None or not running.held:
+        if not self.prepared or running is None or not running.held:
             return
         running.held = False
         fds = [fd for worker in self.workers.values() for fd in worker.outputs()]
@@ -243,12 +225,7 @@ class NurseryClient:
         Nothing running is no error. Each worker's log says that it was signalled from outside; `note` is a line that
         says why. A second call can shorten the grace; it sends no second SIGTERM.
         """
-        if self._running is not None:
-            self._mark_stopping(self._running, note, local_ranks)
-            if self._running.held:
-                self._cancel_spawn(self._running)
-            else:
-                self._order(protocol.TerminateWorkers(grace_s, tuple(local_ranks)))
+        self._stop_with(protocol.TerminateWorkers(grace_s, tuple(local_ranks)), note, local_ranks)
 
     def asked(self, local_ranks: Collection[int], note: str) -> None:
         """These workers were asked to save and to leave: with 143 they count as stopped. `note` is for their logs."""
@@ -265,18 +242,20 @@ class NurseryClient:
 
     def kill(self, note: str = "") -> None:
         """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
-        if self._running is not None:
-            self._mark_stopping(self._running, note)
-            if self._running.held:
-                self._cancel_spawn(self._running)
-            else:
-                self._order(protocol.KillWorkers())
+        self._stop_with(protocol.KillWorkers(), note)
 
-    def _mark_stopping(self, running: _SpawnedGeneration, note: str, local_ranks: Collection[int] = ()) -> None:
+    def _stop_with(self, order: protocol.NurseryOrder, note: str, local_ranks: Collection[int] = ()) -> None:
+        running = self._running
+        if running is None:
+            return
         running.note = note or running.note
         for local_rank, worker in self.workers.items():
             if not local_ranks or local_rank in local_ranks:
                 worker.to_be_stopped()
+        if running.held:
+            self._cancel_spawn(running)
+        else:
+            self._order(order)
 
     async def close(self) -> None:
         """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
@@ -286,59 +265,21 @@ class NurseryClient:
             self._cancel_spawn(self._running)
         if not self._closing:
             self._closing = True
-            if self._prepared:
+            if self.prepared:
                 self._order(protocol.CloseNursery())
-        if self._prepared:
+        if self.prepared:
             await asyncio.wait((self._ended,), timeout=CLOSE_LIMIT_S)
         if not self._ended.done():
             self._end_nursery()
             await self._ended
-            if not self._prepared and self._lock is not None:
+            if not self.prepared and self._lock is not None:
                 self._lock.unlink(missing_ok=True)  # Nothing runs that it could prove dead.
 
-    # To the nursery.
+    # To the nursery and from it.
 
     def _order(self, order: protocol.NurseryOrder, fds: Sequence[int] = ()) -> None:
-        """Queue an order. When the nursery is gone it has no addressee, and `NurseryDied` says so."""
-        if self._channel is not None:
-            self._channel.put(protocol.encode(order), fds)
-            self._ordered += 1
-            if self._ordered == self._answered + 1:
-                self._answers.expect(ANSWER_LIMIT_S)
-            self._send()
-
-    def _send(self) -> None:
-        channel = self._channel
-        if channel is None:
-            return
-        try:
-            channel.flush()
-        except ChannelClosed:
-            self._loop.remove_writer(channel)  # It is dying; `_died` does the rest.
-            return
-        if channel.waiting:
-            self._loop.add_writer(channel, self._send)
-        else:
-            self._loop.remove_writer(channel)
-
-    # From the nursery.
-
-    def _read(self) -> bool:
-        """Take one piece of what the nursery says. False once nothing will come any more."""
-        if self._channel is None:
-            return False
-        try:
-            reports = [protocol.decode_report(line) for line in self._channel.take()]
-        except ChannelClosed:
-            self._loop.remove_reader(self._channel)
-            return False
-        except protocol.WireError as error:
-            self._complain(f"[elastic-launch] the nursery is not understood ({error}); it is ended, its workers too")
-            self._end_nursery()
-            return False
-        for report in reports:
-            self._take(report)
-        return True
+        if self._process is not None:
+            self._process.order(order, fds)
 
     def _take(self, report: protocol.NurseryReport) -> None:
         running = self._running
@@ -347,11 +288,11 @@ class NurseryClient:
                 if not self._ready.done():  # It comes again from one that begins anew.
                     self._ready.set_result(None)
             case protocol.NurseryReady():
-                self._now_prepared(report.watched)
+                self.prepared, self._watched = True, report.watched
+                if self._until_s > 0:
+                    self._order(protocol.SetDeadline(self._until_s))
+                self._release_spawn()
                 self._on_event(report)
-            case protocol.OrderAck(orders):
-                self._answered = orders
-                self._answers.expect(ANSWER_LIMIT_S)
             case protocol.ChildrenForked() if running is not None:
                 for worker, pid in zip(self.workers.values(), report.pids, strict=True):
                     worker.pid = pid
@@ -374,13 +315,6 @@ class NurseryClient:
             case _:
                 raise RuntimeError(f"the nursery reports {report}, but nothing runs")
 
-    def _now_prepared(self, watched: tuple[str, ...]) -> None:
-        self._ordered = self._answered = 0  # A nursery that was made anew counts anew.
-        self._prepared, self._watched = True, watched
-        if self._until_s > 0:
-            self._order(protocol.SetDeadline(self._until_s))
-        self._release_spawn()
-
     def _release(self) -> None:
         """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
         self._running = None
@@ -393,7 +327,7 @@ class NurseryClient:
         except OSError as error:
             self._complain(f"{worker.spec.log} cannot be closed ({error.strerror}); its end may be missing")
 
-    # The nursery's end, and its clock.
+    # The nursery's end.
 
     def _may_run(self) -> bool:
         """Whether workers run as far as the nursery has said, and it has not said that their time is up."""
@@ -403,43 +337,17 @@ class NurseryClient:
         """Watch the watcher: a nursery that is itself frozen does not kill in time, but its death kills."""
         self._deadline.expect(max(self._until_s - protocol.boottime_s(), 0.0) + OVERDUE_LIMIT_S)
 
-    def _end_silent(self) -> None:
-        self._complain(
-            f"[elastic-launch] the nursery has not answered for {ANSWER_LIMIT_S:g} s; it is ended, its workers too"
-        )
-        self._end_nursery()
-
-    def _read_all(self) -> None:
-        while self._channel is not None and self._channel.readable() and self._read():
-            continue
-
     def _end_nursery(self) -> None:
-        self._answers.stop()
         if self._process is not None:
             self._process.kill()
-
-    def _died(self) -> None:
-        """The nursery's process ended. What it reported before is delivered first."""
-        process, channel = self._process, self._channel
-        assert process is not None
-        assert channel is not None
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        process.wait()
-        self._read_all()
-        self._loop.remove_reader(channel)
-        self._loop.remove_writer(channel)
-        channel.close()
-        self._channel = None
-        self._answers.stop()
-        self._clear(protocol.boottime_s() + CLEAR_LIMIT_S)
 
     def _clear(self, until_s: float) -> None:
         """Kill what is left of the workers, again until nothing is left."""
         running = self._running
+        assert self._process is not None
         if running is not None:
             pids = [worker.pid for worker in self.workers.values() if worker.running and worker.pid]
-            left = [*in_sessions(pids), *self._adopted()]
+            left = [*in_sessions(pids), *self._process.left_behind()]
             kill_processes(left)
             if left and protocol.boottime_s() < until_s:
                 self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
@@ -452,13 +360,3 @@ class NurseryClient:
         elif not self._closing and self._ready.done():
             self._on_event(NurseryDied())
         self._ended.set_result(None)
-
-    def _adopted(self) -> list[Process]:
-        """What the nursery has left to this process, also in sessions of their own; the dead are reaped."""
-        if not self._adopts:
-            return []
-        found = [one for one in descendants(os.getpid()) if one.pid not in self._others]
-        for process in found:
-            if process.zombie and process.parent == os.getpid():
-                os.waitpid(process.pid, 0)
-        return [process for process in found if not process.zombie]

@@ -18,7 +18,8 @@ from launcher.nursery import protocol
 from launcher.nursery.protocol import GenerationExited, GenerationExpired
 from launcher.system import node_lock
 from launcher.system.processes import descendants
-from launcher.workers.nursery_client import ANSWER_LIMIT_S, NurseryDied
+from launcher.workers.nursery_client import NurseryDied
+from launcher.workers.nursery_process import ANSWER_LIMIT_S
 from tests.support.nursery_harness import LIMIT_S, LONG_S, nest, pids, watch_end
 
 SUSPENDED_S = 3.0

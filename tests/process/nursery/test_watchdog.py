@@ -63,7 +63,8 @@ def test_each_order_of_a_nursery_is_answered_and_the_last_answer_ends_the_watch(
             await it.spawned()
             await it.exited()
             await it.gone()
-            process = it.workers
+            process = it.workers._process
+            assert process is not None
             assert process._ordered == process._answered == 3
             timer = process._answers._timer
             assert timer is not None

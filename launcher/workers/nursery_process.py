@@ -1,0 +1,138 @@
+"""The process of a nursery, and the channel to it: orders go out, reports come in, both in order, on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launcher.nursery import protocol
+from launcher.nursery.fd_channel import ChannelClosed, FdChannel
+from launcher.nursery.warm_policy import PreloadConfig
+from launcher.system.processes import Process, adopt_orphans, descendants
+from launcher.workers.nursery_launch import new_nursery
+from launcher.workers.nursery_watchdog import NurseryWatchdog
+
+ANSWER_LIMIT_S = 2.0
+"""How long the oldest order may stay without an answer. A nursery needs a few milliseconds."""
+
+
+class NurseryProcess:
+    """One nursery, from its start to its end. One that does not answer is ended."""
+
+    def __init__(
+        self,
+        lock: Path | None,
+        recipe: PreloadConfig,
+        *,
+        adopts: bool,
+        on_report: Callable[[protocol.NurseryReport], None],
+        on_end: Callable[[], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        """Start it. Raises `OSError` if it cannot be started.
+
+        `on_report` gets what it says, except its answers to orders; after the last report `on_end` is called. `lock`,
+        `recipe`, `adopts` and `complain` as in `launcher.workers.nursery_client`.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._on_report, self._on_end, self._complain = on_report, on_end, complain
+        self._ordered = self._answered = 0
+        self._answers = NurseryWatchdog(lambda: self._ordered > self._answered, self._end_silent)
+        self._others: frozenset[int] | None = None
+        """The children that this process had before, None if it does not adopt those of the nursery."""
+        if adopts:
+            adopt_orphans()
+            self._others = frozenset(child.pid for child in descendants(os.getpid()))
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = new_nursery(theirs.fileno(), lock, recipe)
+        except OSError:
+            ours.close()
+            raise
+        self.pid = self._process.pid
+        self.lives = True
+        self._channel = FdChannel(ours)
+        self._pidfd = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._channel, self._read)
+        self._loop.add_reader(self._pidfd, self._died)
+
+    def order(self, order: protocol.NurseryOrder, fds: Sequence[int] = ()) -> None:
+        """Queue an order. When the nursery has ended it has no addressee."""
+        if self.lives:
+            self._channel.put(protocol.encode(order), fds)
+            self._ordered += 1
+            if self._ordered == self._answered + 1:
+                self._answers.expect(ANSWER_LIMIT_S)
+            self._send()
+
+    def kill(self) -> None:
+        """SIGKILL; it takes its workers with it."""
+        self._answers.stop()
+        self._process.kill()
+
+    def left_behind(self) -> list[Process]:
+        """What it has left to this process when it died, also in sessions of their own; the dead are reaped."""
+        if self._others is None:
+            return []
+        found = [one for one in descendants(os.getpid()) if one.pid not in self._others]
+        for process in found:
+            if process.zombie and process.parent == os.getpid():
+                os.waitpid(process.pid, 0)
+        return [process for process in found if not process.zombie]
+
+    def _end_silent(self) -> None:
+        self._complain(
+            f"[elastic-launch] the nursery has not answered for {ANSWER_LIMIT_S:g} s; it is ended, its workers too"
+        )
+        self.kill()
+
+    def _send(self) -> None:
+        try:
+            self._channel.flush()
+        except ChannelClosed:
+            self._loop.remove_writer(self._channel)  # It is dying; `_died` does the rest.
+            return
+        if self._channel.waiting:
+            self._loop.add_writer(self._channel, self._send)
+        else:
+            self._loop.remove_writer(self._channel)
+
+    def _read(self) -> bool:
+        """Take one piece of what the nursery says. False once nothing will come any more."""
+        try:
+            reports = [protocol.decode_report(line) for line in self._channel.take()]
+        except ChannelClosed:
+            self._loop.remove_reader(self._channel)
+            return False
+        except protocol.WireError as error:
+            self._complain(f"[elastic-launch] the nursery is not understood ({error}); it is ended, its workers too")
+            self.kill()
+            return False
+        for report in reports:
+            match report:
+                case protocol.OrderAck(orders):
+                    self._answered = orders
+                    self._answers.expect(ANSWER_LIMIT_S)
+                    continue
+                case protocol.NurseryReady():
+                    self._ordered = self._answered = 0  # A nursery that was made anew counts anew.
+            self._on_report(report)
+        return True
+
+    def _died(self) -> None:
+        """The process ended. What it reported before is delivered first."""
+        self.lives = False
+        self._answers.stop()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._process.wait()
+        while self._channel.readable() and self._read():
+            continue
+        self._loop.remove_reader(self._channel)
+        self._loop.remove_writer(self._channel)
+        self._channel.close()
+        self._on_end()
