@@ -62,19 +62,15 @@ class ExitRecorder:
             role=spec.role,
             recorded=error_file.traceback_lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
             unrecoverable=self._worker_channel.unrecoverable(event.local_rank, event.code),
-            starting=self._may_not_start(running, event.local_rank),
+            # An error at the start of this worker's script ends the job.
+            starting=running.first
+            and not (self._settings.retry_startup_errors or self._worker_channel.started(event.local_rank)),
         )
         also = None
         if event.stopped and before is not None:
             lines = sanitize.tail_lines(before, lines=SIGNS_LINES)
             also = stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
         return exit_, also
-
-    def _may_not_start(self, running: RunningWorkers, local_rank: int) -> bool:
-        """Tell whether an error at the start of this worker's script ends the job."""
-        return (
-            running.first and not self._settings.retry_startup_errors and not self._worker_channel.started(local_rank)
-        )
 
 
 def watched_end(
