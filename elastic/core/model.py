@@ -39,6 +39,9 @@ Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annota
                      msgspec.Meta(max_length=16)]  # fmt: skip
 """What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
+SETTLE_MAX_S: Final = 15.0
+"""The settling window ends at the latest this long after the first node has come."""
+
 SCHEMA = 9
 """Version of every document below. It is in the spec of a job: an agent of another schema reads none of the job's
 documents, and does not join (`elastic.core.view_reader`)."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elastic.core.membership.settling import SETTLE_MAX_S
-from elastic.core.model import Np
+from elastic.core.model import SETTLE_MAX_S, Np
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration, lease_ttl
 from launcher.config.setting import ELASTIC, Scope, Settings, setting

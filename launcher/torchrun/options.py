@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from elastic.core.membership.settling import SETTLE_MAX_S
-from elastic.core.model import JobMode, Np
+from elastic.core.model import SETTLE_MAX_S, JobMode, Np
 from elastic.errors import ConfigError
 from launcher.config import readers, store_access
 from launcher.config.config import Config

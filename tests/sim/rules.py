@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from elastic.core.failure_class import FailureClass
 from elastic.core.kv import Put
-from elastic.core.membership.settling import SETTLE_MAX_S
 from elastic.core.membership.situation import BATCH_S
 from elastic.core.model import (
     PLANNED,
+    SETTLE_MAX_S,
     ChangeReason,
     Generation,
     Go,

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from elastic.core import listed_hosts
 from elastic.core.membership.decision import Reason, WaitDecision
 from elastic.core.membership.situation import Situation
+from elastic.core.model import SETTLE_MAX_S
 from elastic.core.text import settling_text
-
-SETTLE_MAX_S = 15.0
-"""The settling window ends at the latest so long after the first arrival."""
 
 
 def settling_wait(s: Situation, expected: int) -> WaitDecision | None:
