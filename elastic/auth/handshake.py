@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import secrets
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+import msgspec
 
 NONCE: Final = "[0-9a-f]{32}"
 """The pattern of a nonce: 128 random bits."""
@@ -78,4 +79,4 @@ def stretched(secret: str, salt: str) -> bytes:
 
 
 def _expanded(key: bytes, *words: str) -> bytes:
-    return hmac.digest(key, json.dumps(words).encode() + b"\x01", "sha256")
+    return hmac.digest(key, msgspec.json.encode(words) + b"\x01", "sha256")

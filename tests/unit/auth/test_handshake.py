@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import itertools
+import re
 
 import pytest
 
-from elastic.auth.handshake import Purpose, derived_secret, is_proof, new_nonce, proofs, stretched
+from elastic.auth.handshake import MAC, NONCE, Purpose, derived_secret, is_proof, new_nonce, proofs, stretched
 
 SERVER, CLIENT = "a" * 32, "b" * 32
 SECRET = b"the secret"
@@ -48,9 +49,33 @@ def test_a_proof_that_is_sent_back_to_its_maker_is_wrong() -> None:
     assert not is_proof(GIVEN.server, GIVEN.client)
 
 
+def test_of_two_connections_that_cross_neither_gives_a_proof_for_the_other() -> None:
+    """Who stands between two agents that connect to each other gives each the nonces of the other connection."""
+    back = proofs(SECRET, Purpose.LINK, CLIENT, SERVER, "job", "n-1", "n-2")
+    echoed = proofs(SECRET, Purpose.LINK, SERVER, SERVER, "job", "n-2", "n-1")
+    assert len({*GIVEN, *back, *echoed}) == 6
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", GIVEN.server[:-1], GIVEN.server[:32], f"{GIVEN.server}0", f"{GIVEN.server}\n", GIVEN.server.upper(), "é" * 64],
+    ids=["nothing", "cut", "half", "longer", "with a line end", "in capitals", "not ASCII"],
+)
+def test_a_part_of_a_proof_or_another_spelling_of_it_is_wrong(given: str) -> None:
+    assert not is_proof(given, GIVEN.server)
+
+
+@pytest.mark.parametrize("pattern", [NONCE, MAC])
+def test_the_patterns_fit_nothing_but_their_own_values(pattern: str) -> None:
+    values = {NONCE: new_nonce(), MAC: GIVEN.client}
+    assert [one for one in values if re.fullmatch(pattern, values[one])] == [pattern]
+    assert not re.fullmatch(pattern, values[pattern].upper())
+    assert not re.fullmatch(pattern, f"{values[pattern]}\n")
+
+
 def test_the_key_is_that_of_hkdf_with_both_nonces_as_salt() -> None:
     key = hmac.new((SERVER + CLIENT).encode(), SECRET, hashlib.sha256).digest()
-    info = b'["parameters", "server"]'
+    info = b'["parameters","server"]'
     expected = hmac.new(key, info + b"\x01", hashlib.sha256).hexdigest()
     assert proofs(SECRET, Purpose.PARAMETERS, SERVER, CLIENT).server == expected
 
