@@ -28,12 +28,12 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Words = Annotated[str, msgspec.Meta(max_length=300)]
 """A reason, for people."""
-Label = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
+Label = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\Z", max_length=32)]
 Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
-Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=253)]
+Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+\Z", max_length=253)]
 HOST_BYTES: Final = string.ascii_letters.encode() + string.digits.encode() + b"_.:%-"
 """The characters of the pattern of `Host`, in ASCII."""
-Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$", max_length=300)]
+Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}\Z", max_length=300)]
 
 Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annotated[str, msgspec.Meta(max_length=100)]],
                      msgspec.Meta(max_length=16)]  # fmt: skip

@@ -43,9 +43,9 @@ TIMES_MAX = 4
 """Times that such a sentence counts down."""
 LEFT_MAX_S = 1e7
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+$", max_length=NAME_MAX)]
-Nonce = Annotated[str, msgspec.Meta(pattern=f"^{handshake.NONCE}$")]
-Mac = Annotated[str, msgspec.Meta(pattern=f"^{handshake.MAC}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+\Z", max_length=NAME_MAX)]
+Nonce = Annotated[str, msgspec.Meta(pattern=rf"^{handshake.NONCE}\Z")]
+Mac = Annotated[str, msgspec.Meta(pattern=rf"^{handshake.MAC}\Z")]
 Left = Annotated[float, msgspec.Meta(ge=0.0, le=LEFT_MAX_S)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 

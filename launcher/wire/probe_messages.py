@@ -18,7 +18,7 @@ UNREACHED_MAX = 1000
 """An answer names no more nodes than this; it stays far below what a store takes."""
 BYTES_MAX = 1_000_000
 
-Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8,32}$")]
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8,32}\Z")]
 Words = Annotated[str, msgspec.Meta(max_length=WORDS_MAX)]
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from elastic.core.model import Amount, Cause, Generation, GenerationMember, JobM
 TASKS_MAX = 100_000
 TaskCount = Annotated[int, msgspec.Meta(ge=0, le=TASKS_MAX)]
 """A number of tasks of one role; lists are made of it."""
-Endpoint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%\[\]-]+$", max_length=300)]
+Endpoint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%\[\]-]+\Z", max_length=300)]
 """`host:port`, or a host alone where the port is not fixed; IPv6 in brackets if there is a port."""
 PS_MODES: Final = (JobMode.PS, JobMode.PS_HETER)
 """The modes in which a job has a `PsJobSpec`."""

@@ -52,7 +52,7 @@ class FenceClaim(msgspec.Struct, frozen=True):
     `incarnations` are those that ever owned the folder, this one included, the newest last.
     """
 
-    mark: Annotated[str, msgspec.Meta(pattern=f"^{_MARK.pattern}$")]
+    mark: Annotated[str, msgspec.Meta(pattern=rf"^{_MARK.pattern}\Z")]
     accepted: tuple[str, ...]
     incarnations: tuple[str, ...]
 

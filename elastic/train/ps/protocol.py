@@ -34,8 +34,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Word = Annotated[str, msgspec.Meta(max_length=256)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
-Nonce = Annotated[str, msgspec.Meta(pattern=f"^{NONCE}$")]
-Mac = Annotated[str, msgspec.Meta(pattern=f"^{MAC}$")]
+Nonce = Annotated[str, msgspec.Meta(pattern=rf"^{NONCE}\Z")]
+Mac = Annotated[str, msgspec.Meta(pattern=rf"^{MAC}\Z")]
 
 
 class UpdateMode(StrEnum):

@@ -90,6 +90,8 @@ def test_a_line_of_version_1_has_no_nonce_and_one_of_another_version_says_who_it
         b"elastic-launch 1 j1 n-1 more",
         b"elastic-launch 3 j1 n-1",
         b"elastic-launch 3 j1 n-1 short",
+        b"elastic-launch 3 j1 n-1 " + b"A" * 32,
+        b"elastic-launch 3 j1 n-1 " + b"a" * 33,
         b"elastic-launch 0 j1 n-1",
         b"elastic-launch -1 j1 n-1",
         "elastic-launch ² j1 n-1".encode(),
@@ -121,7 +123,14 @@ def test_another_line_is_no_greeting(line: bytes) -> None:
         b'{"type":"granted","n":1,"g":1,"seconds":NaN}',
         b'{"type":"link","node":"a b","nonce":"' + A.encode() + b'"}',
         b'{"type":"link","node":"a","nonce":""}',
+        b'{"type":"link","node":"n-2","nonce":"' + A.encode() + rb'\n"}',
+        rb'{"type":"link","node":"n-2\n","nonce":"' + A.encode() + b'"}',
+        b'{"type":"look","nonce":"' + A[1:].encode() + b'"}',
+        b'{"type":"prove","node":"n-2","nonce":"' + A.encode() + b'","mac":"' + MAC.encode() + b'"}',
         b'{"type":"proof","mac":""}',
+        b'{"type":"proof","mac":"' + MAC[1:].encode() + b'"}',
+        b'{"type":"proof","mac":"' + MAC.encode() + rb'\n"}',
+        b'{"type":"proof","mac":null}',
         b'{"type":"wait","code":"","text":"","left":[-1.0]}',
         b'{"type":"wait","code":"","text":"","left":[1e9]}',
         b'{"type":"wait","code":"","text":"","left":[1,2,3,4,5]}',
@@ -172,6 +181,20 @@ def test_proofs_hold_for_one_secret_job_role_both_nodes_and_both_nonces(
     given = link_messages.proofs(SECRET, LISTENER, REQUEST)
     assert given == link_messages.proofs(SECRET, LISTENER, REQUEST)
     assert not set(given) & set(link_messages.proofs(secret, listener, request_))
+
+
+def test_a_listener_that_names_another_version_gets_no_request_and_so_no_proof() -> None:
+    """Who stands between two agents can change the version in the greeting. It is never one without proofs."""
+    for version in (1, 2, 4):
+        line = f"elastic-launch {version} j1 n-1" + (f" {A}" if version > 1 else "")
+        assert link_messages.read_greeting(line.encode()).nonce is None
+
+
+def test_what_is_relayed_under_another_name_has_other_proofs() -> None:
+    """An impostor at the address of n-1 asks n-3, and gives its greeting out for one of n-1."""
+    real = Greeting("j1", "n-3", A)
+    at_the_dialler = link_messages.proofs(SECRET, LISTENER, REQUEST)
+    assert not set(at_the_dialler) & set(link_messages.proofs(SECRET, real, REQUEST))
 
 
 # Lines
