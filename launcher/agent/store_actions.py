@@ -25,7 +25,7 @@ from elastic.store.mirror import Mirror
 from elastic.store.protocol import Store
 from launcher.agent.history_writer import HistoryWriter
 from launcher.logs.logger import AgentLog
-from launcher.peers.probe_responder import ProbeResponder
+from launcher.peers.reachability import ProbeResponder
 from launcher.system.clock import boottime
 
 CLOSING_LIMIT_S = 1.0

@@ -184,7 +184,7 @@ def _taken(host: str, candidates: range, count: int, stack: contextlib.ExitStack
 def _take(host: str, port: int, stack: contextlib.ExitStack, *, beside: bool = False) -> socket.socket:
     """Bind one port and mark it as ours until `stack` is closed; OSError if it is busy."""
     with contextlib.ExitStack() as mine:
-        made = mine.enter_context(_bind(host, port, beside=beside))
+        made = mine.enter_context(bind(host, port, beside=beside))
         mine.enter_context(_mark(int(made.getsockname()[1]), host))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stack.push(mine.pop_all())
@@ -208,8 +208,11 @@ def _shared(port: int, host: str) -> bool:
     return bool({line.partition(mark)[2] for line in lines if mark in line} - {"", host})
 
 
-def _bind(host: str, port: int, *, beside: bool = False) -> socket.socket:
-    """A bound socket; `beside` lets it bind where others that do not listen are bound, too."""
+def bind(host: str, port: int, *, beside: bool = False) -> socket.socket:
+    """A bound TCP socket; host "" is every address of this machine, IPv4 and IPv6.
+
+    `beside` lets it bind where others that do not listen are bound, too. Raises `OSError`.
+    """
     if host:
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,4 +1,7 @@
-"""Which members can be reached from here, why the others cannot, and the check of that before workers start."""
+"""Which members can be reached from here, and why the others cannot.
+
+It is asked before workers start (`StartupReachability`) and by the doctor (`ProbeResponder`).
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,36 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
+from elastic._net import resolved
 from elastic.core.keys import JobKeys
-from elastic.core.kv import KeyRange
+from elastic.core.kv import Compare, Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import Generation, Member
 from elastic.core.view_reader import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog
-from launcher.peers import listener
-from launcher.wire.link_messages import Greeting
-from launcher.wire.probe_messages import UNREACHED_MAX, WORDS_MAX, ProbeAnswer, UnreachedMember
+from launcher.net.lines import LINE_MAX
+from launcher.wire.link_messages import Greeting, read_greeting
+from launcher.wire.probe_messages import (
+    UNREACHED_MAX,
+    WORDS_MAX,
+    ProbeAnswer,
+    UnreachedMember,
+    encode,
+    read_probe,
+)
 
 AT_ONCE = 64
 """Connections that are tried at the same time."""
 LIMIT_S = 4.0
 """How long all of it may take; who was not tried by then is counted."""
 
-SILENT = f"no answer within {listener.ASK_LIMIT_S:g} s; a firewall may drop what is sent there"
+ASK_LIMIT_S = 2.0
+"""How long a node may take to say who it is."""
+MEMBERS_MAX = 1000
+"""Each member tries so many others for a probe, so that one of a huge job is no storm."""
+
+SILENT = f"no answer within {ASK_LIMIT_S:g} s; a firewall may drop what is sent there"
 REASONS: Mapping[int, str] = {
     errno.ECONNREFUSED: "refused; a firewall rejects it, or its address leads to another machine",
     errno.EHOSTUNREACH: "no way to this host",
@@ -32,6 +48,34 @@ REASONS: Mapping[int, str] = {
     errno.ECONNRESET: "cut off at once",
     errno.EINVAL: "no route to this address",
 }
+
+
+async def ask_greeting(host: str, port: int) -> Greeting:
+    """Ask who listens there; the answer is without a nonce.
+
+    `OSError` when nobody can be reached, `ValueError` when something else than an agent answers. `TimeoutError`, an
+    `OSError` too, comes after `ASK_LIMIT_S`, `socket.gaierror` for a name that is not known. Of a name with several
+    addresses each gets its share of the time.
+    """
+    async with asyncio.timeout(ASK_LIMIT_S):
+        addresses = await resolved(host)
+        for address in addresses[:-1]:
+            with suppress(OSError):
+                return await _ask(address, port, ASK_LIMIT_S / len(addresses))
+        return await _ask(addresses[-1], port, ASK_LIMIT_S)
+
+
+async def _ask(address: str, port: int, limit_s: float) -> Greeting:
+    async with asyncio.timeout(limit_s):
+        reader, writer = await asyncio.open_connection(address, port, limit=LINE_MAX)
+        try:
+            line = await reader.readline()
+        except ValueError:
+            line = b""  # It is longer than any of ours.
+        finally:
+            writer.transport.abort()
+    greeting = read_greeting(line.removesuffix(b"\n"))
+    return Greeting(greeting.job_id, greeting.node)
 
 
 async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: float = LIMIT_S) -> ProbeAnswer:
@@ -67,7 +111,7 @@ async def unreachable_reason(job_id: str, node: str, member: Member) -> str:
     if not member.link:
         return "it does not listen"
     try:
-        greeting = await listener.ask_greeting(member.host, member.link)
+        greeting = await ask_greeting(member.host, member.link)
     except TimeoutError:
         return SILENT
     except (OSError, ValueError) as error:
@@ -130,3 +174,75 @@ class StartupReachability:
                     f"this node does not reach {name}: {why}; if workers wait for each other, elastic-ctl doctor "
                     "shows every way that is closed"
                 )
+
+
+class ProbeResponder:
+    """Answers each probe once, and one at a time: of those that come meanwhile only the newest counts."""
+
+    def __init__(self, store: Store, keys: JobKeys, node: str, agent_log: AgentLog) -> None:
+        self._store = store
+        self._keys = keys
+        self._node = node
+        self._agent_log = agent_log
+        self._seen: KeyValue | None = None
+        self._wanted: tuple[KeyValue, int] | None = None
+        self._busy = False
+        self._answered = ""
+
+    def asked(self, entries: Mapping[str, KeyValue], registered: int | None, lease: int | None) -> bool:
+        """Look whether there is a new probe; True asks for a call of `answer`.
+
+        One that is older than the registration (its revision; None: not registered) was not meant for this node. The
+        answer is written under `lease`.
+        """
+        entry = entries.get(self._keys.probe)
+        if entry is None or entry == self._seen or registered is None or lease is None:
+            return False
+        self._seen = entry
+        if entry.mod_revision <= registered:
+            return False
+        self._wanted = (entry, lease)
+        begins, self._busy = not self._busy, True
+        return begins
+
+    async def answer(self) -> None:
+        """Answer until no probe is left."""
+        try:
+            while self._wanted is not None:
+                (entry, lease), self._wanted = self._wanted, None
+                await self._answer(entry, lease)
+        finally:
+            self._busy = False
+
+    async def _answer(self, entry: KeyValue, lease: int) -> None:
+        """Try to reach the others, and write down what came of it if the probe still stands."""
+        try:
+            probe = read_probe(entry.value)
+            answer = await check_reachable(self._keys.job_id, await self._others())
+            key = self._keys.answer(probe.id, self._node)
+            then: list[Operation] = [Put(key, encode(answer), lease)]
+            if self._answered not in ("", key):
+                then.append(Delete(KeyRange.key(self._answered)))
+            done = await self._store.txn([Compare.modified(self._keys.probe, entry.mod_revision)], then)
+        except DocumentError as error:
+            self._agent_log.debug(f"a probe that cannot be read: {error}")
+        except StoreError as error:
+            self._agent_log.debug(f"a probe could not be answered: {error}")
+        else:
+            self._answered = key if done.succeeded else self._answered
+            bad = f", not {len(answer.unreached)}" if answer.unreached else ""
+            self._agent_log.debug(f"elastic-ctl doctor asked: this node reaches {answer.reached} others{bad}")
+
+    async def _others(self) -> dict[str, Member]:
+        """Every other member; of a huge job those that come next by name, and round."""
+        listing = await self._store.list(KeyRange.prefix(self._keys.members))
+        others: dict[str, Member] = {}
+        for entry in listing.entries:
+            node = entry.key.removeprefix(self._keys.members)
+            if node == self._node:
+                continue
+            with suppress(DocumentError):  # It is damaged, and named elsewhere.
+                others[node] = decode(self._keys, entry.key, entry.value)
+        names = sorted(others)
+        after = sum(name < self._node for name in names)
+        return {name: others[name] for name in [*names[after:], *names[:after]][:MEMBERS_MAX]}

@@ -19,7 +19,7 @@ from launcher.doctor import probe as probe_module
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.peers.listener import PeerListener
-from launcher.peers.probe_responder import ProbeResponder
+from launcher.peers.reachability import ProbeResponder
 from launcher.wire.probe_messages import Probe, ProbeAnswer, UnreachedMember, read_answer, read_probe
 from launcher.wire.probe_messages import encode as encode_probe
 

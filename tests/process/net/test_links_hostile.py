@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from elastic.core.agent.actions import LinkTarget
-from launcher.peers import inbound_links, listener, peer_link
+from launcher.peers import inbound_links, listener, peer_link, reachability
 from launcher.peers.listener import PeerListener
 from launcher.peers.peer_link import PeerLink
 from launcher.wire import link_messages
@@ -155,7 +155,7 @@ def test_of_two_links_of_one_node_the_newer_counts() -> None:
 
 
 def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "ASK_LIMIT_S", 60.0)  # All of it shares one loop here.
+    monkeypatch.setattr(reachability, "ASK_LIMIT_S", 60.0)  # All of it shares one loop here.
 
     async def story() -> None:
         async with linked() as (watcher, other, agent), contextlib.AsyncExitStack() as stack:
@@ -164,7 +164,7 @@ def test_a_flood_of_connections_drops_its_own_and_no_link(monkeypatch: pytest.Mo
                 await one.greeted()
             assert len(other.links._inbound._unproven) == inbound_links.UNPROVEN_MAX
             assert await crowd[0].line() == b""
-            assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
+            assert await reachability.ask_greeting("127.0.0.1", agent.port) == Greeting(JOB, "n-1")
             async with connected(agent) as late:
                 await late.prove()
                 assert isinstance(link_messages.decode(await late.line()), Admitted)

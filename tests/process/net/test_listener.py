@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from elastic.core.model import Member
-from launcher.peers import listener, reachability
+from launcher.peers import reachability
 from launcher.peers.listener import PeerListener
 from launcher.wire.link_messages import Greeting
 
@@ -69,7 +69,7 @@ def member(port: int, host: str = "127.0.0.1") -> Member:
 def test_whoever_connects_is_told_the_job_and_the_node() -> None:
     async def story() -> None:
         async with listening() as agent:
-            assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting("j1", "n-1")
+            assert await reachability.ask_greeting("127.0.0.1", agent.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -79,7 +79,7 @@ def test_a_node_of_the_loopback_listens_there_alone_and_another_one_everywhere()
         async with listening("127.0.0.1") as local, listening("203.0.113.9") as open_:
             assert local.address == "127.0.0.1"
             assert open_.address in ("::", "0.0.0.0")
-            assert await listener.ask_greeting("127.0.0.1", open_.port) == Greeting("j1", "n-1")
+            assert await reachability.ask_greeting("127.0.0.1", open_.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -89,13 +89,13 @@ def test_after_its_end_nobody_listens() -> None:
         async with listening() as agent:
             port = agent.port
         with pytest.raises(ConnectionRefusedError):
-            await listener.ask_greeting("127.0.0.1", port)
+            await reachability.ask_greeting("127.0.0.1", port)
 
     played(story)
 
 
 def test_a_flood_of_connections_is_answered_and_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "ASK_LIMIT_S", LIMIT_S)  # A hundred clients and the agent share one loop here.
+    monkeypatch.setattr(reachability, "ASK_LIMIT_S", LIMIT_S)  # A hundred clients and the agent share one loop here.
 
     async def story() -> None:
         async with listening() as agent:
@@ -104,7 +104,7 @@ def test_a_flood_of_connections_is_answered_and_leaves_no_descriptor_open(monkey
 
             async def one() -> Greeting:
                 async with gate:
-                    return await listener.ask_greeting("127.0.0.1", agent.port)
+                    return await reachability.ask_greeting("127.0.0.1", agent.port)
 
             said = await asyncio.gather(*(one() for _ in range(FLOOD)))
             assert set(said) == {Greeting("j1", "n-1")}
@@ -128,7 +128,7 @@ def test_garbage_and_clients_that_vanish_or_stay_do_no_harm() -> None:
             for made in stays[:25]:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
                 made.close()
-            assert await listener.ask_greeting("127.0.0.1", agent.port) == Greeting("j1", "n-1")
+            assert await reachability.ask_greeting("127.0.0.1", agent.port) == Greeting("j1", "n-1")
             for made in stays[25:]:
                 made.close()
 
@@ -178,7 +178,7 @@ def test_something_else_that_answers_is_not_taken_for_the_member(said: bytes) ->
 def test_who_refuses_says_nothing_or_has_an_unknown_name_is_not_reached_and_the_reason_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listener, "ASK_LIMIT_S", 0.2)
+    monkeypatch.setattr(reachability, "ASK_LIMIT_S", 0.2)
 
     async def story() -> None:
         async with stranger(None) as port:
@@ -198,7 +198,7 @@ def test_a_name_with_several_addresses_is_reached_if_one_of_them_answers(monkeyp
 
     async def story() -> None:
         async with listening() as agent:
-            assert await listener.ask_greeting("a-name", agent.port) == Greeting("j1", "n-1")
+            assert await reachability.ask_greeting("a-name", agent.port) == Greeting("j1", "n-1")
 
     played(story)
 
@@ -206,10 +206,10 @@ def test_a_name_with_several_addresses_is_reached_if_one_of_them_answers(monkeyp
 def test_a_resolver_that_is_away_holds_nobody_back_at_the_end() -> None:
     code = (
         "import asyncio, socket, threading\n"
-        "from launcher.peers import listener\n"
+        "from launcher.peers import reachability\n"
         "socket.getaddrinfo = lambda *words, **more: threading.Event().wait()\n"
-        "listener.ASK_LIMIT_S = 0.1\n"
-        "try:\n    asyncio.run(listener.ask_greeting('a-name', 1))\nexcept TimeoutError:\n    print('no answer')\n"
+        "reachability.ASK_LIMIT_S = 0.1\n"
+        "try:\n    asyncio.run(reachability.ask_greeting('a-name', 1))\nexcept TimeoutError:\n    print('no answer')\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert (ran.stdout, ran.stderr) == ("no answer\n", "")
