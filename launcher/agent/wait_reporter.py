@@ -20,7 +20,7 @@ from elastic.errors import StoreError
 from elastic.store.protocol import Store
 from launcher.job.absent_nodes import ASKED, absent_nodes, words
 from launcher.logs.logger import AgentLog
-from launcher.peers.heard_wait import HeardWait
+from launcher.peers.core_adapter import HeardWait
 from launcher.peers.reachability import check_reachable
 
 FIRST_S = 1.0

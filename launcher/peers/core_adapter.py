@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
 from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import AgentState
+from elastic.core.membership.decision import Reason
+from elastic.core.text import counted_down
 from elastic.core.view import StoreView
 from launcher.logs.logger import AgentLog
 from launcher.peers.doubt import LinkDoubt
-from launcher.peers.heard_wait import HeardWait
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
@@ -21,6 +23,27 @@ from launcher.wire.link_messages import WaitTold
 
 Asked = actions.WatchLinks | actions.DoubtLinks | actions.AskVouch | actions.CloseInbound
 """The actions that are done here."""
+
+
+class HeardWait(NamedTuple):
+    """What this node heard from `node`: `ends` are when the times of the text are over, on this node's clock.
+
+    Without a `code` it is a wait that this version does not know.
+    """
+
+    node: str
+    code: Reason | None
+    text: str
+    ends: tuple[float, ...]
+
+    @classmethod
+    def of(cls, node: str, told: WaitTold, now: float) -> HeardWait:
+        """What a message says that comes now."""
+        return cls(node, Reason.__members__.get(told.code), told.text, tuple(now + left for left in told.left))
+
+    def reason_at(self, now: float) -> str:
+        """The sentence as it is to be said now."""
+        return counted_down(self.text, [end - now for end in self.ends])
 
 
 class LinkAdapter:

@@ -1,6 +1,6 @@
 """The listener's side of links: who connects is greeted, proves itself or is sent away, and then may ask and answer.
 
-Who proves that it only wants to look is handed to `on_look` (`launcher.agent.inspect_server`), and is no link.
+Who proves that it only wants to look is handed to `LinkOwner.on_look` (`launcher.agent.inspect_server`): no link.
 
 Nobody is believed before the proof. Until then a connection lives for `PROOF_LIMIT_S`, and there are few of them: of a
 flood the oldest from the address with the most is dropped for each new one, so that a stranger with many connections
@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable
 
 from elastic.auth import handshake
 from launcher.net.line_socket import CloseReason, LineSocket, watch_by_kernel
 from launcher.peers.listener import send_rejection
+from launcher.peers.peer_link import LinkOwner
 from launcher.wire import link_messages
 from launcher.wire.link_messages import (
     Admitted,
@@ -47,28 +47,9 @@ CUT_MAX = 1024
 class InboundLinks:
     """Takes connections, and has the links that came of them, by the node that dialled."""
 
-    def __init__(
-        self,
-        job_id: str,
-        node: str,
-        on_granted: Callable[[str, VouchGranted], None],
-        on_links: Callable[[], None],
-        complain: Callable[[str, str], None],
-        *,
-        on_look: Callable[[socket.socket], None] | None = None,
-        on_wait: Callable[[str, WaitTold], None] | None = None,
-    ) -> None:
-        """`on_look` owns the connection of an asker that has proven itself.
-
-        `on_wait` hears what the nodes that have a link to this one say that it waits for.
-        """
-        self._me = Greeting(job_id, node)
-        self.on_granted = on_granted
-        self.on_links = on_links
-        self.complain = complain
-        self.on_look = on_look
-        self.on_wait = on_wait
-        self.secret_text = ""
+    def __init__(self, owner: LinkOwner) -> None:
+        """`owner` is told of each link, and hears what comes over it."""
+        self.owner = owner
         self.links: dict[str, InboundConnection] = {}
         self.cut: dict[str, None] = {}
         """Nodes whose last link was closed, and not in order; of more than `CUT_MAX` the newest. One that is linked
@@ -77,8 +58,9 @@ class InboundLinks:
 
     def accept(self, connected: socket.socket) -> None:
         """Greet who connected; the connection is ours from now on."""
-        if not self.secret_text:
-            send_rejection(connected, link_messages.greeting_line(self._me))
+        job_id, node = self.owner.job_id, self.owner.node
+        if not self.owner.secret_text:
+            send_rejection(connected, link_messages.greeting_line(Greeting(job_id, node)))
             return
         try:
             source = str(connected.getpeername()[0])
@@ -87,21 +69,15 @@ class InboundLinks:
             return
         if len(self._unproven) >= UNPROVEN_MAX:
             self._drop_one()
-        me = Greeting(self._me.job_id, self._me.node, handshake.new_nonce())
+        me = Greeting(job_id, node, handshake.new_nonce())
         self._unproven[InboundConnection(self, connected, me, source)] = source
-
-    def challenge(self, me: Greeting, request: Request) -> handshake.Proofs:
-        """The proofs for a request; ours is sent at once. Raises `LinkError` where no proof would open anything."""
-        if isinstance(request, InspectRequest) and self.on_look is None:
-            raise LinkError("nobody can look here")
-        return link_messages.proofs(self.secret_text, me, request)
 
     def admit(self, connection: InboundConnection, request: Request, *, proven: bool) -> None:
         """Take who has proven itself: a node's connection is a link now. Raises `LinkError` for anybody else."""
         node = request.node if isinstance(request, LinkRequest) else ""
-        if not proven or node == self._me.node:
+        if not proven or node == self.owner.node:
             purpose = f"as {node}" if node else "to look"
-            self.complain(node, f"who connects from {connection.source} {purpose} cannot prove to be of this job")
+            self.owner.complain(node, f"who connects from {connection.source} {purpose} cannot prove to be of this job")
             raise LinkError("it does not know the secret")
         before = self.links.get(node)
         if node and before is None and len(self.links) >= LINKS_MAX:
@@ -112,14 +88,14 @@ class InboundLinks:
         if node:
             self.links[node] = connection
             self.cut.pop(node, None)
-            self.on_links()
+            self.owner.links_changed()
 
     def remove(self, one: InboundConnection) -> None:
         """It is closed."""
         self._unproven.pop(one, None)
         if self.links.get(one.node) is one:
             del self.links[one.node]
-            self.on_links()
+            self.owner.links_changed()
 
     def note_cut(self, node: str) -> None:
         """Remember that the link of a node was closed, and not in order."""
@@ -178,10 +154,9 @@ class InboundConnection:
             elif isinstance(message, Ping):
                 self.send(Pong(message.n))
             elif isinstance(message, VouchGranted):
-                self._inbound.on_granted(self.node, message)
+                self._inbound.owner.granted(self.node, message)
             elif isinstance(message, WaitTold):
-                if self._inbound.on_wait is not None:
-                    self._inbound.on_wait(self.node, message)
+                self._inbound.owner.on_wait(self.node, message)
             elif isinstance(message, Bye):
                 self.close()
             else:
@@ -191,8 +166,10 @@ class InboundConnection:
 
     def _authenticate(self, message: LinkMessage) -> None:
         if self._request is None and isinstance(message, LinkRequest | InspectRequest):
-            self._proofs = self._inbound.challenge(self._me, message)
+            if isinstance(message, InspectRequest) and self._inbound.owner.on_look is None:
+                raise LinkError("nobody can look here")
             self._request = message
+            self._proofs = link_messages.proofs(self._inbound.owner.secret_text, self._me, message)
             self.send(Proof(self._proofs.server))
             return
         if self._request is None or self._proofs is None or not isinstance(message, Proof):
@@ -201,8 +178,8 @@ class InboundConnection:
         self._inbound.admit(self, self._request, proven=proven)
         self._timer.cancel()
         if isinstance(self._request, InspectRequest):
-            assert self._inbound.on_look is not None
-            self._inbound.on_look(self._line.release())
+            assert self._inbound.owner.on_look is not None
+            self._inbound.owner.on_look(self._line.release())
             return
         self.node = self._request.node
         watch_by_kernel(self._connected)

@@ -79,8 +79,7 @@ class PeerLinks:
         on_dialled: Callable[[tuple[str, ...]], None],
         complain: Callable[[str], None],
         on_look: Callable[[socket.socket], None] | None = None,
-        on_wait: Callable[[str, WaitTold], None] | None = None,
-        clock: Callable[[], float] = boottime,
+        on_wait: Callable[[str, WaitTold], None] = lambda *_: None,
     ) -> None:
         """`on_look` owns every connection of somebody who proves that it only wants to look.
 
@@ -88,6 +87,8 @@ class PeerLinks:
         """
         self.job_id = job_id
         self.node = node
+        self.on_look = on_look
+        self.on_wait = on_wait
         self.secret_text = ""
         self._on_change = on_change
         self._on_proof = on_proof
@@ -96,13 +97,10 @@ class PeerLinks:
         self._on_vouched = on_vouched
         self._on_dialled = on_dialled
         self._complain = complain
-        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.closed_at: dict[str, float] = {}
         """When the link to a member that is watched now closed the last time, on `clock`."""
-        self._inbound = InboundLinks(
-            job_id, node, self._granted, self._links_changed, self.complain, on_look=on_look, on_wait=on_wait
-        )
+        self._inbound = InboundLinks(self)
         self._dialled: asyncio.Handle | None = None
         self._targets: dict[str, LinkTarget] = {}
         self._watched: dict[str, PeerLink] = {}
@@ -134,7 +132,7 @@ class PeerLinks:
         """Say what the job's secret is; with another one than before all links are made anew."""
         if self._closed or (text or "") == self.secret_text:
             return
-        self.secret_text = self._inbound.secret_text = text or ""
+        self.secret_text = text or ""
         self._inbound.close(Bye())
         targets, self._targets = self._targets, {}
         self._release([*self._watched])
@@ -183,7 +181,7 @@ class PeerLinks:
     def ask_vouch(self, g: int) -> None:
         """Ask every node that watches this one for the right to run generation `g`."""
         self._vouched += 1
-        self._vouches[self._vouched] = (g, self._clock())
+        self._vouches[self._vouched] = (g, boottime())
         self._vouches.pop(self._vouched - VOUCHES_MAX, None)
         for one in tuple(self._inbound.links.values()):
             one.send(Vouch(self._vouched, g))
@@ -235,7 +233,7 @@ class PeerLinks:
     def went_down(self, one: PeerLink) -> None:
         """Tell it in this round of the loop."""
         self._up.discard(one.node)
-        self.closed_at[one.node] = self._clock()
+        self.closed_at[one.node] = boottime()
         if self._telling is not None:
             self._telling.cancel()
         self._telling = self._loop.call_soon(self._emit)
@@ -285,17 +283,20 @@ class PeerLinks:
             "its failure would be noticed only when its lease ends"
         )
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- what those that watch this node tell --------------------------------------------------------------------
 
-    def _granted(self, node: str, message: VouchGranted) -> None:
+    def granted(self, node: str, message: VouchGranted) -> None:
+        """Take the right to run that a node grants, if it answers a question of ours."""
         g, sent_at = self._vouches.get(message.n, (None, 0.0))
         if g == message.g and message.seconds > 0.0:
             self._on_vouched(node, message.g, sent_at, message.seconds)
 
-    def _links_changed(self) -> None:
+    def links_changed(self) -> None:
         """Tell soon which nodes have a link to this one: of a flood the core hears now and then."""
         if self._dialled is None and not self._closed:
             self._dialled = self._loop.call_later(GATHER_S, self._tell_dialled)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
 
     def _tell_dialled(self) -> None:
         self._dialled = None

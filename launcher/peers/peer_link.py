@@ -17,6 +17,7 @@ import errno
 import os
 import random
 import socket
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
@@ -27,7 +28,7 @@ from elastic.core.membership.memory import LINK_PATIENCE_S
 from launcher.net.endpoints import as_ip
 from launcher.net.line_socket import CloseReason, ConnectAttempt, LineSocket
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Greeting, LinkError
+from launcher.wire.link_messages import Greeting, LinkError, LinkMessage, VouchGranted, WaitTold
 
 DIAL_LIMIT_S = 2.0
 """From the first packet to an address until both sides have proven themselves there."""
@@ -68,11 +69,15 @@ _ENDED = {
 
 
 class LinkOwner(Protocol):
-    """What a watched member needs of the agent that watches."""
+    """What the links of one agent need of it, those that it dials and those that others have to it."""
 
     job_id: str
     node: str
     secret_text: str
+    on_look: Callable[[socket.socket], None] | None
+    """Owns the connection of somebody who proves that it only wants to look."""
+    on_wait: Callable[[str, WaitTold], None]
+    """Hears what a node says that this one waits for."""
 
     def wants_to_dial(self, one: PeerLink) -> None:
         """Answered by `one.dial()` when it is its turn."""
@@ -95,20 +100,27 @@ class LinkOwner(Protocol):
     def is_decided(self, one: PeerLink) -> None:
         """The link is down, and nothing follows from it (any more)."""
 
-    def heard(self, one: PeerLink, message: link_messages.LinkMessage) -> None:
+    def heard(self, one: PeerLink, message: LinkMessage) -> None:
         """It said something over the link. Raises `LinkError` if it has no business to say that."""
-
-    def complain(self, node: str, text: str) -> None:
-        """Somebody is not who it should be."""
 
     def unreached(self, one: PeerLink, why: str) -> None:
         """There was no link in the time that the leader waits for one."""
+
+    def links_changed(self) -> None:
+        """Another node has a link to this one, or one has none any more."""
+
+    def granted(self, node: str, message: VouchGranted) -> None:
+        """A node that has a link to this one answers the question for a vouch."""
+
+    def complain(self, node: str, text: str) -> None:
+        """Somebody is not who it should be."""
 
 
 class PeerLink:
     """One member and its link. `up` tells whether there is one, `redialling` whether the one that was is decided."""
 
     def __init__(self, watcher: LinkOwner, node: str, target: LinkTarget) -> None:
+        """`watcher` decides when it is dialled, and is told what becomes of it."""
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
         self.node = node
@@ -122,7 +134,6 @@ class PeerLink:
         self._address = ""
         self._lookup: asyncio.Task[tuple[str, ...]] | None = None
         self._attempt: asyncio.Task[None] | ConnectAttempt | LineSocket | None = None
-        self._greeting: Greeting | None = None
         self._proofs: handshake.Proofs | None = None
         self._proven = False
         self._timer: asyncio.TimerHandle | None = None
@@ -145,7 +156,7 @@ class PeerLink:
             self._attempt = self._loop.create_task(self._resolve(self._lookup), name=f"link to {self.node}")
             self._limit(DIAL_LIMIT_S)
 
-    def send(self, message: link_messages.LinkMessage) -> None:
+    def send(self, message: LinkMessage) -> None:
         """Say something over the link."""
         if self.up and isinstance(self._attempt, LineSocket):
             self._attempt.send(link_messages.encode(message))
@@ -178,7 +189,7 @@ class PeerLink:
 
     def _connect(self, address: str) -> None:
         self._drop()
-        self._greeting = self._proofs = None
+        self._proofs = None
         self._proven = False
         self._address = address
         self._attempt = ConnectAttempt(address, self.target.port, self._connected)
@@ -197,7 +208,7 @@ class PeerLink:
 
     def _line(self, line: bytes) -> None:
         try:
-            if self._greeting is None:
+            if self._proofs is None:
                 self._greeted(link_messages.read_greeting(line))
                 return
             message = link_messages.decode(line)
@@ -221,7 +232,6 @@ class PeerLink:
             other, unlearned = "it runs another version of elastic-launch", "it has not learned the secret of the job"
             self._why = other if greeting.other_version else unlearned
             return self._failed(DialResult.NOTHING)  # It is there, and makes no links (yet).
-        self._greeting = greeting
         request = link_messages.LinkRequest(self._watcher.node, handshake.new_nonce())
         self._proofs = link_messages.proofs(self._watcher.secret_text, greeting, request)
         self._attempt.send(link_messages.encode(request))
@@ -246,7 +256,7 @@ class PeerLink:
 
     # --- the link -------------------------------------------------------------------------------------------------
 
-    def _on_message(self, message: link_messages.LinkMessage) -> None:
+    def _on_message(self, message: LinkMessage) -> None:
         if isinstance(message, link_messages.Bye):
             self._bye = True
         else:

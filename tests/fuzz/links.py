@@ -11,8 +11,7 @@ from typing import Any
 
 from elastic.core.agent.actions import LinkTarget
 from launcher.net.lines import LineSplitter, LineTooLong
-from launcher.peers.heard_wait import HeardWait
-from launcher.peers.inbound_links import InboundLinks
+from launcher.peers.core_adapter import HeardWait
 from launcher.peers.links import PeerLinks
 from launcher.wire import link_messages
 from launcher.wire.link_messages import (
@@ -91,15 +90,19 @@ def door(data: bytes) -> None:
 
     async def story() -> None:
         heard: list[object] = []
-        one = InboundLinks(
+        one = PeerLinks(
             "j1",
             "h-0001",
-            lambda node, message: heard.append(message),
-            on_links=lambda: None,
-            complain=lambda node, text: None,
+            on_change=heard.append,
+            on_proof=lambda node, revision, host: heard.append(node),
+            on_answered=lambda number, nodes: heard.append(nodes),
+            grants=lambda node, g: 7.0,
+            on_vouched=lambda node, g, asked_at, seconds: heard.append(node),
+            on_dialled=heard.append,
+            complain=lambda text: None,
             on_wait=lambda node, message: heard.append(message),
         )
-        one.secret_text = SECRET
+        one.secret(SECRET)
         ours, theirs = tcp_pair()
         ours.setblocking(False)
         one.accept(ours)
@@ -110,7 +113,7 @@ def door(data: bytes) -> None:
                 await rounds()
                 theirs.shutdown(socket.SHUT_WR)
             await rounds()
-        assert not one.links
+        assert not one.watchers
         assert not heard
         one.close()
 

@@ -18,7 +18,7 @@ from launcher.agent import wait_reporter
 from launcher.agent.wait_reporter import WaitReporter
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog
-from launcher.peers.heard_wait import HeardWait
+from launcher.peers.core_adapter import HeardWait
 from launcher.wire.link_messages import wait_told
 from tests.support.agent_harness import Bench, done, spare
 from tests.support.strategies import KEYS
