@@ -1,4 +1,4 @@
-"""Nodes of this machine that vanished without a word: whether nothing is left of them."""
+"""Nodes of this machine that vanished: proofs that nothing is left of them (`elastic.core.agent.links.deaths`)."""
 
 from __future__ import annotations
 

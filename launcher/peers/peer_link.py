@@ -4,10 +4,9 @@
        ▲                      │         │          │
        └──────────────────────┴─────────┴──────────┴── nobody listens, or another node: proof of its death
 
-There is a proof only where a link to that very node, with the secret of the job, was up and was closed, and the one
-reconnect to the same address is refused or greeted by somebody else. A link that the member itself had made (it was
-the leader, which watches everybody), or that an earlier leader had to it, counts in the same way. A way that is cut, a
-machine that is silent, a process that is frozen, and one that closes in order give none.
+A proof needs a link to that very node that was up and closed, and a reconnect that is refused or greeted by somebody
+else; `elastic.core.agent.links.deaths` has all conditions. A way that is cut, a machine that is silent, a process that
+is frozen, and one that closes in order give none.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class PeerLink:
     """One member and its link. `up` tells whether there is one, `redialling` whether the one that was is decided."""
 
     def __init__(self, watcher: LinkOwner, node: str, target: LinkTarget) -> None:
-        """`watcher` decides when it is dialled, and is told what becomes of it."""
+        """`watcher` decides when it is dialled, and hears what comes of that."""
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
         self.node = node

@@ -1,4 +1,22 @@
-"""Proofs that a node is dead, and when they are not believed any more (pure)."""
+"""Proofs that a node is dead, and when they no longer count (pure).
+
+There are two. Each needs all of its conditions; without one the node is lost when its lease ends.
+
+`ProcessProvenDead`, over a link (`launcher/peers/peer_link.py`). It can be wrong, so workers of the node may still run:
+
+1. A link to the member's process was up, so that both sides had proven the secret of the job. This node or an earlier
+   leader dialled it (`LinkTarget.dialable`), or the member did.
+2. The member's kernel closed it, and the member had not said goodbye. A link that is lost (no packet) is no proof.
+3. The reconnect to the same address is refused, or another node greets there. One that is cut is tried again.
+4. No such proof has been wrong for the member's host before (`distrust_hosts`).
+
+`NodeProvenDead`, on one machine (`launcher/agent/local_death_proofs.py`, `launcher/system/node_lock.py`). It is never
+wrong, and says that no worker of the node is left either:
+
+1. The node is not registered any more.
+2. The file of its lock is on this machine, and was written since this machine booted.
+3. No process holds the lock: neither the nursery of the node nor one of its workers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +41,7 @@ class ProcessProvenDead(Struct, frozen=True):
 
 
 class NodeProvenDead(Struct, frozen=True):
-    """This very machine shows that nothing of the node is left. It is never wrong."""
+    """Its lock on this machine shows that nothing of the node is left. It is never wrong."""
 
     node: str
 
