@@ -11,10 +11,9 @@ from launcher.agent import node_id
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
 from launcher.logs.logger import AgentLog
-from launcher.net import addresses, proxies
-from launcher.net.addresses import is_loopback
-from launcher.net.container import bridge_hint, in_container
-from launcher.net.interfaces import misnamed, network_line
+from launcher.net import addresses
+from launcher.net.addresses import bridge_hint, in_container, is_loopback
+from launcher.net.traffic_variables import misnamed, network_line, proxy_warning
 from launcher.system import node_lock
 from launcher.system.folder_checks import CHECKPOINTS, folder_warning
 
@@ -36,7 +35,7 @@ def log_startup_notes(
     local = addresses.only_here(host, hosts)
     line = network_line(host, addresses.interface_among(host, hosts), config.nic, environ)
     (agent_log.debug if local else agent_log.info)(line)
-    if warning := proxies.warning(environ):
+    if warning := proxy_warning(environ):
         agent_log.warning(warning)
     for variable, wanted in misnamed(environ, psutil.net_if_addrs()).items():
         agent_log.warning(

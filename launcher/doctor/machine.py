@@ -17,9 +17,9 @@ from launcher import __version__
 from launcher.config.config import Config
 from launcher.config.devices import visible_gpus
 from launcher.doctor.torch_import import torch_checks
-from launcher.net import addresses, ports, proxies
-from launcher.net.container import bridge_hint, in_container
-from launcher.net.interfaces import misnamed, network_line
+from launcher.net import addresses, ports
+from launcher.net.addresses import bridge_hint, in_container
+from launcher.net.traffic_variables import misnamed, network_line, proxy_warning
 from launcher.system import folder_checks
 from launcher.system.checks import Check, fail, ok, warn
 from launcher.system.folder_checks import folder_check
@@ -80,7 +80,7 @@ def network_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]
 
 def proxy_check(environ: Mapping[str, str]) -> Check:
     """Proxies that workers would use."""
-    warning = proxies.warning(environ)
+    warning = proxy_warning(environ)
     return warn("proxies", warning) if warning else ok("proxies", "none")
 
 

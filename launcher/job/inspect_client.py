@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from elastic._net import connected
 from elastic.auth import handshake
 from elastic.core.model import Member
 from elastic.errors import ElasticError
@@ -22,7 +23,6 @@ from launcher.net.line_socket import watch_by_kernel
 from launcher.net.lines import LINE_MAX
 from launcher.peers.reachability import reason
 from launcher.wire.inspect_messages import (
-    ANSWER_MAX,
     InspectAnswer,
     InspectQuestion,
     InspectRefusal,
@@ -78,18 +78,18 @@ class InspectClient:
         """Connect. Raises `InspectError`."""
         if not self._member.link or not self._secret:
             raise self._unasked("it does not listen" if self._secret else "the job has no secret in the store yet")
-        connected = False
+        reached = False
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._connect(self._secret)
-            connected = True
+            reached = True
         except TimeoutError as error:
             raise self._unasked(_silent(self._limit_s)) from error
         except (OSError, ValueError) as error:
             where = f"; {ELSEWHERE}" if isinstance(error, OSError) else ""
             raise self._unasked(reason(error, self._member.host) + where) from error
         finally:
-            if not connected:
+            if not reached:
                 self._hang_up()
         return self
 
@@ -127,9 +127,7 @@ class InspectClient:
                 return
 
     async def _connect(self, secret: str) -> None:
-        self._reader, self._writer = await asyncio.open_connection(
-            self._member.host, self._member.link, limit=ANSWER_MAX
-        )
+        self._reader, self._writer = await connected(self._member.host, self._member.link)
         watch_by_kernel(self._writer.get_extra_info("socket"))
         greeting = read_greeting((await self._line()).removesuffix(b"\n")[:LINE_MAX])
         if (greeting.job_id, greeting.node) != (self._job_id, self._node):

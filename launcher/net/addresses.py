@@ -1,4 +1,4 @@
-"""Addresses: which one this node tells the others, and whose interface it is.
+"""Addresses: which one this node tells the others, whose interface it is, and whether it is a container's own.
 
 No address is found by looking a name up backwards, which gives 127.0.1.1 on many machines. The address that reaches
 the store is the one that others reach.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -25,26 +26,12 @@ ANY_PORT = 9
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-__all__ = [
-    "Address",
-    "advertised",
-    "candidates",
-    "interface",
-    "interface_among",
-    "interface_now",
-    "interface_of",
-    "is_loopback",
-    "join_host_port",
-    "known_by",
-    "nic_address",
-    "only_here",
-    "own_addresses",
-    "owned_by",
-    "parse_endpoint",
-    "resolve",
-    "resolves",
-    "source_of",
-]
+DOCKER_BRIDGE = ipaddress.ip_network("172.17.0.0/16")
+"""The network of docker's default bridge: an address in it is known on one machine alone."""
+MARKS = (".dockerenv", "run/.containerenv")
+"""Files that docker and podman put into every container."""
+WORDS = ("/docker", "/kubepods", "/containerd", "/libpod", "/lxc")
+"""Parts of the name of a container's control group."""
 
 
 def is_loopback(host: str) -> bool:
@@ -202,6 +189,39 @@ def candidates() -> tuple[str, ...]:
     """The addresses of this machine that other machines may be able to use."""
     usable = (ip for ips in _interfaces().values() for ip in ips if not (ip.is_loopback or ip.is_link_local))
     return tuple(map(str, usable))[:CANDIDATES_MAX]
+
+
+def in_container(root: Path = Path("/")) -> bool:
+    """Tell whether this process runs in a container, by what docker, podman and others leave there."""
+    if any((root / mark).exists() for mark in MARKS):
+        return True
+    try:
+        groups = (root / "proc/1/cgroup").read_text(errors="replace")
+    except OSError:
+        return False
+    return any(word in groups for word in WORDS)
+
+
+def bridge_hint(host: str, servers: Sequence[str], *, inside: bool) -> str:
+    """What to do about an address that only this machine knows; "" if there is nothing to do.
+
+    `servers` are etcd's endpoints: with one of them on the same bridge, or on this machine, all is on this machine.
+    """
+    ip = as_ip(host)
+    if not inside or ip is None or ip not in DOCKER_BRIDGE or not servers:
+        return ""
+    if not all(_elsewhere(parse_endpoint(server)[0]) for server in servers):
+        return ""
+    return (
+        f"{host} is an address of docker's bridge, which other machines do not reach: start the container with "
+        "--network host; ports published with -p LOW-HIGH:LOW-HIGH, with --host ADDRESS_OF_THE_MACHINE "
+        "--port_range LOW:HIGH, do where workers use neither gloo nor NCCL"
+    )
+
+
+def _elsewhere(server: str) -> bool:
+    ip = as_ip(server)
+    return not is_loopback(server) and (ip is None or ip not in DOCKER_BRIDGE)
 
 
 def _check_usable(host: str, source: str, servers: Sequence[tuple[str, int]]) -> None:

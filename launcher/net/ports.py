@@ -18,7 +18,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 import psutil
 
@@ -48,16 +48,16 @@ CLOSED: Final = frozenset(
 class HeldPorts:
     """Ports that this process holds until `close`. They are not listening and no child inherits them."""
 
-    def __init__(self, sockets: Sequence[socket.socket], stack: contextlib.ExitStack) -> None:
-        """Take over sockets that are bound; `stack` closes them."""
+    def __init__(self, ports: Iterable[int], stack: contextlib.ExitStack) -> None:
+        """`stack` closes the sockets that are bound to them."""
+        self.ports = tuple(ports)
         self._stack = stack
-        self.ports: tuple[int, ...] = tuple(int(held.getsockname()[1]) for held in sockets)
 
     def close(self) -> None:
         """Let go of every port. A second call does nothing."""
         self._stack.close()
 
-    def __enter__(self) -> HeldPorts:
+    def __enter__(self) -> Self:
         """Hold the ports for the length of a `with` block."""
         return self
 
@@ -68,7 +68,7 @@ class HeldPorts:
         self.close()
 
 
-class NodePorts:
+class NodePorts(HeldPorts):
     """Every port of one node: one for each process, those of torch's store, and one for the agent itself."""
 
     def __init__(
@@ -94,25 +94,12 @@ class NodePorts:
             for port in filter(None, wanted):
                 stack.push(hold_named(port, "port", host))
             ports = stack.enter_context(hold("", free + masters + 1, within=within)).ports
-            self._held = stack.pop_all()
+            held = stack.pop_all()
         others = iter(ports)
         self.workers = tuple(port or next(others) for port in wanted)
         self.masters = (control,) if control else ports[free:-1]
         self.link = ports[-1]
-
-    def close(self) -> None:
-        """Let go of every port. A second call does nothing."""
-        self._held.close()
-
-    def __enter__(self) -> NodePorts:
-        """Hold the ports for the length of a `with` block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go of every port."""
-        self.close()
+        super().__init__((*self.workers, *self.masters, self.link), held)
 
 
 def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> HeldPorts:
@@ -137,7 +124,7 @@ def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> Hel
             ) from error
         if len(held) < count:
             raise ConfigError(_too_few(count, len(held), within or (0, 0)))
-        return HeldPorts(held, stack.pop_all())
+        return HeldPorts(map(_port, held), stack.pop_all())
 
 
 def hold_named(port: int, flag: str, host: str = "") -> HeldPorts:
@@ -158,7 +145,7 @@ def hold_named(port: int, flag: str, host: str = "") -> HeldPorts:
                 f"{flag} {port} cannot be used on this machine ({error.strerror or error}); free it, or use "
                 f"another {flag}"
             ) from error
-        return HeldPorts(held, stack.pop_all())
+        return HeldPorts(map(_port, held), stack.pop_all())
 
 
 def _taken(host: str, candidates: range, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
@@ -185,10 +172,14 @@ def _take(host: str, port: int, stack: contextlib.ExitStack, *, beside: bool = F
     """Bind one port and mark it as ours until `stack` is closed; OSError if it is busy."""
     with contextlib.ExitStack() as mine:
         made = mine.enter_context(bind(host, port, beside=beside))
-        mine.enter_context(_mark(int(made.getsockname()[1]), host))
+        mine.enter_context(_mark(_port(made), host))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stack.push(mine.pop_all())
     return made
+
+
+def _port(bound: socket.socket) -> int:
+    return int(bound.getsockname()[1])
 
 
 def _mark(port: int, host: str) -> socket.socket:

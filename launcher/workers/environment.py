@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from elastic.core.model import Generation, GenerationMember
 from launcher.config.env_reference import DocumentedVariables
 from launcher.config.worker_settings import CheckpointSettings
-from launcher.net import proxies
 from launcher.net.endpoints import join_host_port, parse_endpoint
+from launcher.net.traffic_variables import proxy_exceptions
 from launcher.system.private_env import inheritable_env
 
 LIST_BYTES_MAX = 64 * 1024
@@ -83,7 +83,7 @@ class LaunchContext:
     def no_proxy(self) -> tuple[str, ...] | None:
         """The hosts that no proxy serves, where a proxy is set."""
         hosts = [one.host for one in self.generation.members] + [parse_endpoint(one)[0] for one in self.servers]
-        return tuple(proxies.exceptions(self.base, hosts).values()) or None
+        return tuple(proxy_exceptions(self.base, hosts).values()) or None
 
 
 @dataclass(frozen=True, kw_only=True)

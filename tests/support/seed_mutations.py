@@ -208,14 +208,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "D13",
-        "launcher/net/proxies.py",
+        "launcher/net/traffic_variables.py",
         "(*given, *LOCAL, *hosts)",
         "(*given, *LOCAL)",
-        "tests/unit/net/test_proxies.py::test_a_worker_reaches_its_peers_and_etcd_without_a_proxy_and_keeps_it_for_the_rest",
+        "tests/unit/net/test_traffic_variables.py::test_a_worker_reaches_its_peers_and_etcd_without_a_proxy_and_keeps_it_for_the_rest",
     ),
     Mutation(
         "D14",
-        "launcher/net/container.py",
+        "launcher/net/addresses.py",
         "if not inside or ip is None or ip not in DOCKER_BRIDGE or not servers:",
         "if not inside or ip is None or ip in DOCKER_BRIDGE or not servers:",
         "tests/unit/agent/test_startup_notes.py::test_an_address_of_dockers_bridge_with_a_store_elsewhere_is_told_with_both_mends",

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from launcher.net.addresses import candidates, join_host_port
+from launcher.net.addresses import candidates
+from launcher.net.endpoints import join_host_port
 
 
 @dataclass

@@ -12,8 +12,8 @@ from launcher.agent import startup_notes
 from launcher.agent.startup_notes import log_startup_notes
 from launcher.config.parse import parse
 from launcher.logs.logger import AgentLog
-from launcher.net.container import bridge_hint, in_container
-from launcher.net.interfaces import network_line
+from launcher.net.addresses import bridge_hint, in_container
+from launcher.net.traffic_variables import network_line
 from launcher.system import node_lock
 
 HOST = "10.0.0.7"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.net.proxies import LIST_BYTES_MAX, exceptions, proxies, warning
+from launcher.net.traffic_variables import LIST_BYTES_MAX, proxies, proxy_exceptions, proxy_warning
 from tests.support.worker_environments import environment, generation
 
 
@@ -12,19 +12,19 @@ from tests.support.worker_environments import environment, generation
 def test_each_variable_that_names_a_proxy_is_seen_and_told_with_the_unset_that_helps(name: str) -> None:
     environ = {name: "http://user:secret@proxy:3128", "no_proxy": "a"}
     assert proxies(environ) == (name,)
-    assert warning(environ).startswith(f"{name} names a proxy: ")
-    assert warning(environ).endswith(f": unset {name}")
-    assert "secret" not in warning(environ)
+    assert proxy_warning(environ).startswith(f"{name} names a proxy: ")
+    assert proxy_warning(environ).endswith(f": unset {name}")
+    assert "secret" not in proxy_warning(environ)
 
 
 def test_without_a_proxy_nothing_is_said_and_nothing_is_changed() -> None:
     environ = {"http_proxy": "", "https_proxy": " ", "no_proxy": "a", "proxy": "x"}
-    assert warning(environ) == ""
-    assert exceptions(environ, ["10.0.0.1"]) == {}
+    assert proxy_warning(environ) == ""
+    assert proxy_exceptions(environ, ["10.0.0.1"]) == {}
 
 
 def test_several_variables_are_told_in_one_line() -> None:
-    said = warning({"http_proxy": "p", "HTTPS_PROXY": "p", "all_proxy": "p"})
+    said = proxy_warning({"http_proxy": "p", "HTTPS_PROXY": "p", "all_proxy": "p"})
     assert said.startswith("http_proxy, HTTPS_PROXY and all_proxy name a proxy")
     assert said.endswith("unset http_proxy HTTPS_PROXY all_proxy")
 
@@ -32,11 +32,11 @@ def test_several_variables_are_told_in_one_line() -> None:
 def test_what_the_user_excepted_stays_and_comes_first_in_both_spellings() -> None:
     environ = {"http_proxy": "p", "no_proxy": "a.example, b", "NO_PROXY": "c,b"}
     whole = "a.example,b,c,localhost,127.0.0.1,::1,10.0.0.1"
-    assert exceptions(environ, ["10.0.0.1", "b", "10.0.0.1"]) == {"no_proxy": whole, "NO_PROXY": whole}
+    assert proxy_exceptions(environ, ["10.0.0.1", "b", "10.0.0.1"]) == {"no_proxy": whole, "NO_PROXY": whole}
 
 
 def test_a_list_that_no_variable_can_hold_is_left_as_it_was() -> None:
-    assert exceptions({"http_proxy": "p"}, [f"host-{number}" for number in range(LIST_BYTES_MAX // 6)]) == {}
+    assert proxy_exceptions({"http_proxy": "p"}, [f"host-{number}" for number in range(LIST_BYTES_MAX // 6)]) == {}
 
 
 def test_a_worker_reaches_its_peers_and_etcd_without_a_proxy_and_keeps_it_for_the_rest() -> None:
