@@ -48,7 +48,7 @@ class InboundLinks:
     """Takes connections, and has the links that came of them, by the node that dialled."""
 
     def __init__(self, owner: LinkOwner) -> None:
-        """`owner` is told of each link, and hears what comes over it."""
+        """`owner` is called for each link, and for what comes over it."""
         self.owner = owner
         self.links: dict[str, InboundConnection] = {}
         self.cut: dict[str, None] = {}

@@ -286,7 +286,7 @@ class PeerLinks:
     # --- what those that watch this node tell --------------------------------------------------------------------
 
     def granted(self, node: str, message: VouchGranted) -> None:
-        """Take the right to run that a node grants, if it answers a question of ours."""
+        """Take the vouch of a node, if it answers a question of this node."""
         g, sent_at = self._vouches.get(message.n, (None, 0.0))
         if g == message.g and message.seconds > 0.0:
             self._on_vouched(node, message.g, sent_at, message.seconds)

@@ -1,6 +1,6 @@
 """Which members can be reached from here, and why the others cannot.
 
-It is asked before workers start (`StartupReachability`) and by the doctor (`ProbeResponder`).
+`StartupReachability` checks this before workers start, `ProbeResponder` for `elastic-ctl doctor`.
 """
 
 from __future__ import annotations

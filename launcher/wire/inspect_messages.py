@@ -27,16 +27,15 @@ from typing import Annotated, Final
 import msgspec
 from msgspec.structs import replace
 
-from elastic._decode import UNREADABLE
 from elastic.core.model import Step
 from elastic.core.ps.model import Role
 from launcher.net.lines import LINE_MAX
-from launcher.wire.link_messages import LinkError
+from launcher.wire.link_messages import read_line
 
 QUESTION_MAX: Final = LINE_MAX
 """Bytes of a question with its end."""
 ANSWER_MAX: Final = 64 << 10
-"""Bytes of an answer with its end."""
+"""Bytes of an answer with its end; asyncio reads no longer line by default."""
 PIECE_BYTES: Final = 32 << 10
 """Bytes of a log in one answer, where they take a third more."""
 LINES_MAX: Final = 100_000
@@ -201,8 +200,8 @@ class InspectRefusal(msgspec.Struct, frozen=True, tag="refusal"):
 InspectAnswer = InspectWelcome | NodeSnapshot | LogStart | LogPiece | LogEnd | StackText | InspectRefusal
 
 _ENCODER = msgspec.json.Encoder()
-_QUESTIONS = msgspec.json.Decoder(InspectQuestion)
-_ANSWERS = msgspec.json.Decoder(InspectAnswer)
+_QUESTIONS: msgspec.json.Decoder[InspectQuestion] = msgspec.json.Decoder(InspectQuestion)
+_ANSWERS: msgspec.json.Decoder[InspectAnswer] = msgspec.json.Decoder(InspectAnswer)
 
 
 def question_line(question: InspectQuestion) -> bytes:
@@ -212,11 +211,7 @@ def question_line(question: InspectQuestion) -> bytes:
 
 def read_question(line: bytes) -> InspectQuestion:
     """Read a question, without its end. Raises `LinkError` for anything else."""
-    try:
-        found: InspectQuestion = _QUESTIONS.decode(line)
-    except UNREADABLE as error:
-        raise LinkError(f"not a question: {error}") from error
-    return found
+    return read_line(_QUESTIONS, line, "a question")
 
 
 def answer_line(answer: InspectAnswer) -> bytes:
@@ -233,8 +228,4 @@ def answer_line(answer: InspectAnswer) -> bytes:
 
 def read_answer(line: bytes) -> InspectAnswer:
     """Read an answer, without its end. Raises `LinkError` for anything else."""
-    try:
-        found: InspectAnswer = _ANSWERS.decode(line)
-    except UNREADABLE as error:
-        raise LinkError(f"not an answer: {error}") from error
-    return found
+    return read_line(_ANSWERS, line, "an answer")

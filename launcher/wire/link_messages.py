@@ -22,7 +22,7 @@ connection, nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -47,6 +47,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+\Z", max_length=N
 Nonce = Annotated[str, msgspec.Meta(pattern=rf"^{handshake.NONCE}\Z")]
 Mac = Annotated[str, msgspec.Meta(pattern=rf"^{handshake.MAC}\Z")]
 Left = Annotated[float, msgspec.Meta(ge=0.0, le=LEFT_MAX_S)]
+T = TypeVar("T")
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -133,7 +134,7 @@ Request = LinkRequest | InspectRequest
 LinkMessage = LinkRequest | InspectRequest | Proof | Admitted | Ping | Pong | Vouch | VouchGranted | WaitTold | Bye
 
 _ENCODER = msgspec.json.Encoder()
-_MESSAGES = msgspec.json.Decoder(LinkMessage)
+_MESSAGES: msgspec.json.Decoder[LinkMessage] = msgspec.json.Decoder(LinkMessage)
 
 
 def encode(message: LinkMessage) -> bytes:
@@ -143,11 +144,15 @@ def encode(message: LinkMessage) -> bytes:
 
 def decode(line: bytes) -> LinkMessage:
     """Read a line, without its end. Raises `LinkError` for anything else than a message."""
+    return read_line(_MESSAGES, line, "a message")
+
+
+def read_line(decoder: msgspec.json.Decoder[T], line: bytes, what: str) -> T:
+    """Read a line, without its end. `LinkError` says that it is not `what`."""
     try:
-        message: LinkMessage = _MESSAGES.decode(line)
+        return decoder.decode(line)
     except UNREADABLE as error:
-        raise LinkError(f"not a message: {error}") from error
-    return message
+        raise LinkError(f"not {what}: {error}") from error
 
 
 def wait_told(code: str, text: str, left: Iterable[float]) -> WaitTold:
