@@ -11,11 +11,13 @@ Prometheus does not see a counter grow that begins with 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from elastic.core.agent.state import Phase
+from launcher.metrics.collector import PHASE_BUCKETS, RECOVERY_BUCKETS, DurationHistogram, Readings
 from launcher.wire.inspect_messages import WorkerState
 
 JOB: Final = "job_id"
@@ -47,13 +49,21 @@ class MetricKind(StrEnum):
     INFO = "info"
 
 
+Value = float | DurationHistogram
+Read = Callable[[Readings], Value | Mapping[tuple[str, ...], Value] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row. `labels` are those beside `job_id`; `buckets` are upper bounds, of a histogram."""
+    """One row. `labels` are those beside `job_id`; `buckets` are upper bounds, of a histogram.
+
+    `read` gives its value, or one for each of the values of its labels; None if that is not known.
+    """
 
     name: str
     kind: MetricKind
     help: str
+    read: Read
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 
@@ -68,84 +78,187 @@ class Metric:
         ending = {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}.get(self.kind, "")
         return self.full.removesuffix(ending)
 
-
-def _gauge(name: str, words: str, *labels: str) -> Metric:
-    return Metric(name, MetricKind.GAUGE, words, labels)
-
-
-def _counter(name: str, words: str, *labels: str) -> Metric:
-    return Metric(name, MetricKind.COUNTER, words, labels)
+    def samples(self, readings: Readings) -> Mapping[tuple[str, ...], Value]:
+        """Its values, by those of its labels; none if nothing is known."""
+        found = self.read(readings)
+        return found if isinstance(found, Mapping) else {} if found is None else {(): found}
 
 
-RECOVERY_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-PHASE_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0)
-"""Fewer: each of the phases has them."""
+def _gauge(name: str, words: str, read: Read, *labels: str) -> Metric:
+    return Metric(name, MetricKind.GAUGE, words, read, labels)
+
+
+def _counter(name: str, words: str, read: Read, *labels: str) -> Metric:
+    return Metric(name, MetricKind.COUNTER, words, read, labels)
+
+
+def _info(r: Readings) -> Mapping[tuple[str, ...], float]:
+    if r.facts is None:
+        return {}
+    member = r.facts.me.member
+    versions = (member.versions.get(name, "") for name in ("launcher", "python", "torch"))
+    return {(r.facts.me.node, member.host, *versions): 1}
+
 
 METRICS: Final = (
     Metric(
         "info",
         MetricKind.INFO,
         "Who this agent is: its node, host, and the versions of launcher, Python and torch; always 1",
+        _info,
         ("node", "host", "launcher", "python", "torch"),
     ),
     # the world
-    _gauge("generation", "The newest generation that this agent knows; 0 before the first"),
-    _gauge("world_size", "Workers of the newest generation, on all nodes"),
-    _gauge("members", "Nodes of the newest generation"),
-    _gauge("np_min", "So few nodes are enough for the job to go on"),
-    _gauge("np_max", "So many nodes the job grows to; absent where it takes in every node that joins (--np N+)"),
-    _gauge("m_id", "The place of this node in the newest generation; absent of a spare"),
-    _gauge("state", "1 for the state in which this node is, 0 for each other one", "state"),
-    _gauge("workers", "Workers of this node by what they do", "state"),
+    _gauge(
+        "generation",
+        "The newest generation that this agent knows; 0 before the first",
+        lambda r: (r.generation.g if r.generation else 0) if r.facts else None,
+    ),
+    _gauge(
+        "world_size",
+        "Workers of the newest generation, on all nodes",
+        lambda r: r.generation.world_size if r.generation else None,
+    ),
+    _gauge("members", "Nodes of the newest generation", lambda r: len(r.generation.members) if r.generation else None),
+    _gauge("np_min", "So few nodes are enough for the job to go on", lambda r: r.spec.np.low if r.spec else None),
+    _gauge(
+        "np_max",
+        "So many nodes the job grows to; absent where it takes in every node that joins (--np N+)",
+        lambda r: r.spec.np.high if r.spec and not r.spec.np.unlimited else None,
+    ),
+    _gauge(
+        "m_id",
+        "The place of this node in the newest generation; absent of a spare",
+        lambda r: r.generation.index(r.facts.me.node) if r.facts and r.generation else None,
+    ),
+    _gauge(
+        "state",
+        "1 for the state in which this node is, 0 for each other one",
+        lambda r: {(phase,): phase is r.facts.phase for phase in Phase} if r.facts else None,
+        "state",
+    ),
+    _gauge(
+        "workers",
+        "Workers of this node by what they do",
+        lambda r: {(label,): count for label, count in r.others.workers.items()},
+        "state",
+    ),
     # restarts
     _counter(
-        "restarts_total", "Generations made after the first one, or seats started anew, since this agent came", "why"
+        "restarts_total",
+        "Generations made after the first one, or seats started anew, since this agent came",
+        lambda r: {(why,): count for why, count in r.counted.restarts.items()},
+        "why",
     ),
-    _gauge("restarts_charged", "Restarts that the job has paid for, of --max_restarts"),
-    _gauge("restarts_max", "Restarts that the job may pay for (--max_restarts)"),
-    _gauge("fruitless_failures", "Failures in a row without progress, of the whole job; ten end it"),
+    _gauge(
+        "restarts_charged",
+        "Restarts that the job has paid for, of --max_restarts",
+        lambda r: r.budget.charged if r.budget else None,
+    ),
+    _gauge(
+        "restarts_max",
+        "Restarts that the job may pay for (--max_restarts)",
+        lambda r: r.spec.restarts_max if r.spec else None,
+    ),
+    _gauge(
+        "fruitless_failures",
+        "Failures in a row without progress, of the whole job; ten end it",
+        lambda r: r.budget.fruitless if r.budget else None,
+    ),
     # recoveries
     Metric(
         "recovery_seconds",
         MetricKind.HISTOGRAM,
         "How long recoveries took as this node saw them, to its first step",
+        lambda r: r.counted.recoveries,
         buckets=RECOVERY_BUCKETS,
     ),
     Metric(
         "recovery_phase_seconds",
         MetricKind.HISTOGRAM,
         "Where the time of recoveries went on this node",
+        lambda r: {(phase,): lengths for phase, lengths in r.counted.phases.items()},
         ("phase",),
         PHASE_BUCKETS,
     ),
-    _gauge("start_seconds", "From the command of this node to its first step, in the first start of the job"),
+    _gauge(
+        "start_seconds",
+        "From the command of this node to its first step, in the first start of the job",
+        lambda r: r.counted.start_s,
+    ),
     # training
-    _gauge("step", "The newest step that this node's workers have reported"),
-    _counter("steps_total", "Steps that this node's workers have reported, those made again included"),
-    _counter("steps_again_total", "Steps that were made again after a recovery"),
-    _gauge("steps_per_second", "The rate of steps in the last 30 s, 0 if the next is late; absent while nothing runs"),
-    _gauge("last_step_age_seconds", "Since the last step was reported; absent before the first"),
-    _gauge("loss", "The loss as the script last reported it; NaN if it was not finite"),
+    _gauge("step", "The newest step that this node's workers have reported", lambda r: r.counted.meter.step),
+    _counter(
+        "steps_total",
+        "Steps that this node's workers have reported, those made again included",
+        lambda r: r.counted.meter.steps,
+    ),
+    _counter("steps_again_total", "Steps that were made again after a recovery", lambda r: r.counted.meter.steps_again),
+    _gauge(
+        "steps_per_second",
+        "The rate of steps in the last 30 s, 0 if the next is late; absent while nothing runs",
+        lambda r: r.counted.rate.rate_at(r.now),
+    ),
+    _gauge(
+        "last_step_age_seconds",
+        "Since the last step was reported; absent before the first",
+        lambda r: r.since(r.counted.meter.stepped_at),
+    ),
+    _gauge("loss", "The loss as the script last reported it; NaN if it was not finite", lambda r: r.counted.loss),
     # goodput
-    _gauge("goodput_ratio", "The share of this agent's life in which steps were made that count (docs/metrics.md)"),
-    _counter("productive_seconds_total", "Time in which this node made steps that count"),
-    _counter("again_seconds_total", "Time in which this node made steps again"),
-    _counter("clock_seconds_total", "Time that passed for this node, without that in which it stood by as a spare"),
+    _gauge(
+        "goodput_ratio",
+        "The share of this agent's life in which steps were made that count (docs/metrics.md)",
+        lambda r: r.goodput.goodput,
+    ),
+    _counter(
+        "productive_seconds_total",
+        "Time in which this node made steps that count",
+        lambda r: r.goodput.productive_s,
+    ),
+    _counter("again_seconds_total", "Time in which this node made steps again", lambda r: r.goodput.again_s),
+    _counter(
+        "clock_seconds_total",
+        "Time that passed for this node, without that in which it stood by as a spare",
+        lambda r: r.goodput.clock_s,
+    ),
     # the store
-    _gauge("lease_age_seconds", "Since the last refresh of this node's lease was sent that the store answered"),
-    _gauge("lease_ttl_seconds", "A lease that is not refreshed for so long ends"),
-    _gauge("right_seconds", "So long this node may run workers if nothing is heard any more; absent without workers"),
-    _gauge("right_at_most_seconds", "The same if the store stays silent, whatever other nodes grant"),
-    _gauge("store_silence_seconds", "Since the store last answered anything"),
-    _counter("refresh_failures_total", "Refreshes of the lease that failed"),
-    _counter("lease_losses_total", "Leases of this node that were lost"),
-    _counter("events_dropped_total", "Events that did not get into the job's history: too many at once"),
+    _gauge(
+        "lease_age_seconds",
+        "Since the last refresh of this node's lease was sent that the store answered",
+        lambda r: r.since(r.lease.refreshed_at) if r.lease else None,
+    ),
+    _gauge(
+        "lease_ttl_seconds",
+        "A lease that is not refreshed for so long ends",
+        lambda r: r.lease.ttl_s if r.lease else None,
+    ),
+    _gauge(
+        "right_seconds",
+        "So long this node may run workers if nothing is heard any more; absent without workers",
+        lambda r: r.until(r.limit.until()) if r.limit else None,
+    ),
+    _gauge(
+        "right_at_most_seconds",
+        "The same if the store stays silent, whatever other nodes grant",
+        lambda r: r.until(r.limit.refreshed_at + r.limit.ttl_s + r.limit.outage_limit_s) if r.limit else None,
+    ),
+    _gauge("store_silence_seconds", "Since the store last answered anything", lambda r: r.since(r.counted.answered_at)),
+    _counter("refresh_failures_total", "Refreshes of the lease that failed", lambda r: r.counted.refresh_failures),
+    _counter("lease_losses_total", "Leases of this node that were lost", lambda r: r.counted.lease_losses),
+    _counter(
+        "events_dropped_total",
+        "Events that did not get into the job's history: too many at once",
+        lambda r: r.others.events_dropped,
+    ),
     # logs
-    _counter("log_dropped_bytes_total", "Bytes of logs that were left out because the disk took nothing"),
+    _counter(
+        "log_dropped_bytes_total",
+        "Bytes of logs that were left out because the disk took nothing",
+        lambda r: r.others.log_dropped_bytes,
+    ),
 )
 """Every metric, in the order of the page, but for those of the process, which are prometheus_client's own."""
-
-BY_NAME: Final = {metric.name: metric for metric in METRICS}
 
 PROCESS: Final = (
     "process_virtual_memory_bytes",

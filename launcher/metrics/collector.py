@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from math import nan
 from typing import Final, NamedTuple
@@ -26,11 +27,11 @@ from elastic.core.agent.events import (
     WorkersGone,
 )
 from elastic.core.agent.state import AgentState, Phase
-from elastic.core.model import ChangeReason, Generation, OutcomeKind
+from elastic.core.model import Budget, ChangeReason, Generation, JobSpec, OutcomeKind
 from elastic.core.ps.model import ClusterSpec
-from launcher.history.goodput import GoodputMeter
+from elastic.core.run_deadline import RunDeadline
+from launcher.history.goodput import GoodputMeter, GoodputSums
 from launcher.history.recovery import PhaseEnd, Recovery
-from launcher.metrics.catalog import BY_NAME
 from launcher.workers.reports.progress_text import RATE_WINDOW_S
 from launcher.workers.reports.step_rate import StepRate
 
@@ -38,21 +39,9 @@ LOSS: Final = "loss"
 """The loss, among the numbers that a script reports."""
 
 
-class MetricSample(NamedTuple):
-    """One number of the metric `name` (without the prefix). `labels` are the values of the metric's own."""
-
-    name: str
-    value: float
-    labels: tuple[str, ...] = ()
-
-
-class Distribution(NamedTuple):
-    """One histogram: how many were at most as long as each bound of its buckets, and in all; and their sum."""
-
-    name: str
-    labels: tuple[str, ...]
-    counts: tuple[int, ...]
-    sum_s: float
+RECOVERY_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+PHASE_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0)
+"""Fewer: each of the phases has them."""
 
 
 class ExternalReadings(NamedTuple):
@@ -64,24 +53,22 @@ class ExternalReadings(NamedTuple):
 
 
 @dataclass(slots=True)
-class _DurationHistogram:
-    """The lengths of recoveries, or of one phase of them: the histogram `name`."""
+class DurationHistogram:
+    """The lengths of recoveries, or of one phase of them, in seconds; `buckets` are upper bounds."""
 
-    name: str
-    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...]
     counts: Counter[int] = field(default_factory=Counter)
     sum_s: float = 0.0
 
     def add(self, length: float) -> None:
         """One more."""
-        self.counts[bisect_left(BY_NAME[self.name].buckets, length)] += 1
+        self.counts[bisect_left(self.buckets, length)] += 1
         self.sum_s += length
 
     @property
-    def distribution(self) -> Distribution:
-        """What there is by now."""
-        places = range(len(BY_NAME[self.name].buckets) + 1)
-        return Distribution(self.name, self.labels, tuple(accumulate(self.counts[at] for at in places)), self.sum_s)
+    def cumulative(self) -> list[int]:
+        """How many were at most as long as each bound, and in all."""
+        return list(accumulate(self.counts[at] for at in range(len(self.buckets) + 1)))
 
 
 class MetricsCollector:
@@ -90,17 +77,17 @@ class MetricsCollector:
     def __init__(self, began: float) -> None:
         """`began`: when this agent was started."""
         self.meter = GoodputMeter(began)
-        self._rate = StepRate(RATE_WINDOW_S)
-        self._loss: float | None = None
+        self.rate = StepRate(RATE_WINDOW_S)
+        self.loss: float | None = None
         self._known: Generation | None = None
-        self._restarts = Counter[ChangeReason]({why: 0 for why in ChangeReason if why is not ChangeReason.FIRST})
-        self._recoveries = _DurationHistogram("recovery_seconds")
-        self._phases = {mark: _DurationHistogram("recovery_phase_seconds", (mark,)) for mark in PhaseEnd}
-        self._start_s: float | None = None
+        self.restarts = Counter[ChangeReason]({why: 0 for why in ChangeReason if why is not ChangeReason.FIRST})
+        self.recoveries = DurationHistogram(RECOVERY_BUCKETS)
+        self.phases = {mark: DurationHistogram(PHASE_BUCKETS) for mark in PhaseEnd}
+        self.start_s: float | None = None
         self._ended: tuple[int, float] | None = None
         """When the workers of the newest generation that has ended here did, or something was wrong."""
-        self._answered_at: float | None = None
-        self._lease_losses = 0
+        self.answered_at: float | None = None
+        self.lease_losses = 0
         self.refresh_failures = 0
 
     # --- what happens ---------------------------------------------------------------------------------------------
@@ -114,11 +101,11 @@ class MetricsCollector:
                 wanted = facts.workers.outcome_wanted
                 self._stopped(event.g, arrived, well=wanted is not None and wanted[1].ended is OutcomeKind.OK)
             case LeaseRefreshed() | LeaseGranted() | ViewChanged():
-                self._answered_at = arrived
+                self.answered_at = arrived
             case TransactionAnswered() if event.succeeded is not None:
-                self._answered_at = arrived
+                self.answered_at = arrived
             case SessionLost():
-                self._lease_losses += 1
+                self.lease_losses += 1
         for action in actions:
             # Workers that are asked to leave in order make some steps more.
             if isinstance(action, StopWorkers) and not (action.planned and self.meter.counts_steps):
@@ -129,10 +116,10 @@ class MetricsCollector:
     def stepped(self, worker: int, step: int, numbers: Mapping[str, float | None], at: float) -> None:
         """A worker of this node reported a step."""
         if self.meter.stepped(worker, step, at):
-            self._rate.reported(step, {}, at)
+            self.rate.reported(step, {}, at)
             if LOSS in numbers:
                 loss = numbers[LOSS]
-                self._loss = nan if loss is None else loss
+                self.loss = nan if loss is None else loss
 
     def recovered(self, recovery: Recovery) -> None:
         """A recovery, or a first start, is over on this node."""
@@ -140,17 +127,17 @@ class MetricsCollector:
         if self._ended is not None and self._ended[0] == recovery.g:  # It is told late: the next change has come.
             self.meter.stopped(self._ended[1])
         if recovery.start:
-            self._start_s = recovery.total_s
+            self.start_s = recovery.total_s
             return
-        self._recoveries.add(recovery.total_s)
+        self.recoveries.add(recovery.total_s)
         for mark, length in recovery.phases:
-            self._phases[mark].add(length)
+            self.phases[mark].add(length)
 
     def _stopped(self, g: int, at: float, *, well: bool = False) -> None:
         if self._ended is None or g > self._ended[0]:
             self._ended = (g, at)
         self.meter.stopped(at, well=well)
-        self._rate = StepRate(RATE_WINDOW_S)
+        self.rate = StepRate(RATE_WINDOW_S)
 
     def _count_restart(self, facts: AgentState) -> None:
         """Count a generation, or a revision of it, that was made after this agent knew one, or after its first."""
@@ -159,99 +146,67 @@ class MetricsCollector:
             return
         self._known = generation
         if known is not None and _key(generation) > _key(known) and generation.why is not ChangeReason.FIRST:
-            self._restarts[generation.why] += 1
+            self.restarts[generation.why] += 1
 
-    # --- what is asked --------------------------------------------------------------------------------------------
 
-    def samples(self, facts: AgentState | None, asides: ExternalReadings, now: float) -> Iterator[MetricSample]:
-        """Every number that is known, but for the histograms. `facts` is None before this agent has reached etcd."""
-        for why, count in self._restarts.items():
-            yield MetricSample("restarts_total", count, (why,))
-        yield from self._of_training(now)
-        for state, count in asides.workers.items():
-            yield MetricSample("workers", count, (state,))
-        yield MetricSample("refresh_failures_total", self.refresh_failures)
-        yield MetricSample("lease_losses_total", self._lease_losses)
-        yield MetricSample("events_dropped_total", asides.events_dropped)
-        yield MetricSample("log_dropped_bytes_total", asides.log_dropped_bytes)
-        if self._answered_at is not None:
-            yield MetricSample("store_silence_seconds", max(now - self._answered_at, 0.0))
-        if facts is not None:
-            yield from _of_job(facts)
-            yield from _run_deadline_samples(facts, now)
+@dataclass(frozen=True)
+class Readings:
+    """What the rows of the table of metrics read at one moment. `facts` is None before this agent reached etcd."""
 
-    def distributions(self) -> Iterator[Distribution]:
-        """Every histogram."""
-        for lengths in (self._recoveries, *self._phases.values()):
-            yield lengths.distribution
+    counted: MetricsCollector
+    facts: AgentState | None
+    others: ExternalReadings
+    now: float
 
-    def _of_training(self, now: float) -> Iterator[MetricSample]:
-        meter = self.meter
-        sums = meter.sums(now)
-        yield MetricSample("steps_total", meter.steps)
-        yield MetricSample("steps_again_total", meter.steps_again)
-        yield MetricSample("clock_seconds_total", sums.clock_s)
-        yield MetricSample("productive_seconds_total", sums.productive_s)
-        yield MetricSample("again_seconds_total", sums.again_s)
-        known: dict[str, float | None] = {
-            "start_seconds": self._start_s,
-            "step": meter.step,
-            "steps_per_second": self._rate.rate_at(now),
-            "last_step_age_seconds": max(now - meter.stepped_at, 0.0) if meter.stepped_at is not None else None,
-            "loss": self._loss,
-            "goodput_ratio": sums.goodput,
-        }
-        yield from (MetricSample(name, value) for name, value in known.items() if value is not None)
+    @cached_property
+    def goodput(self) -> GoodputSums:
+        """The times until now."""
+        return self.counted.meter.sums(self.now)
+
+    def since(self, at: float | None) -> float | None:
+        """Seconds from a moment until now; None if that is not known."""
+        return None if at is None else max(self.now - at, 0.0)
+
+    def until(self, at: float) -> float:
+        """Seconds from now until a moment; 0 if it has passed."""
+        return max(at - self.now, 0.0)
+
+    @property
+    def generation(self) -> Generation | None:
+        """The newest generation that this agent knows."""
+        return self.facts.generation if self.facts is not None else None
+
+    @property
+    def spec(self) -> JobSpec | None:
+        """The spec of the job."""
+        return self.facts.view.spec.value if self.facts is not None and self.facts.view.spec is not None else None
+
+    @property
+    def budget(self) -> Budget | None:
+        """The restarts that are charged; None without a spec."""
+        return self.facts.view.budget if self.facts is not None and self.spec is not None else None
+
+    @property
+    def lease(self) -> RunDeadline | None:
+        """What follows from the lease; None without one."""
+        held = self.facts.workers.run_deadline if self.facts is not None else None
+        return held if held is not None and held.lease_held else None
+
+    @property
+    def limit(self) -> RunDeadline | None:
+        """The time that the workers may run; None without workers."""
+        facts = self.facts
+        runs = facts is not None and facts.phase in (Phase.RUNNING, Phase.STOPPING) and not facts.workers.gone
+        return facts.workers.run_deadline if facts is not None and runs else None
 
 
 def is_spare(facts: AgentState) -> bool:
     """Whether this node stands by while a world without it runs."""
     generation = facts.generation
     return (
-        facts.phase is Phase.SPARE and generation is not None and facts.registration.registered and not _inside(facts)
+        facts.phase is Phase.SPARE and generation is not None and facts.registration.registered and facts.member is None
     )
-
-
-def _inside(facts: AgentState) -> bool:
-    return facts.member is not None
 
 
 def _key(generation: Generation) -> tuple[int, int, int]:
     return generation.run, generation.g, generation.rev if isinstance(generation, ClusterSpec) else 0
-
-
-def _of_job(facts: AgentState) -> Iterator[MetricSample]:
-    """The world, and what it has cost."""
-    member = facts.me.member
-    texts = (facts.me.node, member.host, *(member.versions.get(name, "") for name in ("launcher", "python", "torch")))
-    yield MetricSample("info", 1, texts)
-    for phase in Phase:
-        yield MetricSample("state", phase is facts.phase, (phase,))
-    generation, stored = facts.generation, facts.view.spec
-    yield MetricSample("generation", generation.g if generation is not None else 0)
-    if generation is not None:
-        yield MetricSample("world_size", generation.world_size)
-        yield MetricSample("members", len(generation.members))
-        m_id = generation.index(facts.me.node)
-        if m_id is not None:
-            yield MetricSample("m_id", m_id)
-    if stored is not None:
-        budget = facts.view.budget
-        yield MetricSample("np_min", stored.value.np.low)
-        if not stored.value.np.unlimited:
-            yield MetricSample("np_max", stored.value.np.high)
-        yield MetricSample("restarts_charged", budget.charged)
-        yield MetricSample("restarts_max", stored.value.restarts_max)
-        yield MetricSample("fruitless_failures", budget.fruitless)
-
-
-def _run_deadline_samples(facts: AgentState, now: float) -> Iterator[MetricSample]:
-    """The lease, and the right to run that follows from it."""
-    right = facts.workers.run_deadline
-    if right.lease_held:
-        yield MetricSample("lease_age_seconds", max(now - right.refreshed_at, 0.0))
-        yield MetricSample("lease_ttl_seconds", right.ttl_s)
-    if facts.phase in (Phase.RUNNING, Phase.STOPPING) and not facts.workers.gone:
-        limit = right.refreshed_at + right.ttl_s + right.outage_limit_s
-        yield MetricSample("right_seconds", max(right.until() - now, 0.0))
-        yield MetricSample("right_at_most_seconds", max(limit - now, 0.0))

@@ -21,7 +21,7 @@ from launcher.config.job_settings import JobSettings
 from launcher.history.recovery import Recovery
 from launcher.metrics import readiness
 from launcher.metrics.catalog import WORKER_LABELS
-from launcher.metrics.collector import ExternalReadings, MetricsCollector
+from launcher.metrics.collector import ExternalReadings, MetricsCollector, Readings
 from launcher.net.endpoints import join_host_port
 from launcher.system import frozen_imports
 from launcher.system.clock import boottime
@@ -31,7 +31,7 @@ from launcher.workers.node_output import NodeOutput
 from launcher.workers.reports.worker_channel import WorkerReport
 
 if TYPE_CHECKING:
-    from launcher.metrics.exposition import MetricsPage, MetricsReading
+    from launcher.metrics.exposition import MetricsPage
     from launcher.metrics.server import HttpReply, MetricsServer
 
 METRICS, HEALTHZ, READYZ = "/metrics", "/healthz", "/readyz"
@@ -138,15 +138,12 @@ class MetricsExporter:
                 return None
         return text_reply(OK if verdict.yes else UNAVAILABLE, verdict.words)
 
-    def _read(self) -> MetricsReading:
-        from launcher.metrics.exposition import MetricsReading
-
+    def _read(self) -> Readings:
         known = self._agent_reading()
         states = Counter(WORKER_LABELS[one.state] for one in self._workers.states.seen.values())
         workers = {label: states[label] for label in WORKER_LABELS.values()}
         others = ExternalReadings(workers, known.dropped, self._disk.left_out_bytes)
-        samples = self._collector.samples(known.facts, others, boottime())
-        return MetricsReading(tuple(samples), tuple(self._collector.distributions()))
+        return Readings(self._collector, known.facts, others, boottime())
 
 
 def _unusable(host: str, port: int, why: str) -> str:

@@ -1,12 +1,12 @@
-"""The page of metrics: `launcher.metrics.collector` in the words of Prometheus, in text or as OpenMetrics.
+"""The page of metrics: `launcher.metrics.catalog` in the words of Prometheus, in text or as OpenMetrics.
 
 `prometheus_client` is imported here, and so only by an agent with `--metrics_port`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -21,21 +21,14 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from launcher.metrics import catalog
-from launcher.metrics.catalog import JOB, METRICS, MetricKind
-from launcher.metrics.collector import Distribution, MetricSample
+from launcher.metrics.catalog import JOB, METRICS, MetricKind, Value
+from launcher.metrics.collector import DurationHistogram, Readings
 
 FRESH_S: Final = 0.2
 """To make a page takes some milliseconds, and there may be somebody who asks without end."""
 
 VERSIONS: Final = ("0.0.1", "0.0.4", "1.0.0")
 """Of OpenMetrics and of Prometheus' text. Who asks for another one gets text."""
-
-
-class MetricsReading(NamedTuple):
-    """Everything that is known at one moment."""
-
-    samples: tuple[MetricSample, ...]
-    distributions: tuple[Distribution, ...]
 
 
 class RenderedMetrics(NamedTuple):
@@ -48,7 +41,7 @@ class RenderedMetrics(NamedTuple):
 class MetricsPage:
     """The registry of one agent. A page serves whoever asks for the same within `FRESH_S`."""
 
-    def __init__(self, job_id: str, read: Callable[[], MetricsReading]) -> None:
+    def __init__(self, job_id: str, read: Callable[[], Readings]) -> None:
         """`read` is asked for each page that is made."""
         self._made: dict[str, tuple[float, RenderedMetrics]] = {}
         self._registry = CollectorRegistry()
@@ -76,7 +69,7 @@ def _understood(accept: str) -> str:
 class _Families(Collector):
     """A collector that makes one family for each row of the table of which anything is known."""
 
-    def __init__(self, job_id: str, read: Callable[[], MetricsReading]) -> None:
+    def __init__(self, job_id: str, read: Callable[[], Readings]) -> None:
         self._job_id = job_id
         self._read = read
 
@@ -86,35 +79,26 @@ class _Families(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every family."""
-        found = self._read()
+        readings = self._read()
         for row in METRICS:
-            samples = [sample for sample in found.samples if sample.name == row.name]
-            lengths = [one for one in found.distributions if one.name == row.name]
-            if samples or lengths:
-                yield self._family(row, samples, lengths)
+            if samples := row.samples(readings):
+                yield self._family(row, samples)
 
-    def _family(self, row: catalog.Metric, samples: list[MetricSample], lengths: list[Distribution]) -> Metric:
+    def _family(self, row: catalog.Metric, samples: Mapping[tuple[str, ...], Value]) -> Metric:
         names = (JOB, *row.labels)
-        match row.kind:
-            case MetricKind.GAUGE:
-                gauge = GaugeMetricFamily(row.family, row.help, labels=names)
-                for sample in samples:
-                    gauge.add_metric((self._job_id, *sample.labels), float(sample.value))
-                return gauge
-            case MetricKind.COUNTER:
-                counter = CounterMetricFamily(row.family, row.help, labels=names)
-                for sample in samples:
-                    counter.add_metric((self._job_id, *sample.labels), float(sample.value))
-                return counter
-            case MetricKind.INFO:
-                info = InfoMetricFamily(row.family, row.help, labels=(JOB,))
-                for sample in samples:
-                    info.add_metric((self._job_id,), dict(zip(row.labels, sample.labels, strict=True)))
-                return info
-            case MetricKind.HISTOGRAM:
-                histogram = HistogramMetricFamily(row.family, row.help, labels=names)
-                bounds = [*map(floatToGoString, row.buckets), "+Inf"]
-                for distribution in lengths:
-                    buckets = list(zip(bounds, map(float, distribution.counts), strict=True))
-                    histogram.add_metric((self._job_id, *distribution.labels), buckets, distribution.sum_s)
-                return histogram
+        found: Any = {
+            MetricKind.GAUGE: GaugeMetricFamily,
+            MetricKind.COUNTER: CounterMetricFamily,
+            MetricKind.INFO: InfoMetricFamily,
+            MetricKind.HISTOGRAM: HistogramMetricFamily,
+        }[row.kind](row.family, row.help, labels=(JOB,) if row.kind is MetricKind.INFO else names)
+        for labels, value in samples.items():
+            if row.kind is MetricKind.INFO:
+                found.add_metric((self._job_id,), dict(zip(row.labels, labels, strict=True)))
+            elif isinstance(value, DurationHistogram):
+                bounds = [*map(floatToGoString, value.buckets), "+Inf"]
+                buckets = list(zip(bounds, map(float, value.cumulative), strict=True))
+                found.add_metric((self._job_id, *labels), buckets, value.sum_s)
+            else:
+                found.add_metric((self._job_id, *labels), float(value))
+        return found  # type: ignore[no-any-return]

@@ -19,9 +19,9 @@ from launcher.config.readers import np as read_np
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.local.commands import node_argv, node_environments
 from launcher.metrics import readiness
-from launcher.metrics.catalog import BY_NAME, JOB, METRICS, PROCESS, WORKER_LABELS, MetricKind
-from launcher.metrics.collector import ExternalReadings, MetricsCollector
-from launcher.metrics.exposition import FRESH_S, MetricsPage, MetricsReading
+from launcher.metrics.catalog import JOB, METRICS, PROCESS, WORKER_LABELS, MetricKind
+from launcher.metrics.collector import ExternalReadings, MetricsCollector, Readings
+from launcher.metrics.exposition import FRESH_S, MetricsPage
 from launcher.wire.inspect_messages import WorkerState
 from tests.support.agent_happenings import HAPPENINGS
 from tests.support.agent_harness import Bench, running
@@ -29,6 +29,7 @@ from tests.support.prometheus_page import OPENMETRICS, families, samples
 from tests.support.strategies import KEYS
 
 QUIET = ExternalReadings(dict.fromkeys(WORKER_LABELS.values(), 0), 0, 0)
+NOTHING = Readings(MetricsCollector(0.0), None, QUIET, 0.0)
 RECOVERY = Recovery(
     why=ChangeReason.LOSS,
     text="a was lost",
@@ -60,9 +61,10 @@ class Watched:
         return made.body.decode()
 
     def _page(self) -> MetricsPage:
-        found = self.notes.samples(self.agent.facts, self.asides, self.agent.now)
-        reading = MetricsReading(tuple(found), tuple(self.notes.distributions()))
-        return MetricsPage("j1", lambda: reading)
+        return MetricsPage("j1", self.readings)
+
+    def readings(self) -> Readings:
+        return Readings(self.notes, self.agent.facts, self.asides, self.agent.now)
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ def test_the_page_in_text_has_the_same_samples_as_openmetrics() -> None:
 
 @pytest.mark.parametrize("version", ["foo", "", "1.", "9" * 4000, "1.0.1", "-1", "1.0.0;version=x"])
 def test_who_asks_for_a_version_that_there_is_not_gets_text_and_no_page_of_its_own(version: str) -> None:
-    page = MetricsPage("j1", lambda: MetricsReading((), ()))
+    page = MetricsPage("j1", lambda: NOTHING)
     text = page.page("", 0.0)
     for kind in ("application/openmetrics-text", "text/plain"):
         assert page.page(f"{kind};version={version}", 0.0) is text
@@ -126,14 +128,14 @@ def test_prometheus_own_header_gets_openmetrics() -> None:
         "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
         "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,*/*;q=0.2"
     )
-    page = MetricsPage("j1", lambda: MetricsReading((), ())).page(accept, 0.0)
+    page = MetricsPage("j1", lambda: NOTHING).page(accept, 0.0)
     assert page.content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert page.body.endswith(b"# EOF\n")
 
 
 def test_a_page_for_an_agent_that_has_not_reached_etcd_has_what_is_counted() -> None:
-    reading = MetricsReading(tuple(MetricsCollector(0.0).samples(None, QUIET, 5.0)), ())
-    text = MetricsPage("j1", lambda: reading).page("", 0.0).body.decode()
+    readings = Readings(MetricsCollector(0.0), None, QUIET, 5.0)
+    text = MetricsPage("j1", lambda: readings).page("", 0.0).body.decode()
     found = samples(text, job_id="j1")
     assert found["elastic_launch_clock_seconds_total"] == 5.0
     assert "elastic_launch_generation" not in found
@@ -142,9 +144,9 @@ def test_a_page_for_an_agent_that_has_not_reached_etcd_has_what_is_counted() -> 
 def test_who_asks_again_at_once_gets_the_same_page() -> None:
     asked: list[float] = []
 
-    def read() -> MetricsReading:
+    def read() -> Readings:
         asked.append(0.0)
-        return MetricsReading((), ())
+        return NOTHING
 
     page = MetricsPage("j1", read)
     first = page.page("", 1.0)
@@ -161,7 +163,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
         assert not row.full.endswith(("_count", "_sum", "_bucket", "_milliseconds", "_ms"))
         assert list(row.buckets) == sorted(row.buckets)
         assert "le" not in row.labels
-    assert len(BY_NAME) == len(METRICS)
+    assert len({row.name for row in METRICS}) == len(METRICS)
 
 
 # --- what happens ---------------------------------------------------------------------------------------------------
@@ -322,9 +324,14 @@ def test_whatever_happens_to_an_agent_its_page_is_made_and_no_counter_falls(told
         HAPPENINGS[what](watched.agent)
         if steps:
             watched.notes.stepped(0, seconds, {"loss": None}, watched.agent.now)
-        found = list(watched.notes.samples(watched.agent.facts, QUIET, watched.agent.now))
-        now = {(name, labels): value for name, value, labels in found if BY_NAME[name].kind is MetricKind.COUNTER}
-        assert len({(name, labels) for name, _, labels in found}) == len(found)
+        counters = [row for row in METRICS if row.kind is MetricKind.COUNTER]
+        readings = watched.readings()
+        now = {
+            (row.name, labels): value
+            for row in counters
+            for labels, value in row.samples(readings).items()
+            if isinstance(value, float | int)
+        }
         assert all(now[key] >= count for key, count in before.items())
         before = now
         readiness.ready(watched.agent.facts, running=1, reason="")
