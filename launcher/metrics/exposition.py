@@ -86,7 +86,7 @@ class _Families(Collector):
 
     def _family(self, row: catalog.Metric, samples: Mapping[tuple[str, ...], Value]) -> Metric:
         names = (JOB, *row.labels)
-        found: Any = {
+        family: Any = {
             MetricKind.GAUGE: GaugeMetricFamily,
             MetricKind.COUNTER: CounterMetricFamily,
             MetricKind.INFO: InfoMetricFamily,
@@ -94,11 +94,11 @@ class _Families(Collector):
         }[row.kind](row.family, row.help, labels=(JOB,) if row.kind is MetricKind.INFO else names)
         for labels, value in samples.items():
             if row.kind is MetricKind.INFO:
-                found.add_metric((self._job_id,), dict(zip(row.labels, labels, strict=True)))
+                family.add_metric((self._job_id,), dict(zip(row.labels, labels, strict=True)))
             elif isinstance(value, DurationHistogram):
                 bounds = [*map(floatToGoString, value.buckets), "+Inf"]
                 buckets = list(zip(bounds, map(float, value.cumulative), strict=True))
-                found.add_metric((self._job_id, *labels), buckets, value.sum_s)
+                family.add_metric((self._job_id, *labels), buckets, value.sum_s)
             else:
-                found.add_metric((self._job_id, *labels), float(value))
-        return found  # type: ignore[no-any-return]
+                family.add_metric((self._job_id, *labels), float(value))
+        return family  # type: ignore[no-any-return]
