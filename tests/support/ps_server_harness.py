@@ -139,7 +139,8 @@ class Bench:
             expected = proofs(known, Purpose.PARAMETERS, proof.nonce, challenge.nonce)
             try:
                 await stream.write(request(expected.client))
-                await stream.read()
+                if await stream.read() is grpc.aio.EOF:
+                    return await stream.code()
             except grpc.aio.AioRpcError as error:
                 return error.code()
             return grpc.StatusCode.OK
