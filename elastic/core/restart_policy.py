@@ -223,7 +223,7 @@ def fatal_exit_code(e: Evidence) -> Judgement | None:
 def unrecoverable(e: Evidence) -> Judgement | None:
     """A worker has said that no restart would help: the job fails."""
     worker = next((worker for worker in e.own if worker.failure is FailureClass.UNRECOVERABLE), None)
-    return e.ends_the_job(f"no restart would mend this: {worker.why}") if worker else None
+    return e.ends_the_job(f"no restart would fix this: {worker.why}") if worker else None
 
 
 def script_cannot_start(e: Evidence) -> Judgement | None:
@@ -240,7 +240,7 @@ def no_host_can_start(e: Evidence) -> Judgement | None:
     faults = [next((worker.why for worker in end.exits if worker.failure is cannot), "") for end in e.ends]
     if e.spec.mode is not JobMode.COLLECTIVE or e.lost or not all(faults):
         return None
-    return e.ends_the_job(f"no restart would mend this: {faults[0]}")
+    return e.ends_the_job(f"no restart would fix this: {faults[0]}")
 
 
 def network_split(e: Evidence) -> Judgement | None:

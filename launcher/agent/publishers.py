@@ -181,7 +181,7 @@ class CurvePublisher(DocumentPublisher):
         self._due_at = float("-inf")
 
     def begin(self, incarnation: str) -> None:
-        """Workers of a generation start. In another store the course begins anew."""
+        """Workers of a generation start. In another store the curve is a new one."""
         if incarnation != self._incarnation:
             self._incarnation, self._curve, self._revision = incarnation, TrainingCurve(), None
         self._newest, self._metrics = None, {}

@@ -146,7 +146,7 @@ class JobSettings(Settings, group=ELASTIC):
     store_outage_limit_s: float = setting(
         120.0,
         "the longest that nodes which hear each other train on while etcd cannot be reached; a new world waits "
-        "for it if the old one vanished without a word",
+        "for it if the nodes of the old one disappeared without leaving the job",
         duration(0),
         METAVAR,
         scope=Scope.JOB,

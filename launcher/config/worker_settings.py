@@ -27,7 +27,7 @@ class SupervisionSettings(Settings, group=WORKERS):
     )
     host_cooldown_s: float = setting(
         60.0,
-        "a host whose workers alone fail twice in a row without progress is kept out for so long, each time "
+        "a host whose workers alone fail twice in a row without progress is quarantined for this long, each time "
         "after that twice as long, up to 30 minutes; 0: never",
         duration(0),
         METAVAR,
@@ -111,7 +111,8 @@ class CheckpointSettings(Settings, group=WORKERS):
     )
     allow_rollback: bool = setting(
         False,
-        "with our library: go on from an older checkpoint, or anew, when the newest one of the job cannot be read",
+        "with our library: continue from an older checkpoint, or from the beginning, when the newest one of the job "
+        "cannot be read",
         scope=Scope.WORKER,
     )
     save_limit_s: float = setting(
@@ -159,7 +160,7 @@ class LogSettings(Settings, group=LOGS):
         "log/", "the folder for workerlog.<rank> and endpoints.log", readers.path("a folder"), "DIR", group=BASE
     )
     log_overwrite: bool = setting(
-        False, "begin the logs anew at the start of the agent instead of appending to them", scope=Scope.PARENT
+        False, "start the logs empty when the agent starts, instead of appending to them", scope=Scope.PARENT
     )
     log_bytes_max: int | None = setting(
         readers.LOG_BYTES_MAX,

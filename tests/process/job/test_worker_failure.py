@@ -79,7 +79,7 @@ async def test_a_program_that_cannot_be_started_fails_the_job_at_once(job: Job) 
     node = await job.node("--np", "1", script=(str(program),))
     assert await node.exits() == 1
     why = rf"cannot start {program}: the interpreter that its first line names is not there"
-    await node.says(rf"the job has failed: no restart would mend this: {why}")
+    await node.says(rf"the job has failed: no restart would fix this: {why}")
     assert node.text("launcher.log").count("workers of generation") == 1
 
 
@@ -97,7 +97,7 @@ async def test_a_folder_that_is_gone_since_the_start_fails_the_job_unless_it_is_
             await worker.exits(0)
             assert await node.exits() == 0
     assert await node.exits() == 1
-    await node.says(rf"no restart would mend this: cannot start .*: No such file or directory: {node.folder}$")
+    await node.says(rf"no restart would fix this: cannot start .*: No such file or directory: {node.folder}$")
 
 
 @story
@@ -149,7 +149,7 @@ async def test_a_wrong_setting_found_by_the_library_fails_the_job_at_once_with_i
     script = job.write("wrong.py", wrong + "elastic.env()\n")
     node = await job.node("--max_restarts", "3", script=(str(script),))
     assert await node.exits() == 1
-    await node.says(r"the job has failed: no restart would mend this: ELASTIC_ROLE is 'guest'; it is one of ")
+    await node.says(r"the job has failed: no restart would fix this: ELASTIC_ROLE is 'guest'; it is one of ")
     assert not any("restart 1 of 3" in line for line in node.lines)
 
     caught = wrong + "try:\n    elastic.env()\nexcept elastic.errors.ConfigError:\n    raise SystemExit(7)\n"

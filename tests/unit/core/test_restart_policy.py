@@ -106,7 +106,7 @@ def test_a_worker_that_sees_no_hope_in_a_restart_fails_the_job_at_once_also_besi
         judged(unrecoverable, None),
         judged(unrecoverable, why=ChangeReason.GROWTH),
     ):
-        assert result.fatal == "no restart would mend this: there is no step 11"
+        assert result.fatal == "no restart would fix this: there is no step 11"
         assert result.cause is not None
 
 
@@ -259,7 +259,7 @@ def test_a_program_that_no_host_can_start_fails_the_job_at_once() -> None:
     cannot = failed(
         worker_exit(failure=FailureClass.CANNOT_START, why="cannot start ./train: No such file or directory")
     )
-    fatal = "no restart would mend this: cannot start ./train: No such file or directory"
+    fatal = "no restart would fix this: cannot start ./train: No such file or directory"
     assert (judged(cannot).fatal, judged(cannot, cannot).fatal) == (fatal, fatal)
     assert judged(cannot, stopped()).note == ("not charged: cannot start ./train: No such file or directory, 1 of 3")
     assert (judged(cannot, None).fatal, judged(cannot, None).note) == ("", "not charged: b was lost")
