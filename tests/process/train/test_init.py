@@ -133,5 +133,5 @@ def test_workers_that_end_right_after_a_collective_end_well_without_ending_the_g
 def test_an_environment_that_does_not_fit_together_is_one_line_and_exit_2(script: str, tmp_path: Path) -> None:
     code, _, said = run([script], tmp_path, RANK="0")
     assert code == 2
-    assert said.startswith("elastic: error: RANK is set, but WORLD_SIZE and MASTER_ADDR and MASTER_PORT are not; ")
+    assert said.startswith("elastic: error: RANK is set, but WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not; ")
     assert said.count("\n") == 1
