@@ -15,7 +15,8 @@ from elastic.errors import StoreUnavailable, TooLarge, WatchLost
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
 from elastic.store.etcd.endpoint import MESSAGE_BYTES_MAX
-from elastic.store.etcd.paging import LISTING_BYTES_MAX
+from elastic.store.etcd.errors import deadline_error
+from elastic.store.etcd.paging import LISTING_BYTES_MAX, PAGE_KEYS
 from elastic.store.protocol import Store
 from tests.support import store_bench
 from tests.support.etcd_servers import one_server
@@ -115,8 +116,8 @@ class Disturbed(EtcdStore):
         self._between = between
         self.answers = 0
 
-    async def _ask_range(self, request: Any) -> Any:
-        answer = await super()._ask_range(request)
+    async def _ask_range(self, request: Any, *, divisible: bool = False) -> Any:
+        answer = await super()._ask_range(request, divisible=divisible)
         self.answers += 1
         await self._between(self.answers)
         return answer
@@ -155,6 +156,28 @@ def test_a_compaction_between_two_pages_begins_the_listing_again(etcd_bench: Etc
         assert len(listing.entries) == MANY + 1, "the listing is newer than the compaction"
         assert listing.revision == store.revision_seen
         await disturbed.close()
+
+    on(etcd_bench, story)
+
+
+def test_a_range_whose_answer_is_late_is_not_asked_for_again_but_in_pages(etcd_bench: EtcdBench) -> None:
+    async def story(store: Store) -> None:
+        await put_many(store, etcd_bench.prefix, 20, b"small")
+        slow = EtcdStore([etcd_bench.endpoint])
+        asked: list[int] = []
+        call = slow._servers.call
+
+        async def late_if_whole(method: Any, request: Any, limit_s: float, metadata: Any = None) -> Any:
+            asked.append(request.limit)
+            if not request.limit:
+                raise deadline_error()
+            return await call(method, request, limit_s, metadata)
+
+        slow._servers.call = late_if_whole  # type: ignore[method-assign]
+        listing = await slow.list(KeyRange.prefix(etcd_bench.prefix))
+        assert [entry.key for entry in listing.entries] == [f"{etcd_bench.prefix}{number:04}" for number in range(20)]
+        assert asked == [0, PAGE_KEYS, 2 * PAGE_KEYS]
+        await slow.close()
 
     on(etcd_bench, story)
 

@@ -34,7 +34,7 @@ from elastic.core.kv import (
 from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
 from elastic.store.etcd.codec import compare_message, entries, operation_message, span
 from elastic.store.etcd.endpoint import EtcdEndpoint, EtcdOptions
-from elastic.store.etcd.errors import ErrorMeaning, meaning, refusal, unanswered
+from elastic.store.etcd.errors import AnswerLate, ErrorMeaning, meaning, refusal, unanswered
 from elastic.store.etcd.failover import HASLEADER, EtcdServers
 from elastic.store.etcd.paging import in_pages
 from elastic.store.etcd.stubs import rpc
@@ -84,14 +84,14 @@ class EtcdStore:
         """See `Store.list`."""
         request = rpc.RangeRequest(keys_only=keys_only, limit=limit, **span(range))
         try:
-            answer = await self._ask_range(request)
-        except TooLarge:
+            answer = await self._ask_range(request, divisible=True)
+        except (TooLarge, AnswerLate):
             revision, pairs = await in_pages(self._ask_range, request)
             return Listing(revision, entries(pairs))
         return Listing(answer.header.revision, entries(answer.kvs))
 
-    async def _ask_range(self, request: Any) -> Any:
-        return await self._servers.ask(lambda endpoint: endpoint.kv.Range, request)
+    async def _ask_range(self, request: Any, *, divisible: bool = False) -> Any:
+        return await self._servers.ask(lambda endpoint: endpoint.kv.Range, request, divisible=divisible)
 
     async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
         """See `Store.txn`. It is never repeated once etcd may have it."""

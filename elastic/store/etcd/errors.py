@@ -63,6 +63,10 @@ _NOT_CONNECTED = re.compile(
 _NOT_RESOLVED = re.compile(r"errors resolving .*address lookup failed for \S+: (.+?)\]*", re.DOTALL)
 
 
+class AnswerLate(StoreUnavailable):
+    """The time of one try was over before the answer came: the server is silent, or the answer takes it long."""
+
+
 def details(error: Any) -> str:
     """The text of a grpc error."""
     return str(error.details() or error.code().name)
@@ -119,7 +123,10 @@ def _hint(said: str, user: str) -> str:
 
 def unanswered(error: Any, server: object) -> StoreUnavailable:
     """The error to raise when there was no answer."""
-    return StoreUnavailable(f"etcd at {server} does not answer: {readable_part(details(error))}")
+    late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return (AnswerLate if late else StoreUnavailable)(
+        f"etcd at {server} does not answer: {readable_part(details(error))}"
+    )
 
 
 def watch_end(response: Any, server: object) -> StoreError:

@@ -14,6 +14,7 @@ from elastic.store.etcd.address import EtcdAddress
 from elastic.store.etcd.endpoint import EndpointRotation, EtcdEndpoint, EtcdOptions
 from elastic.store.etcd.errors import (
     NO_USERS,
+    AnswerLate,
     ErrorMeaning,
     channel_closed_error,
     details,
@@ -80,26 +81,34 @@ class EtcdServers:
         for endpoint in self.rotation.endpoints:
             await endpoint.close()
 
-    async def ask(self, method: Method, request: Any, *, repeat: bool = True, gone_is_fine: bool = False) -> Any:
+    async def ask(
+        self, method: Method, request: Any, *, repeat: bool = True, gone_is_fine: bool = False, divisible: bool = False
+    ) -> Any:
         """Send a request whose answer is linearizable, to one server after the other until one answers.
 
         `repeat`: doing it twice does no harm. `gone_is_fine`: the answer "no such lease" is a good one (None).
+        `divisible`: the caller can ask for less at once, so that it is not asked again after an `AnswerLate`.
         tenacity comes in, and is imported, with the second try: nearly all need only one, and its machinery costs more
         than that.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
+
+        def again(error: BaseException) -> bool:
+            final = self.closed or (divisible and isinstance(error, AnswerLate))
+            return isinstance(error, StoreUnavailable) and not final
+
         try:
             return await self._asked(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             left_s = self.options.request_limit_s - (loop.time() - began)
-            if self.closed or left_s <= 0:
+            if not again(error) or left_s <= 0:
                 raise
         from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
         await asyncio.sleep(self._pause_s(1))
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, StoreUnavailable) and not self.closed),
+            retry=retry_if_exception(again),
             stop=stop_after_delay(left_s),
             wait=lambda state: self._pause_s(1 + state.attempt_number),
             reraise=True,
@@ -240,7 +249,7 @@ class EtcdServers:
     def blame_for(self, error: Any, endpoint: EtcdEndpoint) -> StoreUnavailable:
         """Leave a server for a grpc error; returns the error to raise."""
         result = unanswered(error, endpoint)
-        self.rotate_away_from(endpoint, str(result), silent=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
+        self.rotate_away_from(endpoint, str(result), silent=isinstance(result, AnswerLate))
         return result
 
     async def _unanswered(self, error: Any, endpoint: EtcdEndpoint) -> StoreError:

@@ -1,7 +1,8 @@
 """A range that does not fit into one answer, read in pages that all show it as it was at one revision.
 
 etcd bounds an answer by the number of keys, not by bytes. An honest job fits into one answer, so a range is read whole
-first. A writer of the prefix can make the range larger than that, which must not stop its readers.
+first. A writer of the prefix can make the range larger than that, which must not stop its readers; nor may an etcd that
+is too slow to have the whole range ready in the time of one try.
 """
 
 from __future__ import annotations
