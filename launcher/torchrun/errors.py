@@ -20,46 +20,30 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 
-class JobClosed(RendezvousClosedError, SystemExit):
+class _ExitError(SystemExit):
+    """Ends python with an exit code of ours where nobody catches it."""
+
+    def __init__(self, text: str, code: int = 4) -> None:
+        """Remember the text, and the code for python's own exit."""
+        super().__init__(text)
+        self.code = code
+
+
+class JobClosed(_ExitError, RendezvousClosedError):
     """The job has ended."""
 
-    def __init__(self, text: str, code: int) -> None:
-        """Remember the text, and the code for python's own exit."""
-        super().__init__(text)
-        self.code = code
 
-
-class RoundTimedOut(RendezvousTimeoutError, SystemExit):
+class RoundTimedOut(_ExitError, RendezvousTimeoutError):
     """No round with this node came together in time; the job stays open for the others."""
 
-    def __init__(self, text: str) -> None:
-        """Remember the text, and the code for python's own exit."""
-        super().__init__(text)
-        self.code = 4
 
-
-class RendezvousUnreachable(RendezvousConnectionError, SystemExit):
+class RendezvousUnreachable(_ExitError, RendezvousConnectionError):
     """Etcd, or the node where a round meets, cannot be reached, or refuses this one."""
 
-    def __init__(self, text: str, code: int) -> None:
-        """Remember the text, and the code for python's own exit."""
-        super().__init__(text)
-        self.code = code
 
-
-class NodeRejected(RendezvousStateError, SystemExit):
+class NodeRejected(_ExitError, RendezvousStateError):
     """The job does not take this node, or this machine lacks something."""
 
-    def __init__(self, text: str, code: int) -> None:
-        """Remember the text, and the code for python's own exit."""
-        super().__init__(text)
-        self.code = code
 
-
-class RoundOver(RendezvousStateError, SystemExit):
+class RoundOver(_ExitError, RendezvousStateError):
     """The round is over, and torch's agent, which has heard of it, is not yet where it can come back."""
-
-    def __init__(self, text: str) -> None:
-        """Remember the text, and the code for python's own exit."""
-        super().__init__(text)
-        self.code = 4

@@ -27,25 +27,17 @@ class RoundTracker:
     def __init__(self) -> None:
         """Nothing has started."""
         self._offered: StartWorkers | None = None
-        self._taken: StartWorkers | None = None
-        self._stops = False
-        self._newest: Generation | None = None
-
-    @property
-    def taken(self) -> StartWorkers | None:
+        self.taken: StartWorkers | None = None
         """The generation whose workers torch's agent has."""
-        return self._taken
-
-    @property
-    def stops(self) -> bool:
-        """Tell whether the workers that torch's agent has are to be stopped."""
-        return self._taken is not None and self._stops
+        self.stops = False
+        """Whether these workers are to be stopped."""
+        self._newest: Generation | None = None
 
     def waiting(self) -> int:
         """How many nodes wait for the next round: newcomers, and 1 where somebody was lost, failed, or leaves."""
-        if self._taken is None or not self._stops:
+        if self.taken is None or not self.stops:
             return 0
-        old = {place.node for place in self._taken.generation.members}
+        old = {place.node for place in self.taken.generation.members}
         newest = self._newest.members if self._newest is not None else ()
         return max(1, sum(place.node not in old for place in newest))
 
@@ -59,20 +51,20 @@ class RoundTracker:
         if self._offered is not None and self._offered.generation.g == action.g:
             self._offered = None
             return [WorkersGone(action.g)]
-        if self._taken is not None and self._taken.generation.g == action.g:
-            self._stops = True
+        if self.taken is not None and self.taken.generation.g == action.g:
+            self.stops = True
         return []
 
     def take(self) -> StartWorkers | None:
         """Torch's agent waits: give it what is offered, None if nothing is."""
         if self._offered is None:
             return None
-        self._taken, self._offered, self._stops = self._offered, None, False
-        return self._taken
+        self.taken, self._offered, self.stops = self._offered, None, False
+        return self.taken
 
     def rejoin(self) -> list[Event]:
         """Torch's agent asks for the next round; its workers are gone."""
-        taken, stopped = self._taken, self._stops
+        taken, stopped = self.taken, self.stops
         if taken is None:
             return []
         exits = (
@@ -84,20 +76,20 @@ class RoundTracker:
 
     def finish(self) -> list[Event]:
         """Every worker of this node has ended well, and torch's agent ends."""
-        taken = self._taken
+        taken = self.taken
         return self._gone(taken, [WorkerExit(rank=taken.m_id, code=0, words="ended")]) if taken is not None else []
 
     def fail(self, exits: Sequence[WorkerExit]) -> list[Event]:
         """Workers of this node have failed, and torch's agent ends because it has no restart left."""
-        return self._gone(self._taken, exits) if self._taken is not None else []
+        return self._gone(self.taken, exits) if self.taken is not None else []
 
     def leave(self) -> list[Event]:
         """Torch's agent ends, and the job goes on without it; what workers it had are gone."""
-        left = self._taken or self._offered
+        left = self.taken or self._offered
         return self._gone(left, ()) if left is not None else []
 
     def _gone(self, taken: StartWorkers, exits: Sequence[WorkerExit]) -> list[Event]:
-        self._taken = self._offered = None
-        self._stops = False
+        self.taken = self._offered = None
+        self.stops = False
         g = taken.generation.g
         return [*(WorkerExited(g, one, own=True) for one in exits), WorkersGone(g)]

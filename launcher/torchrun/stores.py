@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import TypeVar
 
@@ -186,21 +187,16 @@ def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
 
 def call_until(call: Callable[[], T], goes_on: Callable[[], bool]) -> T:
     """What the call returns or raises. Raises `RoundOver` as soon as `goes_on` says that it is over."""
-    ended = threading.Event()
-    results: list[T] = []
-    errors: list[BaseException] = []
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.append(call())
+            result.set_result(call())
         except Exception as error:  # noqa: BLE001  # Raised again by who waits.
-            errors.append(error)
-        ended.set()
+            result.set_exception(error)
 
     threading.Thread(target=run, name="elastic-etcd store", daemon=True).start()
-    while not ended.wait(PAUSE_S):
+    while not wait([result], PAUSE_S).done:
         if not goes_on():
             raise RoundOver("the round is over")
-    if errors:
-        raise errors[0]
-    return results[0]
+    return result.result()
