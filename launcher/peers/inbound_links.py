@@ -68,7 +68,8 @@ class InboundLinks:
             connected.close()  # It is gone already.
             return
         if len(self._unproven) >= UNPROVEN_MAX:
-            self._drop_one()
+            most, _ = Counter(self._unproven.values()).most_common(1)[0]
+            next(oldest for oldest, address in self._unproven.items() if address == most).close()
         me = Greeting(job_id, node, handshake.new_nonce())
         self._unproven[InboundConnection(self, connected, me, source)] = source
 
@@ -103,16 +104,12 @@ class InboundLinks:
         if len(self.cut) > CUT_MAX:
             del self.cut[next(iter(self.cut))]
 
-    def close(self, last: LinkMessage | None = None) -> None:
-        """Close every connection, after these words."""
+    def close(self) -> None:
+        """Close every connection, and every link in order."""
         for one in [*self.links.values(), *self._unproven]:
-            if last is not None and one.node:
-                one.send(last)
+            if one.node:
+                one.send(Bye())
             one.close()
-
-    def _drop_one(self) -> None:
-        most, _ = Counter(self._unproven.values()).most_common(1)[0]
-        next(one for one, source in self._unproven.items() if source == most).close()
 
 
 class InboundConnection:

@@ -33,6 +33,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 from elastic.core.agent.actions import LinkTarget
 from launcher.net.endpoints import join_host_port
@@ -54,13 +55,14 @@ COMPLAINTS_MAX = 32
 """Names that are complained of, each once: a stranger can invent any number."""
 
 
+@dataclass(slots=True)
 class _LivenessQuestion:
-    """One question who is alive."""
+    """The question who is alive."""
 
-    def __init__(self, waiting: set[str], timer: asyncio.TimerHandle) -> None:
-        self.waiting = waiting
-        self.answered: set[str] = set()
-        self.timer = timer
+    number: int
+    waiting: set[str]
+    timer: asyncio.TimerHandle
+    answered: set[str] = field(default_factory=set)
 
 
 class PeerLinks:
@@ -109,7 +111,7 @@ class PeerLinks:
         self._telling: asyncio.Handle | None = None
         self._queue: deque[PeerLink] = deque()
         self._dialling = 0
-        self._asked: dict[int, _LivenessQuestion] = {}
+        self._question: _LivenessQuestion | None = None
         self._vouches: dict[int, tuple[int, float]] = {}
         self._vouched = 0
         self._complained: set[str] = set()
@@ -133,7 +135,7 @@ class PeerLinks:
         if self._closed or (text or "") == self.secret_text:
             return
         self.secret_text = text or ""
-        self._inbound.close(Bye())
+        self._inbound.close()
         targets, self._targets = self._targets, {}
         self._release([*self._watched])
         self.watch(targets)
@@ -160,17 +162,17 @@ class PeerLinks:
                 self.wants_to_dial(self._watched[name])
 
     def ask(self, number: int) -> None:
-        """Ask every watched and linked node whether it is alive; `on_answered` tells who was, under `number`."""
+        """Ask every watched and linked node whether it is alive; `on_answered` tells who was, under `number`.
+
+        There is one question at a time: the next one comes after the answer.
+        """
         if self._closed:
             return
         waiting = {name for name, link in self._watched.items() if link.up or link.redialling}
         for name in waiting:
             self._watched[name].send(Ping(number))
-        before = self._asked.pop(number, None)
-        if before is not None:
-            before.timer.cancel()
-        timer = self._loop.call_later(ASK_LIMIT_S if waiting else 0.0, self._answer, number)
-        self._asked[number] = _LivenessQuestion(waiting, timer)
+        timer = self._loop.call_later(ASK_LIMIT_S if waiting else 0.0, self._answer)
+        self._question = _LivenessQuestion(number, waiting, timer)
 
     def tell(self, nodes: Collection[str], message: WaitTold) -> None:
         """Say this to those of the nodes that are watched and linked."""
@@ -195,18 +197,18 @@ class PeerLinks:
     def close(self) -> None:
         """Say goodbye and close everything. No callback comes any more."""
         self._closed = True
+        self._queue.clear()  # A link that is released gives its turn to none of these.
         if self._dialled is not None:
             self._dialled.cancel()
-        self._inbound.close(Bye())
+        self._inbound.close()
         for link in self._watched.values():
             link.send(Bye())
             link.release()
-        for asked in self._asked.values():
-            asked.timer.cancel()
+        if self._question is not None:
+            self._question.timer.cancel()
         if self._telling is not None:
             self._telling.cancel()
-        self._watched, self._asked = {}, {}
-        self._queue.clear()
+        self._watched, self._question = {}, None
 
     # --- what the members that are watched tell -------------------------------------------------------------------
 
@@ -226,9 +228,8 @@ class PeerLinks:
         self._inbound.cut.pop(one.node, None)
         if self._telling is None:
             self._telling = self._loop.call_later(GATHER_S, self._emit)
-        for number, asked in self._asked.items():
-            if one.node in asked.waiting:
-                one.send(Ping(number))
+        if self._question is not None and one.node in self._question.waiting:
+            one.send(Ping(self._question.number))
 
     def went_down(self, one: PeerLink) -> None:
         """Tell it in this round of the loop."""
@@ -249,17 +250,20 @@ class PeerLinks:
         self._on_proof(one.node, one.target.create_revision, one.target.host)
 
     def is_decided(self, one: PeerLink) -> None:
-        """Wait for no answer of it."""
-        self._drop_from_questions(one.node)
+        """Wait for no further answer of it. Without an answer to wait for the question is over."""
+        if self._question is not None and one.node in self._question.waiting:
+            self._question.waiting.remove(one.node)
+            if not self._question.waiting:
+                self._answer()
 
     def heard(self, link: PeerLink, message: LinkMessage) -> None:
         """Take an answer, or answer a question for a vouch."""
         match message:
             case Pong():
-                asked = self._asked.get(message.n)
-                if asked is not None and link.node in asked.waiting:
+                asked = self._question
+                if asked is not None and asked.number == message.n and link.node in asked.waiting:
                     asked.answered.add(link.node)
-                    self._drop_from_questions(link.node, message.n)
+                    self.is_decided(link)
             case Vouch():
                 seconds = min(self._grants(link.node, message.g), link_messages.GRANT_MAX_S)
                 link.send(VouchGranted(message.n, message.g, max(seconds, 0.0)))
@@ -313,27 +317,19 @@ class PeerLinks:
             if was_up:
                 self.went_down(link)
             self.closed_at.pop(link.node, None)
-            self._drop_from_questions(link.node)
+            self.is_decided(link)
 
     def _dial_next(self) -> None:
         while self._queue and self._dialling < DIALS_MAX:
             self._dialling += 1
             self._queue.popleft().dial()
 
-    def _drop_from_questions(self, node: str, only: int | None = None) -> None:
-        """Wait for `node` no more, and answer what has nobody left to wait for."""
-        for number in [*self._asked] if only is None else [only]:
-            asked = self._asked.get(number)
-            if asked is not None and node in asked.waiting:
-                asked.waiting.remove(node)
-                if not asked.waiting:
-                    self._answer(number)
-
-    def _answer(self, number: int) -> None:
-        asked = self._asked.pop(number)
-        asked.timer.cancel()
+    def _answer(self) -> None:
+        question, self._question = self._question, None
+        assert question is not None
+        question.timer.cancel()
         self._emit()
-        self._on_answered(number, frozenset(asked.answered))
+        self._on_answered(question.number, frozenset(question.answered))
 
     def _emit(self) -> None:
         if self._telling is not None:

@@ -59,6 +59,7 @@ class DialResult(Enum):
     """There was no answer, or none that means anything."""
 
 
+_REFUSALS = {errno.ECONNREFUSED: DialResult.REFUSED, errno.ECONNRESET: DialResult.CUT}
 _ENDED = {
     CloseReason.CLOSED: "it closes the connection",
     CloseReason.LOST: "the connection was lost",
@@ -127,7 +128,6 @@ class PeerLink:
         self.up = False
         self.redialling = False
         self._has_turn = False
-        self._over = False
         self._bye = False
         self._addresses: list[str] = []
         self._address = ""
@@ -162,7 +162,6 @@ class PeerLink:
 
     def release(self) -> None:
         """Watch it no more."""
-        self._over = True
         self._unreached_timer.cancel()
         self._drop()
         if self._lookup is not None:
@@ -200,10 +199,7 @@ class PeerLink:
             self._attempt = LineSocket(result, self._line, self._ended)
             return
         self._why = os.strerror(result).lower()
-        if result == errno.ECONNRESET:
-            self._failed(DialResult.CUT)
-        else:
-            self._failed(DialResult.REFUSED if result == errno.ECONNREFUSED else DialResult.NOTHING)
+        self._failed(_REFUSALS.get(result, DialResult.NOTHING))
 
     def _line(self, line: bytes) -> None:
         try:
@@ -211,8 +207,10 @@ class PeerLink:
                 self._greeted(link_messages.read_greeting(line))
                 return
             message = link_messages.decode(line)
-            if self.up:
-                self._on_message(message)
+            if self.up and isinstance(message, link_messages.Bye):
+                self._bye = True
+            elif self.up:
+                self._watcher.heard(self, message)
             elif isinstance(message, link_messages.Proof) and not self._proven:
                 self._answered(message)
             elif isinstance(message, link_messages.Admitted) and self._proven:
@@ -254,12 +252,6 @@ class PeerLink:
         self._watcher.came_up(self)
 
     # --- the link -------------------------------------------------------------------------------------------------
-
-    def _on_message(self, message: LinkMessage) -> None:
-        if isinstance(message, link_messages.Bye):
-            self._bye = True
-        else:
-            self._watcher.heard(self, message)
 
     def _ended(self, how: CloseReason) -> None:
         self._attempt = None
@@ -303,8 +295,6 @@ class PeerLink:
     def _rest(self) -> None:
         self._drop()
         self._give_turn_back()
-        if self._over:
-            return
         pause_s = self._pause_s * random.uniform(0.75, 1.25)
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         self._timer = self._loop.call_later(pause_s, self._watcher.wants_to_dial, self)
@@ -330,7 +320,6 @@ class PeerLink:
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _close_attempt(self) -> None:
         attempt, self._attempt = self._attempt, None

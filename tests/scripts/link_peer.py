@@ -60,10 +60,10 @@ async def obey(links: PeerLinks, hello: PeerListener, words: list[str]) -> None:
         case ["vouch", g]:
             links.ask_vouch(int(g))
         case ["shut"]:
-            links._inbound.close()
+            links.close_inbound(links.watchers)
             say("shut")
         case ["freeze"]:
-            links._inbound.close()
+            links.close_inbound(links.watchers)
             os.kill(os.getpid(), signal.SIGSTOP)
         case ["deaf"]:
             await hello.close()

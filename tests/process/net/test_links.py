@@ -64,7 +64,7 @@ def test_a_process_that_came_back_as_another_node_at_the_same_port_proves_the_de
             await watcher.until("up", "n-1")
             async with listening("n-2") as (second, _):
                 agent.hand_to(second.links.accept)  # The address leads to another node now.
-                first.links._inbound.close()
+                first.links.close_inbound(["w-1"])
                 await watcher.until("up")
                 await watcher.until("proof", "n-1", 5, "127.0.0.1")
 
@@ -93,7 +93,7 @@ def test_a_reconnect_that_is_cut_is_tried_again_until_it_is_refused() -> None:
 
             closing: list[asyncio.Future[None]] = []
             agent.hand_to(cut)
-            first.links._inbound.close()
+            first.links.close_inbound(["w-1"])
             await watcher.until("proof", "n-1")
             await asyncio.gather(*closing)
             assert cuts == 3
@@ -112,7 +112,7 @@ def test_a_reconnect_that_is_always_cut_proves_nothing(monkeypatch: pytest.Monke
             decided = asyncio.Event()
             monkeypatch.setattr(watcher.links, "is_decided", lambda one: decided.set())
             agent.hand_to(cut_after)
-            first.links._inbound.close()
+            first.links.close_inbound(["w-1"])
             await decided.wait()
             agent.hand_to(first.links.accept)
             await watcher.until("up")
@@ -128,7 +128,7 @@ def test_a_link_that_is_closed_by_a_process_that_lives_comes_back_without_a_proo
             watcher.links.watch({"n-1": at(agent)})
             await watcher.until("up", "n-1")
             for _ in range(5):
-                first.links._inbound.close()
+                first.links.close_inbound(["w-1"])
                 await watcher.until("up")
                 await watcher.until("up", "n-1")
             assert not watcher.proofs()
@@ -144,10 +144,10 @@ def test_a_link_that_is_closed_again_and_again_is_dialled_with_pauses(monkeypatc
             watcher.links.watch({"n-1": at(agent)})
             await watcher.until("up", "n-1")
             for _ in range(peer_link.SHORT_MAX):
-                first.links._inbound.close()
+                first.links.close_inbound(["w-1"])
                 await watcher.until("up")
                 await watcher.until("up", "n-1")
-            first.links._inbound.close()
+            first.links.close_inbound(["w-1"])
             await watcher.until("up")
             one = watcher.links._watched["n-1"]
             assert not one.redialling
@@ -390,10 +390,9 @@ def test_all_that_are_alive_answer_a_question() -> None:
             await watcher.until("answered", 1)
             watcher.links.watch({"n-1": at(agent), "n-2": at(other)})
             await watcher.until("up", "n-1", "n-2")
-            watcher.links.ask(2)
-            watcher.links.ask(3)
-            await watcher.until("answered", 2, "n-1", "n-2")
-            await watcher.until("answered", 3, "n-1", "n-2")
+            for number in (2, 3):
+                watcher.links.ask(number)
+                await watcher.until("answered", number, "n-1", "n-2")
 
     played(story)
 
