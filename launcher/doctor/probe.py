@@ -12,7 +12,7 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, Delete, KeyRange, Put
 from elastic.errors import DocumentError, ElasticError, StoreError
 from elastic.store.protocol import Store
-from launcher.wire.probe_messages import Probe, ProbeAnswer, encode, read_answer
+from launcher.wire.probe_messages import Probe, ProbeAnswer, encode, read
 
 ANSWER_LIMIT_S = 5.0
 """A member that is well needs `launcher.peers.reachability.LIMIT_S` at most."""
@@ -71,6 +71,6 @@ async def _collect(
                 node = change.entry.key.removeprefix(place.start)
                 if not change.deleted:
                     with suppress(DocumentError):
-                        answers[node] = read_answer(change.entry.value)
+                        answers[node] = read(change.entry.value, ProbeAnswer)
             if waiting <= set(answers):
                 return

@@ -24,10 +24,11 @@ from launcher.wire.link_messages import Greeting, read_greeting
 from launcher.wire.probe_messages import (
     UNREACHED_MAX,
     WORDS_MAX,
+    Probe,
     ProbeAnswer,
     UnreachedMember,
     encode,
-    read_probe,
+    read,
 )
 
 AT_ONCE = 64
@@ -84,26 +85,18 @@ async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: f
     Every member counts: it is reached, or is not for a reason, or there was no time to try it.
     """
     gate = asyncio.Semaphore(AT_ONCE)
-    unreached: list[UnreachedMember] = []
-    reached = 0
+    reasons: dict[str, str] = {}
 
     async def check(node: str, member: Member) -> None:
-        nonlocal reached
         async with gate:
-            why = await unreachable_reason(job_id, node, member)
-        if why:
-            unreached.append(UnreachedMember(node[:WORDS_MAX], why[:WORDS_MAX]))
-        else:
-            reached += 1
+            reasons[node] = await unreachable_reason(job_id, node, member)
 
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
             for node, member in members.items():
                 group.create_task(check(node, member))
-    except TimeoutError:
-        pass
-    untried = len(members) - reached - len(unreached)
-    return ProbeAnswer(reached, tuple(sorted(unreached, key=lambda member: member.node)[:UNREACHED_MAX]), untried)
+    unreached = [UnreachedMember(node[:WORDS_MAX], why[:WORDS_MAX]) for node, why in sorted(reasons.items()) if why]
+    return ProbeAnswer(len(reasons) - len(unreached), tuple(unreached[:UNREACHED_MAX]), len(members) - len(reasons))
 
 
 async def unreachable_reason(job_id: str, node: str, member: Member) -> str:
@@ -217,7 +210,7 @@ class ProbeResponder:
     async def _answer(self, entry: KeyValue, lease: int) -> None:
         """Try to reach the others, and write down what came of it if the probe still stands."""
         try:
-            probe = read_probe(entry.value)
+            probe = read(entry.value, Probe)
             answer = await check_reachable(self._keys.job_id, await self._others())
             key = self._keys.answer(probe.id, self._node)
             then: list[Operation] = [Put(key, encode(answer), lease)]

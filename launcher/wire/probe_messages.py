@@ -20,7 +20,6 @@ BYTES_MAX = 1_000_000
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8,32}\Z")]
 Words = Annotated[str, msgspec.Meta(max_length=WORDS_MAX)]
-T = TypeVar("T")
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -45,30 +44,19 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     untried: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-_ENCODER = msgspec.json.Encoder()
-_PROBE = msgspec.json.Decoder(Probe)
-_ANSWER = msgspec.json.Decoder(ProbeAnswer)
+T = TypeVar("T", Probe, ProbeAnswer)
 
 
 def encode(document: Probe | ProbeAnswer) -> bytes:
     """Write a document as compact JSON."""
-    return _ENCODER.encode(document)
+    return msgspec.json.encode(document)
 
 
-def read_probe(value: bytes) -> Probe:
-    """Read a probe; `DocumentError` says what does not fit."""
-    return _read(_PROBE, value)
-
-
-def read_answer(value: bytes) -> ProbeAnswer:
-    """Read an answer; `DocumentError` says what does not fit."""
-    return _read(_ANSWER, value)
-
-
-def _read(decoder: msgspec.json.Decoder[T], value: bytes) -> T:
+def read(value: bytes, kind: type[T]) -> T:
+    """Read a document of this kind; `DocumentError` says what does not fit."""
     if len(value) > BYTES_MAX:
         raise DocumentError(f"{len(value)} bytes are more than a probe or an answer may have")
     try:
-        return decoder.decode(value)
+        return msgspec.json.decode(value, type=kind)
     except UNREADABLE as error:
         raise DocumentError(f"not a probe or an answer: {error}") from error

@@ -56,9 +56,9 @@ def one_document(data: bytes) -> None:
 def probes(data: bytes) -> None:
     """A question of the doctor, and answers to it."""
     with contextlib.suppress(DocumentError):
-        probe_messages.read_probe(data)
+        probe_messages.read(data, Probe)
     with contextlib.suppress(DocumentError):
-        answer = probe_messages.read_answer(data)
+        answer = probe_messages.read(data, ProbeAnswer)
         check = reach_check(["a", "b", "c"], {"a": answer, "b": ProbeAnswer(2)})
         assert all(isinstance(line, str) for line in (check.text, check.hint, *check.details))
 

@@ -20,7 +20,7 @@ from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.peers.listener import PeerListener
 from launcher.peers.reachability import ProbeResponder
-from launcher.wire.probe_messages import Probe, ProbeAnswer, UnreachedMember, read_answer, read_probe
+from launcher.wire.probe_messages import Probe, ProbeAnswer, UnreachedMember, read
 from launcher.wire.probe_messages import encode as encode_probe
 
 LIMIT_S = 30.0
@@ -205,7 +205,7 @@ def test_junk_in_the_probe_or_in_an_answer_harms_nobody(monkeypatch: pytest.Monk
         assert await hall.left() == [KEYS.probe]
 
         async def vandal(entries: Mapping[str, KeyValue]) -> None:
-            probe = read_probe(entries[KEYS.probe].value)
+            probe = read(entries[KEYS.probe].value, Probe)
             await hall.store.txn([], [Put(KEYS.answer(probe.id, "b"), b"\xff{")])
 
         await hall.store.txn([], [Delete(KeyRange.key(KEYS.probe))])
@@ -232,11 +232,12 @@ def test_a_second_doctor_waits_for_the_first_and_gives_up_in_a_sentence(monkeypa
 
 @pytest.mark.parametrize("junk", [b"", b"{}", b'{"id":"../x","at":1}', b'{"id":"00000000"}', b"\xff", b"[" * 100_000])
 def test_what_is_no_document_is_refused(junk: bytes) -> None:
-    for read in (read_probe, read_answer):
-        with pytest.raises(DocumentError):
-            read(junk)
+    with pytest.raises(DocumentError):
+        read(junk, Probe)
+    with pytest.raises(DocumentError):
+        read(junk, ProbeAnswer)
 
 
 def test_an_answer_survives_the_way_through_the_store() -> None:
     answer = ProbeAnswer(3, (UnreachedMember("b", "refused"),), 2)
-    assert read_answer(encode_probe(answer)) == answer
+    assert read(encode_probe(answer), ProbeAnswer) == answer
