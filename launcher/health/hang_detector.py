@@ -17,14 +17,13 @@ class HangDetector:
     def __init__(self, limit_s: float) -> None:
         """`limit_s`: the longest time between two reports of a worker; 0 switches the clock off."""
         self.limit_s = limit_s
-        self._steps: dict[int, int] = {}
-        self._since: dict[int, float] = {}
+        self._reports: dict[int, tuple[int, float]] = {}
+        """Of each worker that is awaited its last step, and since when the next one is."""
         self._preparing: set[int] = set()
 
     def reported(self, local_rank: int, step: int, now: float) -> None:
         """A worker made a step."""
-        self._steps[local_rank] = step
-        self._since[local_rank] = now
+        self._reports[local_rank] = (step, now)
 
     def preparing(self, local_rank: int) -> None:
         """A worker prepares something: nobody here is awaited until it is ready."""
@@ -34,20 +33,19 @@ class HangDetector:
         """The preparation is over, or the worker is; all begin anew."""
         if local_rank in self._preparing:
             self._preparing.discard(local_rank)
-            self._since = dict.fromkeys(self._since, now)
+            self._reports = {rank: (step, now) for rank, (step, _) in self._reports.items()}
 
     def gone(self, local_rank: int, now: float) -> None:
         """A worker is not awaited any more: it has ended, or is not to be heard."""
-        self._since.pop(local_rank, None)
-        self._steps.pop(local_rank, None)
+        self._reports.pop(local_rank, None)
         self.ready(local_rank, now)
 
     @property
     def due_at(self) -> float | None:
         """When somebody will be late, None while nobody can be."""
-        if not self.limit_s or self._preparing or not self._since:
+        if not self.limit_s or self._preparing or not self._reports:
             return None
-        return min(self._since.values()) + self.limit_s
+        return min(since for _, since in self._reports.values()) + self.limit_s
 
     def late(self, now: float) -> list[tuple[int, int]]:
         """Who is late, each with its last step; the one that is furthest behind first.
@@ -57,5 +55,6 @@ class HangDetector:
         """
         if self.due_at is None or now < self.due_at:
             return []
-        late = [one for one, since in self._since.items() if now >= since + self.limit_s * NEARLY]
-        return sorted(((one, self._steps[one]) for one in late), key=lambda worker: (worker[1], worker[0]))
+        nearly_s = self.limit_s * NEARLY
+        late = [(rank, step) for rank, (step, since) in self._reports.items() if now >= since + nearly_s]
+        return sorted(late, key=lambda worker: (worker[1], worker[0]))
