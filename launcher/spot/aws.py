@@ -53,23 +53,20 @@ class AwsPoller:
         self._token = ""
         self._bare = False
         """Whether it is asked without a token."""
-        self._asked: str | None = None
         self._path = ACTION
         self._failures = 0
 
     def ask(self) -> MetadataRequest:
         """The token, the notice, or the recommendation."""
         if not self._token and not self._bare:
-            self._asked = None
             return MetadataRequest(
                 "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}, "PUT"
             )
-        self._asked = self._path
         return MetadataRequest(self._path, {"X-aws-ec2-metadata-token": self._token} if self._token else {})
 
     def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """404 is the usual answer: there is no notice."""
-        if self._asked is None:
+        if not self._token and not self._bare:
             return self._hear_token(answer)
         if answer is None or answer.status not in (200, 404):
             self._token, self._bare = "", False
@@ -82,7 +79,11 @@ class AwsPoller:
             findings = self._read(answer, now) if answer.status == 200 else ()
         except UNREADABLE:
             return self._failed("its answer cannot be read")
-        return self._next(findings)
+        if self._path == REBALANCE:
+            self._path = ACTION
+            return PollResult(findings)
+        self._path = REBALANCE  # At once: the pause comes after both.
+        return PollResult(findings, 0.0, clear=not any(isinstance(finding, InterruptionNotice) for finding in findings))
 
     def _hear_token(self, answer: MetadataResponse | None) -> PollResult:
         if answer is not None and answer.status == 200 and TOKEN.fullmatch(answer.text):
@@ -92,23 +93,13 @@ class AwsPoller:
         return PollResult(pause_s=0.0)
 
     def _read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
-        if self._asked == ACTION:
+        if self._path == ACTION:
             action = msgspec.json.decode(answer.body, type=_InstanceAction)
             return (notice(WORDS.get(action.action, TAKES), parsed_time(action.time), answer, now),)
         at = parsed_time(msgspec.json.decode(answer.body, type=_Rebalance).noticeTime)
         since = f" since {clock_time(at)}" if at is not None else ""
         text = f"AWS says{since} that it may take this machine back (rebalance recommendation); training goes on"
         return (ProviderInfo(text),)
-
-    def _next(self, found: tuple[InterruptionNotice | ProviderInfo, ...] = (), trouble: str = "") -> PollResult:
-        """The other path, at once; after the second one there is a pause."""
-        first = self._asked == ACTION
-        self._path = REBALANCE if first else ACTION
-        if not first:
-            return PollResult(found, trouble=trouble)
-        return PollResult(
-            found, 0.0, trouble, clear=not trouble and not any(isinstance(one, InterruptionNotice) for one in found)
-        )
 
     def _failed(self, trouble: str) -> PollResult:
         self._failures += 1

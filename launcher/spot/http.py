@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Final
 
 import h11
 
@@ -18,7 +17,6 @@ from launcher.spot.protocol import MetadataRequest, MetadataResponse
 BODY_MAX = 64 << 10
 """Bytes of an answer; a real one has some hundreds."""
 CHUNK = 4096
-CLOSED_S: Final = 0.5
 
 
 class BadAnswer(Exception):
