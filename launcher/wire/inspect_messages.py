@@ -199,14 +199,13 @@ class InspectRefusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 InspectAnswer = InspectWelcome | NodeSnapshot | LogStart | LogPiece | LogEnd | StackText | InspectRefusal
 
-_ENCODER = msgspec.json.Encoder()
 _QUESTIONS: msgspec.json.Decoder[InspectQuestion] = msgspec.json.Decoder(InspectQuestion)
 _ANSWERS: msgspec.json.Decoder[InspectAnswer] = msgspec.json.Decoder(InspectAnswer)
 
 
 def question_line(question: InspectQuestion) -> bytes:
     """Write a question as one line."""
-    return _ENCODER.encode(question) + b"\n"
+    return msgspec.json.encode(question) + b"\n"
 
 
 def read_question(line: bytes) -> InspectQuestion:
@@ -216,12 +215,12 @@ def read_question(line: bytes) -> InspectQuestion:
 
 def answer_line(answer: InspectAnswer) -> bytes:
     """Write an answer as one line of at most `ANSWER_MAX` bytes; of a snapshot what finds room."""
-    line = _ENCODER.encode(answer) + b"\n"
+    line = msgspec.json.encode(answer) + b"\n"
     if len(line) <= ANSWER_MAX or not isinstance(answer, NodeSnapshot):
         return line
     workers = tuple(replace(worker, metrics={}) for worker in answer.workers)
     while len(line) > ANSWER_MAX:
-        line = _ENCODER.encode(replace(answer, workers=workers, more=len(answer.workers) - len(workers))) + b"\n"
+        line = msgspec.json.encode(replace(answer, workers=workers, more=len(answer.workers) - len(workers))) + b"\n"
         workers = workers[: len(workers) // 2]
     return line
 

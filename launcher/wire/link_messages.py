@@ -133,13 +133,12 @@ class InspectRequest(msgspec.Struct, frozen=True, tag="look"):
 Request = LinkRequest | InspectRequest
 LinkMessage = LinkRequest | InspectRequest | Proof | Admitted | Ping | Pong | Vouch | VouchGranted | WaitTold | Bye
 
-_ENCODER = msgspec.json.Encoder()
 _MESSAGES: msgspec.json.Decoder[LinkMessage] = msgspec.json.Decoder(LinkMessage)
 
 
 def encode(message: LinkMessage) -> bytes:
     """Write a message as one line."""
-    return _ENCODER.encode(message) + b"\n"
+    return msgspec.json.encode(message) + b"\n"
 
 
 def decode(line: bytes) -> LinkMessage:
