@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
@@ -15,6 +14,7 @@ from launcher.history import events as history_events
 from launcher.history.recovery import Recovery
 from launcher.job.history import read_history
 from launcher.logs.logger import AgentLog
+from launcher.system.time_limit import wait_at_most
 
 WAITING_MAX = 100
 """Events that wait for a store that does not answer; further ones are left out."""
@@ -76,6 +76,4 @@ class HistoryWriter:
 
     async def settle(self, limit_s: float) -> None:
         """Wait until everything is written, at most so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self._events.join()
+        await wait_at_most(limit_s, self._events.join())

@@ -25,6 +25,7 @@ from elastic.store.protocol import Store
 from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.logs.logger import AgentLog
+from launcher.system.time_limit import wait_at_most
 from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 
 TRIES_MAX = 5
@@ -72,7 +73,7 @@ class DocumentPublisher:
         while True:
             await self._pending.wait()
             if self._hurry.is_set() and self._hurry_pause_s:
-                await _pause(self._leaves, self._hurry_pause_s)
+                await wait_at_most(self._hurry_pause_s, self._leaves.wait())
             self._pending.clear()
             self._hurry.clear()  # Not later: a hurry that begins while this writes is for the next change.
             try:
@@ -81,13 +82,13 @@ class DocumentPublisher:
                 self._agent_log.debug(f"{self._what} is not in the store: {error}")
             if not self._pending.is_set():
                 self._idle.set()
-            await _pause(self._hurry, self._pause_s)
+            await wait_at_most(self._pause_s, self._hurry.wait())
 
     async def settle(self, limit_s: float) -> None:
         """Wait until everything is written, at most so long: this agent leaves."""
         self._leaves.set()
         self.hurry()
-        await _pause(self._idle, limit_s)
+        await wait_at_most(limit_s, self._idle.wait())
 
     def _changed(self) -> None:
         self._idle.clear()
@@ -245,9 +246,3 @@ class CurvePublisher(DocumentPublisher):
 
 def _rounded(number: float | None) -> float | None:
     return float(f"{number:.{DIGITS}g}") if number is not None and math.isfinite(number) else None
-
-
-async def _pause(event: asyncio.Event, limit_s: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            await event.wait()

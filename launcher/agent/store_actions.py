@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 from elastic.core.agent import actions
@@ -27,6 +26,7 @@ from launcher.agent.history_writer import HistoryWriter
 from launcher.logs.logger import AgentLog
 from launcher.peers.reachability import ProbeResponder
 from launcher.system.clock import boottime
+from launcher.system.time_limit import wait_at_most
 
 CLOSING_LIMIT_S = 1.0
 """Giving back the lease takes at most this long; otherwise it ends by itself."""
@@ -121,9 +121,7 @@ class StoreActions:
     async def give_back_lease(self) -> None:
         """Leave at once instead of after the lease's time, if the store answers quickly."""
         if self._lease is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSING_LIMIT_S):
-                    await self._revoke(self._lease)
+            await wait_at_most(CLOSING_LIMIT_S, self._revoke(self._lease))
 
     def _mirrored(self, mirror: Mirror) -> None:
         if mirror.listed:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
 from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import Phase
@@ -22,6 +21,7 @@ from launcher.job.absent_nodes import ASKED, absent_nodes, words
 from launcher.logs.logger import AgentLog
 from launcher.peers.core_adapter import HeardWait
 from launcher.peers.reachability import check_reachable
+from launcher.system.time_limit import wait_at_most
 
 FIRST_S = 1.0
 EVERY_S = 10.0
@@ -103,9 +103,7 @@ class WaitReporter:
         """While this node has no work, say why, and for how long that has been so."""
         pause = FIRST_S
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
+            await wait_at_most(pause, self._news.wait())
             self._news.clear()
             since = self._note_time()
             pause = EVERY_S if since is None else await self._report(since)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from elastic.core.agent.events import DrainRequested, Event
 from elastic.core.agent.state import DEADLINE_SPARE_S
@@ -30,6 +29,7 @@ from launcher.spot.protocol import (
     ProviderInfo,
 )
 from launcher.system.clock import boottime
+from launcher.system.time_limit import wait_at_most
 
 TRY_AGAIN = 4
 """The exit code of a node whose machine goes: nothing is wrong, another machine can go on."""
@@ -124,9 +124,7 @@ class SpotWatch:
                 line_at = said_at + HELD_EVERY_S
                 until = min(until, line_at) if watch in self._troubled else line_at
             self._changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(until - now, 0.0)):
-                    await self._changed.wait()
+            await wait_at_most(max(until - now, 0.0), self._changed.wait())
         self._enters = False
         if said_at is not None:
             self._agent_log.info("the notice was withdrawn: this node joins")
