@@ -104,7 +104,7 @@ class CoreDriver:
             read_every=read_every,
             on_refresh_failed=on_refresh_failed,
         )
-        self.wait_reporter = WaitReporter(core, store, facts.keys, agent_log, boottime, self.links.heard_wait)
+        self.wait_reporter = WaitReporter(core, store, agent_log, boottime, self.links.heard_wait)
         self._wait_teller = WaitTeller(facts, self.links.tell_wait, boottime)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from elastic.core.agent.core import AgentCore
-from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.model import Cause, ChangeReason, Outcome, OutcomeKind, Predecessor
 from elastic.core.root_cause import root_cause_of
@@ -38,7 +37,6 @@ class FailureReporter:
         self,
         core: AgentCore,
         store: Store,
-        keys: JobKeys,
         agent_log: AgentLog,
         begin: Callable[[Coroutine[Any, Any, None]], object],
         first: Callable[[Cause], None],
@@ -46,7 +44,6 @@ class FailureReporter:
         """`begin` runs a coroutine as a task of this agent."""
         self._core = core
         self._store = store
-        self._keys = keys
         self._agent_log = agent_log
         self._begin = begin
         self._first = first
@@ -121,20 +118,20 @@ class FailureReporter:
 
     async def _outcomes(self, g: int) -> dict[str, StoredDocument[Outcome]]:
         """What the nodes have recorded, and what this one has not recorded yet."""
+        facts = self._core.facts
         outcomes: dict[str, StoredDocument[Outcome]] = {}
         revision = 0
         try:
             async with asyncio.timeout(LISTING_S):
-                listing = await self._store.list(KeyRange.prefix(self._keys.outcome(g, "")))
+                listing = await self._store.list(KeyRange.prefix(facts.keys.outcome(g, "")))
         except (StoreError, TimeoutError) as error:
             why = str(error) or f"etcd did not answer within {LISTING_S:g} s"
             self._agent_log.debug(f"the outcomes of generation {g} cannot be read now: {why}")
         else:
             revision = listing.revision
             entries = {entry.key: entry for entry in listing.entries}
-            view = ViewReader(self._keys).read(entries, revision, complete=False)
+            view = ViewReader(facts.keys).read(entries, revision, complete=False)
             outcomes = {node: stored for (_, node), stored in view.outcomes.items()}
-        facts = self._core.facts
         wanted, me = facts.workers.outcome_wanted, facts.me.node
         if wanted is not None and wanted[0] == g and wanted[1].ended is OutcomeKind.FAILED and me not in outcomes:
             outcomes[me] = StoredDocument(wanted[1], revision + 1, revision + 1)

@@ -16,7 +16,7 @@ import msgspec
 
 from elastic.channel.messages import Progress, WorkerMessage
 from elastic.core.keys import JobKeys
-from elastic.core.kv import Compare, KeyRange, KeyValue, Put
+from elastic.core.kv import Compare, KeyRange, Put
 from elastic.core.model import SavedCheckpoint
 from elastic.core.view import encode
 from elastic.core.view_reader import decode
@@ -226,8 +226,11 @@ class CurvePublisher(DocumentPublisher):
         key = self._keys.course
         for _ in range(TRIES_MAX):
             if self._revision is None:
-                self._know((await self._store.list(KeyRange.key(key))).entries)
-            assert self._revision is not None
+                entries = (await self._store.list(KeyRange.key(key))).entries
+                self._revision = entries[0].mod_revision if entries else 0
+                known = training_curve.read(entries[0].value) if entries else None
+                if known is not None:  # What cannot be read is replaced.
+                    self._curve = training_curve.merge(known, self._curve)
             compares = Compare.equals(self._keys.incarnation, incarnation), Compare.modified(key, self._revision)
             self._revision = None  # Until it is known what became of it.
             result = await self._store.txn(compares, (Put(key, training_curve.write(self._curve)),))
@@ -235,13 +238,6 @@ class CurvePublisher(DocumentPublisher):
                 self._revision = result.revision
             if result.succeeded or not await self._is_job(incarnation):
                 return
-
-    def _know(self, entries: tuple[KeyValue, ...]) -> None:
-        """Go on with what stands there; what cannot be read is replaced."""
-        self._revision = entries[0].mod_revision if entries else 0
-        known = training_curve.read(entries[0].value) if entries else None
-        if known is not None:
-            self._curve = training_curve.merge(known, self._curve)
 
 
 def _rounded(number: float | None) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
 
 import msgspec
 
@@ -34,20 +33,16 @@ def hold_ports(config: Config, own: str, listening: str) -> NodePorts:
     return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=listening)
 
 
-def _job_spec(config: Config, versions: Mapping[str, str]) -> JobSpec:
-    """What this node would have as the job's spec."""
+def initial_state(config: Config, node: str, host: str, held: NodePorts, now: float) -> AgentState:
+    """What the core of this node's agent knows at its start. `now` is the agent's clock, in seconds."""
+    versions = own_versions(config)
     spec = JobSpec(
         mode=JobMode(config.run_mode),
         versions=versions,
         **{flag.field: getattr(config, flag.field) for flag in of_scope(Scope.JOB)},
     )
-    return spec if config.roles is None else PsJobSpec(**msgspec.structs.asdict(spec), layout=config.roles)
-
-
-def initial_state(config: Config, node: str, host: str, held: NodePorts, now: float) -> AgentState:
-    """What the core of this node's agent knows at its start. `now` is the agent's clock, in seconds."""
-    versions = own_versions(config)
-    spec = _job_spec(config, versions)
+    if config.roles is not None:
+        spec = PsJobSpec(**msgspec.structs.asdict(spec), layout=config.roles)
     member = Member(
         host=host,
         slots=len(held.workers),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 
 from elastic.errors import ElasticError
 from launcher.agent import node_id
@@ -24,9 +23,6 @@ from launcher.system import frozen_imports
 from launcher.system.signals import SignalQueue
 from launcher.terminal.tty import wanted
 from launcher.workers.node_output import NodeOutput
-
-if TYPE_CHECKING:
-    from launcher.terminal.status_block import StatusBlock
 
 
 def run(config: Config, disk: LogWriterClient, outputs: StdioRedirect) -> int:
@@ -69,12 +65,8 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
             log_startup_notes(agent_log, config, host, os.environ, (disk.warning,))
             out = NodeOutput(agent_log, consoles, disk, lines, live=wanted(config, os.environ, consoles))
             agent = Agent(config, node, host, out, signals)
-            block = _status_block(consoles[1], agent) if out.live else None
-            try:
+            with _status_block(console, agent) if out.live else nullcontext():
                 return await agent.run(connecting)
-            finally:
-                if block is not None:
-                    block.close()
         except (ElasticError, JoinInterrupted) as error:
             agent_log.file_only(str(error))  # Why it ends is in its log, too.
             raise
@@ -91,8 +83,8 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
             console.close()
 
 
-def _status_block(console: Console, agent: Agent) -> StatusBlock:
-    """The status below the output; rich is loaded for that alone."""
+def _status_block(console: Console, agent: Agent) -> AbstractContextManager[object]:
+    """The status below the output, until the context ends; rich is loaded for that alone."""
     with frozen_imports.frozen_imports():
         from launcher.terminal.status_block import StatusBlock
-    return StatusBlock(console, 2, agent.block)
+    return closing(StatusBlock(console, 2, agent.block))

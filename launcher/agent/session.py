@@ -84,7 +84,7 @@ class AgentSession:
             on_refresh_failed=monitor.refresh_failed if monitor is not None else lambda _: None,
             on_look=self._inspect_server.take,
         )
-        self._failures = FailureReporter(core, store, keys, agent_log, driver.begin, self._told_cause)
+        self._failures = FailureReporter(core, store, agent_log, driver.begin, self._told_cause)
         self._recovery_reporter = RecoveryReporter(
             node,
             workers.talk,
@@ -211,9 +211,9 @@ class AgentSession:
             case actions.StartWorkers():
                 self._started = action
                 self._curve.begin(action.incarnation)
-                self._workers.begin(
-                    action, self._core.facts.workers.run_until, self._told_saved(), self._driver.links.secret
-                )
+                facts, stored = self._core.facts, self._core.facts.view.saved
+                saved = self._saved.for_workers(stored.value if stored is not None else None)
+                self._workers.begin(action, facts.workers.run_until, saved, self._driver.links.secret)
                 self._partition_watch.begin(action.generation)
                 self._driver.begin(self._reachability.check_neighbours(action.generation))
             case actions.PublishClusterSpec():
@@ -243,11 +243,6 @@ class AgentSession:
         if isinstance(message, CheckpointSaved) and (started := self._started) is not None:
             run, g = started.generation.run, started.generation.g
             self._saved.committed(message.step, message.folder, run=run, g=g, incarnation=started.incarnation)
-
-    def _told_saved(self) -> str:
-        """The job's newest committed checkpoint, for the workers of a generation."""
-        stored = self._core.facts.view.saved
-        return self._saved.for_workers(stored.value if stored is not None else None)
 
     def _told_cause(self, cause: Cause) -> None:
         self._workers.annotate_logs_with_cause(cause)

@@ -11,8 +11,7 @@ from launcher.agent import node_id
 from launcher.config.config import Config
 from launcher.config.ps_layout import static_hosts
 from launcher.logs.logger import AgentLog
-from launcher.net import addresses
-from launcher.net.addresses import bridge_hint, in_container, is_loopback
+from launcher.net.addresses import bridge_hint, in_container, interface_among, is_loopback, only_here
 from launcher.net.traffic_variables import misnamed, network_line, proxy_warning
 from launcher.system import node_lock
 from launcher.system.folder_checks import CHECKPOINTS, folder_warning
@@ -32,8 +31,8 @@ def log_startup_notes(
             f"{others} on this machine in the same job: this command makes one node more, with the same cards"
         )
     hosts = static_hosts(config)
-    local = addresses.only_here(host, hosts)
-    line = network_line(host, addresses.interface_among(host, hosts), config.nic, environ)
+    local = only_here(host, hosts)
+    line = network_line(host, interface_among(host, hosts), config.nic, environ)
     (agent_log.debug if local else agent_log.info)(line)
     if warning := proxy_warning(environ):
         agent_log.warning(warning)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import Phase
 from elastic.core.decide import PRECONDITIONS
-from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.membership.decision import Reason, WaitDecision
 from elastic.errors import StoreError
@@ -44,7 +43,6 @@ class WaitReporter:
         self,
         core: AgentCore,
         store: Store,
-        keys: JobKeys,
         agent_log: AgentLog,
         clock: Callable[[], float],
         heard: Callable[[], HeardWait | None],
@@ -52,7 +50,6 @@ class WaitReporter:
         """`heard` gives what the leader has sent this node, if that still counts."""
         self._core = core
         self._store = store
-        self._keys = keys
         self._agent_log = agent_log
         self._clock = clock
         self._heard = heard
@@ -168,17 +165,13 @@ class WaitReporter:
             return None, ""
         if not facts.registration.registered:
             return None, "this node is not registered yet"
-        return None, f"waiting for the leader{self._leader()}, which has not said yet for what"
-
-    def _leader(self) -> str:
-        """The node that leads, if this node knows it."""
-        leader = self._core.facts.view.leader
-        return f" {leader.value.node}" if leader is not None else ""
+        leader = f" {facts.view.leader.value.node}" if facts.view.leader is not None else ""
+        return None, f"waiting for the leader{leader}, which has not said yet for what"
 
     async def _silence(self) -> str:
         """What keeps this node from what it has decided, or from hearing what comes next; "" if etcd answers."""
         try:
-            await self._store.list(KeyRange.key(self._keys.spec), keys_only=True)
+            await self._store.list(KeyRange.key(self._core.facts.keys.spec), keys_only=True)
         except StoreError as error:
             return f"etcd does not answer ({error})"
         return ""
@@ -187,5 +180,5 @@ class WaitReporter:
         """Nodes that are registered and do not answer this one, and why; of a large job only some are asked."""
         facts = self._core.facts
         others = [(node, stored.value) for node, stored in facts.view.members.items() if node != facts.me.node]
-        found = await check_reachable(self._keys.job_id, dict(others[:REACHED_MAX]))
+        found = await check_reachable(facts.keys.job_id, dict(others[:REACHED_MAX]))
         return {one.node: one.why for one in found.unreached}

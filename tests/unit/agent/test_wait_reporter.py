@@ -48,7 +48,7 @@ def test_a_node_that_waits_says_for_whom_and_how_long_it_has_been_waiting(
         with (tmp_path / "console").open("w") as file:
             agent_log = Heard("b", Console(file.fileno()))
         heard = HeardWait("a", Reason.MISSING, "2 of 3 nodes are here; waiting for 1 more", ())
-        lines = WaitReporter(bench.core, store, KEYS, agent_log, lambda: next(clock), lambda: heard)
+        lines = WaitReporter(bench.core, store, agent_log, lambda: next(clock), lambda: heard)
         running = asyncio.create_task(lines.run())
         await enough.wait()
         running.cancel()
@@ -66,7 +66,7 @@ def test_the_time_counts_from_the_last_moment_in_which_workers_ran(tmp_path: Pat
     with (tmp_path / "console").open("w") as file:
         agent_log = AgentLog("b", Console(file.fileno()))
     store = MemoryStore(bench.shelf.core, lambda: 0.0)
-    lines = WaitReporter(bench.core, store, KEYS, agent_log, lambda: next(times), lambda: None)
+    lines = WaitReporter(bench.core, store, agent_log, lambda: next(times), lambda: None)
     for phase in (Phase.SPARE, Phase.RUNNING, Phase.DONE):
         bench.core.facts.phase = phase
         lines.after_event()
@@ -143,7 +143,7 @@ def lines_of(
     with (folder / "console").open("w") as file:
         agent_log = Heard("b", Console(file.fileno()))
     store = store or MemoryStore(bench.shelf.core, lambda: 0.0)
-    return WaitReporter(bench.core, store, KEYS, agent_log, clock, heard)
+    return WaitReporter(bench.core, store, agent_log, clock, heard)
 
 
 ENDS = ConcludeJob(Reason.COMPLETED, "all done", FinalStatus.COMPLETED, 1, 1)
