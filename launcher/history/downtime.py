@@ -59,10 +59,11 @@ class GenerationRecord:
     def __init__(self, g: int, events: Sequence[HistoryEvent], points: Sequence[CurvePoint]) -> None:
         """`events` are not empty."""
         worlds = [event for event in events if event.what is EventKind.GENERATION]
-        recoveries = [event for event in events if event.what in (EventKind.START, EventKind.RECOVERY)]
-        whole = [
-            event for event in recoveries if not event.rev or event.what is EventKind.START
-        ]  # The others are of some seats.
+        whole = [  # A recovery with a revision is that of some seats.
+            event
+            for event in events
+            if event.what is EventKind.START or (event.what is EventKind.RECOVERY and not event.rev)
+        ]
         self.g = g
         self.points = points
         self.made = worlds[0] if worlds else None
@@ -109,8 +110,7 @@ def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, has_
     """
     reports = any(record.reports for record in notes)
     downtimes: list[Downtime] = []
-    before: GenerationRecord | None = None
-    for record, after in zip(notes, [*notes[1:], None], strict=True):
+    for before, record, after in zip([None, *notes[:-1]], notes, [*notes[1:], None], strict=True):
         if before is None or not record.tasks:
             goes_on = after is None and not ended
             over = record.first_step_at
@@ -132,7 +132,6 @@ def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, has_
                     open=over is None and goes_on,
                 )
             )
-        before = record
     if (
         notes
         and not ended

@@ -9,8 +9,9 @@ missing: its writer may be gone, or not know that its proposal held.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -131,28 +132,29 @@ def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> 
     for operation in transaction.then:
         if not isinstance(operation, Put) or operation.key not in (*keys.generations, keys.go, keys.verdict):
             continue
-        document = decode(keys, operation.key, operation.value)
-        match document:
-            case Generation():
+        match decode(keys, operation.key, operation.value):
+            case Generation() as document:
                 events.append(_of_generation(document, node, at))
-            case Go():
-                parts = [*_words(document.cause), document.note, f"{document.budget.charged} restarts charged"]
-                event = _event(EventKind.GO, document.g, "; ".join(part for part in parts if part), node, at)
-                fields = {"charged": document.budget.charged, "reason": document.note[:TEXT_MAX]}
-                events.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
-            case Verdict():
-                text = "; ".join([f"{document.status}: {document.reason}", *_words(document.cause)])
-                event = _event(EventKind.VERDICT, document.g, text, node, at)
-                fields = {"run": document.run, "status": document.status, "reason": document.reason[:TEXT_MAX]}
-                events.append(msgspec.structs.replace(event, **fields, failure=_failure(document.cause)))
+            case Go() as go:
+                parts = [*_words(go.cause), go.note, f"{go.budget.charged} restarts charged"]
+                text = "; ".join(filter(None, parts))
+                fields = {"charged": go.budget.charged, "reason": go.note[:TEXT_MAX]}
+                events.append(_event(EventKind.GO, go.g, text, node, at, **fields, failure=_failure(go.cause)))
+            case Verdict() as end:
+                text = "; ".join([f"{end.status}: {end.reason}", *_words(end.cause)])
+                fields = {"run": end.run, "status": end.status, "reason": end.reason[:TEXT_MAX]}
+                events.append(_event(EventKind.VERDICT, end.g, text, node, at, **fields, failure=_failure(end.cause)))
     return events
 
 
 def of_recovery(recovery: Recovery, node: str, at: float, now: float) -> HistoryEvent:
     """The event of a recovery, or of a first start, at `at`, which is `now` on the clock of the recovery."""
-    what = EventKind.START if recovery.start else EventKind.RECOVERY
-    return msgspec.structs.replace(
-        _event(what, recovery.g, recovery.line, node, at),
+    return _event(
+        EventKind.START if recovery.start else EventKind.RECOVERY,
+        recovery.g,
+        recovery.line,
+        node,
+        at,
         phases=_lengths(recovery.phases),
         rev=recovery.rev,
         why=recovery.why,
@@ -169,8 +171,10 @@ def of_recovery(recovery: Recovery, node: str, at: float, now: float) -> History
 
 def of_beginning(beginning: RecoveryBeginning, node: str, at: float) -> HistoryEvent:
     """The event of seats that start on another node than `node`, which proposed it."""
-    event = _event(EventKind.TASKS, beginning.g, beginning.text, node, at)
-    return msgspec.structs.replace(event, phases=_lengths(beginning.phases), rev=beginning.rev, of=beginning.node)
+    phases = _lengths(beginning.phases)
+    return _event(
+        EventKind.TASKS, beginning.g, beginning.text, node, at, phases=phases, rev=beginning.rev, of=beginning.node
+    )
 
 
 def beginning(events: Iterable[HistoryEvent], recovery: Recovery, node: str) -> HistoryEvent | None:
@@ -206,20 +210,21 @@ def read(keys: JobKeys, entries: Iterable[KeyValue]) -> list[HistoryEvent]:
     found = []
     for entry in sorted(entries, key=lambda entry: entry.key):
         if entry.key.startswith(keys.events):
-            try:
+            with suppress(*UNREADABLE):
                 found.append(_DECODER.decode(entry.value))
-            except UNREADABLE:
-                continue
     return found
 
 
 def _of_generation(document: Generation, node: str, at: float) -> HistoryEvent:
     count = len(document.members)
     world = f"{counted(count, 'node')}, world size {document.world_size}" if count else "all workers stop"
-    text = f"{world}: {document.reason}"
     cluster_spec = document if isinstance(document, ClusterSpec) else None
-    return msgspec.structs.replace(
-        _event(EventKind.GENERATION, document.g, text, node, at),
+    return _event(
+        EventKind.GENERATION,
+        document.g,
+        f"{world}: {document.reason}",
+        node,
+        at,
         rev=cluster_spec.rev if cluster_spec is not None else 0,
         run=document.run,
         why=document.why,
@@ -257,8 +262,8 @@ def _wall(moment: float, at: float, now: float) -> float:
     return min(max(round(at - (now - moment), 3), 0.0), AT_MAX)
 
 
-def _event(what: EventKind, g: int, text: str, node: str, at: float) -> HistoryEvent:
-    return HistoryEvent(at=round(at, 3), node=node, what=what, g=g, text=text[:TEXT_MAX])
+def _event(what: EventKind, g: int, text: str, node: str, at: float, **fields: Any) -> HistoryEvent:
+    return HistoryEvent(at=round(at, 3), node=node, what=what, g=g, text=text[:TEXT_MAX], **fields)
 
 
 def _words(cause: Cause | None) -> list[str]:

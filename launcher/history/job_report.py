@@ -6,6 +6,7 @@ wrote the events, seconds since the epoch; where they differ, a pause between tw
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -239,17 +240,14 @@ def _totals(chapters: Sequence[GenerationReport], stops: Sequence[Downtime], beg
     wall_s = max(until - began, 0.0)
     running = goodput(began, until, (PauseInterval(stop.began, stop.ended) for stop in stops)) or 0.0
     productive = goodput(began, until, (stop.pause for stop in stops)) or 0.0
-    restarts: dict[str, int] = {}
-    for chapter in chapters[1:]:
-        if chapter.why is not None and (chapter.go_at is not None or chapter.phases):
-            restarts[str(chapter.why)] = restarts.get(str(chapter.why), 0) + 1
+    ran = [chapter for chapter in chapters[1:] if chapter.go_at is not None or chapter.phases]
     return JobTotals(
         wall_s=round(wall_s, 3),
         productive_s=round(wall_s * productive, 3),
         paused_s=round(wall_s * (1 - running), 3),
         again_s=round(wall_s * (running - productive), 3),
         generations=len(chapters),
-        restarts=restarts,
+        restarts=dict(Counter(str(chapter.why) for chapter in ran if chapter.why is not None)),
         charged=next((chapter.charged for chapter in reversed(chapters) if chapter.charged is not None), None),
         step=max((chapter.last_step for chapter in chapters if chapter.last_step is not None), default=None),
         again=sum(stop.again for stop in stops),

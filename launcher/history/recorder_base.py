@@ -38,10 +38,6 @@ class OngoingRecovery:
     formed: dict[int, float] = field(default_factory=dict)
     restored_step: int | None = None
 
-    def mark(self, mark: PhaseEnd, at: float) -> None:
-        """Note a moment, the first time that it comes."""
-        self.marks.setdefault(mark, at)
-
     def believed(self, at: float, now: float) -> float:
         """A moment that a worker reports: between the go and now, or now if it reports none."""
         return min(max(at, self.marks.get(PhaseEnd.HEARD_GO, at)), now) if at > 0 else now
@@ -53,7 +49,7 @@ class OngoingRecovery:
         if old.start:
             self.marks |= {mark: old.marks[mark] for mark in (PhaseEnd.JOINED, PhaseEnd.MET) if mark in old.marks}
         elif begins > self.began:
-            self.mark(PhaseEnd.EARLIER, begins)
+            self.marks.setdefault(PhaseEnd.EARLIER, begins)
 
 
 Ongoing = TypeVar("Ongoing", bound=OngoingRecovery)
@@ -79,7 +75,7 @@ class RecorderBase(Generic[Ongoing]):
         """This node's workers of `g` run."""
         record = self._open
         if record is not None and record.generation.g == g:
-            record.mark(PhaseEnd.SPAWNED, at)
+            record.marks.setdefault(PhaseEnd.SPAWNED, at)
             self._plan(at)
 
     def restored(self, g: int, step: int, at: float, now: float) -> None:

@@ -51,16 +51,6 @@ class _WorldRecovery(OngoingRecovery):
             return PhaseEnd.GROUPED
         return PhaseEnd.SPAWNED if PhaseEnd.SPAWNED in self.marks else None
 
-    @property
-    def between(self) -> bool:
-        """Whether it is counted from the last step of the old world."""
-        return self.planned and self.last is not None
-
-    @property
-    def origin(self) -> float:
-        """The moment from which it is counted."""
-        return self.last[1] if self.planned and self.last is not None else self.began
-
 
 class RecoveryRecorder(RecorderBase[_WorldRecovery]):
     """The notes of one node of a collective job."""
@@ -81,7 +71,9 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
         self._signs.notice(facts, event, arrived, settled=self._open is None)
         if isinstance(event, WorkersGone):
-            self._gone(event.g, arrived)
+            self._gone_at = arrived
+            if self._open is not None and event.g < self._open.generation.g:
+                self._open.marks.setdefault(PhaseEnd.STOPPED, arrived)
         self._proposals.observe(facts, event, actions, arrived=arrived, now=now)
         self._on_generation(facts, arrived)
         record = self._open
@@ -90,21 +82,16 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         for action in actions:
             match action:
                 case SendTransaction() if action.transaction.kind == "go":
-                    record.mark(PhaseEnd.OPENED, now)
+                    record.marks.setdefault(PhaseEnd.OPENED, now)
                 case StopWorkers() if action.g < record.generation.g:
-                    record.mark(PhaseEnd.TOLD, now)
+                    record.marks.setdefault(PhaseEnd.TOLD, now)
                 case StartWorkers() if action.generation.g == record.generation.g:
-                    record.mark(PhaseEnd.HEARD_GO, now)
+                    record.marks.setdefault(PhaseEnd.HEARD_GO, now)
                     record.last, self._last = self._last or record.last, None
                     record.workers = facts.me.member.slots
         go = facts.view.go
         if not record.member and go is not None and go.value.g >= record.generation.g:
             self._open = None  # Who runs in it sees the rest.
-
-    def _gone(self, g: int, at: float) -> None:
-        self._gone_at = at
-        if self._open is not None and g < self._open.generation.g:
-            self._open.mark(PhaseEnd.STOPPED, at)
 
     # --- what the workers do --------------------------------------------------------------------------------------
 
@@ -166,18 +153,20 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
     def _recovery(self, record: _WorldRecovery) -> Recovery | None:
         if record.reached is None:
             return None
+        last_step, last_at = record.last or (None, None)
+        origin = last_at if record.planned and last_at is not None else record.began
         return Recovery(
             why=record.generation.why,
             text=record.text,
             before=record.before,
             g=record.generation.g,
-            began=record.origin,
-            phases=phases(record.origin, record.marks),
-            between_steps=record.between,
+            began=origin,
+            phases=phases(origin, record.marks),
+            between_steps=record.planned and last_at is not None,
             start=record.start,
-            last_step=record.last[0] if record.last is not None else None,
+            last_step=last_step,
             restored_step=record.restored_step,
-            last_at=record.last[1] if record.last is not None else None,
+            last_at=last_at,
         )
 
     # --- the generation that answers the signs -----------------------------------------------------------------------
@@ -194,9 +183,11 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         proposal = self._proposals.of(generation)
         record = self._record(facts, generation, arrived, proposal)
         if record is not None:
-            record.mark(PhaseEnd.PUBLISHED, (proposal.published_at if proposal is not None else None) or arrived)
+            record.marks.setdefault(
+                PhaseEnd.PUBLISHED, (proposal.published_at if proposal is not None else None) or arrived
+            )
             if facts.workers.gone and self._gone_at is not None:
-                record.mark(PhaseEnd.STOPPED, self._gone_at)
+                record.marks.setdefault(PhaseEnd.STOPPED, self._gone_at)
             if self._open is not None and known[0] == generation.run:
                 self._follow_on(record, self._open)
         self._open, self._due_at = record, None
@@ -231,12 +222,12 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
             member=self._node in nodes,
         )
         if fresh:
-            record.mark(PhaseEnd.JOINED, facts.registration.joined_at)
-            record.mark(PhaseEnd.MET, evidence_at)
+            record.marks.setdefault(PhaseEnd.JOINED, facts.registration.joined_at)
+            record.marks.setdefault(PhaseEnd.MET, evidence_at)
         if proposal is not None:
             if not fresh:
-                record.mark(PhaseEnd.NOTICED, evidence_at)
-            record.mark(PhaseEnd.DECIDED, proposal.sent_at)
+                record.marks.setdefault(PhaseEnd.NOTICED, evidence_at)
+            record.marks.setdefault(PhaseEnd.DECIDED, proposal.sent_at)
         return record
 
     def _follow_on(self, record: _WorldRecovery, old: _WorldRecovery) -> None:

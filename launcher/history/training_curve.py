@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import msgspec
 
 from elastic._decode import UNREADABLE
+from launcher.history.events import At
 
 POINTS_MAX: Final = 256
 NAMES_MAX: Final = 4
@@ -22,10 +23,8 @@ SPACING_S: Final = 1.0
 """Between the points of a job that has just begun."""
 NEAR: Final = 0.9
 """A point that comes a little early keeps its place."""
-AT_MAX: Final = 253_402_300_799
 
 _Steps = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-_At = Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
 
 
 class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
@@ -36,7 +35,7 @@ class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
     """
 
     step: _Steps
-    at: _At
+    at: At
     g: int
     loss: float | None = None
     rate: float | None = None
