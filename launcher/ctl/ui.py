@@ -48,11 +48,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _listen(text: str) -> tuple[str, int]:
     """An address and a port; 0 is a free one. Raises `ValueError`."""
-    if text.strip() == "0":
-        return HERE, 0
-    if (found := readers.metrics_port(text)) is None:
-        return HERE, 0
-    return found
+    return readers.metrics_port(text) or (HERE, 0)
 
 
 async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -65,7 +61,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     limits.raise_nofile_limit()  # Browsers, and the nodes of all jobs at which somebody looks.
     store = open_store(vars(asked), environ)
     lives = JobFeeds(store, key_prefix, servers.endpoints)
-    server = PageServer(lives, (store, key_prefix), only, token)
+    server = PageServer(lives, only, token)
     host, port = asked.listen
     try:
         try:

@@ -17,7 +17,7 @@ from launcher.job.named_job import NamedJob
 from launcher.job.scale import scale
 from launcher.job.stop import stop, why
 from launcher.text.sanitize import sanitize_line
-from launcher.wire.inspect_messages import LogEnd, LogPiece, LogQuestion, LogStart, StacksQuestion
+from launcher.wire.inspect_messages import LogPiece, LogQuestion, LogStart, StacksQuestion
 
 LINES: Final = 200
 BYTES_MAX: Final = 1 << 18
@@ -34,8 +34,6 @@ async def log(job: NamedJob, named: str) -> dict[str, Any]:
                     path = answer.path
                 case LogPiece():
                     data = (data + answer.data)[-BYTES_MAX:]
-                case LogEnd():
-                    pass
     return {"path": path, "text": log_as_shown(data)}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import msgspec
@@ -69,8 +69,7 @@ class JobFeed:
         self._incarnation: StoredDocument[str] | None = None
         """Of the job that was shown last."""
         self._changed = asyncio.Event()
-        keys = job.keys
-        ranges = (*keys.everything, KeyRange.prefix(keys.events), KeyRange.key(keys.course))
+        ranges = (*job.keys.everything, KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.course))
         self._watch = JobWatch(job, ranges=ranges)
 
     @property
@@ -90,13 +89,10 @@ class JobFeed:
 
     async def changed(self, version: int, limit_s: float) -> None:
         """Wait until there is another version than this one, at most so long."""
-        if self.version != version:
-            return
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        if self.version == version:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._changed.wait()
 
     async def _publish_loop(self) -> None:
         asked_at = -ASK_EVERY_S
@@ -218,8 +214,8 @@ class JobFeeds:
 
     def __init__(self, store: Store, key_prefix: str, servers: tuple[str, ...]) -> None:
         """Nobody looks yet."""
-        self._store = store
-        self._key_prefix = key_prefix
+        self.store = store
+        self.key_prefix = key_prefix
         self._servers = servers
         self._viewers: dict[str, int] = {}
         self._feeds: dict[str, tuple[JobFeed, asyncio.Task[None]]] = {}
@@ -229,7 +225,7 @@ class JobFeeds:
 
     def job(self, job_id: str) -> NamedJob:
         """A job by its name."""
-        return NamedJob(job_id, JobKeys(job_id, self._key_prefix), self._store, self._servers)
+        return NamedJob(job_id, JobKeys(job_id, self.key_prefix), self.store, self._servers)
 
     async def absence_document(self, job_id: str) -> dict[str, object] | None:
         """What to show of a job that is not in the store, or while the store is away; None if it can be followed.
@@ -241,7 +237,7 @@ class JobFeeds:
         span = KeyRange.prefix(self.job(job_id).keys.root)
         try:
             async with self._listings:
-                entries = (await self._store.list(span, keys_only=True, limit=1)).entries
+                entries = (await self.store.list(span, keys_only=True, limit=1)).entries
         except StoreError as error:
             self._trouble = self._trouble or _trouble(str(error))
             return {"absent": None, "trouble": self._trouble}

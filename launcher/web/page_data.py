@@ -33,14 +33,13 @@ def sections(
     picture: JobOverview, story: JobReport, course: TrainingCurve | None, events: Sequence[HistoryEvent], now: float
 ) -> Sections:
     """Everything on the page of a job, as it stands at `now`, a wall clock."""
-    status, names = picture.status, _NameTable()
+    status, names = picture.status, dict[str, int]()
     generations = [_generation(generation, names) for generation in story.generations]
-    gone = _gone(status, story.generations)
     return {
         "head": _head(picture, story, course, now),
         "nodes": [_node(node, picture) for node in status.nodes],
-        "gone": gone,
-        "names": names.found,
+        "gone": _gone(status, story.generations),
+        "names": list(names),
         "generations": generations,
         "pauses": msgspec.to_builtins(story.pauses),
         "course": _curve(course),
@@ -148,7 +147,7 @@ def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
     }
     if window is None:
         return {**fields, "unasked": picture.unreachable.get(node.node, "")}
-    fields |= {
+    return fields | {
         "g": window.g,
         "phase": window.state,
         "since": _moment(now, window.since_s),
@@ -161,7 +160,6 @@ def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
         "workers": [_worker(worker, now) for worker in window.workers],
         "more": window.more,
     }
-    return fields
 
 
 def _worker(worker: WorkerSnapshot, now: float) -> dict[str, Any]:
@@ -202,27 +200,12 @@ def _gone(status: JobStatus, chapters: Sequence[GenerationReport]) -> list[dict[
     return list(reversed(gone.values()))[:GONE_MAX]
 
 
-class _NameTable:
-    """Nodes have long names and are in many generations: each is told once."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-        self._at: dict[str, int] = {}
-
-    def of(self, names: Iterable[str]) -> list[int]:
-        """Their places."""
-        for name in names:
-            if name not in self._at:
-                self._at[name] = len(self.found)
-                self.found.append(name)
-        return [self._at[name] for name in names]
-
-
-def _generation(one: GenerationReport, names: _NameTable) -> dict[str, Any]:
+def _generation(one: GenerationReport, names: dict[str, int]) -> dict[str, Any]:
+    """Nodes have long names and are in many generations: each is told once, and `names` has its place."""
     found: dict[str, Any] = msgspec.to_builtins(one)
     failure = found.pop("failure")
     found["failure"] = None if failure is None else {key: failure[key] for key in ("host", "rank", "role", "words")}
-    return {**found, "nodes": names.of(one.nodes)}
+    return {**found, "nodes": [names.setdefault(node, len(names)) for node in one.nodes]}
 
 
 def _curve(course: TrainingCurve | None) -> dict[str, Any]:

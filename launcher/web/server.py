@@ -27,7 +27,7 @@ from launcher.net.endpoints import as_ip, is_any
 from launcher.net.http_server import LimitedServer, ServerLimits
 from launcher.system.descriptors import write_stderr_line
 from launcher.web.api import ORDER_BYTES_MAX, carry_out, log, stacks
-from launcher.web.html import HtmlDocument, document
+from launcher.web.html import document
 from launcher.web.job_feed import JobFeed, JobFeeds, TooManyJobs
 from launcher.web.request_origin import LOOPBACK, host_of, is_of_another_site
 
@@ -62,10 +62,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class PageServer:
     """Listens until it is closed."""
 
-    def __init__(self, lives: JobFeeds, list_of: tuple[Any, str], only: str, token: str) -> None:
-        """`list_of` are the store and the key prefix of all jobs; `only`: this job alone; `token` "": only look."""
+    def __init__(self, lives: JobFeeds, only: str, token: str) -> None:
+        """`only`: this job alone; `token` "": only look."""
         self._feeds = lives
-        self._list_of = list_of
         self._only = only
         self._token = token
         self._names = LOOPBACK
@@ -85,25 +84,27 @@ class PageServer:
         self._any_address = is_any(host)
         document({})  # This reads its files now: later there may be no descriptor for them.
         app = web.Application(middlewares=[self._guarded], client_max_size=ORDER_BYTES_MAX)
-        app.router.add_get("/", self._page)
-        app.router.add_get("/job/{job}", self._page)
-        app.router.add_get("/api/jobs", self._jobs)
-        app.router.add_get("/api/job/{job}", self._job)
-        app.router.add_get("/api/job/{job}/live", self._live, allow_head=False)
-        app.router.add_get("/api/job/{job}/log/{process}", self._log)
-        app.router.add_get("/api/job/{job}/stacks/{process}", self._stacks)
-        app.router.add_post("/api/job/{job}/orders", self._order)
-        runner = self._runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        assert runner.server is not None
-        factory = runner.server.request_factory
-        complain = partial(write_stderr_line, who=WHO)
-        server = LimitedServer(
-            runner.server.request_handler, LIMITS, complain, "an answer of the page", request_factory=factory
+        app.add_routes(
+            [
+                web.get("/", self._page),
+                web.get("/job/{job}", self._page),
+                web.get("/api/jobs", self._jobs),
+                web.get("/api/job/{job}", self._job),
+                web.get("/api/job/{job}/live", self._live, allow_head=False),
+                web.get("/api/job/{job}/log/{process}", partial(self._ask, log)),
+                web.get("/api/job/{job}/stacks/{process}", partial(self._ask, stacks)),
+                web.post("/api/job/{job}/orders", self._order),
+            ]
         )
-        where = server.listen(host, port)
-        self._server = server
-        return where
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        own = self._runner.server
+        assert own is not None
+        complain = partial(write_stderr_line, who=WHO)
+        self._server = LimitedServer(
+            own.request_handler, LIMITS, complain, "an answer of the page", request_factory=own.request_factory
+        )
+        return self._server.listen(host, port)
 
     async def close(self) -> None:
         """Listen no more, and hang up."""
@@ -124,7 +125,7 @@ class PageServer:
         if named and (JOB_ID.fullmatch(named) is None or self._only not in ("", named)):
             return refused(404, "there is no such job here")
         try:
-            response = await handler(request)
+            return await handler(request)
         except web.HTTPException as error:
             return refused(error.status, error.reason)
         except StoreError as error:
@@ -133,7 +134,6 @@ class PageServer:
             return refused(400, str(error))
         except ElasticError as error:
             return refused(409, str(error))
-        return response
 
     def _is_for_us(self, host: str) -> bool:
         """Tell whether the header names this server. Its port may be another one, of a tunnel."""
@@ -158,15 +158,16 @@ class PageServer:
     async def _page(self, request: web.Request) -> web.StreamResponse:
         job_id = request.match_info.get("job", self._only)
         made = document({"job": job_id, "orders": bool(self._token), "list": not self._only})
-        return _sent(made)
+        response = _headers(web.Response(body=made.html, content_type="text/html", charset="utf-8"))
+        response.headers["Content-Security-Policy"] = made.policy
+        return response
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         if self._only:
             raise web.HTTPNotFound(reason="this server shows one job")
-        store, key_prefix = self._list_of
         async with self._listing:  # Many who ask in the same moment get the same list.
             if time.monotonic() >= self._listed_at + LIST_EVERY_S:
-                self._list = await jobs(store, key_prefix)
+                self._list = await jobs(self._feeds.store, self._feeds.key_prefix)
                 self._listed_at = time.monotonic()
             return _json(200, {"jobs": self._list})
 
@@ -218,14 +219,8 @@ class PageServer:
             known = sections
             await live.changed(version, QUIET_S)
 
-    async def _log(self, request: web.Request) -> web.StreamResponse:
-        return await self._ask(request, log)
-
-    async def _stacks(self, request: web.Request) -> web.StreamResponse:
-        return await self._ask(request, stacks)
-
     async def _ask(
-        self, request: web.Request, question: Callable[[NamedJob, str], Awaitable[dict[str, Any]]]
+        self, question: Callable[[NamedJob, str], Awaitable[dict[str, Any]]], request: web.Request
     ) -> web.StreamResponse:
         async with self._questions:
             job = self._feeds.job(request.match_info["job"])
@@ -270,12 +265,6 @@ def _once(sections: Mapping[str, object]) -> web.Response:
 
 def _json(status: int, value: object) -> web.Response:
     return _headers(web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json"))
-
-
-def _sent(made: HtmlDocument) -> web.Response:
-    response = _headers(web.Response(body=made.html, content_type="text/html", charset="utf-8"))
-    response.headers["Content-Security-Policy"] = made.policy
-    return response
 
 
 def _named(listens: str) -> str:

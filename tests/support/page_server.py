@@ -50,7 +50,7 @@ async def serving(token: str = "", only: str = "", host: str = "127.0.0.1") -> A
     for node in ("a", "b"):
         core.txn((), (Put(keys.member(node), encode(MEMBER)),))
     lives = JobFeeds(store, "/p", ("h:1",))
-    served = PageServer(lives, (store, "/p"), only, token)
+    served = PageServer(lives, only, token)
     _, port = await served.open(host, 0)
     try:
         async with aiohttp.ClientSession() as client:
