@@ -13,13 +13,12 @@ from elastic.core.membership.memory import DecisionMemory
 from elastic.core.run_deadline import KILL_S
 from elastic.core.versions import VersionDifference, differences
 from elastic.core.view import StoreView
-from elastic.core.view_reader import ViewReader
 from elastic.errors import StoreDenied, StoreError
 from elastic.store.protocol import Store
 from launcher.doctor.probe import ANSWER_LIMIT_S, ProbeBusy, probe_members
 from launcher.job import status
 from launcher.job.absent_nodes import ASKED, absent_nodes
-from launcher.job.named_job import other_schema
+from launcher.job.named_job import NamedJob, NoSuchJob, OtherSchema
 from launcher.system.checks import Check, fail, ok, warn
 from launcher.wire.probe_messages import ProbeAnswer
 
@@ -30,21 +29,17 @@ NAMED_MAX = 4
 async def job_checks(store: Store, keys: JobKeys) -> AsyncIterator[Check]:
     """Check by check. A store that goes away meanwhile is the last one."""
     try:
-        listing = await store.list(keys.everything[0])
-        if not listing.entries:
-            yield fail("job", f"there is no job {keys.job_id} below {keys.root}", "check --job_id and --key_prefix")
-            return
-        entries = {entry.key: entry for entry in listing.entries}
-        view = ViewReader(keys).read(entries, listing.revision, complete=True)
-        if view.schema is not None:
-            text, _, hint = other_schema(keys.job_id, view.schema).partition("; ")
-            yield fail("job", text, hint)
-            return
+        view = await NamedJob(keys.job_id, keys, store, ()).view()
         for check in standing_checks(view, keys.job_id):
             yield check
         if view.members:
             yield versions_check({node: stored.value.versions for node, stored in view.members.items()})
             yield reach_check(sorted(view.members), await probe_members(store, keys, view.members))
+    except NoSuchJob:
+        yield fail("job", f"there is no job {keys.job_id} below {keys.root}", "check --job_id and --key_prefix")
+    except OtherSchema as error:
+        text, _, hint = str(error).partition("; ")
+        yield fail("job", text, hint)
     except ProbeBusy as busy:
         yield warn("reachability", str(busy))
     except StoreError as error:

@@ -41,9 +41,8 @@ async def probe_members(store: Store, keys: JobKeys, nodes: Collection[str]) -> 
     finally:
         # The probe goes first: whoever answers later finds that it is gone, and writes nothing.
         with suppress(StoreError):
-            gone = [Delete(KeyRange.prefix(keys.answer(probe.id, "")))]
             await store.revoke(lease.id)
-            await store.txn([], gone)
+            await store.txn([], [Delete(KeyRange.prefix(keys.answer(probe.id, "")))])
 
 
 async def _write(store: Store, keys: JobKeys, probe: Probe, lease: int) -> int:
