@@ -75,11 +75,18 @@ class StoreView:
     schema: int | None = None
 
     @property
+    def current_generation(self) -> Generation | None:
+        """The newest generation of the present run of the job, None before its first."""
+        if self.generation is None or (self.spec is not None and self.spec.value.run != self.generation.value.run):
+            return None
+        return self.generation.value
+
+    @property
     def budget(self) -> Budget:
         """What the present run of the job has used up: the newest document has the newest budget."""
-        if self.generation is None or (self.spec is not None and self.spec.value.run != self.generation.value.run):
+        generation, go = self.current_generation, self.go.value if self.go is not None else None
+        if generation is None:
             return Budget()
-        generation, go = self.generation.value, self.go.value if self.go is not None else None
         # What is charged while a generation runs on is in its next document, which is newer than its go.
         started = go is not None and go.g == generation.g and not generation.continues
         return go.budget if go is not None and started else generation.budget

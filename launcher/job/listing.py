@@ -116,13 +116,11 @@ async def _read_job(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
     if view.schema is not None:
         return _unreadable(keys, seen, other_schema(keys.job_id, view.schema))
     spec = view.spec.value if view.spec is not None else None
-    generation = view.generation.value if view.generation is not None else None
-    if generation is not None and spec is not None and spec.run != generation.run:
-        generation = None
+    generation = view.current_generation
     verdict = view.verdict.value if view.verdict is not None else None
     return JobLine(
         job_id=keys.job_id,
-        state=_state(view, seen.nodes, formed=generation is not None),
+        state=_state(view, seen.nodes),
         run=spec.run if spec is not None else None,
         np=str(spec.np) if spec is not None else None,
         nodes=seen.nodes,
@@ -140,14 +138,14 @@ def _unreadable(keys: JobKeys, seen: _JobKeysSeen, reason: str) -> JobLine:
     return JobLine(job_id=keys.job_id, state="unreadable", nodes=seen.nodes, last_event_at=newest, reason=reason)
 
 
-def _state(view: StoreView, nodes: int, *, formed: bool) -> str:
+def _state(view: StoreView, nodes: int) -> str:
+    generation = view.current_generation
     if view.verdict is not None:
         return str(view.verdict.value.status)
     if view.unreadable:
         return "unreadable"
     if not nodes:
         return "nobody here"
-    if not formed or view.generation is None:
+    if generation is None:
         return "waiting"
-    started = view.go is not None and view.go.value.g == view.generation.value.g
-    return "running" if started else "starting"
+    return "running" if view.go is not None and view.go.value.g == generation.g else "starting"

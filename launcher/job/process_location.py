@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from elastic.core.model import Generation, JobMode
+from elastic.core.model import JobMode
 from elastic.core.ps.model import ClusterSpec, Role, Task
 from elastic.core.text import process_name
 from elastic.core.view import StoreView
@@ -40,7 +40,7 @@ def locate(view: StoreView, role: Role, index: int) -> ProcessLocation | None:
 
     While the gate of the newest generation is closed that is the place in the one before.
     """
-    generation = _generation(view)
+    generation = view.current_generation
     if generation is None:
         return None
     if isinstance(generation, ClusterSpec):
@@ -64,7 +64,7 @@ def locate(view: StoreView, role: Role, index: int) -> ProcessLocation | None:
 
 def why_absent(view: StoreView, role: Role, index: int) -> str:
     """Why a process is nowhere, in a sentence."""
-    generation, name = _generation(view), process_name(role, index)
+    generation, name = view.current_generation, process_name(role, index)
     if generation is None:
         return f"there is no {name} yet: no generation has been made"
     if not generation.members:
@@ -82,10 +82,3 @@ def elsewhere(view: StoreView) -> str:
     if view.spec is None or view.spec.value.mode is not JobMode.TORCHRUN:
         return ""
     return "torchrun has the workers of this job and their logs: see its output on each node, or its --log-dir"
-
-
-def _generation(view: StoreView) -> Generation | None:
-    """The newest generation of the present run."""
-    if view.generation is None or (view.spec is not None and view.spec.value.run != view.generation.value.run):
-        return None
-    return view.generation.value

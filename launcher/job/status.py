@@ -31,7 +31,6 @@ from elastic.core.model import (
 from elastic.core.ps.model import TaskMember
 from elastic.core.ps.text import tasks_in_words
 from elastic.core.run_deadline import KILL_S, NEVER
-from elastic.core.text import process_name
 from elastic.core.view import StoreView
 from launcher.job.absent_nodes import absent_nodes
 
@@ -145,9 +144,7 @@ class _JobWorld:
 
     @classmethod
     def of(cls, view: StoreView) -> _JobWorld:
-        generation = view.generation.value if view.generation is not None else None
-        if generation is not None and view.spec is not None and view.spec.value.run != generation.run:
-            generation = None
+        generation = view.current_generation
         if generation is None:
             return cls(view, None, False, frozenset(), 0, ())
         names = tuple(place.node for place in generation.members)
@@ -291,5 +288,5 @@ def _decision_words(decision: Decision) -> str:
 def _outcome_words(outcome: Outcome) -> str:
     if outcome.exits:
         first = outcome.exits[0]
-        return f"{outcome.ended}: {process_name(first.role, first.rank)}: {first.words}"
+        return f"{outcome.ended}: {text.process_name(first.role, first.rank)}: {first.words}"
     return str(outcome.ended)
