@@ -52,12 +52,11 @@ async def _wait(job: NamedJob, nodes: Sequence[str]) -> int:
             waited = [node for node in waited if node not in gone]
             write(f"{sanitize_line(node)} has left" for node in gone)
             world = view.generation.value if view.generation is not None else None
-            went = world is not None and view.go is not None and view.go.value.g == world.g
-            if world is not None and went and world.g > g and g:
-                write(
-                    [f"generation {world.g} runs: {counted(len(world.members), 'node')}, world size {world.world_size}"]
-                )
-            g = max(g, world.g) if world is not None and went else g
+            if world is not None and view.go is not None and view.go.value.g == world.g > g:
+                size = counted(len(world.members), "node")
+                if g:
+                    write([f"generation {world.g} runs: {size}, world size {world.world_size}"])
+                g = world.g
             if not waited:
                 return 0
             await newest.changes()

@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange, KeyValue
 from launcher.ctl.phase_bar import bar
 from launcher.history import events as history_events
 from launcher.history.events import EventKind, HistoryEvent
-from launcher.job.history import event_line
+from launcher.job.history import event_line, read_report, report_line
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
-from launcher.job.summary import read_report, report_line
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import print_result
@@ -42,56 +40,43 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
         await job.view()  # Raises if there is no such job; one that has just begun has no events.
     _show(past, asked.json)
     if asked.follow:
-        await while_stdout_is_open(_EventFollower(job, listing.entries, asked.json).until_the_end())
+        await while_stdout_is_open(_follow(job, listing.entries, asked.json))
     if not asked.json and (asked.follow or sys.stdout.isatty()):
-        line = report_line(await read_report(job.store, job.keys, time.time()))
-        write([line] if line else [])
+        report, *_ = await read_report(job.store, job.keys, time.time())
+        write(filter(None, [report_line(report)]))
     return 0
 
 
-class _EventFollower:
-    """Shows events that come after those that were shown; the store may go away, come back, or come back empty."""
+async def _follow(job: NamedJob, listed: Sequence[KeyValue], as_json: bool) -> None:
+    """Show events that come after those that are listed, until the job has its verdict, and that was shown.
 
-    def __init__(self, job: NamedJob, shown: Iterable[KeyValue], as_json: bool) -> None:
-        self._keys: JobKeys = job.keys
-        self._shown = {entry.key for entry in shown}
-        self._json = as_json
-        self._verdict_told = False
-        self._note(history_events.read(job.keys, shown))
-        ranges = (KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.verdict))
-        self._watch = JobWatch(job, partial(write_stderr_line, who=WHO), ranges)
+    The store may go away, come back, or come back empty.
+    """
+    keys, shown = job.keys, {entry.key for entry in listed}
+    ended = _has_ended(history_events.read(keys, listed), before=False)
+    verdict_at: float | None = None
+    limit_s: float | None = None
+    ranges = (KeyRange.prefix(keys.events), KeyRange.key(keys.verdict))
+    async with JobWatch(job, partial(write_stderr_line, who=WHO), ranges) as watch:
+        while await watch.changes(limit_s):
+            entries = watch.entries or {}
+            new = history_events.read(keys, [entry for key, entry in entries.items() if key not in shown])
+            shown = set(entries)
+            _show(new, as_json)
+            ended = _has_ended(new, before=ended)
+            if keys.verdict not in entries:
+                verdict_at = limit_s = None
+            elif ended:
+                return
+            else:
+                verdict_at = verdict_at or time.monotonic()
+                limit_s = max(verdict_at + VERDICT_LIMIT_S - time.monotonic(), 0.0)
 
-    async def until_the_end(self) -> None:
-        """Return when the job has its verdict, and that was shown."""
-        async with self._watch as watch:
-            ended_at: float | None = None
-            limit_s: float | None = None
-            while await watch.changes(limit_s):
-                entries = watch.entries or {}
-                self._print_new_events(entries)
-                if self._keys.verdict not in entries:
-                    ended_at = limit_s = None
-                elif self._verdict_told:
-                    return
-                else:
-                    ended_at = ended_at or time.monotonic()
-                    limit_s = max(ended_at + VERDICT_LIMIT_S - time.monotonic(), 0.0)
 
-    def _print_new_events(self, entries: Mapping[str, KeyValue]) -> None:
-        new = [entry for key, entry in entries.items() if key not in self._shown and key != self._keys.verdict]
-        self._shown.intersection_update(entries)
-        self._shown.update(entry.key for entry in new)
-        events = history_events.read(self._keys, new)
-        _show(events, self._json)
-        self._note(events)
-
-    def _note(self, events: Iterable[HistoryEvent]) -> None:
-        for event in events:
-            if event.what in (
-                EventKind.VERDICT,
-                EventKind.GENERATION,
-            ):  # One after a verdict is another run of the job.
-                self._verdict_told = event.what is EventKind.VERDICT
+def _has_ended(events: Sequence[HistoryEvent], *, before: bool) -> bool:
+    """Whether the newest of these events is a verdict; one of a generation after it is of another run of the job."""
+    told = (event.what for event in reversed(events) if event.what in (EventKind.VERDICT, EventKind.GENERATION))
+    return next((what is EventKind.VERDICT for what in told), before)
 
 
 def _show(events: Sequence[HistoryEvent], as_json: bool) -> None:

@@ -13,8 +13,7 @@ from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 from launcher.job import process_location
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError
-from launcher.job.named_job import NamedJob, Subcommand, write
-from launcher.job.process_location import ProcessLocation
+from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import write_stdout
@@ -24,7 +23,6 @@ from launcher.text.sanitize import sanitize_line
 from launcher.text.terminal_filter import RAW_HELP, TerminalFilter
 from launcher.wire.inspect_messages import LINES_MAX, LogEnd, LogPiece, LogQuestion, LogStart
 
-WHO = "elastic-ctl"
 LINES: Final = 100
 NOT_HERE: Final = 1
 AGAIN_S: Final = 1.0
@@ -144,7 +142,7 @@ class _LogFollower:
                 else:
                     await self._wait_before_retry(location, str(error))
 
-    async def _wait_before_retry(self, location: ProcessLocation, why: str) -> None:
+    async def _wait_before_retry(self, location: process_location.ProcessLocation, why: str) -> None:
         """Wait `AGAIN_S`, whatever else changes in the store, or until the process is elsewhere; say once for what."""
         clock = asyncio.get_running_loop().time
         until = clock() + AGAIN_S
@@ -163,7 +161,7 @@ class _LogFollower:
         self._waits = why
         await self._newest.changes(limit_s)
 
-    async def _stream_until_moved(self, location: ProcessLocation, asked: LogQuestion) -> None:
+    async def _stream_until_moved(self, location: process_location.ProcessLocation, asked: LogQuestion) -> None:
         """Pass on what one node tells, unless it says nothing any more while the process runs elsewhere."""
         task = asyncio.create_task(self._stream_node_log(location, asked))
         try:
@@ -179,7 +177,7 @@ class _LogFollower:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _stream_node_log(self, location: ProcessLocation, asked: LogQuestion) -> None:
+    async def _stream_node_log(self, location: process_location.ProcessLocation, asked: LogQuestion) -> None:
         """Pass on what one node tells."""
         view = self._newest.view
         stored = view.members.get(location.node)

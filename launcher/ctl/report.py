@@ -7,13 +7,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from elastic.core.kv import KeyRange
 from elastic.errors import ConfigError
-from launcher.history import training_curve
-from launcher.job import history
+from launcher.job.history import read_report
 from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import overview_of
-from launcher.job.summary import read_report
 from launcher.system.atomic_file import replace_file
 from launcher.system.stdout import write_stdout
 from launcher.web.html import document
@@ -44,12 +41,8 @@ async def report(job: NamedJob) -> bytes:
     """The page of a job as it stands now. Raises `NoSuchJob`, `StoreError`."""
     now = time.time()
     found = await overview_of(job, await job.view(everything=True))
-    events = await history.read_history(job.store, job.keys)
-    written = (await job.store.list(KeyRange.key(job.keys.course))).entries
-    points = training_curve.read(written[0].value) if written else None
-    told = await read_report(job.store, job.keys, now)
-    made = document({"job": job.job_id}, sections(found, told, points, events, now))
-    return made.html
+    told, events, points = await read_report(job.store, job.keys, now)
+    return document({"job": job.job_id}, sections(found, told, points, events, now)).html
 
 
 def _check_absent(path: Path) -> None:

@@ -6,8 +6,8 @@ import argparse
 from typing import Final
 
 from launcher.job import process_location
-from launcher.job.agent_connection import node_of
-from launcher.job.named_job import NamedJob, Subcommand
+from launcher.job.inspect_client import node_of
+from launcher.job.named_job import WHO, NamedJob, Subcommand
 from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import write_stdout
 from launcher.text.terminal_filter import RAW_HELP, filter_stream
@@ -23,7 +23,7 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     role, index = process_location.named(asked.rank)
     async with await node_of(job, role, index, "none has stacks") as one:
         answer = await one.stacks(StacksQuestion(role, index))
-    write_stderr_line(answer.how, "elastic-ctl")
+    write_stderr_line(answer.how, WHO)
     text = (answer.text.removesuffix("\n") + "\n").encode()
     write_stdout(text if asked.raw else filter_stream(text))
     return 0

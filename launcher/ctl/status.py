@@ -16,9 +16,8 @@ from launcher.config.durations import METAVAR, duration, duration_text
 from launcher.ctl import table
 from launcher.job import status_text
 from launcher.job.named_job import NamedJob, Subcommand, write
-from launcher.job.overview import JobOverview, overview_of, read_overview
+from launcher.job.overview import JobOverview, overview_of
 from launcher.job.status import NodeState
-from launcher.job.status_text import head_lines
 from launcher.job.watch import JobWatch
 from launcher.system.stdout_watch import while_stdout_is_open
 
@@ -54,7 +53,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     if asked.watch is not None:
         return await while_stdout_is_open(_watch(job, asked.watch, as_json=asked.json))
-    overview = await read_overview(job)
+    overview = await overview_of(job, await job.view())
     if asked.json:
         _write_json(overview)
     elif sys.stdout.isatty():
@@ -115,7 +114,7 @@ def _change_key(found: JobOverview, trouble: str) -> object:
 
 
 def _header_lines(found: JobOverview, trouble: str) -> list[str]:
-    lines = head_lines(found.status, time.time())
+    lines = status_text.head_lines(found.status, time.time())
     return [*lines, f"etcd does not answer ({trouble}); this is what it said last"] if trouble else lines
 
 

@@ -69,8 +69,8 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence
     """Write a table; `styles` are rich's, one for each row."""
     if sys.stdout.isatty():
         draw(render_rich(columns, rows, styles))
-        return
-    print_result("".join(f"{line}\n" for line in render_plain(columns, rows)))
+    else:
+        print_result("".join(f"{line}\n" for line in render_plain(columns, rows)))
 
 
 def draw(what: RenderableType) -> None:

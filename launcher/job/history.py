@@ -1,13 +1,20 @@
-"""Reads the history of a job from the store, and words it for people."""
+"""Reads the history of a job from the store, builds its report (`launcher.history.job_report`), and words both."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 
+from elastic._text import counted, time_text
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
+from elastic.core.view_reader import decode
+from elastic.errors import DocumentError
 from elastic.store.protocol import Store
-from launcher.history import events
+from launcher.history import events, training_curve
+from launcher.history.job_report import JobReport, build_report
+from launcher.history.training_curve import TrainingCurve
 from launcher.text.sanitize import sanitize_line
 
 
@@ -22,3 +29,38 @@ async def read_history(store: Store, keys: JobKeys) -> list[events.HistoryEvent]
     """The history of a job, oldest first. Raises `StoreError`."""
     listing = await store.list(KeyRange.prefix(keys.events))
     return events.read(keys, listing.entries)
+
+
+async def read_report(
+    store: Store, keys: JobKeys, now: float
+) -> tuple[JobReport, list[events.HistoryEvent], TrainingCurve | None]:
+    """The story of a job as it stands, and the events and the course from which it is told.
+
+    `now` is a wall clock. Raises `StoreError`.
+    """
+    past, written, verdict, members = await asyncio.gather(
+        read_history(store, keys),
+        store.list(KeyRange.key(keys.course)),
+        store.list(KeyRange.key(keys.verdict)),
+        store.list(KeyRange.prefix(keys.members), keys_only=True, limit=1),
+    )
+    points = training_curve.read(written.entries[0].value) if written.entries else None
+    ended = None
+    with suppress(DocumentError):
+        ended = decode(keys, keys.verdict, verdict.entries[0].value) if verdict.entries else None
+    report = build_report(past, points, now=now, verdict=ended, has_members=bool(members.entries))
+    return report, past, points
+
+
+def report_line(report: JobReport) -> str:
+    """One line for people: goodput, and where the rest of the time went. "" if there is nothing to tell."""
+    if report.goodput is None:
+        return ""
+    totals = report.totals
+    parts = [f"{time_text(totals.paused_s, 1)} in {counted(len(report.pauses), 'pause')}"]
+    if totals.again:
+        made = sum(pause.made for pause in report.pauses)
+        lost = "" if made == totals.again else f" lost, {made} of them"
+        parts.append(f"{counted(totals.again, 'step')}{lost} made again ({time_text(totals.again_s, 1)})")
+    since = "" if report.since is None else ", counted from the oldest event that is kept"
+    return f"goodput {100 * report.goodput:.1f} % of {time_text(totals.wall_s, 1)}{since}: {', '.join(parts)}"

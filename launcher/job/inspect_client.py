@@ -17,7 +17,10 @@ from typing import Final, Self
 from elastic._net import connected
 from elastic.auth import handshake
 from elastic.core.model import Member
+from elastic.core.ps.model import Role
 from elastic.errors import ElasticError
+from launcher.job import process_location
+from launcher.job.named_job import NamedJob
 from launcher.net.endpoints import join_host_port
 from launcher.net.line_socket import watch_by_kernel
 from launcher.net.lines import LINE_MAX
@@ -185,6 +188,26 @@ class InspectClient:
 
     def _unasked(self, why: str) -> InspectError:
         return InspectError(_words(self._node, self._member, why))
+
+
+async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> InspectClient:
+    """Whom to ask for a process that runs; `ended` says what follows for it from the end of the job.
+
+    Raises `InspectError`, `NoSuchJob`, `StoreError`.
+    """
+    view = await job.view()
+    if why := process_location.elsewhere(view):
+        raise InspectError(why)
+    if view.verdict is not None:
+        raise InspectError(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
+    location = process_location.locate(view, role, index)
+    if location is None:
+        raise InspectError(process_location.why_absent(view, role, index))
+    stored = view.members.get(location.node)
+    if stored is None:
+        raise InspectError(f"node {location.node} of host {location.host} is not registered any more")
+    secret = view.secret.value if view.secret is not None else None
+    return InspectClient(job.job_id, secret, location.node, stored.value)
 
 
 async def ask_all(

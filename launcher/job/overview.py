@@ -36,13 +36,11 @@ class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
         return {**found, "windows": msgspec.to_builtins(self.snapshots), "unasked": dict(self.unreachable)}
 
 
-async def read_overview(job: NamedJob) -> JobOverview:
-    """Read the store once, and ask every registered node. Raises `NoSuchJob`, and `StoreError`."""
-    return await overview_of(job, await job.view())
-
-
 async def overview_of(job: NamedJob, view: StoreView) -> JobOverview:
-    """The same of what was read; a job that has ended has nobody to ask, and torchrun's nodes answer nobody."""
+    """What was read of the job, and what every registered node says.
+
+    A job that has ended has nobody to ask, and torchrun's nodes answer nobody.
+    """
     described, asked_at = status.describe(view, job.job_id), time.time()
     if view.verdict is not None or process_location.elsewhere(view):
         return JobOverview(status=described, snapshots={}, unreachable={}, asked_at=asked_at)

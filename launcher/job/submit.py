@@ -13,7 +13,6 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from elastic.errors import ElasticError, OutcomeUnknown
 from launcher.history import events
-from launcher.history.events import EventKind, HistoryEvent
 from launcher.job.named_job import NO_SUCH_JOB, NamedJob
 from launcher.text.failure_report import ended_lines
 from launcher.text.sanitize import sanitize_line
@@ -57,14 +56,14 @@ async def _noted(job: NamedJob, view: StoreView, text: str, transaction: Transac
     """What puts an order into the history of the job, and the verdict if it is one: no agent tells of that."""
     g = view.generation.value.g if view.generation is not None else 0
     at = round(time.time(), 3)
-    order = HistoryEvent(at=at, node=operator(), what=EventKind.ORDER, g=g, text=text[: events.TEXT_MAX])
+    order = events.HistoryEvent(at=at, node=operator(), what=events.EventKind.ORDER, g=g, text=text[: events.TEXT_MAX])
     listing = await job.store.list(KeyRange.prefix(job.keys.events), keys_only=True)
     present = sorted(entry.key for entry in listing.entries)
     noted: list[Operation] = []
     for event in (order, *events.events_of(job.keys, transaction, operator(), at)):
-        put, *deleted = events.remember(job.keys, event, present)
-        noted += (put, *deleted)
-        present += [operation.key for operation in (put,) if isinstance(operation, Put)]
+        written = events.remember(job.keys, event, present)
+        noted += written
+        present += [operation.key for operation in written if isinstance(operation, Put)]
     return tuple(noted)
 
 

@@ -11,8 +11,8 @@ from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.durations import duration
 from launcher.job import process_location
-from launcher.job.agent_connection import node_of
 from launcher.job.drain import DEADLINE_MIN_S, drain
+from launcher.job.inspect_client import node_of
 from launcher.job.named_job import NamedJob
 from launcher.job.scale import scale
 from launcher.job.stop import stop, why

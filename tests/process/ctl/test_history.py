@@ -17,9 +17,8 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.store.etcd import EtcdStore
 from launcher.ctl.cli import main
-from launcher.history import training_curve
 from launcher.history.job_report import JobReport
-from launcher.job.summary import read_report
+from launcher.job.history import read_report
 from tests.support.awaited_events import LIMIT_S
 from tests.support.ctl_commands import CTL, ctl, started
 from tests.support.job_harness import Job, story, story_with_its_own_etcd
@@ -41,10 +40,8 @@ async def told(job: Job) -> tuple[JobReport, list[tuple[int, int]]]:
     """The story of a job, and generation and step of each point of its course."""
     store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
     try:
-        found = await store.list(KeyRange.key(keys.course))
-        written = training_curve.read(found.entries[0].value) if found.entries else None
-        points = [(point.g, point.step) for point in written.points] if written is not None else []
-        return await read_report(store, keys, 0.0), points
+        report, _, written = await read_report(store, keys, 0.0)
+        return report, [(point.g, point.step) for point in written.points] if written is not None else []
     finally:
         await store.close()
 

@@ -11,7 +11,7 @@ from elastic.core.model import ChangeReason, FinalStatus, Verdict
 from launcher.history.events import KEPT, EventKind, FailureRecord, HistoryEvent
 from launcher.history.job_report import JobReport, build_report
 from launcher.history.training_curve import CurvePoint, TrainingCurve
-from launcher.job.summary import report_line
+from launcher.job.history import report_line
 from tests.support.job_reports import FIRST, LOST, back, course, ended, go, made
 
 FAILURE = FailureRecord(g=1, host="h", node="b", rank=1, code=1, words="exit 1", tail=("ValueError",))

@@ -16,12 +16,12 @@ from elastic.core.view import encode
 from launcher.config.readers import np
 from launcher.ctl.events import COMMAND as EVENTS
 from launcher.ctl.report import report
+from launcher.ctl.status import COMMAND as STATUS
 from launcher.doctor.job import job_checks
-from launcher.job.agent_connection import node_of
 from launcher.job.drain import drain
+from launcher.job.inspect_client import node_of
 from launcher.job.listing import JobLine, jobs
 from launcher.job.named_job import NamedJob, OtherSchema
-from launcher.job.overview import read_overview
 from launcher.job.scale import scale
 from launcher.job.stop import stop
 from launcher.job.watch import JobWatch
@@ -58,8 +58,13 @@ def events(job: NamedJob) -> Awaitable[object]:
     return EVENTS.run(job, argparse.Namespace(json=False, follow=False))
 
 
+def status(job: NamedJob) -> Awaitable[object]:
+    assert STATUS.run is not None
+    return STATUS.run(job, argparse.Namespace(json=False, watch=None))
+
+
 READERS: dict[str, Callable[[NamedJob], Awaitable[object]]] = {
-    "status": read_overview,
+    "status": status,
     "status --watch": lambda job: JobWatch(job).__aenter__(),
     "events": events,
     "report": report,
