@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from elastic._text import counted
@@ -80,8 +81,7 @@ def read_list(text: str) -> tuple[Gpu, ...]:
         if gpu := _GPU_LINE.fullmatch(line):
             gpus.append(Gpu(gpu[1], gpu[2] or ""))
         elif (mig := _MIG_LINE.fullmatch(line)) and gpus:
-            last = gpus[-1]
-            gpus[-1] = Gpu(last.number, last.uuid, (*last.migs, mig[1]))
+            gpus[-1] = replace(gpus[-1], migs=(*gpus[-1].migs, mig[1]))
     return tuple(gpus)
 
 
@@ -93,12 +93,8 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return tuple(gpu.number for gpu in installed_gpus(environ).gpus)
-    gpus: list[str] = []
-    for gpu in (part.strip() for part in named.split(",")):
-        if not gpu or gpu.startswith("-") or gpu == "NoDevFiles":
-            break
-        gpus.append(gpu)
-    return tuple(gpus)
+    gpus = map(str.strip, named.split(","))
+    return tuple(takewhile(lambda gpu: gpu and not gpu.startswith("-") and gpu != "NoDevFiles", gpus))
 
 
 def check_named(named: Sequence[str], installed: Sequence[Gpu], environ: Mapping[str, str]) -> None:
@@ -170,7 +166,7 @@ def _there_is(wanted: str, installed: Sequence[Gpu]) -> str:
     if wanted.startswith("MIG-"):
         migs = [mig for gpu in installed for mig in gpu.migs]
         return "there are: " + ", ".join(migs) if migs else "no card is cut into MIG devices"
-    return "there are: " + ", ".join(gpu.uuid or gpu.number for gpu in installed)
+    return "there are: " + ", ".join(gpu.name for gpu in installed)
 
 
 def check_relations(config: Config) -> None:

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from elastic._text import joined, shortened
 from elastic.errors import ConfigError
 from launcher.net import addresses
-from launcher.net.addresses import Address
 from launcher.net.endpoints import as_ip
 
 LOOKUPS_AT_ONCE = 32
@@ -77,12 +76,12 @@ def shown(hosts: Sequence[str]) -> str:
     return shortened(hosts, NAMED_MAX, ",")
 
 
-def _resolved(hosts: Sequence[str]) -> dict[str, tuple[Address, ...]]:
+def _resolved(hosts: Sequence[str]) -> dict[str, tuple[addresses.Address, ...]]:
     with ThreadPoolExecutor(LOOKUPS_AT_ONCE) as pool:
         return dict(zip(hosts, pool.map(addresses.resolve, hosts), strict=True))
 
 
-def _unknown(resolved: dict[str, tuple[Address, ...]]) -> str:
+def _unknown(resolved: dict[str, tuple[addresses.Address, ...]]) -> str:
     names = [name for name, known in resolved.items() if not known]
     return f" ({shown(names)} cannot be resolved)" if names else ""
 

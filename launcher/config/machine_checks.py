@@ -22,7 +22,6 @@ from launcher.net import addresses
 from launcher.net.endpoints import as_ip
 from launcher.spot.endpoint import PROVIDERS, endpoint
 from launcher.system import limits
-from launcher.system.limits import check_surroundings
 from launcher.system.private_env import inheritable_env
 
 FIND_MODULE_TIMEOUT_S = 60.0
@@ -37,7 +36,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     """
     if sys.platform != "linux":
         raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
-    check_surroundings()
+    limits.check_surroundings()
     script = _check_script(config, environ)
     config = replace(config, host=_listed_host(config, environ))
     job_id = config.job_id or f"local-{secrets.token_hex(3)}"

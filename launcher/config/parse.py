@@ -15,9 +15,7 @@ from launcher.config import devices, host_list, paddlecloud, readers, store_acce
 from launcher.config.argv import SplitCommandLine, given_values, sources, split_argv
 from launcher.config.config import Config
 from launcher.config.durations import duration_text
-from launcher.config.host_list import first_host, job_name
 from launcher.config.ps_layout import static_hosts, with_layout
-from launcher.config.readers import StoreEndpoints
 from launcher.config.worker_settings import LOSS_GRACE_S
 from launcher.net.endpoints import PORT_MAX, is_any, join_host_port, parse_endpoint
 
@@ -36,7 +34,7 @@ def build(line: SplitCommandLine, environ: Mapping[str, str]) -> Config:
     """Make a `Config` of a command line that is already cut, and check the relations between its values."""
     fields = given_values(line, environ)
     servers = store_access.over_tls(
-        fields.get("servers", StoreEndpoints((), tls=False)), store_access.certificates(fields)
+        fields.get("servers", readers.StoreEndpoints((), tls=False)), store_access.certificates(fields)
     )
     fields["servers"], fields["tls"] = servers.endpoints, servers.tls
     workers = fields.pop("slots", "auto")
@@ -64,12 +62,12 @@ def _with_server(config: Config) -> Config:
     hosts = static_hosts(config)
     if config.servers or len(hosts) < SERVED_MIN:
         return config
-    first = first_host(hosts)
+    first = host_list.first_host(hosts)
     return replace(
         config,
         served_by=first,
         servers=(join_host_port(first, config.serve_port),),
-        job_id=config.job_id or job_name(hosts, config.script),
+        job_id=config.job_id or host_list.job_name(hosts, config.script),
         local_nodes=0,
     )
 

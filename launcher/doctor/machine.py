@@ -22,7 +22,6 @@ from launcher.net.addresses import bridge_hint, in_container
 from launcher.net.traffic_variables import misnamed, network_line, proxy_warning
 from launcher.system import folder_checks
 from launcher.system.checks import Check, fail, ok, warn
-from launcher.system.folder_checks import folder_check
 
 PYTHON_MIN = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
@@ -43,8 +42,8 @@ def machine_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]
     yield proxy_check(environ)
     yield from variable_checks(environ, tuple(psutil.net_if_addrs()))
     yield port_check(asked.port_range)
-    yield folder_check(folder_checks.LOG, Path(asked.log_dir))
-    yield folder_check(folder_checks.CHECKPOINTS, Path(asked.checkpoint_dir))
+    yield folder_checks.folder_check(folder_checks.LOG, Path(asked.log_dir))
+    yield folder_checks.folder_check(folder_checks.CHECKPOINTS, Path(asked.checkpoint_dir))
     yield shared_memory_check(SHARED_MEMORY)
 
 
@@ -71,8 +70,7 @@ def network_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]
     else:
         others = ", ".join(addresses.candidates()) or "none"
         yield ok("address", f"without --elastic_server a job stays on this machine ({host}); others: {others}")
-    hint = bridge_hint(host, asked.servers, inside=inside)
-    if hint:
+    if hint := bridge_hint(host, asked.servers, inside=inside):
         yield warn("container", hint)
     else:
         yield ok("container", "this is one" if inside else "this is none")

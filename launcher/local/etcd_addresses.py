@@ -17,7 +17,6 @@ from elastic.errors import ConfigError
 from elastic.store import etcd_releases
 from launcher.config.ps_layout import static_hosts
 from launcher.net import addresses
-from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import as_ip, is_any, is_v6, join_host_port, parse_endpoint
 
 if TYPE_CHECKING:
@@ -44,15 +43,15 @@ def listening(host: str, hosts: Sequence[str]) -> ServedAddresses:
     the others are elsewhere (Debian's 127.0.1.1), listens everywhere; so does 0.0.0.0, and :: also for IPv6.
     """
     if is_any(host):
-        return ServedAddresses((ANY, ANY_V6) if is_v6(host) else (ANY,), LOOPBACK)
+        return ServedAddresses((ANY, ANY_V6) if is_v6(host) else (ANY,), addresses.LOOPBACK)
     known = addresses.resolve(host)
     if known and all(address.is_loopback for address in known) and all(map(addresses.is_loopback, hosts)):
         return ServedAddresses((str(known[0]),), str(known[0]))
     own = addresses.own_addresses()
     usable = tuple(dict.fromkeys(str(address) for address in known if address in own and not address.is_loopback))
     if not usable:
-        return ServedAddresses((ANY,), LOOPBACK)
-    loopback = LOOPBACK_V6 if all(map(is_v6, usable)) else LOOPBACK
+        return ServedAddresses((ANY,), addresses.LOOPBACK)
+    loopback = LOOPBACK_V6 if all(map(is_v6, usable)) else addresses.LOOPBACK
     return ServedAddresses((loopback, *usable), loopback)
 
 

@@ -16,7 +16,6 @@ from launcher.config.ps_layout import static_hosts
 from launcher.local import etcd_addresses
 from launcher.local.auth_proxy import AuthProxy
 from launcher.net import addresses
-from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.workers import exit_classification
 
@@ -29,7 +28,7 @@ class LocalEtcd:
 
     def __init__(self, config: Config) -> None:
         """Nothing is started yet. Raises `ConfigError` if the address or port for other hosts cannot be had."""
-        self._where, self._port = etcd_addresses.ServedAddresses((LOOPBACK,), LOOPBACK), 0
+        self._where, self._port = etcd_addresses.ServedAddresses((addresses.LOOPBACK,), addresses.LOOPBACK), 0
         if config.serves:
             host, self._port = parse_endpoint(config.serve or etcd_addresses.served_endpoint(config))
             if config.serve:  # A name of a list may not resolve yet.
