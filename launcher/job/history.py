@@ -34,7 +34,7 @@ async def read_history(store: Store, keys: JobKeys) -> list[events.HistoryEvent]
 async def read_report(
     store: Store, keys: JobKeys, now: float
 ) -> tuple[JobReport, list[events.HistoryEvent], TrainingCurve | None]:
-    """The story of a job as it stands, and the events and the course from which it is told.
+    """The story of a job as it stands, and the events and the course that it is made from.
 
     `now` is a wall clock. Raises `StoreError`.
     """
