@@ -86,9 +86,6 @@ def _note(node: NodeStatus, window: NodeSnapshot) -> str:
     return ""
 
 
-STORE_COLUMNS = ("M_id", "node", "host", "ranks", "state", "note")
-
-
 def head_lines(status: JobStatus, wall: float) -> list[str]:
     """The lines above the table. `wall` is the reader's wall clock, seconds since the epoch."""
     parts = [_generation_words(status)]
@@ -114,7 +111,7 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
 
 
 def store_cells(node: NodeStatus) -> tuple[str, ...]:
-    """A node's row under `STORE_COLUMNS`."""
+    """A node's row under `COLUMNS`, without what only the node itself knows."""
     m_id = "-" if node.m_id is None else str(node.m_id)
     ranks = node.tasks or _span(node.ranks)
     return tuple(sanitize_line(text) for text in (m_id, node.node, node.host, ranks, node.state, node.note))

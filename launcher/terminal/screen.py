@@ -39,11 +39,6 @@ class TerminalScreen:
         self._tail = b""
 
     @property
-    def drawn(self) -> bool:
-        """Whether a block stands there."""
-        return bool(self._drawn)
-
-    @property
     def inside(self) -> bool:
         """Whether the text ends within a sign or an order to the terminal: nothing may be drawn there."""
         part = _PART.search(self._tail)

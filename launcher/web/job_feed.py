@@ -20,9 +20,7 @@ from elastic.errors import ElasticError, StoreError
 from elastic.store.protocol import Store
 from launcher.history import events as history_events
 from launcher.history import training_curve
-from launcher.history.events import HistoryEvent
 from launcher.history.job_report import build_report
-from launcher.history.training_curve import TrainingCurve
 from launcher.job import status
 from launcher.job.named_job import NamedJob, other_schema
 from launcher.job.overview import JobOverview, overview_of
@@ -62,7 +60,7 @@ class JobFeed:
         self.over = False
         """Nothing comes any more."""
         self._history = _MirroredHistory(job.keys)
-        self._seen = TrainingCurve()
+        self._seen = training_curve.TrainingCurve()
         self._overview: JobOverview | None = None
         self._trouble: dict[str, object] | None = None
         self._there: bool | None = None
@@ -174,7 +172,7 @@ class JobFeed:
             self.sections = {}  # It was forgotten, or replaced by a job that cannot be read.
         self._there = there
         if self.view.incarnation != self._incarnation:
-            self._seen, self._overview = TrainingCurve(), None  # They are those of another job.
+            self._seen, self._overview = training_curve.TrainingCurve(), None  # They are those of another job.
         self._incarnation = self.view.incarnation
         if there:
             self._history.read(entries)
@@ -192,8 +190,8 @@ class _MirroredHistory:
     """Events and course of a mirror; what stays the same is not read again."""
 
     def __init__(self, keys: JobKeys) -> None:
-        self.events: Sequence[HistoryEvent] = ()
-        self.course: TrainingCurve | None = None
+        self.events: Sequence[history_events.HistoryEvent] = ()
+        self.course: training_curve.TrainingCurve | None = None
         self._keys = keys
         self._read: dict[str, KeyValue] = {}
         self._course_read: KeyValue | None = None

@@ -33,7 +33,7 @@ from elastic.core.view import StoredDocument, encode
 from elastic.core.view_reader import ViewReader
 from launcher.config.readers import np as read_np
 from launcher.job.status import JobStatus, NodeState, describe
-from launcher.job.status_text import STORE_COLUMNS, head_lines, store_cells
+from launcher.job.status_text import COLUMNS, cells, head_lines, store_cells
 from tests.support.job_status import SPEC, generation, member, view
 
 EXIT = WorkerExit(rank=3, code=-9, words="killed by SIGKILL, perhaps out of memory", log="log/workerlog.3")
@@ -62,7 +62,7 @@ def test_members_stand_in_their_order_with_their_ranks_and_spares_come_after_the
         ("-", "c-1", "c", "-", "spare", ""),
         ("-", "d-1", "d", "-", "spare", ""),
     ]
-    assert len(store_cells(status.nodes[0])) == len(STORE_COLUMNS)
+    assert len(cells(status.nodes[0], None)) == len(COLUMNS)
     assert [node.ranks for node in status.nodes] == [(0, 1), (2, 3), (), ()]
 
 
