@@ -7,7 +7,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,24 @@ def installed() -> tuple[str, ...]:
     return tuple({*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib")})
 
 
+def home() -> str:
+    """The folder that our packages are in."""
+    return str(Path(__file__).resolve().parents[2])
+
+
+def _loaded_libraries(wanted: Callable[[str], bool]) -> Iterator[ctypes.CDLL]:
+    """The shared libraries of this process whose path is `wanted`."""
+    with open("/proc/self/maps") as maps:
+        paths = {line[line.index("/") :].strip() for line in maps if "/" in line}
+    return (ctypes.CDLL(path) for path in sorted(paths) if wanted(path) and os.path.exists(path))
+
+
 def openblas_setters() -> list[Callable[[int], Any]]:
     """The calls that set the number of threads, of each OpenBLAS that is loaded: numpy and scipy bring their own."""
+    names = [f"{prefix}openblas_set_num_threads{suffix}" for prefix in PREFIXES for suffix in SUFFIXES]
     setters = []
-    with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "openblas" in line}
-    for path in sorted(paths):
-        if not Path(path).name.startswith("lib") or not os.path.exists(path):
-            continue
-        library = ctypes.CDLL(path)
-        names = [f"{prefix}openblas_set_num_threads{suffix}" for prefix in PREFIXES for suffix in SUFFIXES]
-        name = next((name for name in names if hasattr(library, name)), None)
-        if name is not None:
-            setters.append(getattr(library, name))
+    for library in _loaded_libraries(lambda path: "openblas" in path and Path(path).name.startswith("lib")):
+        setters += [getattr(library, name) for name in names if hasattr(library, name)][:1]
     return setters
 
 
@@ -49,10 +54,8 @@ def openblas_threads(env: Mapping[str, str]) -> int:
 
 def set_openmp_threads(threads: int) -> None:
     """For a worker with another OMP_NUM_THREADS than its nursery: of torch, and of each OpenMP that is loaded."""
-    with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "omp" in line.rpartition("/")[2]}
-    for path in sorted(paths):
-        if os.path.exists(path) and hasattr(library := ctypes.CDLL(path), "omp_set_num_threads"):
+    for library in _loaded_libraries(lambda path: "omp" in os.path.basename(path)):
+        if hasattr(library, "omp_set_num_threads"):
             library.omp_set_num_threads(threads)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(threads)

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.nursery import library_state
 from launcher.nursery.warm_policy import NO_TORCH
@@ -57,16 +58,15 @@ class NotForkSafe(Exception):
     """This process must fork no worker that has not replaced its program; the text says why."""
 
 
-class PreloadResult:
+class PreloadResult(NamedTuple):
     """A nursery that is warm: `said` is what its imports wrote, `watched` the files that make it out of date.
 
     `added` are variables that modules of the user have set.
     """
 
-    def __init__(self, said: str, watched: tuple[str, ...], added: dict[str, str]) -> None:
-        self.said = said
-        self.watched = watched
-        self.added = added
+    said: str
+    watched: tuple[str, ...]
+    added: dict[str, str]
 
 
 def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult:
@@ -220,12 +220,8 @@ def _flush() -> None:
 
 def _watched(preload: Iterable[str]) -> Iterator[str]:
     """Stamps of the files that may well change while the job runs: the user's own, and what was named."""
-    fixed = (*library_state.installed(), _home())
+    fixed = (*library_state.installed(), library_state.home())
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and (name in preload or not file.startswith(tuple(f"{one}{os.sep}" for one in fixed))):
             yield stamp(file)
-
-
-def _home() -> str:
-    return str(Path(__file__).resolve().parents[2])

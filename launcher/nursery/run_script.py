@@ -34,8 +34,6 @@ from launcher.nursery import library_state, spawn, torch_patch
 from launcher.nursery.protocol import WorkerStart
 from launcher.system import proctitle
 
-MAIN = ("__main__", "__mp_main__")
-"""Both names of the script's module; multiprocessing gives it the second."""
 CANNOT_OPEN = 2
 FLUSH_FAILED = 120
 TOO_LARGE = 255

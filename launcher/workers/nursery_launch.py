@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import site
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from launcher.config.config import Config
+from launcher.nursery import library_state
 from launcher.nursery.main import START, NurserySetup
 from launcher.nursery.preload import stamp
 from launcher.nursery.warm_policy import NO_WARM, PreloadConfig, read_early, why_environment_cold
@@ -26,7 +26,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess
         cold=recipe.cold,
         preload=recipe.preload,
         folder=recipe.folder,
-        home=_home(),
+        home="" if (home := library_state.home()) in library_state.installed() else home,
     )
     process = subprocess.Popen(
         [sys.executable, "-c", START, setup.text],
@@ -43,12 +43,6 @@ def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess
 def out_of_date(watched: Iterable[str]) -> bool:
     """Tell whether one of these files was changed since a nursery has loaded it."""
     return any(stamp(one.partition(":")[2]) != one for one in watched)
-
-
-def _home() -> str:
-    """The way to this package where it is not installed (a checkout that is run in place), else ""."""
-    home = str(Path(__file__).resolve().parent.parent)
-    return "" if home in (*site.getsitepackages(), site.getusersitepackages()) else home
 
 
 def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> PreloadConfig:
