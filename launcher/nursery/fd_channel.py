@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
 from array import array
 from collections import deque
@@ -101,12 +100,6 @@ class FdChannel:
             return self._lines.feed(data)
         except LineTooLong as error:
             raise WireError(str(error)) from error
-
-    def readable(self) -> bool:
-        """Whether `take` has something now, the end included."""
-        poll = select.poll()
-        poll.register(self._end, select.POLLIN)
-        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Let go of the socket and of every descriptor that was on its way."""

@@ -20,6 +20,7 @@ from launcher.nursery import spawn
 from launcher.nursery.fd_channel import FdChannel
 from launcher.nursery.protocol import NurseryReady, NurseryUp, WorkerStart, encode
 from launcher.nursery.supervisor import Nursery, NurseryExit
+from launcher.nursery.warm_policy import why_cold
 from launcher.system import node_lock
 from launcher.system.processes import adopt_orphans, descendants
 from launcher.system.worker_signals import kill_processes, on_parent_death
@@ -83,11 +84,13 @@ def main() -> Callable[[], NoReturn]:
     _ignore()
     agent.put(encode(NurseryUp(os.getpid())))
     agent.flush()
-    way = _ColdStarter(setup) if setup.cold else _warm(setup, agent, environ)
+    ready, become = (NurseryReady(setup.cold, "", ()), spawn.execute) if setup.cold else _warm(setup, agent, environ)
     _ignore()  # What was imported may have changed them.
     on_parent_death(signal.SIGCONT)
     try:
-        end = Nursery(agent, setup.agent, way.run, way.why_cold).serve(way.prepared)
+        end = Nursery(agent, setup.agent, lambda start: setup.cold or why_cold(start.argv, start.env, environ)).serve(
+            ready
+        )
     except spawn.ChildStarted as born:
         start = born.start
     else:
@@ -97,55 +100,28 @@ def main() -> Callable[[], NoReturn]:
             lock.remove()
         sys.stderr.flush()
         os._exit(0)  # Python would take apart all that was imported: it takes a second.
-    return way.become(start)
+    return partial(become, start)
 
 
-class _ColdStarter:
-    """Nothing is imported, and every worker is executed."""
+def _warm(
+    setup: NurserySetup, agent: FdChannel, environ: dict[str, str]
+) -> tuple[NurseryReady, Callable[[WorkerStart], NoReturn]]:
+    """Import; what to report, and how a forked process becomes its worker.
 
-    def __init__(self, setup: NurserySetup) -> None:
-        self.prepared = NurseryReady(setup.cold, "", ())
-        self.run = spawn.execute
-        self._cold = setup.cold
-
-    def why_cold(self, start: WorkerStart) -> str:
-        return self._cold
-
-    def become(self, start: WorkerStart) -> Callable[[], NoReturn]:
-        raise AssertionError("a cold nursery executes its workers")
-
-
-class _WarmStarter:
-    """Torch is imported, and workers are forked; those that cannot be are executed."""
-
-    def __init__(self, path: list[str], environ: dict[str, str], added: dict[str, str], prepared: NurseryReady) -> None:
-        from launcher.nursery import run_script, warm_policy
-
-        self.prepared = prepared
-        self.run = spawn.start_warm
-        self._environ = environ
-        self._reason = warm_policy.why_cold
-        self._run = run_script.run
-        self._template = run_script.ForkTemplate(path, environ, added)
-
-    def why_cold(self, start: WorkerStart) -> str:
-        return self._reason(start.argv, start.env, self._environ)
-
-    def become(self, start: WorkerStart) -> Callable[[], NoReturn]:
-        return partial(self._run, start, self._template)
-
-
-def _warm(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> _WarmStarter:
-    """Import; a process that is not fit to fork afterwards begins anew, cold."""
+    A process that is not fit to fork afterwards begins anew, cold.
+    """
     from launcher.nursery import preload
 
     path = sys.path[: -1 if setup.home else None]
     try:
         made = preload.preload_modules(setup.preload, setup.folder)
-        return _WarmStarter(path, environ, made.added, NurseryReady("", made.said, made.watched))
     except preload.NotForkSafe as error:
         kill_processes(descendants(os.getpid()))
         _again(setup._replace(cold=str(error)), agent, environ)
+    from launcher.nursery import run_script
+
+    template = run_script.ForkTemplate(path, environ, made.added)
+    return NurseryReady("", made.said, made.watched), partial(run_script.run, template=template)
 
 
 def _again(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> NoReturn:

@@ -9,7 +9,6 @@ would take both processes 10 ms of each start.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -168,11 +167,6 @@ REPORTS: Mapping[str, type[NurseryReport]] = {
 }
 """The kind of a message as it is sent, and its class."""
 KINDS: Mapping[type, str] = {WorkerStart: "Start", **{of: kind for kind, of in (*ORDERS.items(), *REPORTS.items())}}
-
-
-def boottime_s() -> float:
-    """Seconds since the machine booted, suspends included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def encode(message: NurseryOrder | NurseryReport) -> bytes:

@@ -10,6 +10,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable
+from typing import NoReturn
 
 from launcher.nursery.protocol import WorkerStart
 from launcher.system.worker_signals import on_parent_death
@@ -63,12 +64,12 @@ def fork(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStart], No
     return pid
 
 
-def execute(start: WorkerStart) -> None:
+def execute(start: WorkerStart) -> NoReturn:
     """The cold way: replace this process by the program, found along the worker's own PATH."""
     os.execvpe(start.argv[0], start.argv, start.env)
 
 
-def start_warm(start: WorkerStart) -> None:
+def start_warm(start: WorkerStart) -> NoReturn:
     """The warm way: go on as the worker, in the modules that the nursery has imported. Raises `ChildStarted`."""
     raise ChildStarted(start)
 

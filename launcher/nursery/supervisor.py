@@ -51,10 +51,10 @@ from launcher.nursery.protocol import (
     TerminateWorkers,
     WireError,
     WorkerStart,
-    boottime_s,
     decode_order,
     encode,
 )
+from launcher.system.clock import boottime
 from launcher.system.processes import descendants, exited_child, has_children
 from launcher.system.worker_signals import kill_group, kill_processes, stop_group
 
@@ -74,11 +74,10 @@ class RunningGeneration:
         self.kill_at_s: dict[int, float] = {}
         """pid → when its grace ends, of those that are being stopped."""
         self.killed = False
-        self.overran = False
 
 
 class NurseryExit(Enum):
-    """Why `Nursery.guard` returned."""
+    """Why `Nursery.serve` returned."""
 
     CLOSED = "the agent said so"
     ORPHANED = "the agent is gone"
@@ -92,17 +91,15 @@ class Nursery:
         self,
         agent: FdChannel,
         agent_pid: int,
-        run: Callable[[WorkerStart], None],
-        why_cold: Callable[[WorkerStart], str] = lambda start: "",
+        why_cold: Callable[[WorkerStart], str],
     ) -> None:
         """Guard for the process `agent_pid`, which holds the other end of `agent`.
 
-        `run` becomes a worker in the way of this nursery; one for which `why_cold` has a reason is executed.
+        A worker for which `why_cold` has a reason is executed, any other is forked warm.
         """
         self._agent = agent
         self._agent_pid = agent_pid
         self._pid = os.getpid()
-        self._run = run
         self._why_cold = why_cold
         self._poll = select.poll()
         self._orders: deque[NurseryOrder] = deque()
@@ -162,7 +159,7 @@ class Nursery:
         running = self._generation
         if running is None:
             return None
-        now_s = boottime_s()
+        now_s = boottime()
         until_s = now_s + POLL_S
         if not running.killed:
             until_s = min(until_s, self._until_s, *running.kill_at_s.values())
@@ -173,9 +170,10 @@ class Nursery:
         running = self._generation
         if running is None or running.killed:
             return
-        now_s = boottime_s()
+        now_s = boottime()
         if now_s >= self._until_s:
-            self._overrun(running)
+            self._kill(running)
+            self._send_report(GenerationExpired(running.g))
         elif late := {pid for pid, at_s in running.kill_at_s.items() if now_s >= at_s}:
             self._end_grace(running, late)
 
@@ -186,12 +184,6 @@ class Nursery:
         for pid in late:  # What they left in sessions of their own is swept up with the last worker.
             del running.kill_at_s[pid]
             kill_group(pid)
-
-    def _overrun(self, running: RunningGeneration) -> None:
-        self._kill(running)
-        if not running.overran:
-            running.overran = True
-            self._send_report(GenerationExpired(running.g))
 
     # Orders.
 
@@ -230,7 +222,7 @@ class Nursery:
         if len(self._agent.fds) < FDS_PER_WORKER * len(workers):
             raise WireError("a Spawn came without its descriptors")
         running = self._generation = RunningGeneration(g)
-        if boottime_s() >= self._until_s or self._closing:
+        if boottime() >= self._until_s or self._closing:
             self._refuse(running, workers)
             return
         pids = []
@@ -238,7 +230,7 @@ class Nursery:
         for start, reason in zip(workers, cold, strict=True):
             out, err = self._agent.fds.popleft(), self._agent.fds.popleft()
             try:
-                pid = spawn.fork(start, out, err, spawn.execute if reason else self._run)
+                pid = spawn.fork(start, out, err, spawn.execute if reason else spawn.start_warm)
             except OSError as error:
                 os.write(err, spawn.start_error(start, error))
                 pid = 0
@@ -251,16 +243,16 @@ class Nursery:
         self._send_report(ChildrenForked(g, tuple(pids), cold))
         for start, pid in zip(workers, pids, strict=True):
             if not pid:
-                self._send_report(ChildExited(g, start.local_rank, spawn.CANNOT_START, boottime_s(), False))
+                self._send_report(ChildExited(g, start.local_rank, spawn.CANNOT_START, boottime(), False))
 
     def _refuse(self, running: RunningGeneration, workers: tuple[WorkerStart, ...]) -> None:
         """No right to run: say so, and let every worker count as killed before its first instruction."""
         for _ in range(FDS_PER_WORKER * len(workers)):
             os.close(self._agent.fds.popleft())
-        running.killed = running.overran = True
+        running.killed = True
         self._send_report(GenerationExpired(running.g))
         for start in workers:
-            self._send_report(ChildExited(running.g, start.local_rank, -signal.SIGKILL, boottime_s(), True))
+            self._send_report(ChildExited(running.g, start.local_rank, -signal.SIGKILL, boottime(), True))
 
     def _stop(self, grace_s: float, local_ranks: tuple[int, ...]) -> None:
         running = self._generation
@@ -275,7 +267,7 @@ class Nursery:
             stop_group(pid)
         running.signalled.update(fresh)
         self._send_report(ChildrenSignalled(running.g, tuple(fresh.values())))
-        kill_at_s = boottime_s() + grace_s
+        kill_at_s = boottime() + grace_s
         running.kill_at_s |= {pid: min(running.kill_at_s.get(pid, math.inf), kill_at_s) for pid in named}
 
     def _kill(self, running: RunningGeneration) -> None:
@@ -309,7 +301,7 @@ class Nursery:
                 code = os.waitstatus_to_exitcode(status)
                 local_rank = running.alive.pop(ended)
                 running.kill_at_s.pop(ended, None)
-                self._send_report(ChildExited(running.g, local_rank, code, boottime_s(), ended in running.signalled))
+                self._send_report(ChildExited(running.g, local_rank, code, boottime(), ended in running.signalled))
             else:
                 os.waitpid(ended, 0)
 

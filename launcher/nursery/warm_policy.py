@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 NO_WARM: Final = "--no_warm"
 NO_TORCH: Final = "torch is not installed"
@@ -54,8 +53,7 @@ READ_LATER: Final = ("TORCHELASTIC_", "TORCH_NCCL_")
 """Of these, the ones that torch reads when they are used."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreloadConfig:
+class PreloadConfig(NamedTuple):
     """What a nursery is to have imported. `cold` says why nothing; "" is warm.
 
     `preload` are the modules that the user names, `folder` is where python looks first for modules of the script, None

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from elastic._tempdir import NODE, TempFolder, remove_left_behind
@@ -25,6 +24,7 @@ from launcher.logs.recent_starts import RecentStarts
 from launcher.logs.writer_protocol import AppendClosed, LogLimits, WriteEnvironment, path_bytes, text_bytes
 from launcher.nursery import protocol, warm_policy
 from launcher.system import node_lock
+from launcher.system.clock import boottime
 from launcher.text import failure_report, sanitize
 from launcher.wire.inspect_messages import InspectRefusal, StacksQuestion, StackText
 from launcher.workers import environment, nursery_client, nursery_launch
@@ -127,13 +127,13 @@ class WorkerGroup:
             group.create_task(self._tend_nursery())
 
     async def _tend_nursery(self) -> None:
-        deaths, began_s = NurseryBackoff(), protocol.boottime_s()
+        deaths, began_s = NurseryBackoff(), boottime()
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
             stands = not self._nursery.dead  # What died may be one that had never stood.
             while not stands:
-                pause_s = deaths.died(protocol.boottime_s() - began_s)
+                pause_s = deaths.died(boottime() - began_s)
                 if pause_s is None:
                     raise NurseryLost(
                         f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
@@ -143,7 +143,7 @@ class WorkerGroup:
                 self._agent_log.warning(f"the nursery {self._how_it_died}; starting another{wait}")
                 self._nursery = self._new_nursery()
                 await asyncio.sleep(pause_s)
-                began_s = protocol.boottime_s()
+                began_s = boottime()
                 try:
                     await self._nursery.start()
                     stands = True
@@ -177,7 +177,7 @@ class WorkerGroup:
         running = self._running
         if running is not None:
             running.why_stopped = running.why_stopped or why
-            self.states.stopping(why, protocol.boottime_s())
+            self.states.stopping(why, boottime())
         line = sanitize.sanitize_line(failure_report.stopped_worker_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and running is not None and self.talk.listening():
@@ -265,7 +265,7 @@ class WorkerGroup:
             case nursery_client.NurseryDied():
                 self._how_it_died = "died" if self._running is None else "died, and its workers with it"
                 if not self._nursery.prepared:  # Perhaps it dies of them.
-                    self._preload_config = replace(self._preload_config, cold="the nursery ended during its imports")
+                    self._preload_config = self._preload_config._replace(cold="the nursery ended during its imports")
                     self._how_it_died = "died during its imports"
                 self._nursery_died.set()
                 self._all_lost()
@@ -289,7 +289,7 @@ class WorkerGroup:
         for why in sorted(cold):
             self._tell_cold(why)
         how = f"cold: {', '.join(sorted(cold))}" if cold else "warm"
-        self.states.spawned(event.g, event.pids, event.cold, protocol.boottime_s())
+        self.states.spawned(event.g, event.pids, event.cold, boottime())
         pids = ", ".join(map(str, event.pids))
         self._agent_log.debug(f"workers of generation {event.g} run: pids {pids} ({how})")
 
@@ -303,7 +303,7 @@ class WorkerGroup:
         if exit_.secondary:
             running.secondary.add(event.local_rank)
         words = (also or exit_).words
-        self.states.exited(event.g, event.local_rank, event.code, words, protocol.boottime_s())
+        self.states.exited(event.g, event.local_rank, event.code, words, boottime())
         self._agent_log.debug(f"{process_name(spec.role, spec.rank)} ended: {words}")
         own = not event.stopped and event.local_rank not in running.given_up
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
@@ -320,7 +320,7 @@ class WorkerGroup:
             observer(heard, message)
 
     def _keep_state(self, heard: WorkerReport, message: WorkerMessage) -> None:
-        self.states.heard(heard.local_rank, message, protocol.boottime_s())
+        self.states.heard(heard.local_rank, message, boottime())
         if isinstance(message, AcceptsPlannedStop) and all(worker.listening for worker in self.talk.workers.values()):
             self._put(WorkersListen(self.talk.g))
 
@@ -363,13 +363,13 @@ class WorkerGroup:
             return
         for local in sorted(self.states.running):
             lost = watched_end(running, local, NURSERY_DIED, {}, -signal.SIGKILL)
-            self.states.exited(running.g, local, lost.code, lost.words, protocol.boottime_s())
+            self.states.exited(running.g, local, lost.code, lost.words, boottime())
             self._put(WorkerExited(running.g, lost, own=True))
         self._gone(running.g)
 
 
 def _seen(local_rank: int, spec: WorkerSpec, g: int) -> TrackedProcess:
-    return TrackedProcess(spec.role, spec.rank, local_rank, log_text(spec), g, since=protocol.boottime_s())
+    return TrackedProcess(spec.role, spec.rank, local_rank, log_text(spec), g, since=boottime())
 
 
 def _number(spec: WorkerSpec) -> int:

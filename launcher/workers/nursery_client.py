@@ -29,6 +29,7 @@ from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import UNBOUND, LogLimits
 from launcher.nursery import protocol
 from launcher.nursery.warm_policy import PreloadConfig
+from launcher.system.clock import boottime
 from launcher.system.processes import in_sessions
 from launcher.system.worker_signals import STOP_EXIT_CODE, kill_processes
 from launcher.workers import exit_classification
@@ -151,7 +152,7 @@ class NurseryClient:
                 self._preload_config,
                 adopts=self._adopts,
                 on_report=self._take,
-                on_end=lambda: self._clear(protocol.boottime_s() + CLEAR_LIMIT_S),
+                on_end=lambda: self._clear(boottime() + CLEAR_LIMIT_S),
                 complain=self._complain,
             )
         except OSError:
@@ -215,7 +216,7 @@ class NurseryClient:
         for local_rank, worker in self.workers.items():
             worker.ended(running.g, exit_classification.describe(-signal.SIGKILL, stopped=True), running.note)
             self._close_log(worker)
-            exited = protocol.ChildExited(running.g, local_rank, -signal.SIGKILL, protocol.boottime_s(), True)
+            exited = protocol.ChildExited(running.g, local_rank, -signal.SIGKILL, boottime(), True)
             self._loop.call_soon(self._on_event, exited)
         self._loop.call_soon(self._on_event, protocol.GenerationExited(running.g, ()))
 
@@ -335,7 +336,7 @@ class NurseryClient:
 
     def _expect_deadline(self) -> None:
         """Watch the watcher: a nursery that is itself frozen does not kill in time, but its death kills."""
-        self._deadline.expect(max(self._until_s - protocol.boottime_s(), 0.0) + OVERDUE_LIMIT_S)
+        self._deadline.expect(max(self._until_s - boottime(), 0.0) + OVERDUE_LIMIT_S)
 
     def _end_nursery(self) -> None:
         if self._process is not None:
@@ -349,7 +350,7 @@ class NurseryClient:
             pids = [worker.pid for worker in self.workers.values() if worker.running and worker.pid]
             left = [*in_sessions(pids), *self._process.left_behind()]
             kill_processes(left)
-            if left and protocol.boottime_s() < until_s:
+            if left and boottime() < until_s:
                 self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
                 return
             for worker in self.workers.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from launcher.nursery import protocol
 from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 from launcher.nursery.warm_policy import PreloadConfig
+from launcher.system.descriptors import ready
 from launcher.system.processes import Process, adopt_orphans, descendants
 from launcher.workers.nursery_launch import new_nursery
 from launcher.workers.nursery_watchdog import NurseryWatchdog
@@ -130,7 +132,7 @@ class NurseryProcess:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._process.wait()
-        while self._channel.readable() and self._read():
+        while ready(self._channel.fileno(), select.POLLIN, 0) and self._read():
             continue
         self._loop.remove_reader(self._channel)
         self._loop.remove_writer(self._channel)

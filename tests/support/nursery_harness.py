@@ -13,9 +13,9 @@ from pathlib import Path
 
 from launcher.logs.console import Console
 from launcher.logs.writer_client import LogSink
-from launcher.nursery import protocol
 from launcher.nursery.protocol import ChildExited, ChildrenForked, GenerationExited, NurseryReady
 from launcher.nursery.warm_policy import PreloadConfig
+from launcher.system.clock import boottime
 from launcher.workers.nursery_client import NurseryClient, NurseryEvent
 from launcher.workers.spec import WorkerSpec
 
@@ -65,7 +65,7 @@ class Nest:
         return self.folder / f"workerlog.{rank}"
 
     def run_for(self, seconds: float) -> None:
-        self.workers.run_until(protocol.boottime_s() + seconds)
+        self.workers.run_until(boottime() + seconds)
 
     async def next(self, limit_s: float = LIMIT_S) -> NurseryEvent:
         async with asyncio.timeout(limit_s):

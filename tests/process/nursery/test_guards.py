@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from elastic.core.run_deadline import KILL_S
-from launcher.nursery import protocol
 from launcher.nursery.protocol import GenerationExited, GenerationExpired
 from launcher.system import node_lock
+from launcher.system.clock import boottime
 from launcher.system.processes import descendants
 from launcher.workers.nursery_client import NurseryDied
 from launcher.workers.nursery_process import ANSWER_LIMIT_S
@@ -48,12 +48,12 @@ time.sleep(100)
 AGENT = """
 import asyncio, json, os, signal, subprocess, sys
 from pathlib import Path
-from launcher.nursery import protocol
+from launcher.system.clock import boottime
 from launcher.workers.nursery_client import NurseryClient
 from launcher.workers.spec import WorkerSpec
 
 def shorten(workers):
-    workers.run_until(protocol.boottime_s() + 0.5)
+    workers.run_until(boottime() + 0.5)
     print("shortened", flush=True)
 
 async def main():
@@ -63,7 +63,7 @@ async def main():
     print("other", other.pid, flush=True)
     workers = NurseryClient(events.put_nowait, lock=folder / "job.node.lock", adopts=True)
     await workers.start()
-    workers.run_until(protocol.boottime_s() + 60)
+    workers.run_until(boottime() + 60)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, shorten, workers)
     workers.spawn(1, [WorkerSpec(r, r, (sys.executable, "-c", code), dict(os.environ), str(folder),
         folder / f"workerlog.{r}", r == 0, "==== start ====") for r in range(2)])
@@ -172,7 +172,7 @@ class TestTheRightToRun:
             async with nest(tmp_path) as it:
                 it.workers.spawn(1, [it.spec("import time; time.sleep(100)", rank=rank) for rank in range(2)])
                 await it.spawned()
-                until_s = protocol.boottime_s() + 0.4
+                until_s = boottime() + 0.4
                 it.workers.run_until(until_s)
                 assert await it.next() == GenerationExpired(1)
                 for _ in range(2):

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import NurseryLost
-from launcher.nursery import protocol
 from launcher.nursery.protocol import GenerationExited
 from launcher.system import node_lock
+from launcher.system.clock import boottime
 from tests.support.nursery_harness import LIMIT_S, nest, pids, watch_end
 
 STUBBORN = """
@@ -179,7 +179,7 @@ class TestEnding:
                     it.workers.spawn(g, [it.program("true")])
                     await it.spawned()
                     exited = await it.exited()
-                    waits.append(protocol.boottime_s() - exited.at_s)
+                    waits.append(boottime() - exited.at_s)
                     await it.gone()
                 assert min(waits) < 0.02
 
@@ -203,7 +203,7 @@ class TestEnding:
                 it.workers.spawn(1, [it.spec(STUBBORN), it.spec("import time; time.sleep(100)", rank=1)])
                 await it.spawned()
                 await it.says("up")
-                began = protocol.boottime_s()
+                began = boottime()
                 it.workers.stop(0.4)
                 first, second = await it.exited(), await it.exited()
                 assert (first.local_rank, first.code, first.stopped) == (1, -signal.SIGTERM, True)
