@@ -89,7 +89,8 @@ class Console:
         self._waiting = bytearray()
         self._left_out = 0
         self._watched: asyncio.AbstractEventLoop | None = None
-        self._at_line_start = True
+        self.at_line_start = True
+        """Whether what was shown last ended its line."""
         self.is_terminal = False
         self.around: TerminalOverlay | None = None
         self._open(fd)
@@ -98,7 +99,7 @@ class Console:
         """Show bytes as soon as the console takes them. Never blocks."""
         if self._fd is None or not data:
             return
-        self._at_line_start = data.endswith(b"\n")
+        self.at_line_start = data.endswith(b"\n")
         self.write_raw(data if self.around is None else self.around.text(data), len(data))
 
     def write_raw(self, data: bytes, text_bytes: int = 0) -> None:
@@ -131,14 +132,9 @@ class Console:
         """Call once when it is not `paused` any more."""
         self._go_on.append(go_on)
 
-    @property
-    def at_line_start(self) -> bool:
-        """Whether what was shown last ended its line."""
-        return self._at_line_start
-
     def write_line(self, text: str) -> None:
         """Show a line of our own, on a line of its own even after a worker's unfinished progress bar."""
-        start = "" if self._at_line_start else "\n"
+        start = "" if self.at_line_start else "\n"
         self.write(f"{start}{text}\n".encode(errors="replace"))
 
     def close(self) -> None:

@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, Protocol
+from functools import partial
+from typing import Final, NamedTuple
 
 from elastic.core.ps.model import Role
 from elastic.core.text import processes_name
@@ -26,16 +27,19 @@ ProcessRef = tuple[Role, int]
 """Its role, and its rank or index."""
 
 
-class ConsoleStream(Protocol):
-    """Where one output of one worker is shown: on a `console`."""
+class ConsoleStream:
+    """Where one output of one worker is shown: each byte at once, unfinished lines and progress bars too."""
 
-    console: Console
+    def __init__(self, console: Console) -> None:
+        """Nothing is shown yet."""
+        self.console = console
 
     def write(self, data: bytes) -> None:
         """Show further bytes."""
+        self.console.write(data)
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Nothing more comes; an unfinished line stays as it is."""
 
 
 class ProcessId(NamedTuple):
@@ -61,32 +65,18 @@ class ConsoleStreams:
     def of(self, process: ProcessId, g: int) -> tuple[ConsoleStream, ConsoleStream]:
         """Where stdout and stderr of a process of generation `g` are shown."""
         if self._lines is not None:
-            said = self._lines.worker_line_formatter(process.role, process.rank, process.local_rank, g)
-            return _JsonStream(self.consoles[0], said("stdout")), _JsonStream(self.consoles[1], said("stderr"))
+            line = partial(self._lines.worker_line, process.role, process.rank, process.local_rank, g)
+            return (
+                _JsonStream(self.consoles[0], partial(line, "stdout")),
+                _JsonStream(self.consoles[1], partial(line, "stderr")),
+            )
         if process.shared:
             who = (process.role, process.rank)
             return _PrefixedStream(self._shared_consoles[0], who), _PrefixedStream(self._shared_consoles[1], who)
-        return _RawStream(self.consoles[0]), _RawStream(self.consoles[1])
+        return ConsoleStream(self.consoles[0]), ConsoleStream(self.consoles[1])
 
 
-class _StreamBase:
-    """What all have in common."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-
-
-class _RawStream(_StreamBase):
-    """Every byte passes at once, unfinished lines and progress bars too."""
-
-    def write(self, data: bytes) -> None:
-        self.console.write(data)
-
-    def end(self) -> None:
-        """Leave an unfinished line as it is."""
-
-
-class _LineStream(_StreamBase):
+class _LineStream(ConsoleStream):
     """Only whole lines are shown. An unfinished one is shown at the end, or when it is very long."""
 
     def __init__(self, console: Console) -> None:

@@ -11,7 +11,6 @@ Every line has `time` (UTC, RFC 3339), `level`, `job`, `node`, `generation` (nul
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 
@@ -72,19 +71,12 @@ class JsonFormatter:
         g = self.generation or None
         return _encoded(JsonLine(_time(at), level, self._job, self.node, g, what, _text(text.encode(errors="replace"))))
 
-    def worker_line_formatter(
-        self, role: Role, rank: int, local_rank: int, g: int
-    ) -> Callable[[str], Callable[[datetime, bytes], bytes]]:
-        """What makes the lines of a worker of generation `g`, for each of its streams."""
-
-        def of(stream: str) -> Callable[[datetime, bytes], bytes]:
-            def line(at: datetime, data: bytes) -> bytes:
-                common = (_time(at), Severity.INFO, self._job, self.node, g, LineKind.OUTPUT, _text(data))
-                return _encoded(WorkerOutputLine(*common, role, rank, local_rank, stream))
-
-            return line
-
-        return of
+    def worker_line(
+        self, role: Role, rank: int, local_rank: int, g: int, stream: str, at: datetime, data: bytes
+    ) -> bytes:
+        """A line that a worker of generation `g` wrote to its stdout or stderr, named by `stream`."""
+        common = (_time(at), Severity.INFO, self._job, self.node, g, LineKind.OUTPUT, _text(data))
+        return _encoded(WorkerOutputLine(*common, role, rank, local_rank, stream))
 
 
 _encoder = msgspec.json.Encoder()

@@ -31,6 +31,7 @@ class LogPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _RememberedStart:
+    path: str
     stamp: Stamp
     header: bytes
     log: WorkerStartLog
@@ -52,7 +53,6 @@ class RecentStarts:
     def __init__(self) -> None:
         """There were none yet."""
         self._starts: dict[str, list[_RememberedStart]] = {}
-        self._paths: dict[str, str] = {}
         self._stamps: deque[Stamp] = deque(maxlen=STARTS_KEPT)
         self.listeners: list[Callable[[str], object]] = []
         """Called with the name of a log that has grown or is closed; with "" when a process starts."""
@@ -70,15 +70,14 @@ class RecentStarts:
                 of: [start for start in starts if start.stamp in self._stamps] for of, starts in self._starts.items()
             }
             self._starts = {of: starts for of, starts in newest.items() if starts}
-            self._paths = {of: self._paths[of] for of in self._starts}
-        self._starts.setdefault(name, []).append(_RememberedStart(stamp, f"{header}\n".encode(errors="replace"), log))
-        self._paths[name] = path
+        start = _RememberedStart(path, stamp, f"{header}\n".encode(errors="replace"), log)
+        self._starts.setdefault(name, []).append(start)
         log.listeners.append(partial(self.notify, name))
         self.notify()
 
     def path(self, name: str) -> str:
         """Where the log is, "" if there was none."""
-        return self._paths.get(name, "")
+        return self._starts[name][-1].path if name in self._starts else ""
 
     def has(self, name: str, stamp: Stamp) -> bool:
         """Tell whether that start is remembered."""

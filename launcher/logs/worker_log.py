@@ -35,7 +35,8 @@ class WorkerStartLog:
         self._of = path.name
         self._number = next(_numbers)
         self._recent = TailBuffer()
-        self._at_mark: OutputTail | None = None
+        self.ending_at_mark: OutputTail | None = None
+        """Its end as it was when `set_mark` was called, None if it never was."""
         self._missing = 0
         self.closed = False
         """Whether nothing more comes."""
@@ -53,14 +54,9 @@ class WorkerStartLog:
         """The end of what it has said."""
         return self._recent.ending()
 
-    @property
-    def ending_at_mark(self) -> OutputTail | None:
-        """The same as it was when `set_mark` was called, None if it never was."""
-        return self._at_mark
-
     def set_mark(self) -> None:
         """Remember its end as it is now."""
-        self._at_mark = self.ending
+        self.ending_at_mark = self.ending
 
     def write(self, data: bytes) -> None:
         """Bytes of the worker as they are."""

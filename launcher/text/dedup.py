@@ -64,7 +64,7 @@ class LineDeduplicator(Generic[Who]):
     def leave(self, who: Who) -> list[MergedLine[Who]]:
         """Somebody says nothing more. What is shown now: nobody waits for them, and after the last one for nobody."""
         self._there.pop(who, None)
-        return self._out() if self._there else self.flush()
+        return self.due() if self._there else self.flush()
 
     def add_lines(self, who: Who, texts: Iterable[bytes], now: float) -> list[MergedLine[Who]]:
         """Somebody says further lines; what is shown now."""
@@ -72,11 +72,7 @@ class LineDeduplicator(Generic[Who]):
         for text in texts:
             line = self._joined(who, text) or self._begun(who, text, now)
             self._there[who] = line.number
-        return self._out(now)
-
-    def due(self, now: float) -> list[MergedLine[Who]]:
-        """What is shown because it has waited for long enough."""
-        return self._out(now)
+        return self.due(now)
 
     @property
     def due_at(self) -> float | None:
@@ -104,7 +100,8 @@ class LineDeduplicator(Generic[Who]):
         self._bytes += len(text)
         return line
 
-    def _out(self, now: float = float("-inf")) -> list[MergedLine[Who]]:
+    def due(self, now: float = float("-inf")) -> list[MergedLine[Who]]:
+        """What is shown now: lines that have waited for long enough, that all have said, or that are too many."""
         out = []
         while self._waiting and (
             now >= self._waiting[0].at + self._window_s

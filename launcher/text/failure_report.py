@@ -105,7 +105,6 @@ def ago(seconds: float) -> str:
     """A time that has passed, in words: "just now", "3 minutes ago"."""
     if seconds < 1:
         return "just now"
-    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
-        if seconds >= size:
-            return f"{counted(int(seconds // size), unit)} ago"
-    raise AssertionError("unreachable")
+    units = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+    size, unit = next((size, unit) for size, unit in units if seconds >= size)
+    return f"{counted(int(seconds // size), unit)} ago"

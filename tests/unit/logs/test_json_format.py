@@ -32,7 +32,7 @@ def test_what_the_agent_says_has_time_level_job_node_generation_kind_and_text(li
 
 
 def test_what_a_worker_writes_has_its_ranks_its_stream_and_its_generation(lines: JsonFormatter) -> None:
-    line = lines.worker_line_formatter(Role.WORKER, 5, 1, 2)("stderr")(AT, b"step 1")
+    line = lines.worker_line(Role.WORKER, 5, 1, 2, "stderr", AT, b"step 1")
     assert json.loads(line) == {
         "time": "2026-11-23T10:00:00.123+00:00",
         "level": "info",
@@ -50,7 +50,7 @@ def test_what_a_worker_writes_has_its_ranks_its_stream_and_its_generation(lines:
 
 @given(st.binary(max_size=200))
 def test_whatever_a_worker_writes_is_one_valid_line(data: bytes) -> None:
-    line = JsonFormatter("j", "n").worker_line_formatter(Role.SERVER, 0, 0, 1)("stdout")(AT, data)
+    line = JsonFormatter("j", "n").worker_line(Role.SERVER, 0, 0, 1, "stdout", AT, data)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     found = msgspec.json.decode(line, type=WorkerOutputLine)
