@@ -71,7 +71,7 @@ class Agent:
             raise_nofile_limit()
             if self._monitor is not None and config.metrics_at is not None:
                 closing.push_async_callback(self._monitor.close)
-                await self._monitor.open(*config.metrics_at)
+                self._monitor.open(*config.metrics_at)
             with frozen_imports.frozen_imports():  # Only now: the nursery stands, and grpc brings threads.
                 import elastic.store.etcd  # noqa: F401
 

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from elastic.channel.messages import Progress, WorkerMessage
 from elastic.core.agent.actions import Action
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from launcher.metrics.server import HttpReply, MetricsServer
 
 METRICS, HEALTHZ, READYZ = "/metrics", "/healthz", "/readyz"
-OK: Final = 200
-UNAVAILABLE: Final = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +67,16 @@ class MetricsExporter:
         self._page: MetricsPage | None = None
         self._complained = False
 
-    async def open(self, host: str, port: int) -> None:
+    def open(self, host: str, port: int) -> None:
         """Listen there. A port that somebody else has is said in one line."""
         with frozen_imports.frozen_imports():  # An import needs file descriptors, and later there may be none.
             from launcher.metrics.exposition import MetricsPage
             from launcher.metrics.server import MetricsServer
 
         self._page = MetricsPage(self._job.job_id, self._read)
-        door = MetricsServer(self._answer, self._complain)
+        server = MetricsServer(self._answer, self._complain)
         try:
-            where = join_host_port(*await door.open(host, port))
+            where = join_host_port(*server.listen(host, port))
         except OSError as error:
             number = error.errno or 0  # Less than 0 of a name that is not known.
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
@@ -86,7 +84,7 @@ class MetricsExporter:
         except UnicodeError as error:  # It looks like a name and cannot be one.
             self._agent_log.warning(_unusable(host, port, str(error)))
         else:
-            self._server = door
+            self._server = server
             self._agent_log.info(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
 
     async def close(self) -> None:
@@ -124,11 +122,11 @@ class MetricsExporter:
     # --- what it answers ------------------------------------------------------------------------------------------
 
     def _answer(self, path: str, accept: str) -> HttpReply | None:
-        from launcher.metrics.server import HttpReply, text_reply
+        from launcher.metrics.server import text_reply
 
         match path:
             case "/metrics" if self._page is not None:
-                return HttpReply(OK, *self._page.page(accept, boottime()))
+                return self._page.page(accept, boottime())
             case "/healthz":
                 verdict = readiness.healthy(nursery=self._workers.nursery_lives)
             case "/readyz":
@@ -136,7 +134,7 @@ class MetricsExporter:
                 verdict = readiness.ready(known.facts, running=running, reason=known.waits)
             case _:
                 return None
-        return text_reply(OK if verdict.yes else UNAVAILABLE, verdict.words)
+        return text_reply(200 if verdict.yes else 503, verdict.words)
 
     def _read(self) -> Readings:
         known = self._agent_reading()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -23,6 +23,7 @@ from prometheus_client.utils import floatToGoString
 from launcher.metrics import catalog
 from launcher.metrics.catalog import JOB, METRICS, MetricKind, Value
 from launcher.metrics.collector import DurationHistogram, Readings
+from launcher.metrics.server import HttpReply
 
 FRESH_S: Final = 0.2
 """To make a page takes some milliseconds, and there may be somebody who asks without end."""
@@ -31,29 +32,22 @@ VERSIONS: Final = ("0.0.1", "0.0.4", "1.0.0")
 """Of OpenMetrics and of Prometheus' text. Who asks for another one gets text."""
 
 
-class RenderedMetrics(NamedTuple):
-    """What is sent."""
-
-    content_type: str
-    body: bytes
-
-
 class MetricsPage:
     """The registry of one agent. A page serves whoever asks for the same within `FRESH_S`."""
 
     def __init__(self, job_id: str, read: Callable[[], Readings]) -> None:
         """`read` is asked for each page that is made."""
-        self._made: dict[str, tuple[float, RenderedMetrics]] = {}
+        self._made: dict[str, tuple[float, HttpReply]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(_Families(job_id, read))
         ProcessCollector(registry=self._registry)
 
-    def page(self, accept: str, now: float) -> RenderedMetrics:
+    def page(self, accept: str, now: float) -> HttpReply:
         """The page in the form that the header `Accept` asks for; text if it asks for none."""
         encode, content_type = choose_encoder(_understood(accept))
         made = self._made.get(content_type)  # There are only some of them, whatever the header says.
         if made is None or now >= made[0] + FRESH_S:
-            made = self._made[content_type] = now, RenderedMetrics(content_type, encode(self._registry))
+            made = self._made[content_type] = now, HttpReply(200, content_type, encode(self._registry))
         return made[1]
 
 

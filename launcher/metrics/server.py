@@ -37,28 +37,15 @@ Pages = Callable[[str, str], HttpReply | None]
 """By path and the header `Accept`: what is answered, None where there is no such page."""
 
 
-class MetricsServer:
+class MetricsServer(LimitedServer):
     """Listens until it is closed."""
 
     def __init__(self, pages: Pages, complain: Callable[[str], object]) -> None:
         """`complain` hears of a page that could not be made, and of descriptors that run out."""
+        super().__init__(self._page, LIMITS, complain, "a page for monitors")
         self._pages = pages
-        self._complain = complain
-        self._server: LimitedServer | None = None
 
-    async def open(self, host: str, port: int) -> tuple[str, int]:
-        """Listen there; where exactly. Raises `OSError`, and `UnicodeError` if `host` cannot be a name."""
-        server = LimitedServer(self._answer, LIMITS, self._complain, "a page for monitors")
-        where = server.listen(host, port)
-        self._server = server
-        return where
-
-    async def close(self) -> None:
-        """Listen no more, and hang up. May be called again."""
-        if self._server is not None:
-            await self._server.close()
-
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _page(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method not in METHODS:
             reply = text_reply(405, "this port only answers GET")
         else:

@@ -197,11 +197,11 @@ def test_any_address_of_ipv6_is_any_of_ipv4_too(host: str) -> None:
         pytest.skip("this machine has no IPv6")
 
     async def main() -> None:
-        door = MetricsServer(lambda path, accept: text_reply(200, path), print)
-        _, port = await door.open("::", 0)
+        server = MetricsServer(lambda path, accept: text_reply(200, path), print)
+        _, port = server.listen("::", 0)
         async with aiohttp.ClientSession() as session, session.get(f"http://{join_host_port(host, port)}/x") as answer:
             assert await answer.text() == "/x\n"
-        await door.close()
+        await server.close()
 
     asyncio.run(main())
 
