@@ -19,7 +19,7 @@ import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from aiohttp import web
@@ -110,7 +110,7 @@ class LimitedServer(web.Server):
         address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         listeners: list[socket.socket] = []
         not_here: OSError | None = None
-        try:
+        with ExitStack() as opened:
             for family, address in dict.fromkeys((family, where) for family, *_, where in address_infos):
                 both = address[0] == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
                 port = listeners[0].getsockname()[1] if listeners else port
@@ -123,13 +123,10 @@ class LimitedServer(web.Server):
                     not_here = error
                 else:
                     made.setblocking(False)
-                    listeners.append(made)
+                    listeners.append(opened.enter_context(made))
             if not listeners and not_here is not None:
                 raise not_here
-        except OSError:
-            for made in listeners:
-                made.close()
-            raise
+            opened.pop_all()
         self._acceptors = [
             Acceptor(listener, self._take, room=self._room, pause_s=PAUSE_S, spare=self._free_descriptor)
             for listener in listeners

@@ -17,8 +17,7 @@ import errno
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import psutil
 
@@ -45,27 +44,14 @@ CLOSED: Final = frozenset(
 """States of a connection whose process has closed it, or is gone."""
 
 
-class HeldPorts:
+class HeldPorts(contextlib.ExitStack):
     """Ports that this process holds until `close`. They are not listening and no child inherits them."""
 
-    def __init__(self, ports: Iterable[int], stack: contextlib.ExitStack) -> None:
-        """`stack` closes the sockets that are bound to them."""
+    def __init__(self, ports: Iterable[int], sockets: contextlib.ExitStack) -> None:
+        """`sockets` closes the sockets that are bound to them."""
+        super().__init__()
         self.ports = tuple(ports)
-        self._stack = stack
-
-    def close(self) -> None:
-        """Let go of every port. A second call does nothing."""
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        """Hold the ports for the length of a `with` block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go of every port."""
-        self.close()
+        self.push(sockets)
 
 
 class NodePorts(HeldPorts):
@@ -183,13 +169,7 @@ def _port(bound: socket.socket) -> int:
 
 
 def _mark(port: int, host: str) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        made.bind(f"\0{MARK} {port} {host}")
-    except OSError:
-        made.close()
-        raise
-    return made
+    return _bound(socket.AF_UNIX, f"\0{MARK} {port} {host}")
 
 
 def _shared(port: int, host: str) -> bool:

@@ -16,7 +16,7 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 NO_PROXY = ("no_proxy", "NO_PROXY")
 LOCAL = ("localhost", "127.0.0.1", "::1")
 LIST_BYTES_MAX = 64 * 1024
-"""Above this the list is left as it was: Linux takes no variable above 128 kB."""
+"""Above this a list is not set: Linux refuses every exec with a variable above 128 kB, name included."""
 
 
 def network_line(host: str, owner: str | None, nic: str, environ: Mapping[str, str]) -> str:

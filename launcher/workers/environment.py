@@ -16,12 +16,8 @@ from elastic.core.model import Generation, GenerationMember
 from launcher.config.env_reference import DocumentedVariables
 from launcher.config.worker_settings import CheckpointSettings
 from launcher.net.endpoints import join_host_port, parse_endpoint
-from launcher.net.traffic_variables import proxy_exceptions
+from launcher.net.traffic_variables import LIST_BYTES_MAX, proxy_exceptions
 from launcher.system.private_env import inheritable_env
-
-LIST_BYTES_MAX = 64 * 1024
-"""Above this an endpoint list is left out and the file serves: Linux lets one variable have 128 kB, name included,
-and refuses every exec above it (at about 6,600 endpoints)."""
 
 ROLE_NAMES: Final = (
     "ELASTIC_ROLE",
@@ -349,5 +345,5 @@ def default_env(processes: int) -> dict[str, str]:
 
 
 def if_it_fits(text: str) -> str | None:
-    """A list, if it fits into a variable."""
+    """A list, if it fits into a variable; without an endpoint list, its file serves (above about 6,600 endpoints)."""
     return text if len(text.encode()) <= LIST_BYTES_MAX else None

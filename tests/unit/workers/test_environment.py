@@ -6,8 +6,9 @@ import subprocess
 
 import pytest
 
+from launcher.net.traffic_variables import LIST_BYTES_MAX
 from launcher.system.private_env import OURS, SECRETS
-from launcher.workers.environment import LIST_BYTES_MAX, JobContext
+from launcher.workers.environment import JobContext
 from tests.support.worker_environments import environment, generation
 
 

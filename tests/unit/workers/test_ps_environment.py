@@ -11,8 +11,9 @@ from elastic import environment as environment_module
 from elastic.core.model import ChangeReason, Generation, GenerationMember
 from elastic.core.ps.model import Task
 from launcher.config.worker_settings import CheckpointSettings
+from launcher.net.traffic_variables import LIST_BYTES_MAX
 from launcher.system.private_env import SECRETS
-from launcher.workers.environment import LIST_BYTES_MAX, CollectiveContext, LaunchContext, worker_environment
+from launcher.workers.environment import CollectiveContext, LaunchContext, worker_environment
 from launcher.workers.ps_environment import cluster_spec_document, log_name
 from tests.support.ps_environments import (
     DOCUMENTED,
