@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from elastic.core.ps.model import Role
-from launcher.system.atomic_file import replace_file
 from launcher.system.private_env import SECRETS
 
 _PARTS: Final = frozenset(
@@ -52,8 +50,3 @@ def environment_text(environment: Mapping[str, str]) -> str:
 def environment_file_name(role: Role, index: int) -> str:
     """The file of a process."""
     return f"envlog.{index}" if role is Role.WORKER else f"envlog.{role.value}.{index}"
-
-
-def write(log_dir: Path, name: str, content: bytes) -> None:
-    """Write the text of an environment where only the owner can read it, whole or not at all. Raises `OSError`."""
-    replace_file(log_dir / name, content, 0o600)

@@ -13,24 +13,13 @@ Every start of a worker is framed by a header and a closing line, so that an old
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 from elastic.core.ps.model import Role
-from elastic.core.text import log_name, process_name
+from elastic.core.text import process_name
 from launcher.system.worker_signals import STOP
 
 LAUNCHER_LOG = "launcher.log"
 _SIGNAL_INFO = "[SignalInfo: *** {signal} (@0x{sender:x}) received by PID {pid} (TID 0x{pid:x}) from PID {sender} ***]"
-
-
-def worker_log(log_dir: Path, rank: int) -> Path:
-    """The log of a rank, whichever node it runs on."""
-    return process_log(log_dir, Role.WORKER, rank)
-
-
-def process_log(log_dir: Path, role: Role, index: int) -> Path:
-    """The log of a process of any role: workerlog.3, serverlog.1, heterlog.0."""
-    return log_dir / log_name(role, index)
 
 
 def header_line(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elastic.errors import ConfigError
-from launcher.logs import endpoint_list_writer, environment_dump
+from launcher.logs import endpoint_list_writer
 from launcher.logs.log_dir import LogFolder
 from launcher.logs.pipe_to_file import PipeToFile
 from launcher.logs.rotating_file import RotatingFile, append_line
@@ -48,8 +48,9 @@ from launcher.logs.writer_protocol import (
     text_bytes,
 )
 from launcher.system import proctitle
+from launcher.system.atomic_file import replace_file
 from launcher.system.checks import warning
-from launcher.system.descriptors import keep_only
+from launcher.system.descriptors import keep_only, ready
 from launcher.system.folder_checks import LOG, folder_check
 
 STOOD_STILL = "the disk stood still"
@@ -110,7 +111,7 @@ class LogWriter:
                     self._warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
             case WriteEnvironment():
                 try:
-                    environment_dump.write(bytes_path(order.folder), order.name, order.text)
+                    replace_file(bytes_path(order.folder) / order.name, order.text, 0o600)  # For the owner alone.
                 except OSError as error:
                     self._warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
 
@@ -216,8 +217,6 @@ def serve(
 def _obey(orders: int, answers: int) -> None:
     frames, done, reported, reported_s = LogFrameReader(), 0, 0, time.monotonic()
     writer = LogWriter(lambda text, quietly: _answer(answers, LogNotice(text_bytes(text), quietly)))
-    more = select.poll()
-    more.register(orders, select.POLLIN)
     while data := os.read(orders, READ_BYTES):
         for order in frames.orders(data):
             writer.do(order)
@@ -225,7 +224,7 @@ def _obey(orders: int, answers: int) -> None:
             if (now_s := time.monotonic()) - reported_s > DONE_EVERY_S or done - reported >= DONE_EVERY:
                 reported, reported_s = done, now_s
                 _answer(answers, LogAck(done))
-        if done > reported and not more.poll(0):
+        if done > reported and not ready(orders, select.POLLIN, 0):
             reported, reported_s = done, time.monotonic()
             _answer(answers, LogAck(done))
 

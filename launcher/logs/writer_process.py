@@ -8,7 +8,7 @@ import os
 import select
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
@@ -81,15 +81,19 @@ class WriterProcess:
             f"--log_dir {self._named} has not answered for {START_LIMIT_S:g} s (a network disk without its server?); "
             "mend it, or name another folder"
         )
-        for answer in self._read_answers(START_LIMIT_S):
-            match answer:
-                case LogFolderReady():
-                    return answer
-                case LogFolderRejected():
-                    why = bytes_text(answer.why)
-                case LogNotice():
-                    why = f"--log_dir {self._named} cannot be used: {bytes_text(answer.text)}"
-            break
+        frames, until_s = LogFrameReader(), time.monotonic() + START_LIMIT_S
+        answers: list[AnyLogAnswer] = []
+        while not answers and ready(self.answers, select.POLLIN, until_s - time.monotonic()):
+            if not (data := os.read(self.answers, READ_BYTES)):
+                raise ConfigError("the process that writes the logs was killed; see why, and start again")
+            answers = frames.answers(data)
+        match answers:
+            case [LogFolderReady() as held, *_]:
+                return held
+            case [LogFolderRejected(why=refused), *_]:
+                why = bytes_text(refused)
+            case [LogNotice(text=said), *_]:
+                why = f"--log_dir {self._named} cannot be used: {bytes_text(said)}"
         self.hang_up()
         raise ConfigError(why)
 
@@ -114,14 +118,6 @@ class WriterProcess:
                 break
         os.close(self._consoles_written)
         reap_within(self.pid, LEAVE_LIMIT_S)
-
-    def _read_answers(self, limit_s: float) -> Iterator[AnyLogAnswer]:
-        """What it answers before there is a loop, until it has been silent for too long."""
-        frames, until_s = LogFrameReader(), time.monotonic() + limit_s
-        while ready(self.answers, select.POLLIN, until_s - time.monotonic()):
-            if not (data := os.read(self.answers, READ_BYTES)):
-                raise ConfigError("the process that writes the logs was killed; see why, and start again")
-            yield from frames.answers(data)
 
 
 def _run(answers: int, serve: Callable[[], None]) -> NoReturn:

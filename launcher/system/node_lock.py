@@ -154,7 +154,7 @@ def held(job_id: str, base: Path | None = None) -> tuple[str, ...]:
     found = []
     for path in (folder() if base is None else base).glob(f"{job_id}.*.lock"):
         with contextlib.suppress(OSError), _opened(path) as fd:  # It is gone, or nothing can be locked there.
-            if not _free(fd):
+            if not _locked(fd):
                 found.append(path.name[len(job_id) + 1 : -len(".lock")])
     return tuple(sorted(found))
 
@@ -181,7 +181,7 @@ def proven_dead(path: Path) -> bool:
     """True only if the file is there, this boot of this machine wrote it, and nobody holds its lock."""
     try:
         with _opened(path) as fd:
-            return os.read(fd, 256) == _boot() and _free(fd)
+            return os.read(fd, 256) == _boot() and _locked(fd)
     except OSError:
         return False  # Missing or unreadable, or nothing can be locked there: no proof.
 
@@ -202,7 +202,7 @@ def _take(path: Path) -> int | None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return _make(path)
-    if _lock(fd):
+    if _locked(fd, fcntl.LOCK_EX):
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(fd), os.stat(path)):
                 os.ftruncate(fd, 0)
@@ -228,17 +228,10 @@ def _make(path: Path) -> int | None:
     return fd if named else None
 
 
-def _lock(fd: int) -> bool:
+def _locked(fd: int, lock: int = fcntl.LOCK_SH) -> bool:
+    """Take the lock; False if somebody holds it. Shared, two who ask at once do not block each other."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _free(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # Shared: two who ask at once do not block each other.
+        fcntl.flock(fd, lock | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

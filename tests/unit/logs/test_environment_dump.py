@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from elastic.core.ps.model import Role
-from launcher.logs.environment_dump import environment_file_name, environment_text, looks_secret, write
+from launcher.logs.environment_dump import environment_file_name, environment_text, looks_secret
+from launcher.logs.writer import LogWriter
+from launcher.logs.writer_protocol import WriteEnvironment, path_bytes, text_bytes
 
 
 @pytest.mark.parametrize(
@@ -42,17 +44,17 @@ def test_each_variable_is_one_line_whatever_it_holds() -> None:
 
 
 def test_it_is_written_whole_for_its_owner_only(tmp_path: Path) -> None:
+    told: list[str] = []
+    writer = LogWriter(lambda text, quietly: told.append(text))
     for value in ("one", "\udcff"):
-        write(
-            tmp_path,
-            environment_file_name(Role.WORKER, 3),
-            environment_text({"A": value}).encode(errors="surrogateescape"),
-        )
+        text = text_bytes(environment_text({"A": value}))
+        writer.do(WriteEnvironment(path_bytes(tmp_path), environment_file_name(Role.WORKER, 3), text))
     (path,) = tmp_path.iterdir()
     assert path.name == "envlog.3"
     assert path.read_bytes() == b"A=\xff\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    write(tmp_path, environment_file_name(Role.SERVER, 3), b"A=x\n")
+    writer.do(WriteEnvironment(path_bytes(tmp_path), environment_file_name(Role.SERVER, 3), b"A=x\n"))
     assert (tmp_path / "envlog.server.3").read_text() == "A=x\n"
-    with pytest.raises(OSError, match="No such file"):
-        write(tmp_path / "none", "envlog.3", b"")
+    assert told == []
+    writer.do(WriteEnvironment(path_bytes(tmp_path / "none"), "envlog.3", b""))
+    assert told == ["envlog.<rank> cannot be written (No such file or directory); training goes on"]
