@@ -45,7 +45,7 @@ from launcher.torchrun.options import RdzvSettings
 from launcher.torchrun.rounds import LOG
 from launcher.torchrun.session import SessionResult, TorchrunSession
 from launcher.workers.exit_classification import describe
-from launcher.workers.reports import error_file
+from launcher.workers.reports import worker_files
 
 BACKEND = "elastic-etcd"
 """What `--rdzv-backend` names."""
@@ -353,7 +353,7 @@ def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
 def _tail(failure: ProcessFailure) -> tuple[str, ...]:
     """The end of what the worker recorded in torch's error file, or else of what torch says of its exit."""
     if isinstance(failure.message, dict):
-        return error_file.parse_traceback_lines(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
+        return worker_files.parse_traceback_lines(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
     return tuple(sanitize_line(line) for line in str(failure.message).splitlines()[-TAIL_LINES:])
 
 

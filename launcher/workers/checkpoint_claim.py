@@ -46,7 +46,6 @@ class CheckpointClaim:
         self._mark = ""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _claim(self, mark: str, tries: int) -> None:
         loop = asyncio.get_running_loop()
@@ -64,7 +63,6 @@ class CheckpointClaim:
         threading.Thread(target=claim, name="claim", daemon=True).start()
 
     def _slow(self) -> None:
-        self._timer = None
         self._agent_log.warning(
             f"the checkpoint folder {self._folder} has not answered for {SLOW_S:g} s; workers that restore wait for it"
         )
@@ -75,7 +73,6 @@ class CheckpointClaim:
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         if isinstance(result, CheckpointFenced):
             self._agent_log.warning(f"the checkpoint folder is not guarded: {result}")
         elif isinstance(result, CheckpointError):

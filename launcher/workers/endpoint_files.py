@@ -11,6 +11,7 @@ from launcher.logs.logger import AgentLog
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import WriteEndpoints, path_bytes
 from launcher.net.endpoints import join_host_port
+from launcher.system.atomic_file import replace_file
 from launcher.workers.ps_environment import cluster_spec_document
 
 
@@ -39,9 +40,7 @@ class EndpointFiles:
             )
         if isinstance(generation, ClusterSpec):
             try:
-                new = self.roster_file.with_suffix(".new")
-                new.write_bytes(cluster_spec_document(generation))
-                new.replace(self.roster_file)
+                replace_file(self.roster_file, cluster_spec_document(generation))
             except OSError as error:
                 self._agent_log.warning(
                     f"{self.roster_file} cannot be written ({error.strerror}); it may be out of date"

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 
 from elastic.channel.messages import truncate_text
 from elastic.core.model import Cause, WorkerExit
-from launcher.config.worker_settings import SupervisionSettings
 from launcher.nursery.protocol import ChildExited
 from launcher.system.worker_signals import STOP
 from launcher.text import failure_report, sanitize
 from launcher.workers.exit_classification import Numbers, stopped_while_ending, watched_exit, worker_exit
 from launcher.workers.failure_causes import FailureCause
-from launcher.workers.reports import error_file
-from launcher.workers.reports.worker_channel import WorkerChannel
+from launcher.workers.reports import worker_files
+from launcher.workers.reports.worker_channel import WorkerReport
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.worker_output import WorkerProcess
 
@@ -39,38 +38,31 @@ class RunningWorkers:
     why_stopped: str = ""
 
 
-class ExitRecorder:
-    """Makes the `WorkerExit` of a worker from its log, its error file and what it has said."""
-
-    def __init__(self, settings: SupervisionSettings, talk: WorkerChannel) -> None:
-        """`talk` has what the workers say."""
-        self._settings = settings
-        self._worker_channel = talk
-
-    def exited(self, running: RunningWorkers, event: ChildExited) -> tuple[WorkerExit, WorkerExit | None]:
-        """How a worker ended; and how it was ending on its own if it was stopped meanwhile."""
-        spec, process = running.specs[event.local_rank], running.processes[event.local_rank]
-        before = process.log.ending_at_mark
-        log = log_text(spec)
-        exit_ = worker_exit(
-            spec.rank,
-            event.code,
-            log,
-            _last_lines(process),
-            stopped=event.stopped,
-            asked=process.asked,
-            role=spec.role,
-            recorded=error_file.traceback_lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
-            unrecoverable=self._worker_channel.unrecoverable(event.local_rank, event.code),
-            # An error at the start of this worker's script ends the job.
-            starting=running.first
-            and not (self._settings.retry_startup_errors or self._worker_channel.started(event.local_rank)),
-        )
-        also = None
-        if event.stopped and before is not None:
-            lines = sanitize.tail_lines(before, lines=SIGNS_LINES)
-            also = stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
-        return exit_, also
+def worker_end(
+    running: RunningWorkers, event: ChildExited, heard: WorkerReport, *, retry_startup_errors: bool
+) -> tuple[WorkerExit, WorkerExit | None]:
+    """How a worker ended; and how it was ending on its own if it was stopped meanwhile. `heard` is what it has said."""
+    spec, process = running.specs[event.local_rank], running.processes[event.local_rank]
+    before = process.log.ending_at_mark
+    log = log_text(spec)
+    exit_ = worker_exit(
+        spec.rank,
+        event.code,
+        log,
+        _last_lines(process),
+        stopped=event.stopped,
+        asked=process.asked,
+        role=spec.role,
+        recorded=worker_files.traceback_lines(spec.env["TORCHELASTIC_ERROR_FILE"]) if event.code else (),
+        unrecoverable=heard.unrecoverable_with(event.code),
+        # An error at the start of this worker's script ends the job.
+        starting=running.first and not (retry_startup_errors or heard.started),
+    )
+    also = None
+    if event.stopped and before is not None:
+        lines = sanitize.tail_lines(before, lines=SIGNS_LINES)
+        also = stopped_while_ending(spec.rank, event.code, log, lines, role=spec.role)
+    return exit_, also
 
 
 def watched_end(

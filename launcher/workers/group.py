@@ -32,14 +32,14 @@ from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
 from launcher.workers.environment import JobContext
 from launcher.workers.exit_classification import Numbers
-from launcher.workers.exit_recorder import ExitRecorder, RunningWorkers, cause_lines, log_text, watched_end
+from launcher.workers.exit_recorder import RunningWorkers, cause_lines, log_text, watched_end, worker_end
 from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
 from launcher.workers.hang_watch import HangWatch
 from launcher.workers.node_output import NodeOutput
 from launcher.workers.nursery_watchdog import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
-from launcher.workers.reports import progress_file
 from launcher.workers.reports import stacks as stacks_module
+from launcher.workers.reports import worker_files
 from launcher.workers.reports.progress import ProgressReporter
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
@@ -68,7 +68,6 @@ class WorkerGroup:
         agent_log = out.agent_log
         self._config = config
         self._node = node
-        self._host = host
         self._agent_log = agent_log
         self._showing = ConsoleStreams(out.consoles, node, out.lines)
         self._put = put
@@ -84,7 +83,6 @@ class WorkerGroup:
         self.talk = WorkerChannel(private / "talk", agent_log, self._on_message, config.memory_limit_bytes)
         self._progress = ProgressReporter(self.talk, agent_log, out.consoles, shown_elsewhere=out.live)
         self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
-        self._exits = ExitRecorder(config, self.talk)
         self._hangs = HangWatch(
             self.talk, config.hang_timeout_s, self.give_up, lambda local_rank: self._nursery.log(local_rank)
         )
@@ -299,7 +297,12 @@ class WorkerGroup:
             return
         spec = running.specs[event.local_rank]
         self._hangs.gone(event.local_rank)
-        exit_, also = self._exits.exited(running, event)
+        exit_, also = worker_end(
+            running,
+            event,
+            self.talk.workers[event.local_rank],
+            retry_startup_errors=self._config.retry_startup_errors,
+        )
         if exit_.secondary:
             running.secondary.add(event.local_rank)
         words = (also or exit_).words
@@ -344,7 +347,7 @@ class WorkerGroup:
         if running is None or running.g != g:
             return
         self._running = None
-        steps = [progress_file.read_step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
+        steps = [worker_files.read_step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
         steps += [heard.saved for heard in self.talk.workers.values()]
         steps += [step for process in self.states.seen.values() if (step := process.steps.step) is not None]
         if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):

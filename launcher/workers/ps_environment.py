@@ -1,4 +1,4 @@
-"""The environment of a process of a parameter-server job, its roster file, and the name of its log (pure).
+"""The environment of a process of a parameter-server job, and its roster file (pure).
 
 Scripts written for Paddle's parameter servers find the names they know, workers have torchrun's besides, and our
 library reads ours. Everything here is of the revision in which the process was started; later ones stand in the file
@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from elastic.auth.handshake import derived_secret
-from elastic.core import text
 from elastic.core.ps.model import ClusterSpec, Role, Task, TaskAssignment, TaskMember
 from launcher.config.env_reference import DocumentedVariables
 from launcher.net.endpoints import join_host_port, parse_endpoint
@@ -231,11 +230,6 @@ DOCUMENTED: Final[tuple[DocumentedVariables, ...]] = (
 def ps_environment(context: TaskContext) -> dict[str, str]:
     """The whole environment of a process of a parameter-server job."""
     return environment_of((*OWN, *COMMON), context, SERVERS if context.task.role is Role.SERVER else TRAINERS)
-
-
-def log_name(task: Task) -> str:
-    """The file in the log folder for the process of a seat."""
-    return text.log_name(task.role, task.index)
 
 
 def cluster_spec_document(cluster_spec: ClusterSpec) -> bytes:

@@ -11,13 +11,14 @@ from pathlib import Path
 from elastic.core.agent.actions import StartWorkers
 from elastic.core.model import Generation
 from elastic.core.ps.model import ClusterSpec, Role, Task
+from elastic.core.text import log_name
 from launcher.config.config import Config, worker_argv
 from launcher.config.ps_layout import static_hosts
 from launcher.logs import file_names
 from launcher.net import addresses
 from launcher.net.endpoints import join_host_port
 from launcher.workers.environment import CollectiveContext, JobContext, LaunchContext, worker_environment
-from launcher.workers.ps_environment import TaskContext, log_name, ps_environment
+from launcher.workers.ps_environment import TaskContext, ps_environment
 from launcher.workers.spec import WorkerSpec
 
 
@@ -67,7 +68,7 @@ class SpecBuilder:
             argv=worker_argv(config),
             env=worker_environment(process),
             cwd=self._cwd,
-            log=file_names.worker_log(Path(config.log_dir), rank),
+            log=Path(config.log_dir) / log_name(Role.WORKER, rank),
             shown=self._shown(rank, local),
             header=file_names.header_line(
                 job_id=config.job_id,
@@ -85,7 +86,7 @@ class SpecBuilder:
         config = self._config
         place = generation.members[action.m_id]
         seat = place.tasks[at]
-        name = log_name(seat)
+        name = log_name(seat.role, seat.index)
         master = self._meeting(generation, action.go.master)
         process = TaskContext(
             launch=self._launch_context(action, learned, self._base(), master, generation.budget.charged),

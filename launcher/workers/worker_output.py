@@ -36,18 +36,14 @@ class WorkerProcess:
         self.running = True
         self.asked = False
         self._explained = False
-        self._log = WorkerStartLog(sink, spec.log, spec.header, bound)
+        self.log = WorkerStartLog(sink, spec.log, spec.header, bound)
+        """This start in its log."""
         self._readers: tuple[PipeReader, ...]
         if spec.shown:
             process = ProcessId(spec.role, spec.rank, spec.local_rank, spec.shared)
-            self._readers = tuple(PipeReader(self._log, show) for show in showing.of(process, g))
+            self._readers = tuple(PipeReader(self.log, show) for show in showing.of(process, g))
         else:
-            self._readers = (PipeReader(self._log),)
-
-    @property
-    def log(self) -> WorkerStartLog:
-        """This start in its log."""
-        return self._log
+            self._readers = (PipeReader(self.log),)
 
     def outputs(self) -> list[int]:
         """Descriptors for its stdout and its stderr; whoever takes them closes them."""
@@ -56,20 +52,20 @@ class WorkerProcess:
 
     def to_be_stopped(self) -> None:
         """Note where its log ends before it is signalled: what stands before that is not an answer to the signal."""
-        if self.running and self._log.ending_at_mark is None:
+        if self.running and self.log.ending_at_mark is None:
             self._drain()
-            self._log.set_mark()
+            self.log.set_mark()
 
     def asked_to_leave(self, note: str) -> None:
         """It was asked to save and to leave, without a signal; `note` is the line that says why."""
         self.to_be_stopped()
         self.asked = True
-        self._log.line(note)
+        self.log.line(note)
 
     def signalled(self, sender: int, note: str) -> None:
         """Tell readers of its log that it was stopped from outside, and why."""
         self._drain()
-        self._log.line(signal_info_line(pid=self.pid, sender=sender))
+        self.log.line(signal_info_line(pid=self.pid, sender=sender))
         self._explain(note)
 
     def ended(self, g: int, words: str, note: str = "") -> None:
@@ -77,13 +73,13 @@ class WorkerProcess:
         self.running = False
         self._drain()
         self._explain(note)
-        self._log.line(closing_line(rank=self.spec.rank, g=g, words=words, role=self.spec.role))
+        self.log.line(closing_line(rank=self.spec.rank, g=g, words=words, role=self.spec.role))
 
     def _explain(self, note: str) -> None:
         """Say once why it was stopped: a worker that is killed at once gets no signal before."""
         if note and not self._explained:
             self._explained = True
-            self._log.line(note)
+            self.log.line(note)
 
     def close(self) -> None:
         """Let go of pipes and log; nothing writes any more."""
@@ -91,7 +87,7 @@ class WorkerProcess:
             for reader in self._readers:
                 reader.close()
         finally:
-            self._log.close()
+            self.log.close()
 
     def _drain(self) -> None:
         for reader in self._readers:

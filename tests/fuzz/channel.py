@@ -78,7 +78,7 @@ def worker(data: bytes) -> None:
             server.catch_up()
             talk.listening()
             talk.has_saved(0)
-            talk.unrecoverable(0, 1)
+            talk.workers[0].unrecoverable_with(1)
             talk.ask_to_leave("because", [0, 1])
         server.serve()
     finally:

@@ -6,7 +6,7 @@ import math
 
 from launcher.net.lines import LineSplitter
 from launcher.nursery import protocol
-from launcher.workers.reports import error_file, progress_file
+from launcher.workers.reports import worker_files
 from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("pipes")
@@ -29,8 +29,8 @@ def nursery(data: bytes) -> None:
 
 def recorded(data: bytes) -> None:
     """The error file of a worker is its script's: whatever stands there, it is some lines or none."""
-    found = error_file.parse_traceback_lines(data)
-    assert len(found) <= 2 * error_file.LINES_MAX
+    found = worker_files.parse_traceback_lines(data)
+    assert len(found) <= 2 * worker_files.LINES_MAX
     assert all(line.isprintable() and len(line) <= 500 for line in found)
 
 
@@ -38,7 +38,7 @@ def step(data: bytes) -> None:
     """The file with a worker's step is its script's, too: it is a step that a document can hold, or none."""
     path = FOLDER / "progress"
     path.write_bytes(data)
-    assert -1 <= progress_file.read_step(path) <= 2**62
+    assert -1 <= worker_files.read_step(path) <= 2**62
 
 
 MESSAGES: tuple[protocol.NurseryOrder | protocol.NurseryReport, ...] = (

@@ -54,6 +54,11 @@ class WorkerReport:
     left_at: int | None = None
     unrecoverable: Unrecoverable | None = None
 
+    def unrecoverable_with(self, code: int) -> str:
+        """Why it would end with `code` at each start, by its own word; "" if it did not say so."""
+        word = self.unrecoverable
+        return word.text if word is not None and word.code == code else ""
+
 
 ReportListener = Callable[[WorkerReport, WorkerMessage], None]
 """Is told of each message, after the `WorkerReport` has been brought up to date."""
@@ -127,24 +132,18 @@ class WorkerChannel:
         heard = self.workers.get(local_rank)
         return heard is not None and heard.left_at is not None
 
-    def unrecoverable(self, local_rank: int, code: int) -> str:
-        """Why a worker that ended with `code` would do so at each start, by its own word; "" if it did not say so."""
-        heard = self.workers.get(local_rank)
-        word = heard.unrecoverable if heard is not None else None
-        return word.text if word is not None and word.code == code else ""
-
-    def started(self, local_rank: int) -> bool:
-        """Tell whether a worker's script has done anything that we know of."""
-        heard = self.workers.get(local_rank)
-        return heard is not None and heard.started
-
     def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[WorkerReport]:
         """Give the word of a planned stop to those of `local_ranks` that listen; those that got it."""
         self.catch_up()
         asked = []
         for local in sorted(local_ranks):
-            heard = self.workers.get(local)
-            if heard is not None and heard.listening and self._send(heard, PlannedStopRequest(reason)):
+            heard = self.workers[local]
+            if (
+                heard.listening
+                and heard.connection is not None
+                and self._server is not None
+                and self._server.send(heard.connection, PlannedStopRequest(reason))
+            ):
                 asked.append(heard)
         return asked
 
@@ -155,11 +154,6 @@ class WorkerChannel:
             self._server.close()
             self._server = None
         self.segments.drop_all()
-
-    def _send(self, heard: WorkerReport, word: PlannedStopRequest) -> bool:
-        if self._server is None or heard.connection is None:
-            return False
-        return self._server.send(heard.connection, word)
 
     # --- what is heard --------------------------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
-"""What torch's `@record` wrote of the exception that ended a worker (TORCHELASTIC_ERROR_FILE).
+"""The files that a worker leaves for its agent: its step, and the exception that ended it.
 
-The file is the worker's: whatever stands there, and whatever kind of file it is, reading it costs a moment and never
+    ELASTIC_PROGRESS_FILE      a script without our library writes its step there
+    TORCHELASTIC_ERROR_FILE    torch's `@record` writes the exception there
+
+The files are the worker's: whatever stands there, and whatever kind of file it is, reading it costs a moment and never
 fails.
 """
 
@@ -8,7 +11,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,13 +19,26 @@ from elastic._decode import UNREADABLE
 from launcher.system import descriptors
 from launcher.text.sanitize import sanitize_line
 
-BYTES_MAX = 1 << 20
+STEP_BYTES_MAX = 64
+STEP_MAX = 2**62
+"""As in the documents of the store; no training makes more."""
+ERROR_BYTES_MAX = 1 << 20
 LINES_MAX = 2000
+
+
+def read_step(path: str | os.PathLike[str]) -> int:
+    """The step, -1 if there is none that could be one."""
+    try:
+        step = int(_beginning(path, STEP_BYTES_MAX))
+    except ValueError:
+        return -1
+    return step if -1 <= step <= STEP_MAX else -1
 
 
 def traceback_lines(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """The traceback, fit for any screen, its message at the end; () if there is none or it is not understood."""
-    return parse_traceback_lines(_bytes(Path(path)))
+    data = _beginning(path, ERROR_BYTES_MAX + 1, os.O_NOFOLLOW)
+    return parse_traceback_lines(data) if len(data) <= ERROR_BYTES_MAX else ()
 
 
 def parse_traceback_lines(data: bytes) -> tuple[str, ...]:
@@ -52,17 +67,14 @@ def _of(document: Any, key: str) -> Any:
     return document.get(key) if isinstance(document, dict) else None
 
 
-def _bytes(path: Path) -> bytes:
-    """The content of a plain file that is not too large, otherwise nothing."""
+def _beginning(path: str | os.PathLike[str], most: int, flags: int = 0) -> bytes:
+    """The first `most` bytes of a plain file, nothing of any other."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     except (OSError, ValueError):
         return b""
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > BYTES_MAX:
-            return b""
-        return os.read(fd, BYTES_MAX + 1)
+        return os.read(fd, most) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
         return b""
     finally:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from elastic.core.failure_class import FailureClass
 from elastic.core.model import ANY_RANK, WorkerExit
 from elastic.core.ps.model import Role
 from elastic.core.text import COUNTED, counted_down, failed_processes_text, listed, log_name, process_name
-from launcher.logs.file_names import closing_line, process_log, worker_log
+from launcher.logs.file_names import closing_line
 from tests.support.job_transcript import worker_exit
 
 
 def test_each_role_has_its_name_and_its_log() -> None:
     assert [process_name(role, 1) for role in Role] == ["server 1", "heter worker 1", "rank 1"]
     assert [log_name(role, 1) for role in Role] == ["serverlog.1", "heterlog.1", "workerlog.1"]
-    assert process_log(Path("log"), Role.SERVER, 2) == Path("log/serverlog.2")
-    assert process_log(Path("log"), Role.WORKER, 2) == worker_log(Path("log"), 2)
     assert closing_line(rank=1, g=2, words="exit 0", role=Role.SERVER) == "==== server 1 gen 2 ended: exit 0 ===="
 
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 
-import pytest
-
 from elastic import environment as environment_module
 from elastic.core.model import ChangeReason, Generation, GenerationMember
-from elastic.core.ps.model import Task
 from launcher.config.worker_settings import CheckpointSettings
 from launcher.net.traffic_variables import LIST_BYTES_MAX
 from launcher.system.private_env import SECRETS
 from launcher.workers.environment import CollectiveContext, LaunchContext, worker_environment
-from launcher.workers.ps_environment import cluster_spec_document, log_name
+from launcher.workers.ps_environment import cluster_spec_document
 from tests.support.ps_environments import (
     DOCUMENTED,
-    HETER,
     HETEROGENEOUS,
     SERVER,
     WORKER,
@@ -257,14 +253,6 @@ def test_a_vacant_seat_of_a_server_keeps_its_place_in_the_roster() -> None:
     assert found["servers"] == ["192.168.0.2:6170", "", "192.168.0.1:6170"]
     assert found["workers"] == [{"index": 4, "endpoint": "192.168.0.3:6170"}]
     assert found["heters"] == []
-
-
-@pytest.mark.parametrize(
-    ("task", "name"),
-    [(Task(SERVER, 0), "serverlog.0"), (Task(WORKER, 3), "workerlog.3"), (Task(HETER, 1), "heterlog.1")],
-)
-def test_each_kind_of_process_has_its_own_logs(task: Task, name: str) -> None:
-    assert log_name(task) == name
 
 
 def test_the_secret_of_an_outer_job_reaches_no_process() -> None:

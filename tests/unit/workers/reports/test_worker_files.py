@@ -1,4 +1,4 @@
-"""What torch's @record writes, and what anybody else may have put there."""
+"""What torch's @record writes, a worker's step, and what anybody else may have put there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors.error_handler import ErrorHandler
 
-from launcher.workers.reports import error_file, progress_file
+from launcher.workers.reports import worker_files
 from tests.support import full_on_close
 
 
@@ -21,7 +21,7 @@ def test_what_torch_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise ValueError("the data\nis not there")
     except ValueError as error:
         ErrorHandler().record_exception(error)
-    found = error_file.traceback_lines(path)
+    found = worker_files.traceback_lines(path)
     assert found[0] == "Traceback (most recent call last):"
     assert found[-2:] == ("ValueError: the data", "is not there")
 
@@ -44,32 +44,32 @@ def test_what_torch_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_any_document_gives_lines_or_nothing(document: Any, found: tuple[str, ...]) -> None:
-    assert error_file.parse_traceback_lines(json.dumps(document).encode()) == found
+    assert worker_files.parse_traceback_lines(json.dumps(document).encode()) == found
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"message": "\\ud800"}'])
 def test_a_damaged_file_is_nothing(data: bytes) -> None:
-    assert error_file.parse_traceback_lines(data) in ((), ("\ufffd",))
+    assert worker_files.parse_traceback_lines(data) in ((), ("\ufffd",))
 
 
 def test_a_file_that_is_not_there_or_huge_or_no_file_is_nothing(tmp_path: Path) -> None:
     good = b'{"message": "x"}'
     huge, folder, pipe, link = (tmp_path / name for name in ("huge", "folder", "pipe", "link"))
-    huge.write_bytes(good + b" " * error_file.BYTES_MAX)
+    huge.write_bytes(good + b" " * worker_files.ERROR_BYTES_MAX)
     folder.mkdir()
     os.mkfifo(pipe)
     (tmp_path / "good").write_bytes(good)
     link.symlink_to(tmp_path / "good")
-    assert error_file.traceback_lines(tmp_path / "good") == ("x",)
+    assert worker_files.traceback_lines(tmp_path / "good") == ("x",)
     for path in (tmp_path / "missing", huge, folder, pipe, link):
-        assert error_file.traceback_lines(path) == ()
+        assert worker_files.traceback_lines(path) == ()
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
-    stack = "\n".join(f"line {number}" for number in range(10 * error_file.LINES_MAX))
+    stack = "\n".join(f"line {number}" for number in range(10 * worker_files.LINES_MAX))
     document = {"message": {"message": "Error: x", "extraInfo": {"py_callstack": stack}}}
-    found = error_file.parse_traceback_lines(json.dumps(document).encode())
-    assert len(found) <= error_file.LINES_MAX + 1
+    found = worker_files.parse_traceback_lines(json.dumps(document).encode())
+    assert len(found) <= worker_files.LINES_MAX + 1
     assert found[-1] == "Error: x"
 
 
@@ -80,4 +80,4 @@ def test_a_disk_that_refuses_to_close_what_was_read_changes_nothing(
     error.write_text('{"message": "words"}')
     progress.write_text("7")
     monkeypatch.setattr(os, "close", full_on_close.refuses(str(tmp_path)))
-    assert (error_file.traceback_lines(error), progress_file.read_step(progress)) == (("words",), 7)
+    assert (worker_files.traceback_lines(error), worker_files.read_step(progress)) == (("words",), 7)
