@@ -173,7 +173,7 @@ class SharedConsole:
                 self._timer.cancel()
                 self._timer = None
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(_loop_time(at), self._due)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, at - time.monotonic()), self._due)
 
     def _due(self) -> None:
         self._timer = None
@@ -187,7 +187,3 @@ class SharedConsole:
 def after_carriage_returns(line: bytes) -> bytes:
     """What a terminal would show of a line that was drawn over with carriage returns: its last state."""
     return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line
-
-
-def _loop_time(at: float) -> float:
-    return asyncio.get_running_loop().time() + max(0.0, at - time.monotonic())

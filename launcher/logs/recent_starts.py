@@ -1,6 +1,6 @@
 """The newest starts of each process of a node as their agent remembers them, to be read from any place on.
 
-Nothing is read from a disk, which may stand still: `launcher.text.tail_buffer` has the newest 256 kB of each start.
+Nothing is read from a disk, which may stand still: `launcher.logs.worker_log` has the newest 256 kB of each start.
 What is older is in the file. A reader holds no bytes, only a place.
 """
 

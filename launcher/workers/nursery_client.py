@@ -1,6 +1,6 @@
 """One node's workers as the agent sees them: orders go to the nursery, events come back, in order, on the loop.
 
-    workers = Workers(on_event, lock=locks.lock_path(job_id, node_id))
+    workers = NurseryClient(on_event, lock=node_lock.lock_path(job_id, node_id))
     await workers.start()
     workers.run_until(t_s)            # CLOCK_BOOTTIME; again at each refresh
     workers.spawn(g, specs)           # ChildrenForked, then ChildExited for each worker, then GenerationExited

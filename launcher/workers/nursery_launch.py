@@ -47,12 +47,12 @@ def out_of_date(watched: Iterable[str]) -> bool:
 
 def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> PreloadConfig:
     """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
-    cold = ""
     if config.no_warm:
         cold = NO_WARM
     elif not config.python:
         cold = f"{Path(config.script).name} is not run by python"
-    cold = cold or why_environment_cold(environ)
+    else:
+        cold = why_environment_cold(environ)
     folder: str | None = None
     if not environ.get("PYTHONSAFEPATH"):
         folder = os.getcwd() if config.module else os.path.dirname(os.path.realpath(config.script))

@@ -12,12 +12,11 @@ from launcher.logs.console import Console
 from launcher.logs.console_streams import ConsoleStreams, ProcessId, after_carriage_returns
 from launcher.logs.pipe_reader import PipeReader
 from launcher.logs.rotating_file import RotatingFile
-from launcher.logs.worker_log import WorkerStartLog
+from launcher.logs.worker_log import KEPT_BYTES, TailBuffer, WorkerStartLog
 from launcher.logs.writer import SyncSink
 from launcher.logs.writer_protocol import LogLimits
 from launcher.text import failure_report
 from launcher.text.sanitize import sanitize_line, tail_lines
-from launcher.text.tail_buffer import KEPT_BYTES, TailBuffer
 from launcher.workers import exit_classification
 from launcher.workers.reports.tracebacks import excerpt
 from tests.fuzz.links import run

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs.recent_starts import LogPosition, RecentStarts
-from launcher.text.tail_buffer import KEPT_BYTES
+from launcher.logs.worker_log import KEPT_BYTES
 from tests.support.start_logs import NAME, start
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.text.tail_buffer import KEPT_BYTES, PIECE_BYTES, TailBuffer
+from launcher.logs.worker_log import KEPT_BYTES, PIECE_BYTES, TailBuffer
 
 SIZES = st.lists(st.sampled_from([1, 7, 1000, PIECE_BYTES // 2 + 1, PIECE_BYTES, 1 << 16]), max_size=60)
 
