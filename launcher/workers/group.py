@@ -32,7 +32,6 @@ from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
 from launcher.workers.environment import JobContext
 from launcher.workers.exit_classification import Numbers
-from launcher.workers.exit_recorder import RunningWorkers, cause_lines, log_text, watched_end, worker_end
 from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
 from launcher.workers.hang_watch import HangWatch
 from launcher.workers.node_output import NodeOutput
@@ -45,6 +44,7 @@ from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.spec_builder import SpecBuilder
+from launcher.workers.worker_ends import RunningWorkers, cause_lines, log_text, watched_end, worker_end
 
 
 class WorkerGroup:
