@@ -29,6 +29,10 @@ SEVERITIES: Final = {
 """What a line that is said up to this level is for programs."""
 
 
+def _nowhere(line: bytes) -> None:
+    """Where lines go while there is no launcher.log."""
+
+
 class AgentLog:
     """Says what the agent does: one short line each, to stderr and, with the time, to launcher.log."""
 
@@ -40,7 +44,7 @@ class AgentLog:
         self._console = console
         self._level = level
         self._lines = lines
-        self._append: Callable[[bytes], object] | None = None
+        self._append: Callable[[bytes], object] = _nowhere
 
     def keep(self, append: Callable[[bytes], object]) -> None:
         """Have everything appended to launcher.log from now on."""
@@ -68,7 +72,7 @@ class AgentLog:
         if self._lines is not None:
             line = self._lines.agent_line(datetime.now(UTC), "\n".join(cleaned), Severity.ERROR, LineKind.REPORT)
             self._console.write(line)
-            self._append_line(line)
+            self._append(line)
             return
         self._console.write_line("\n".join(cleaned))  # At once: other agents may share the terminal.
         for text in cleaned:
@@ -76,7 +80,7 @@ class AgentLog:
 
     def close(self) -> None:
         """Keep nothing more; the console is its owner's."""
-        self._append = None
+        self._append = _nowhere
 
     def _speak(self, text: str, level: Verbosity) -> None:
         line = sanitize_line(text.replace("\n", " "))
@@ -94,11 +98,7 @@ class AgentLog:
     def _keep(self, line: str, severity: Severity) -> None:
         now = datetime.now(UTC)
         if self._lines is not None:
-            self._append_line(self._lines.agent_line(now, line, severity))
+            self._append(self._lines.agent_line(now, line, severity))
         else:
             time = now.isoformat(timespec="milliseconds")
-            self._append_line(f"{time} {self._node_id} {line}\n".encode(errors="replace"))
-
-    def _append_line(self, line: bytes) -> None:
-        if self._append is not None:
-            self._append(line)
+            self._append(f"{time} {self._node_id} {line}\n".encode(errors="replace"))

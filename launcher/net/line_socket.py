@@ -81,9 +81,7 @@ class LineSocket:
     def close(self) -> None:
         """Close it; what was sent still arrives. Nobody is called any more."""
         if self.open:
-            self.open = False
-            self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
+            self.release().close()
 
     def _readable(self) -> None:
         try:

@@ -90,7 +90,7 @@ class ProgressReporter:
             if heard.connection is None:
                 self._formatter.gone(heard.rank)
         for line in self._formatter.waits(now):
-            self._say(line)
+            self._agent_log.info(line)
         if not self._inside_a_line or self._formatter.overdue_s(now) >= PATIENCE_S:
             self._say_progress(self._formatter.progress(now))
         if self._formatter.pending:
@@ -101,11 +101,5 @@ class ProgressReporter:
         return self._terminal and not all(one.at_line_start for one in self._shared if one.is_terminal)
 
     def _say_progress(self, line: str) -> None:
-        if line and self._shown_elsewhere:
-            self._agent_log.file_only(line)
-        else:
-            self._say(line)
-
-    def _say(self, line: str) -> None:
         if line:
-            self._agent_log.info(line)
+            (self._agent_log.file_only if self._shown_elsewhere else self._agent_log.info)(line)
