@@ -229,7 +229,7 @@ def _make(path: Path) -> int | None:
 
 
 def _locked(fd: int, lock: int = fcntl.LOCK_SH) -> bool:
-    """Take the lock; False if somebody holds it. Shared, two who ask at once do not block each other."""
+    """Take the lock; False if another process has it. A shared lock lets two processes look at once."""
     try:
         fcntl.flock(fd, lock | fcntl.LOCK_NB)
     except BlockingIOError:
