@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ from launcher.job import status
 from launcher.job.named_job import NamedJob, other_schema
 from launcher.job.overview import JobOverview, overview_of
 from launcher.job.watch import JobWatch
+from launcher.system.time_limit import wait_at_most
 from launcher.web.page_data import newest_point, sections, with_live_points
 
 ASK_EVERY_S: Final = 2.0
@@ -88,9 +89,7 @@ class JobFeed:
     async def changed(self, version: int, limit_s: float) -> None:
         """Wait until there is another version than this one, at most so long."""
         if self.version == version:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await self._changed.wait()
+            await wait_at_most(limit_s, self._changed.wait())
 
     async def _publish_loop(self) -> None:
         asked_at = -ASK_EVERY_S

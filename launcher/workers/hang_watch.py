@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 
 from elastic.channel.messages import PreparationOver, Preparing, Progress, WorkerHello, WorkerMessage
 from launcher.health.hang_detector import HangDetector
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.system.processes import is_frozen
+from launcher.system.time_limit import wait_at_most
 from launcher.workers.exit_classification import GiveUp
 from launcher.workers.failure_causes import HUNG
 from launcher.workers.reports.stacks import wait_quiet
@@ -125,9 +125,8 @@ class HangWatch:
             if local in before and local not in frozen and heard.connection and heard.connection.show_stacks()
         }
         if asked:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STACKS_LIMIT_S):
-                    await wait_quiet(asked.values(), self._changed, lambda: self._clock is not clock)
+            quiet = wait_quiet(asked.values(), self._changed, lambda: self._clock is not clock)
+            await wait_at_most(STACKS_LIMIT_S, quiet)
         return {local for local, (log, size) in asked.items() if log.bytes_written > size}
 
 
