@@ -278,7 +278,7 @@ def main() -> int:
 async def start(job: Torchruns, *nodes: AgentNode, environ: Mapping[str, str] | None = None) -> Node:
     """Start a process with these nodes, in the job unless they name another."""
     given = [{**asdict(node), "endpoint": job.etcd.endpoint, "job_id": node.job_id or job.job_id} for node in nodes]
-    return await job.run("-P", __file__, *map(json.dumps, given), environ=environ)
+    return await job.fork(__name__, *map(json.dumps, given), environ=environ)
 
 
 def ends(process: Node) -> dict[int, dict[str, Any]]:

@@ -9,9 +9,25 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from launcher.agent.node_id import MARK
 from tests.support.awaited_events import LIMIT_S, Happenings, command_of, process_end
+
+
+class Process(Protocol):
+    """What a node's process offers: one that asyncio has started does, and so does a forked one."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+    @property
+    def stderr(self) -> asyncio.StreamReader | None: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def send_signal(self, number: int, /) -> None: ...
+    async def wait(self) -> int: ...
 
 
 @dataclass
@@ -20,7 +36,7 @@ class Node:
 
     name: str
     folder: Path
-    process: asyncio.subprocess.Process
+    process: Process
     mark: str
     told: Happenings
     lines: list[str] = field(default_factory=list)

@@ -137,7 +137,7 @@ async def started(job: Torchruns, script: str, *more: str, endpoint: str = "") -
     """Start a script with the endpoint, the job ID, and `more` as its arguments."""
     path = job.folder / "script.py"
     path.write_text(f"{MADE}\nif __name__ == '__main__':\n{textwrap.indent(script, '    ')}")
-    return await job.run(str(path), endpoint or job.etcd.endpoint, job.job_id, *more)
+    return await job.fork(str(path), endpoint or job.etcd.endpoint, job.job_id, *more)
 
 
 async def shown(job: Torchruns, script: str, *, endpoint: str = "") -> list[str]:
@@ -147,7 +147,7 @@ async def shown(job: Torchruns, script: str, *, endpoint: str = "") -> list[str]
     return caller.shown
 
 
-@pytest.mark.timeout(180)  # Six processes import torch.
+@pytest.mark.timeout(180)  # It may be the first that needs a process with torch loaded.
 def test_workers_may_be_forked_while_the_plugin_runs(stage: Stage) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:

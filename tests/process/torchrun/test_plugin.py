@@ -90,7 +90,7 @@ print("ran again", flush=True)
 """
 
 
-@pytest.mark.timeout(180)  # Six of them import torch, one after the other.
+@pytest.mark.timeout(180)  # Several nodes, one after the other.
 def test_torchruns_meet_grow_survive_the_loss_of_rank_0_and_of_etcd_and_complete_without_one_that_left(
     own_stage: Stage,
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_node_that_is_lost_between_the_go_and_its_ranks_ends_no_other_torchrun
         async with Torchruns(stage.etcd, stage.folder).open() as job:
             (job.folder / "late.py").write_text(LATE)
             nodes = [await job.start("2:3", conf="last_call_timeout=15") for _ in range(2)]
-            lost = await job.start("2:3", conf="last_call_timeout=15", program=(str(job.folder / "late.py"),))
+            lost = await job.start("2:3", conf="last_call_timeout=15", program=str(job.folder / "late.py"))
             await lost.shows("never comes")
             lost.signal(signal.SIGKILL)
             await job.told.until(lambda: all(works(node) for node in nodes), "the others work")
@@ -216,9 +216,9 @@ def test_a_node_alone_gives_up_in_one_line_and_one_without_a_restart_left_fails_
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
             job.end.write_text("7")
-            alone = await job.start("2", conf="join_timeout=1", job_id=f"{job.job_id}-alone")
+            alone = await job.start("2", conf="join_timeout=1", job_id=f"{job.job_id}-alone", forked=False)
             failing = await job.start("1", restarts=0)
-            wrong = await job.start("1", conf="is_host=1")
+            wrong = await job.start("1", conf="is_host=1", forked=False)
             assert await alone.exits() == 4
             assert alone.lines[-1] == (
                 "[elastic-launch] no round came together in 1 s (join_timeout in --rdzv-conf); the job stays open"
@@ -262,7 +262,7 @@ def test_operators_are_told_in_one_line_that_torchrun_has_the_workers_and_their_
 def test_a_node_that_does_not_reach_its_own_address_says_so_in_one_line_and_leaves(stage: Stage) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
-            node = await job.start("1", conf="join_timeout=1", local_addr="192.0.2.1")
+            node = await job.start("1", conf="join_timeout=1", local_addr="192.0.2.1", forked=False)
             assert await node.exits() == 4
             assert node.lines[-1].startswith("[elastic-launch] this node does not reach 192.0.2.1:")
             assert node.lines[-1].endswith("in 1 s; is --local-addr an address of this machine?")
