@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.scripts.torch_forkserver import Forked
+
 LIMIT_S = 90.0
 """How long a script may take on a slow machine."""
 
@@ -69,3 +71,14 @@ def completed(words: Sequence[str], cwd: Path, **environ: str) -> list[str]:
     code, out, err = run(words, cwd, **environ)
     assert code == 0, f"exit code {code}\n{out}\n{err}"
     return out.splitlines()
+
+
+def completed_forked(words: Sequence[str], cwd: Path, **environ: str) -> list[str]:
+    """The same for a module, or a script (.py), in a process that finds torch loaded."""
+    process = Forked(words, environment(**environ), cwd=cwd, errors=2)
+    try:
+        said = process.output(LIMIT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    return said.splitlines()

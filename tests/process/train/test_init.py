@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.torch_forkserver import Forked
-from tests.support.script_runs import LIMIT_S, completed, environment, run
+from tests.support.script_runs import completed, completed_forked, run
 from tests.support.shared_console import by_rank
 
 SCRIPT = """
@@ -69,24 +68,13 @@ def line(rank: int, local_rank: int, world: int, generation: int) -> str:
     )
 
 
-def forked(folder: Path) -> list[str]:
-    """Run train.py in a process that finds torch loaded; what it wrote. It ends with 0."""
-    process = Forked([str(folder / "train.py")], environment(), cwd=folder, errors=2)
-    try:
-        said = process.output(LIMIT_S)
-    finally:
-        process.kill()
-    assert process.returncode == 0
-    return said.splitlines()
-
-
 def test_a_plain_python_command_is_a_world_of_one(script: str, tmp_path: Path) -> None:
     assert completed(["-W", "error", script], tmp_path) == [line(0, 0, 1, 0)]
 
 
 def test_workers_of_torchrun_join(script: str, tmp_path: Path) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script]
-    assert sorted(completed(torchrun, tmp_path)) == [line(0, 0, 2, 0), line(1, 1, 2, 0)]
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", script]
+    assert sorted(completed_forked(torchrun, tmp_path)) == [line(0, 0, 2, 0), line(1, 1, 2, 0)]
 
 
 def test_workers_of_two_nodes_of_ours_join(script: str, tmp_path: Path) -> None:
@@ -108,7 +96,7 @@ def test_a_group_that_the_script_started_itself_is_taken_as_it_is(tmp_path: Path
         "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
         "print(elastic.init().world_size, flush=True)\n"
     )
-    assert forked(tmp_path) == ["1"]
+    assert completed_forked(["train.py"], tmp_path) == ["1"]
 
 
 def test_a_group_that_was_ended_can_be_started_anew_with_a_limit_for_its_collectives(tmp_path: Path) -> None:
@@ -121,13 +109,13 @@ def test_a_group_that_was_ended_can_be_started_anew_with_a_limit_for_its_collect
         "gloo = dist.distributed_c10d._get_default_group()._get_backend(torch.device('cpu'))\n"
         "print(gloo.options._timeout, flush=True)\n"
     )
-    assert forked(tmp_path) == ["0:00:07"]
+    assert completed_forked(["train.py"], tmp_path) == ["0:00:07"]
 
 
 def test_workers_that_end_right_after_a_collective_end_well_without_ending_the_group_themselves(tmp_path: Path) -> None:
     """Torch alone aborts in most of such runs."""
     (tmp_path / "train.py").write_text(ENDS_AT_ONCE)
-    assert completed(["-m", "torch.distributed.run", *TORCHRUN, "train.py"], tmp_path).count("done") == 3
+    assert completed_forked(["torch.distributed.run", *TORCHRUN, "train.py"], tmp_path).count("done") == 3
 
 
 def test_an_environment_that_does_not_fit_together_is_one_line_and_exit_2(script: str, tmp_path: Path) -> None:
