@@ -17,6 +17,7 @@ from tests.support.seed_rows import ROOT
 
 COPIED: Final = ("elastic", "launcher", "tests", "docs", "pyproject.toml", "README.md")
 LIMIT_S = 100.0
+"""For each test of a run."""
 PASSED, FAILED = 0, 1
 """pytest's exit codes; a file that cannot be imported any more is another one."""
 
@@ -223,7 +224,7 @@ MUTATIONS: Final = (
 )
 
 STORIES: Final = tuple(one for one in MUTATIONS if one.test.startswith("tests/process/"))
-"""Of real processes: `tests/process/project/test_seed_mutations.py` runs them, each by itself."""
+"""Of real processes: `tests/process/project/test_seed_mutations.py` runs them."""
 VALUES: Final = tuple(one for one in MUTATIONS if one not in STORIES)
 
 
@@ -276,8 +277,16 @@ class Tree:
             env={**kept, "PYTHONPATH": str(self.folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=LIMIT_S,
+            timeout=LIMIT_S * len(tests),
             text=True,
             check=False,
         )
         return ran.returncode, ran.stdout + ran.stderr
+
+
+def whole(folder: Path, mutations: Sequence[Mutation]) -> Tree:
+    """A copy in which nothing is taken out and the tests of these mutations pass."""
+    made = Tree(folder)
+    code, said = made.run([mutation.test for mutation in mutations])
+    assert code == PASSED, said
+    return made

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.seed_mutations import FAILED, MUTATIONS, PASSED, VALUES, Mutation, Tree
+from tests.support.seed_mutations import FAILED, MUTATIONS, VALUES, Mutation, Tree, whole
 from tests.support.seed_rows import by_id
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """A copy in which nothing is taken out and all of these tests pass."""
-    made = Tree(tmp_path_factory.mktemp("tree"))
-    code, said = made.run([mutation.test for mutation in VALUES])
-    assert code == PASSED, said
-    return made
+    return whole(tmp_path_factory.mktemp("tree"), VALUES)
 
 
 @pytest.mark.parametrize("mutation", VALUES, ids=lambda mutation: mutation.row)
