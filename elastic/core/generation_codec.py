@@ -36,12 +36,15 @@ def write(generation: Generation) -> bytes:
     return text if len(text) <= PLAIN_BYTES_MAX else zlib.compress(text, ZLIB_LEVEL)
 
 
-def read(document: bytes, kind: type[T]) -> T:
-    """Decode a document of that type.
+def read(document: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Decode a document.
+
+    The decoder is made at import: msgspec learns a type when it makes one, and crashes where two threads, each with an
+    agent's loop, make it learn the same type at once.
 
     Raises `ValueError`, which says what is wrong, or one of `elastic._decode.UNREADABLE`.
     """
-    return msgspec.json.decode(_inflate(document) if document.startswith(ZLIB_START) else document, type=kind)
+    return decoder.decode(_inflate(document) if document.startswith(ZLIB_START) else document)
 
 
 def _inflate(document: bytes) -> bytes:

@@ -195,6 +195,7 @@ _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
 }
 """The documents of which a job has one; the fields of the view have their names."""
 _GENERATIONS: Final = {
-    kind.document_name: partial(generation_codec.read, kind=kind) for kind in (Generation, ClusterSpec)
+    kind.document_name: partial(generation_codec.read, decoder=msgspec.json.Decoder(kind))
+    for kind in (Generation, ClusterSpec)
 }
 _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {**_SINGLE, **_GENERATIONS}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import tracemalloc
 import zlib
 
@@ -60,6 +62,7 @@ def world(kind: str = "ec2", slots: int = 1, *, scattered: bool = False, count: 
 
 
 SMALL = world("name", count=2)
+DECODER = msgspec.json.Decoder(Generation)
 """One that is written as plain JSON."""
 
 
@@ -73,7 +76,7 @@ def test_a_member_costs_at_most_40_bytes_and_each_of_its_workers_6(kind: str, sl
     generation = world(kind, slots, scattered=scattered)
     limit = FRAME_BYTES + MEMBERS * (MEMBER_BYTES + WORKER_BYTES * slots)
     assert len(write(generation)) <= limit
-    assert read(write(generation), Generation) == generation
+    assert read(write(generation), DECODER) == generation
 
 
 def test_a_short_document_is_json_that_people_can_read() -> None:
@@ -91,7 +94,7 @@ def test_a_short_document_is_json_that_people_can_read() -> None:
         ["gpu-2-9b01dv", "gpu-2", [], [8001, 8003, 8004]],
     ]
     assert document["before"] == [4, ["gpu-1-3f2a6q", "gone-1234"], "first", [], False]
-    assert read(write(generation), Generation) == generation
+    assert read(write(generation), DECODER) == generation
 
 
 @pytest.mark.parametrize(("length", "compressed"), [(PLAIN_BYTES_MAX, False), (PLAIN_BYTES_MAX + 1, True)])
@@ -102,14 +105,37 @@ def test_json_beyond_4_kb_is_compressed(length: int, compressed: bool) -> None:
     text = zlib.decompress(document) if compressed else document
     assert len(text) == length
     assert json.loads(text)["g"] == 7
-    assert read(document, Generation) == generation
+    assert read(document, DECODER) == generation
+
+
+DECODES = """
+import contextlib, sys
+from elastic.core.keys import JobKeys
+from elastic.core.view_reader import decode
+from elastic.errors import DocumentError
+
+keys, called = JobKeys("j"), set()
+sys.setprofile(lambda frame, event, _: called.add(frame.f_code.co_name))
+for key in keys.generations:
+    with contextlib.suppress(DocumentError):
+        decode(keys, key, sys.argv[1].encode())
+sys.setprofile(None)
+print("_read" in called, "get_class_annotations" in called)
+"""
+"""Reads a document as both types for the first time in a process, and looks whether msgspec learns them only then."""
+
+
+def test_a_type_is_known_before_its_first_document_so_that_two_threads_may_read_their_first_at_once() -> None:
+    document = write(SMALL).decode()
+    ran = subprocess.run([sys.executable, "-c", DECODES, document], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("True False\n", "")
 
 
 def test_both_forms_are_read_at_any_length() -> None:
     for generation in (SMALL, world()):
         plain = msgspec.json.encode(generation)
         for document in (plain, b" " + plain + b"\n", zlib.compress(plain, 9)):
-            assert read(document, Generation) == generation
+            assert read(document, DECODER) == generation
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
@@ -136,16 +162,16 @@ COMPRESSED = zlib.compress(write(SMALL))
 )
 def test_what_is_wrong_with_a_document_is_said(document: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        read(document, Generation)
+        read(document, DECODER)
     with pytest.raises(DocumentError, match=f"{KEYS.generation}: .*{words}"):
         decode(KEYS, KEYS.generation, document)
 
 
 def test_the_longest_json_is_read_and_one_byte_more_is_refused() -> None:
     longest = write(SMALL).ljust(INFLATED_BYTES_MAX)
-    assert read(zlib.compress(longest, 1), Generation) == SMALL
+    assert read(zlib.compress(longest, 1), DECODER) == SMALL
     with pytest.raises(ValueError, match=f"inflates to more than {INFLATED_BYTES_MAX} bytes"):
-        read(zlib.compress(longest + b" ", 1), Generation)
+        read(zlib.compress(longest + b" ", 1), DECODER)
 
 
 def test_a_bomb_takes_no_more_memory_than_the_longest_document() -> None:
@@ -155,7 +181,7 @@ def test_a_bomb_takes_no_more_memory_than_the_longest_document() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="inflates to more than"):
-            read(bomb, Generation)
+            read(bomb, DECODER)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -181,7 +207,7 @@ def test_decoding_takes_at_most_17_times_the_length_of_the_json(members: str, mo
     text = f'{{"g":1,"run":1,"leader":"","why":"first","reason":"","slots":1,"members":[{members}]{more}}}'.encode()
     tracemalloc.start()
     try:
-        generation = read(text, Generation)
+        generation = read(text, DECODER)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
