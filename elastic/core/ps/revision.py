@@ -356,4 +356,4 @@ class RevisionSummary:
             ((code, why) for places, code, why, _ in changes if places), (Reason.GROWN, ChangeReason.GROWTH)
         )
         notes = f" ({'; '.join(self.notes)})" if self.notes else ""
-        return code, why, ", ".join(parts) + notes
+        return code, why, (", ".join(parts) or "the members are put in their order") + notes

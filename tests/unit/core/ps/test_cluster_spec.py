@@ -42,6 +42,11 @@ class PsJob(Job):
         assert isinstance(newest, ClusterSpec)
         return newest
 
+    def reverse(self) -> None:
+        """Somebody writes the members of the newest cluster spec in the opposite order."""
+        turned = msgspec.structs.replace(self.generation, members=self.generation.members[::-1])
+        self._set(generation=self._stored(turned))
+
 
 def job(roles: PsLayout, np: str, **spec: Any) -> PsJob:
     return PsJob(np, slots=4, layout=roles, **spec)
@@ -211,6 +216,14 @@ def test_a_node_that_ended_well_and_went_still_counts_as_done() -> None:
 
 
 # --- losses and newcomers -----------------------------------------------------------------------------------------
+
+
+def test_members_that_somebody_wrote_in_another_order_are_put_in_order_and_the_revision_says_so() -> None:
+    apart = started(APART, "2", "a b c")
+    members = apart.generation.members
+    apart.reverse()
+    form = apart.form(1.0, Reason.GROWN)
+    assert (made(form).members, form.reason) == (members, "the members are put in their order")
 
 
 def test_a_lost_worker_is_a_revision_that_disturbs_nobody() -> None:
