@@ -62,8 +62,8 @@ def world(kind: str = "ec2", slots: int = 1, *, scattered: bool = False, count: 
 
 
 SMALL = world("name", count=2)
-DECODER = msgspec.json.Decoder(Generation)
 """One that is written as plain JSON."""
+DECODER = msgspec.json.Decoder(Generation)
 
 
 # --- what is written ----------------------------------------------------------------------------------------------
