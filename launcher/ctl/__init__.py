@@ -1,1 +1,1 @@
-"""`elastic-ctl`: one module per subcommand; `launcher.ctl.cli` has the table of subcommands."""
+"""`elastic-ctl`: its subcommands; `launcher.ctl.cli` has the table of them."""

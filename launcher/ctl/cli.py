@@ -21,9 +21,9 @@ from typing import Final, NoReturn
 from elastic.core.keys import JobKeys
 from elastic.errors import ConfigError
 from launcher import __version__
-from launcher.config.argv import argparse_kind
+from launcher.config.argv import argparse_kind, help_parser
 from launcher.config.flags import BY_NAME
-from launcher.ctl import completion, drain, events, forget, list_jobs, logs, report, scale, stacks, status, stop, ui
+from launcher.ctl import events, forget, list_jobs, logs, orders, report, status, ui
 from launcher.doctor import command as doctor
 from launcher.job.named_job import WHO, NamedJob, Subcommand, named_job, open_store
 from launcher.system import limits
@@ -106,6 +106,32 @@ def _underscored(word: str) -> str:
     return f"--{name[2:].replace('-', '_')}{equals}{text}"
 
 
+# What a shell needs to complete the words of `elastic-ctl` and `elastic-launch`.
+
+
+HOW: Final = {
+    "bash": '# In ~/.bashrc:  eval "$(elastic-ctl completion bash)"',
+    "zsh": '# In ~/.zshrc, after compinit:  eval "$(elastic-ctl completion zsh)"',
+    "fish": "# In ~/.config/fish/config.fish:  elastic-ctl completion fish | source",
+}
+"""How each shell comes to read its script."""
+
+
+def _completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=list(HOW), help="the shell that reads it")
+
+
+async def _complete(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Write the script for one of the shells in `HOW`: complete flags of both commands, subcommands, and files."""
+    import shtab
+
+    launch = help_parser()
+    for name in ("script", "arguments"):
+        launch.add_argument(name, nargs="*" if name == "arguments" else "?").complete = shtab.FILE  # type: ignore[attr-defined]
+    print_result("\n".join([HOW[asked.shell], *(shtab.complete(one, asked.shell) for one in (launch, parser()))]))
+    return 0
+
+
 FIRST: Final = ("elastic_server", "job_id", "key_prefix")
 """Flags that every reader of the help needs; those of a guarded etcd come after them."""
 
@@ -115,11 +141,11 @@ COMMANDS: Final[tuple[Subcommand, ...]] = (
     events.COMMAND,
     ui.COMMAND,
     report.COMMAND,
-    logs.COMMAND,
-    stacks.COMMAND,
-    scale.COMMAND,
-    drain.COMMAND,
-    stop.COMMAND,
+    logs.LOGS,
+    logs.STACKS,
+    orders.SCALE,
+    orders.DRAIN,
+    orders.STOP,
     forget.COMMAND,
     Subcommand(
         "doctor",
@@ -127,5 +153,11 @@ COMMANDS: Final[tuple[Subcommand, ...]] = (
         doctor.arguments,
         alone=doctor.run,
     ),
-    completion.command(parser),
+    Subcommand(
+        "completion",
+        "write a script with which bash, zsh or fish completes elastic-launch and elastic-ctl",
+        _completion_arguments,
+        alone=_complete,
+        flags=(),
+    ),
 )

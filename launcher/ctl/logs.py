@@ -1,4 +1,4 @@
-"""`elastic-ctl logs`: what a worker writes, from the node that has it, wherever that is."""
+"""`elastic-ctl logs` and `stacks`: what a worker writes, and where it is just now, from the node that has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic.core.text import log_name, process_name
 from elastic.core.view import StoreView
 from elastic.errors import ConfigError
 from launcher.job import process_location
-from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError
+from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError, node_of
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
@@ -20,8 +20,8 @@ from launcher.system.stdout import write_stdout
 from launcher.system.stdout_watch import while_stdout_is_open
 from launcher.text import failure_report
 from launcher.text.sanitize import sanitize_line
-from launcher.text.terminal_filter import RAW_HELP, TerminalFilter
-from launcher.wire.inspect_messages import LINES_MAX, LogEnd, LogPiece, LogQuestion, LogStart
+from launcher.text.terminal_filter import RAW_HELP, TerminalFilter, filter_stream
+from launcher.wire.inspect_messages import LINES_MAX, LogEnd, LogPiece, LogQuestion, LogStart, StacksQuestion
 
 LINES: Final = 100
 NOT_HERE: Final = 1
@@ -35,7 +35,7 @@ LEASES: Final = 2.0
 """One that died is registered until its lease has ended."""
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
+def _logs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rank", metavar="RANK", help="a rank; in a parameter-server job also server.0, heter.0")
     parser.add_argument("--follow", action="store_true", help="go on, over restarts, until the job ends")
     parser.add_argument(
@@ -44,7 +44,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help=RAW_HELP)
 
 
-async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
+async def _logs(job: NamedJob, asked: argparse.Namespace) -> int:
     role, index = process_location.named(asked.rank)
     lines = _lines(asked.lines)
     async with JobWatch(job) as newest:
@@ -236,6 +236,22 @@ def _last_location_text(view: StoreView, role: Role, index: int) -> str:
     )
 
 
-COMMAND: Final = Subcommand(
-    "logs", "show what a worker has written, and what it writes, from the node that has it", _arguments, _run
+def _stacks_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rank", metavar="RANK", help="a rank; in a parameter-server job also server.0, heter.0")
+    parser.add_argument("--raw", action="store_true", help=RAW_HELP)
+
+
+async def _stacks(job: NamedJob, asked: argparse.Namespace) -> int:
+    role, index = process_location.named(asked.rank)
+    async with await node_of(job, role, index, "none has stacks") as one:
+        answer = await one.stacks(StacksQuestion(role, index))
+    write_stderr_line(answer.how, WHO)
+    text = (answer.text.removesuffix("\n") + "\n").encode()
+    write_stdout(text if asked.raw else filter_stream(text))
+    return 0
+
+
+LOGS: Final = Subcommand(
+    "logs", "show what a worker has written, and what it writes, from the node that has it", _logs_arguments, _logs
 )
+STACKS: Final = Subcommand("stacks", "show the stacks of a worker's threads, now", _stacks_arguments, _stacks)

@@ -11,11 +11,10 @@ from elastic.errors import ConfigError
 from launcher.config import readers
 from launcher.config.durations import duration
 from launcher.job import process_location
-from launcher.job.drain import DEADLINE_MIN_S, drain
 from launcher.job.inspect_client import node_of
 from launcher.job.named_job import NamedJob
-from launcher.job.scale import scale
 from launcher.job.stop import stop, why
+from launcher.job.submit import DEADLINE_MIN_S, drain, scale
 from launcher.text.sanitize import sanitize_line
 from launcher.wire.inspect_messages import LogPiece, LogQuestion, LogStart, StacksQuestion
 

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.view import StoreView, encode
-from launcher.job.drain import DEADLINE_MIN_S
 from launcher.job.named_job import NamedJob
 from launcher.job.overview import JobOverview
 from launcher.job.status import describe
+from launcher.job.submit import DEADLINE_MIN_S
 from launcher.web import api, job_feed, server
 from launcher.web.job_feed import FOLLOWED_MAX
 from launcher.web.server import BROWSERS_MAX

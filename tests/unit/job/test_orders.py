@@ -20,7 +20,7 @@ from launcher.config.readers import np
 from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.job import orders
 from launcher.job.named_job import NamedJob
-from launcher.job.scale import scale
+from launcher.job.submit import scale
 from launcher.workers.reports.stacks import stacks_in
 from tests.support.job_specs import with_fields
 from tests.support.job_transcript import Job

@@ -18,12 +18,11 @@ from launcher.ctl.events import COMMAND as EVENTS
 from launcher.ctl.report import report
 from launcher.ctl.status import COMMAND as STATUS
 from launcher.doctor.job import job_checks
-from launcher.job.drain import drain
 from launcher.job.inspect_client import node_of
 from launcher.job.listing import JobLine, jobs
 from launcher.job.named_job import NamedJob, OtherSchema
-from launcher.job.scale import scale
 from launcher.job.stop import stop
+from launcher.job.submit import drain, scale
 from launcher.job.watch import JobWatch
 from launcher.system.checks import Check, fail
 from launcher.web.job_feed import JobFeeds

@@ -15,15 +15,13 @@ from elastic.core.model import SCHEMA, DrainOrder, FinalStatus
 from elastic.core.view import encode
 from elastic.errors import StoreUnavailable
 from launcher.config.readers import np
-from launcher.ctl.stop import COMMAND as STOP
+from launcher.ctl.orders import STOP
 from launcher.history import events
 from launcher.history.events import EventKind
 from launcher.job import stop as stop_module
-from launcher.job.drain import drain
 from launcher.job.named_job import NamedJob, OtherSchema
-from launcher.job.scale import scale
 from launcher.job.stop import stop
-from launcher.job.submit import OrderRejected
+from launcher.job.submit import OrderRejected, drain, scale
 from tests.support.stored_job import MEMBER, SPEC, Stored, awaited_code
 
 ORDERS: dict[str, Callable[[NamedJob], Awaitable[object]]] = {
