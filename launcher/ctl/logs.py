@@ -186,7 +186,7 @@ class _LogFollower:
                 f"{self._name} was on node {location.node} of host {location.host}, which is not registered any more"
             )
         secret = view.secret.value if view.secret is not None else None
-        async with InspectClient(self._job.job_id, secret, location.node, stored.value) as client:
+        async with InspectClient.connect(self._job.job_id, secret, location.node, stored.value) as client:
             async for answer in client.log(asked):
                 match answer:
                     case LogStart():

@@ -1,6 +1,6 @@
 """The client of an agent's inspect server: connects, proves the job's secret, and asks.
 
-    async with InspectClient(job_id, secret, node, member) as one:         # within `CONNECT_LIMIT_S`
+    async with InspectClient.connect(job_id, secret, node, member) as one:     # within `CONNECT_LIMIT_S`
         snapshot = await one.snapshot()
 
 What does not come about is `InspectError`, in words that follow "node X at ADDRESS cannot be asked: ".
@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
-from typing import Final, Self
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Self, TypeVar
 
 from elastic._net import connected
 from elastic.auth import handshake
@@ -27,7 +28,6 @@ from launcher.net.lines import LINE_MAX
 from launcher.peers.reachability import reason
 from launcher.wire.inspect_messages import (
     InspectAnswer,
-    InspectQuestion,
     InspectRefusal,
     InspectWelcome,
     LogEnd,
@@ -48,8 +48,13 @@ CONNECT_LIMIT_S: Final = 3.0
 ANSWER_LIMIT_S: Final = 15.0
 """So long an answer may take; stacks are looked at for one asker after the other."""
 ELSEWHERE: Final = "run this on a machine that reaches it"
+NOT_UNDERSTOOD: Final = "its answer is not understood; is it of another version?"
 AT_ONCE: Final = 500
 """Nodes that are asked at the same time: connections for which the usual limit of open files, 1024, has room."""
+
+
+_Answer = TypeVar("_Answer", bound=InspectAnswer)
+_OF_A_LOG: Final[tuple[type[LogStart | LogPiece | LogEnd], ...]] = (LogStart, LogPiece, LogEnd)
 
 
 class InspectError(ElasticError):
@@ -62,100 +67,80 @@ class InspectBusy(InspectError):
     """What stands in the way passes by itself. Ask again in a while."""
 
 
+@dataclass(frozen=True, slots=True)
 class InspectClient:
-    """One connection to one agent's window."""
+    """One connection to one agent's window; `member` is what the node has registered."""
 
-    def __init__(
-        self, job_id: str, secret: str | None, node: str, member: Member, limit_s: float = CONNECT_LIMIT_S
-    ) -> None:
-        """`member` is what the node has registered, `secret` what stands in the store."""
-        self._job_id = job_id
-        self._secret = secret
-        self._node = node
-        self._member = member
-        self._limit_s = limit_s
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+    node: str
+    member: Member
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
 
-    async def __aenter__(self) -> Self:
-        """Connect. Raises `InspectError`."""
-        if not self._member.link or not self._secret:
-            raise self._unasked("it does not listen" if self._secret else "the job has no secret in the store yet")
-        reached = False
-        try:
-            async with asyncio.timeout(self._limit_s):
-                await self._connect(self._secret)
-            reached = True
-        except TimeoutError as error:
-            raise self._unasked(_silent(self._limit_s)) from error
-        except (OSError, ValueError) as error:
-            where = f"; {ELSEWHERE}" if isinstance(error, OSError) else ""
-            raise self._unasked(reason(error, self._member.host) + where) from error
-        finally:
-            if not reached:
-                self._hang_up()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Hang up."""
-        self._hang_up()
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, job_id: str, secret: str | None, node: str, member: Member, limit_s: float = CONNECT_LIMIT_S
+    ) -> AsyncIterator[Self]:
+        """Connect, until the block ends; `secret` is what stands in the store. Raises `InspectError`."""
+        if not member.link or not secret:
+            why = "it does not listen" if secret else "the job has no secret in the store yet"
+            raise InspectError(_words(node, member, why))
+        with ExitStack() as connection:
+            try:
+                async with asyncio.timeout(limit_s):
+                    reader, writer = await connected(member.host, member.link)
+                    connection.callback(writer.transport.abort)
+                    client = cls(node, member, reader, writer)
+                    await client._authenticate(job_id, secret)
+            except TimeoutError as error:
+                raise InspectError(_words(node, member, _silent(limit_s))) from error
+            except (OSError, ValueError) as error:
+                where = f"; {ELSEWHERE}" if isinstance(error, OSError) else ""
+                raise InspectError(_words(node, member, reason(error, member.host) + where)) from error
+            yield client
 
     async def snapshot(self) -> NodeSnapshot:
         """How the node stands. Raises `InspectError`."""
-        await self._ask(StatusQuestion())
-        answer = await self._answer()
-        if not isinstance(answer, NodeSnapshot):
-            raise self._bad_answer()
-        return answer
+        self.writer.write(question_line(StatusQuestion()))
+        return await self._answer(NodeSnapshot)
 
     async def stacks(self, asked: StacksQuestion) -> StackText:
         """The stacks of a process. Raises `InspectError`."""
-        await self._ask(asked)
-        answer = await self._answer()
-        if not isinstance(answer, StackText):
-            raise self._bad_answer()
-        return answer
+        self.writer.write(question_line(asked))
+        return await self._answer(StackText)
 
     async def log(self, asked: LogQuestion) -> AsyncIterator[LogStart | LogPiece | LogEnd]:
         """The log of a process, piece by piece; the last one is a `LogEnd`. Raises `InspectError`."""
-        await self._ask(asked)
+        self.writer.write(question_line(asked))
         while True:
-            answer = await self._answer(None if asked.follow else ANSWER_LIMIT_S)
-            if not isinstance(answer, LogStart | LogPiece | LogEnd):
-                raise self._bad_answer()
+            answer = await self._answer(*_OF_A_LOG, limit_s=None if asked.follow else ANSWER_LIMIT_S)
             yield answer
             if isinstance(answer, LogEnd):
                 return
 
-    async def _connect(self, secret: str) -> None:
-        self._reader, self._writer = await connected(self._member.host, self._member.link)
-        watch_by_kernel(self._writer.get_extra_info("socket"))
+    async def _authenticate(self, job_id: str, secret: str) -> None:
+        """Have both sides prove that they know the secret."""
+        watch_by_kernel(self.writer.get_extra_info("socket"))
         greeting = read_greeting((await self._line()).removesuffix(b"\n")[:LINE_MAX])
-        if (greeting.job_id, greeting.node) != (self._job_id, self._node):
+        if (greeting.job_id, greeting.node) != (job_id, self.node):
             raise LinkError(f"another node answers there ({greeting.node} of job {greeting.job_id})")
         if greeting.nonce is None:
             other, unlearned = "it is of another version", "it has not learned the job's secret yet; try again"
             raise LinkError(other if greeting.other_version else unlearned)
         request = InspectRequest(handshake.new_nonce())
         expected = proofs(secret, greeting, request)
-        self._writer.write(encode(request))
+        self.writer.write(encode(request))
         line = await self._line()
         if not line:
             raise LinkError("it shows nothing to this job's secret; is it of an older version?")
         answer = decode(line.removesuffix(b"\n"))
         if not isinstance(answer, Proof) or not handshake.is_proof(answer.mac, expected.server):
             raise LinkError("who answers there cannot prove to be it")
-        self._writer.write(encode(Proof(expected.client)))
-        if not isinstance(await self._answer(None), InspectWelcome):
-            raise self._bad_answer()
+        self.writer.write(encode(Proof(expected.client)))
+        await self._answer(InspectWelcome, limit_s=None)
 
-    async def _ask(self, question: InspectQuestion) -> None:
-        assert self._writer is not None
-        self._writer.write(question_line(question))
-
-    async def _answer(self, limit_s: float | None = ANSWER_LIMIT_S) -> InspectAnswer:
+    async def _answer(self, *kinds: type[_Answer], limit_s: float | None = ANSWER_LIMIT_S) -> _Answer:
+        """The next answer, which is to be of one of these kinds."""
         try:
             async with asyncio.timeout(limit_s):
                 line = await self._line()
@@ -165,32 +150,26 @@ class InspectClient:
         except TimeoutError as error:
             raise self._unasked(f"no answer within {limit_s:g} s") from error
         except OSError as error:
-            raise self._unasked(reason(error, self._member.host)) from error
+            raise self._unasked(reason(error, self.member.host)) from error
         except LinkError as error:
-            raise self._bad_answer() from error
+            raise self._unasked(NOT_UNDERSTOOD) from error
         if isinstance(answer, InspectRefusal):
-            raise (InspectBusy if answer.later else InspectError)(f"{self._node}: {answer.why}")
+            raise (InspectBusy if answer.later else InspectError)(f"{self.node}: {answer.why}")
+        if not isinstance(answer, kinds):
+            raise self._unasked(NOT_UNDERSTOOD)
         return answer
 
     async def _line(self) -> bytes:
-        assert self._reader is not None
         try:
-            return await self._reader.readline()
+            return await self.reader.readline()
         except ValueError as error:
             raise LinkError("a line is too long") from error
 
-    def _hang_up(self) -> None:
-        if self._writer is not None:
-            self._writer.transport.abort()
-
-    def _bad_answer(self) -> InspectError:
-        return self._unasked("its answer is not understood; is it of another version?")
-
     def _unasked(self, why: str) -> InspectError:
-        return InspectError(_words(self._node, self._member, why))
+        return InspectError(_words(self.node, self.member, why))
 
 
-async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> InspectClient:
+async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> AbstractAsyncContextManager[InspectClient]:
     """Whom to ask for a process that runs; `ended` says what follows for it from the end of the job.
 
     Raises `InspectError`, `NoSuchJob`, `StoreError`.
@@ -207,7 +186,7 @@ async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> InspectC
     if stored is None:
         raise InspectError(f"node {location.node} of host {location.host} is not registered any more")
     secret = view.secret.value if view.secret is not None else None
-    return InspectClient(job.job_id, secret, location.node, stored.value)
+    return InspectClient.connect(job.job_id, secret, location.node, stored.value)
 
 
 async def ask_all(
@@ -227,7 +206,10 @@ async def ask_all(
         async with gate:
             tried.add(node)
             try:
-                async with asyncio.timeout(each_s), InspectClient(job_id, secret, node, member, each_s) as asking:
+                async with (
+                    asyncio.timeout(each_s),
+                    InspectClient.connect(job_id, secret, node, member, each_s) as asking,
+                ):
                     snapshots[node] = await asking.snapshot()
             except InspectError as error:
                 unasked[node] = str(error)

@@ -52,8 +52,8 @@ class Looked:
             raise KeyError("a mistake of ours")
         return StackText(self.sign * (asked.index * 1000), "somehow")
 
-    def asking(self, secret: str = SECRET, node: str = NODE) -> InspectClient:
-        return InspectClient(JOB, secret, node, self.member())
+    def asking(self, secret: str = SECRET, node: str = NODE) -> contextlib.AbstractAsyncContextManager[InspectClient]:
+        return InspectClient.connect(JOB, secret, node, self.member())
 
     def member(self, port: int = 0) -> Member:
         return Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port or self.agent.port)

@@ -115,7 +115,7 @@ def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
         async with impostor(greeting, link_messages.encode(link_messages.Proof("0" * 64)), close=False) as port:
             member = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
             with pytest.raises(InspectError, match="cannot prove"):
-                async with InspectClient(JOB, SECRET, NODE, member):
+                async with InspectClient.connect(JOB, SECRET, NODE, member):
                     pass
         async with impostor(b"SSH-2.0-OpenSSH_9.2\n") as port:
             members = {NODE: Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)}
@@ -146,12 +146,12 @@ def test_nodes_that_listen_and_say_nothing_hide_no_other(
 def test_of_who_was_never_tried_it_is_not_said_that_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_s = 0.1
 
-    async def takes_all_the_time(_asking: InspectClient, _secret: str) -> None:
+    async def takes_all_the_time(_host: str, _port: int) -> None:
         time.sleep(2 * limit_s)  # noqa: ASYNC251  # Nobody else has a turn.
         await asyncio.Event().wait()
 
     monkeypatch.setattr(inspect_client, "AT_ONCE", 1)
-    monkeypatch.setattr(InspectClient, "_connect", takes_all_the_time)
+    monkeypatch.setattr(inspect_client, "connected", takes_all_the_time)
 
     async def story() -> None:
         async with looked() as agent:
@@ -186,7 +186,7 @@ def test_the_ninth_asker_is_told_that_there_are_eight_and_gets_in_when_one_has_g
             with pytest.raises(InspectError, match="8 others look at this node now"):
                 async with agent.asking() as late:
                     await late.snapshot()
-            crowd[0]._hang_up()
+            crowd[0].writer.transport.abort()
             await until(lambda: len(agent.window._askers) < ASKERS_MAX)
             async with agent.asking() as late:
                 assert isinstance(await late.snapshot(), NodeSnapshot)
@@ -207,7 +207,7 @@ def test_who_follows_logs_takes_no_place_of_those_that_ask_and_one_too_many_can_
                 with pytest.raises(InspectBusy, match="32 others follow logs of this node now"):
                     await anext(late.log(FOLLOWED))
                 assert isinstance(await late.snapshot(), NodeSnapshot)
-            crowd[0]._hang_up()
+            crowd[0].writer.transport.abort()
             await until(lambda: len(agent.window._followers) < FOLLOWERS_MAX)
             async with agent.asking() as late:
                 assert isinstance(await anext(late.log(FOLLOWED)), LogStart)
