@@ -102,6 +102,19 @@ class GenerationRecord:
             return recovery.at if recovery.began is None else recovery.began + (self.recovery_s or 0.0)
         return self.points[0].at if self.points else None
 
+    def last_step(self, after: GenerationRecord | None) -> int | None:
+        """The newest step that is known of it; the recovery of the generation `after` it tells of one, too."""
+        told = after.recovery.last_step if after is not None and after.recovery is not None else None
+        known = [*(point.step for point in self.points[-1:]), *([told] if told is not None else [])]
+        return max(known, default=None)
+
+    def steps_until(self, last: int | None) -> int | None:
+        """How many steps there are from its beginning to this one; None if either is not known."""
+        begins = self.recovery.restored_step if self.recovery is not None else None
+        if begins is None and self.points:
+            begins = self.points[0].step - 1
+        return None if begins is None or last is None else max(last - max(begins, 0), 0)
+
 
 def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, has_members: bool) -> list[Downtime]:
     """The pause before each generation, and the one that still lasts at `until`, if any.
@@ -118,7 +131,7 @@ def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, has_
                 over = record.go.at
             next_at = after.first_at if after is not None else until
             finish = over if over is not None else next_at
-            again = _again(record, before)
+            again = (record.steps_until(before.last_step(record)) if before is not None else None) or 0
             whole_s, left_s = _again_s(again, record, before), max(next_at - finish, 0.0)
             downtimes.append(
                 Downtime(
@@ -158,20 +171,6 @@ def _still_since(newest: GenerationRecord, now: float, *, has_members: bool) -> 
     rates = _rates(newest)
     limit_s = max(STALE_S, STALE_STEPS / median(rates)) if rates else STALE_S
     return None if has_members and now - last.at <= limit_s else last.at
-
-
-def _again(record: GenerationRecord, before: GenerationRecord | None) -> int:
-    """Steps of the generation before that were made again, as far as anybody knows."""
-    if before is None:
-        return 0
-    recovery = record.recovery
-    last = [point.step for point in before.points[-1:]]
-    begins = record.points[0].step - 1 if record.points else None
-    if recovery is not None and recovery.last_step is not None:
-        last.append(recovery.last_step)
-    if recovery is not None and recovery.restored_step is not None:
-        begins = recovery.restored_step
-    return max(max(last) - max(begins, 0), 0) if last and begins is not None else 0
 
 
 def _again_s(again: int, record: GenerationRecord, before: GenerationRecord | None) -> float:

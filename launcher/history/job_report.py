@@ -20,6 +20,8 @@ from launcher.history.training_curve import TrainingCurve
 
 OF_GENERATIONS: Final = (EventKind.GENERATION, EventKind.GO, EventKind.START, EventKind.RECOVERY)
 """Events without which there is no generation to tell of."""
+NOTHING: Final = HistoryEvent(at=0.0, node="", what=EventKind.ORDER, g=0)
+"""What is told of a generation where its event is missing."""
 
 
 class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,51 +191,36 @@ def _chapters(
         ended_at = end.at if end is not None else None
         if after is not None:
             ended_at = stopped[after.g].began if after.g in stopped else after.first_at
-        chapter = GenerationReport(
-            g=record.g,
-            why=record.why,
-            published_at=record.made.at if record.made is not None else None,
-            first_step_at=record.first_step_at,
-            ended_at=ended_at,
-            phases=record.phases,
-            recovery_s=record.recovery_s,
-            last_step=_last_step(record, after),
-            again=stop.again if stop is not None else None,
-            failure=failures.get(record.g),
+        world, go, recovery = (event or NOTHING for event in (record.world, record.go, record.recovery))
+        last_step = record.last_step(after)
+        chapters.append(
+            GenerationReport(
+                g=record.g,
+                why=record.why,
+                reason=world.reason,
+                nodes=world.nodes,
+                more=world.more,
+                world=world.world,
+                rev=world.rev,
+                published_at=record.made.at if record.made is not None else None,
+                go_at=record.go.at if record.go is not None else None,
+                first_step_at=record.first_step_at,
+                ended_at=ended_at,
+                start=recovery.what is EventKind.START,
+                phases=record.phases,
+                recovery_s=record.recovery_s,
+                complete=recovery.complete,
+                text=recovery.text,
+                restored_step=recovery.restored_step,
+                last_step=last_step,
+                steps=record.steps_until(last_step),
+                again=stop.again if stop is not None else None,
+                charged=go.charged,
+                note=go.reason,
+                failure=failures.get(record.g),
+            )
         )
-        chapters.append(_with_steps(_with_events(chapter, record), record))
     return tuple(chapters)
-
-
-def _with_events(chapter: GenerationReport, record: GenerationRecord) -> GenerationReport:
-    replace = msgspec.structs.replace
-    if (made := record.world) is not None:
-        chapter = replace(chapter, reason=made.reason, nodes=made.nodes, more=made.more, world=made.world, rev=made.rev)
-    if (go := record.go) is not None:
-        chapter = replace(chapter, go_at=go.at, charged=go.charged, note=go.reason)
-    if (recovery := record.recovery) is not None:
-        start = recovery.what is EventKind.START
-        chapter = replace(
-            chapter, start=start, complete=recovery.complete, text=recovery.text, restored_step=recovery.restored_step
-        )
-    return chapter
-
-
-def _with_steps(chapter: GenerationReport, record: GenerationRecord) -> GenerationReport:
-    """With the steps that were made in it, if it is known where they began."""
-    begins = chapter.restored_step
-    if begins is None and record.points:
-        begins = record.points[0].step - 1
-    if chapter.last_step is None or begins is None:
-        return chapter
-    return msgspec.structs.replace(chapter, steps=max(chapter.last_step - max(begins, 0), 0))
-
-
-def _last_step(record: GenerationRecord, after: GenerationRecord | None) -> int | None:
-    steps = [point.step for point in record.points[-1:]]
-    if after is not None and after.recovery is not None and after.recovery.last_step is not None:
-        steps.append(after.recovery.last_step)
-    return max(steps, default=None)
 
 
 def _totals(chapters: Sequence[GenerationReport], stops: Sequence[Downtime], began: float, until: float) -> JobTotals:
