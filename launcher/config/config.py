@@ -97,8 +97,5 @@ class Config(
 
 def worker_argv(config: Config) -> tuple[str, ...]:
     """The command that starts one worker; of a config that went through `check`."""
-    if config.module:
-        return (sys.executable, "-m", config.script, *config.script_args)
-    if config.python:
-        return (sys.executable, config.script, *config.script_args)
-    return (config.script, *config.script_args)
+    start = (sys.executable, "-m") if config.module else (sys.executable,) if config.python else ()
+    return (*start, config.script, *config.script_args)

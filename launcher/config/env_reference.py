@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from launcher.config.flags import FLAGS
-from launcher.config.setting import Flag
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,9 @@ def help_text(workers: Sequence[DocumentedVariables], by_role: Sequence[Document
         "",
     ]
     for flag in FLAGS:
-        lines += _flag_lines(flag)
+        first, *others = flag.variables
+        lines.append(_line(first, f"as --{flag.name}: {flag.help}"))
+        lines += [_line(other, f"as {first}, which goes before it") for other in others]
     for read in READ:
         lines += [_line(name, read.meaning) for name in read.names]
     lines += [
@@ -90,12 +91,6 @@ def help_text(workers: Sequence[DocumentedVariables], by_role: Sequence[Document
         who = f"{made.who}: " if made.who else ""
         lines += [_line(name, who + made.meaning) for name in made.names]
     return "\n".join(lines) + "\n"
-
-
-def _flag_lines(flag: Flag) -> list[str]:
-    first, *others = flag.variables
-    lines = [_line(first, f"as --{flag.name}: {flag.help}")]
-    return lines + [_line(other, f"as {first}, which goes before it") for other in others]
 
 
 def _line(name: str, meaning: str) -> str:

@@ -25,17 +25,16 @@ REPLACED_BY: Final = frozenset({"ips", "elastic_server", "local_nodes", *PS_FLAG
 """Flags that say themselves what the nodes are."""
 
 
-def applies(given: Collection[str], run_mode: str) -> bool:
-    """Tell whether the variables count beside these flags, given by their names, and this run mode."""
-    return run_mode == JobMode.COLLECTIVE and not REPLACED_BY.intersection(given)
+def hosts(environ: Mapping[str, str], given: Collection[str], run_mode: str) -> tuple[str, ...]:
+    """The hosts of the job in their order, () where this is not PaddleCloud, or where it does not count.
 
-
-def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The hosts of the job in their order, () where this is not PaddleCloud.
+    It counts in a collective job, unless one of the flags that were given says itself what the nodes are.
 
     Inside a worker of ours it never is: some of these variables are then ours. In its parameter-server mode
     PADDLE_TRAINERS is a number, and so no list. Raises `ConfigError` for a list that cannot be read.
     """
+    if run_mode != JobMode.COLLECTIVE or REPLACED_BY.intersection(given):
+        return ()
     if WORKER_MARK in environ or not all(environ.get(name, "").strip() for name in ALL):
         return ()
     text = environ[LIST].strip()

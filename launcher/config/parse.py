@@ -42,7 +42,7 @@ def build(line: SplitCommandLine, environ: Mapping[str, str]) -> Config:
     if not servers.endpoints:
         fields.setdefault("local_nodes", 1)
     named = sources(line, environ)
-    if paddlecloud.applies(named, fields.get("run_mode", JobMode.COLLECTIVE)) and (hosts := paddlecloud.hosts(environ)):
+    if hosts := paddlecloud.hosts(environ, named, fields.get("run_mode", JobMode.COLLECTIVE)):
         fields["ips"], fields["paddlecloud"] = hosts, True
     hosts = fields.get("ips", ())
     nodes = len(hosts) or fields.get("local_nodes", 1)

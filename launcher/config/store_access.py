@@ -177,29 +177,20 @@ def checked_credentials(given: Mapping[str, Any], servers: StoreEndpoints, envir
     who = read_credentials(
         given.get("etcd_user", ""), given.get("etcd_password_file", ""), environ, given.get("job_secret_file", "")
     )
-    _check_secret(who, tls=servers.tls)
-    _check_password(who, servers, allowed=given.get("allow_plaintext_password", False))
-    return who
-
-
-def _check_secret(who: Credentials, *, tls: bool) -> None:
-    if who.secret and tls:
+    if who.secret and servers.tls:
         raise ConfigError(
             "the job's secret is for an etcd that elastic-launch serves, which speaks no TLS; leave out https:// and "
             "--etcd_ca, or --job_secret_file (unset ELASTIC_JOB_SECRET)"
         )
-
-
-def _check_password(who: Credentials, servers: StoreEndpoints, *, allowed: bool) -> None:
-    """Refuse to send a password in the clear to another machine, unless it is `allowed`."""
-    if not who.password or servers.tls or allowed:
-        return
-    readable = [one for one in servers.endpoints if not is_own_loopback(parse_endpoint(one)[0])]
-    if readable:
-        raise ConfigError(
-            f"the password of --etcd_user {who.user} would cross the network in the clear to {', '.join(readable)}; "
-            "use TLS (https:// in --elastic_server, or --etcd_ca), or accept the risk with --allow_plaintext_password"
-        )
+    if who.password and not servers.tls and not given.get("allow_plaintext_password"):
+        readable = [one for one in servers.endpoints if not is_own_loopback(parse_endpoint(one)[0])]
+        if readable:
+            raise ConfigError(
+                f"the password of --etcd_user {who.user} would cross the network in the clear to "
+                f"{', '.join(readable)}; use TLS (https:// in --elastic_server, or --etcd_ca), or accept the risk with "
+                "--allow_plaintext_password"
+            )
+    return who
 
 
 def endpoints(servers: StoreEndpoints) -> tuple[str, ...]:

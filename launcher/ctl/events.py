@@ -81,23 +81,21 @@ async def _follow(job: NamedJob, listed: Sequence[KeyValue], as_json: bool) -> N
     """
     keys, shown = job.keys, {entry.key for entry in listed}
     ended = _has_ended(history_events.read(keys, listed), before=False)
-    verdict_at: float | None = None
-    limit_s: float | None = None
+    until: float | None = None
     ranges = (KeyRange.prefix(keys.events), KeyRange.key(keys.verdict))
     async with JobWatch(job, partial(write_stderr_line, who=WHO), ranges) as watch:
-        while await watch.changes(limit_s):
+        while await watch.changes(None if until is None else max(until - time.monotonic(), 0.0)):
             entries = watch.entries or {}
             new = history_events.read(keys, [entry for key, entry in entries.items() if key not in shown])
             shown = set(entries)
             _show(new, as_json)
             ended = _has_ended(new, before=ended)
             if keys.verdict not in entries:
-                verdict_at = limit_s = None
+                until = None
             elif ended:
                 return
             else:
-                verdict_at = verdict_at or time.monotonic()
-                limit_s = max(verdict_at + VERDICT_LIMIT_S - time.monotonic(), 0.0)
+                until = until or time.monotonic() + VERDICT_LIMIT_S
 
 
 def _has_ended(events: Sequence[HistoryEvent], *, before: bool) -> bool:

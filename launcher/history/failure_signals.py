@@ -73,6 +73,10 @@ class FailureSignals:
         """A node is well again, or nobody waits for it."""
         self.found = {sign: noticed for sign, noticed in self.found.items() if sign[1] != node}
 
+    def forget_others(self, nodes: Collection[str]) -> None:
+        """Forget all nodes but these: the others are in the generation no more."""
+        self.found = {sign: noticed for sign, noticed in self.found.items() if sign[1] in nodes}
+
     def _compare(self, facts: AgentState, arrived: float, *, settled: bool) -> None:
         view, generation, memory = facts.view, facts.generation, facts.memory
         proven = {node for node, _ in memory.gone} | memory.dead
@@ -120,7 +124,11 @@ class ProposalTracker:
     ) -> None:
         """Note what the core makes of an event: that it wants another generation, sends it, and is answered."""
         if isinstance(event, TransactionAnswered):
-            self._answered(event, arrived)
+            for proposed in [sent for sent in self._proposals if sent.transaction is event.transaction]:
+                if event.succeeded:
+                    proposed.published_at = arrived
+                elif event.succeeded is False:
+                    self._proposals.remove(proposed)
         if not isinstance(facts.succession.decision, FormGeneration) or facts.succession.decision is self._sent:
             self._wanted_at = None
         elif self._wanted_at is None:
@@ -132,14 +140,6 @@ class ProposalTracker:
             if isinstance(action, SendTransaction) and action.transaction.kind == "form":
                 evidence_at, self._wanted_at, self._sent = self._wanted_at or arrived, None, decision
                 self._proposals.append(SentProposal(decision.generation, action.transaction, evidence_at, now))
-
-    def _answered(self, answer: TransactionAnswered, arrived: float) -> None:
-        for proposed in tuple(self._proposals):
-            if answer.transaction is proposed.transaction:
-                if answer.succeeded:
-                    proposed.published_at = arrived
-                elif answer.succeeded is False:
-                    self._proposals.remove(proposed)
 
     def of(self, generation: Generation) -> SentProposal | None:
         """This node's proposal that became this generation, None if another node made it. It is given once."""

@@ -194,7 +194,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
             elif (generation.g, place.since) > self._started:
                 self._started = (generation.g, place.since)
                 self._begin(facts, generation, place, mended, proposal, arrived)
-        self._forget_strangers(generation)
+        self._signs.forget_others([place.node for place in generation.members])
 
     def _vacate(self, facts: AgentState, old: ClusterSpec, new: ClusterSpec, evidence_at: float) -> None:
         """Note which seats have nobody any more who does their work: since the first sign of it.
@@ -289,12 +289,6 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         start.continue_from(old, old.began)
         if old.foreign:
             start.foreign, start.asked_rev, start.asked_at = True, old.asked_rev, old.asked_at
-
-    def _forget_strangers(self, generation: ClusterSpec) -> None:
-        nodes = {place.node for place in generation.members}
-        for _, node in tuple(self._signs.found):
-            if node not in nodes:
-                self._signs.forget(node)
 
 
 def _has(start: _TaskStart, local_rank: int) -> bool:

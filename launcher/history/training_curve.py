@@ -81,7 +81,7 @@ def merge(one: TrainingCurve, other: TrainingCurve) -> TrainingCurve:
 
 def write(course: TrainingCurve) -> bytes:
     """The document of a course."""
-    return _ENCODER.encode(course)
+    return msgspec.json.encode(course)
 
 
 def read(document: bytes) -> TrainingCurve | None:
@@ -126,5 +126,4 @@ def _fitted(spacing_s: float, names: tuple[str, ...], points: Sequence[CurvePoin
     return TrainingCurve(spacing_s=spacing_s, names=names, points=tuple(points))
 
 
-_ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(TrainingCurve)

@@ -16,7 +16,7 @@ import msgspec
 
 from elastic.core import quarantine, text
 from elastic.core.decide import decide
-from elastic.core.membership.decision import ConcludeJob, Decision, DecisionPolicy, FormGeneration, OpenGate, Reason
+from elastic.core.membership.decision import ConcludeJob, DecisionPolicy, FormGeneration, OpenGate, Reason
 from elastic.core.membership.memory import DecisionMemory
 from elastic.core.model import (
     Budget,
@@ -253,27 +253,16 @@ def _now(view: StoreView) -> str:
     if not view.members and view.verdict is None and not view.unreadable:
         return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
     inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
-    memory = DecisionMemory(linked=_presumed_linked(view), unheard=frozenset(inside - view.members.keys()))
+    # A reader without links takes everybody for reached, but who was left out for not being reached, and is not back.
+    apart = {record.host for record in view.budget.hosts if record.unreachable}
+    linked = {node for node, stored in view.members.items() if node in inside or stored.value.host not in apart}
+    memory = DecisionMemory(linked=frozenset(linked), unheard=frozenset(inside - view.members.keys()))
     policy = DecisionPolicy("", kill_s=2 * KILL_S)
     decision, memory = decide(view, memory, policy, 0.0)
     if decision.code in GROWTH:
         settled = msgspec.structs.replace(memory, grown_at=None, ready_since=dict.fromkeys(view.members, NEVER))
         who = decide(view, settled, policy, 0.0)[0].reason
         return f"{who} as soon as it is time (--settle, --grow_every); only the leader knows when"
-    return _decision_words(decision)
-
-
-def _presumed_linked(view: StoreView) -> frozenset[str]:
-    """Whom a reader that has no links may take for reached by the leader.
-
-    That is everybody, but who was left out because others did not reach it, and is not back.
-    """
-    apart = {one.host for one in view.budget.hosts if one.unreachable}
-    inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
-    return frozenset(node for node, stored in view.members.items() if node in inside or stored.value.host not in apart)
-
-
-def _decision_words(decision: Decision) -> str:
     match decision:
         case FormGeneration():
             return f"about to make the next generation: {decision.reason}"
