@@ -124,7 +124,8 @@ class PageServer:
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not self._is_for_us(request.headers.get("Host", "")):
+        name = host_of(request.headers.get("Host", ""))  # The port may be another one, of a tunnel.
+        if name not in self._names and not (self._any_address and as_ip(name) is not None):
             return refused(403, "this server does not answer under that name; use the address that it was told")
         if is_of_another_site(request.headers, document=not request.path.startswith("/api/")):
             return refused(403, "this server answers no page of another site")
@@ -141,11 +142,6 @@ class PageServer:
             return refused(400, str(error))
         except ElasticError as error:
             return refused(409, str(error))
-
-    def _is_for_us(self, host: str) -> bool:
-        """Tell whether the header names this server. Its port may be another one, of a tunnel."""
-        name = host_of(host)
-        return name in self._names or (self._any_address and as_ip(name) is not None)
 
     def _may_order(self, request: web.Request) -> str:
         """Why whoever asks may not give orders; "" if it may."""
