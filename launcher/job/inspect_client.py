@@ -147,10 +147,10 @@ class InspectClient:
             if not line:
                 raise self._unasked("it closed the connection")
             answer = read_answer(line.removesuffix(b"\n"))
-        except TimeoutError as error:
-            raise self._unasked(f"no answer within {limit_s:g} s") from error
         except OSError as error:
-            raise self._unasked(reason(error, self.member.host)) from error
+            late = limit_s is not None and isinstance(error, TimeoutError)  # Without a limit it is the kernel's.
+            why = f"no answer within {limit_s:g} s" if late else reason(error, self.member.host)
+            raise self._unasked(why) from error
         except LinkError as error:
             raise self._unasked(NOT_UNDERSTOOD) from error
         if isinstance(answer, InspectRefusal):

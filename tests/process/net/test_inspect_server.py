@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import subprocess
 import sys
@@ -344,6 +345,16 @@ async def until_size(log: AsyncIterator[object], size: int) -> AsyncIterator[Log
             size -= len(answer.data)
             if size <= 0:
                 return
+
+
+def test_a_connection_that_the_kernel_gives_up_is_said_to_who_follows_a_log_without_a_limit() -> None:
+    async def story() -> None:
+        async with looked() as agent, agent.asking() as client:
+            client.reader.set_exception(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+            with pytest.raises(InspectError, match="cannot be asked: "):
+                await told(FOLLOWED, client)
+
+    played(story)
 
 
 def test_the_next_start_is_waited_for_and_told_from_its_beginning() -> None:
