@@ -169,5 +169,5 @@ def _resolve_access(config: Config, environ: Mapping[str, str]) -> tuple[store_a
                 "--serve prints the secret that other nodes need, and --quiet prints nothing; leave out --quiet, or "
                 "give the secret: --job_secret_file FILE or ELASTIC_JOB_SECRET"
             )
-        who = store_access.new_secret()
+        who = store_access.Credentials(secret=secrets.token_hex(16), made=True)
     return who, (*warnings, *who.warnings)

@@ -61,7 +61,12 @@ def with_layout(config: Config, sources: Mapping[str, str]) -> Config:
             http_port=config.http_port,
         )
         np = Np(low=1, high=1, first=1)
-    _check_tasks(roles)
+    for host in listed_hosts(roles) or ("",):
+        count = len(wanted_ports(roles, host))
+        if count > TASKS_PER_NODE_MAX:
+            raise ConfigError(
+                f"{count} processes on one node are more than {TASKS_PER_NODE_MAX}; spread them over more nodes"
+            )
     return replace(config, run_mode=str(mode), roles=roles, np=np, slots=1, slots_word="")
 
 
@@ -239,15 +244,6 @@ def _check_endpoints(roles: PsLayout) -> None:
                 raise ConfigError(
                     f"--http_port {roles.http_port} is {endpoint} of {flag}; give one of them another port"
                 )
-
-
-def _check_tasks(roles: PsLayout) -> None:
-    for host in listed_hosts(roles) or ("",):
-        count = len(wanted_ports(roles, host))
-        if count > TASKS_PER_NODE_MAX:
-            raise ConfigError(
-                f"{count} processes on one node are more than {TASKS_PER_NODE_MAX}; spread them over more nodes"
-            )
 
 
 def _ports(listed: Iterable[str], host: str) -> tuple[int, ...]:

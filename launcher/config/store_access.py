@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -84,11 +83,6 @@ def read_credentials(user: str, password_file: str, environ: Mapping[str, str], 
     password = _read("--etcd_password_file", password_file) if password_file else _variable(environ, PASSWORD)
     where = os.path.abspath(password_file) if os.path.isfile(password_file) else ""
     return Credentials(user, password, file=where, warnings=_warnings("--etcd_password_file", password_file))
-
-
-def new_secret() -> Credentials:
-    """A random secret."""
-    return Credentials(secret=secrets.token_hex(16), made=True)
 
 
 def is_read_once(file: str) -> bool:

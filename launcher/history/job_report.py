@@ -21,7 +21,7 @@ from launcher.history.training_curve import TrainingCurve
 OF_GENERATIONS: Final = (EventKind.GENERATION, EventKind.GO, EventKind.START, EventKind.RECOVERY)
 """Events without which there is no generation to tell of."""
 NOTHING: Final = HistoryEvent(at=0.0, node="", what=EventKind.ORDER, g=0)
-"""What is told of a generation where its event is missing."""
+"""Has the fields of a generation of which an event is missing."""
 
 
 class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
