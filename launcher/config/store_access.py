@@ -177,7 +177,7 @@ def checked_credentials(given: Mapping[str, Any], servers: StoreEndpoints, envir
             "--etcd_ca, or --job_secret_file (unset ELASTIC_JOB_SECRET)"
         )
     if who.password and not servers.tls and not given.get("allow_plaintext_password"):
-        readable = [one for one in servers.endpoints if not is_own_loopback(parse_endpoint(one)[0])]
+        readable = [server for server in servers.endpoints if not is_own_loopback(parse_endpoint(server)[0])]
         if readable:
             raise ConfigError(
                 f"the password of --etcd_user {who.user} would cross the network in the clear to "
