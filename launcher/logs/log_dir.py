@@ -19,8 +19,6 @@ import re
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from elastic.errors import ConfigError
 from launcher.system import descriptors
@@ -42,8 +40,8 @@ OURS = re.compile(
 """The files that we write. Nothing else in the folder is touched, whoever put it there."""
 
 
-class LogFolder:
-    """A folder that this process writes into until it is closed.
+class LogFolder(contextlib.ExitStack):
+    """A folder that this process writes into until it is closed: it holds the locks.
 
     `path` is where. `note`, `moved` and `unlocked` are lines for people, "" if all is as asked.
     """
@@ -54,13 +52,12 @@ class LogFolder:
         `job` names the job whose logs are to be there, "" for a process that writes none. While another job has the
         folder, `path` is the folder `below` in it.
         """
+        super().__init__()
         check_log_dir(path)
         self.path = path
         self.note = self.moved = self.unlocked = ""
-        self._of_job: tuple[Path, int] | None = None
-        self._fd = -1
         try:
-            self._fd = _open(path / LOCK)
+            fd = _open(path / LOCK)
         except PermissionError as error:
             self._is_unlocked(path / LOCK, error)
         except OSError as error:
@@ -68,30 +65,18 @@ class LogFolder:
                 f"{path / LOCK} cannot be opened ({error.strerror}); change --log_dir or its owner"
             ) from error
         else:
-            self._lock(path, overwrite)
+            self.callback(descriptors.close, fd)
+            self._lock(fd, path, overwrite)
         if self.unlocked and overwrite:
             self.note = f"--log_overwrite: {path / LOCK} cannot be locked, so its logs are appended to"
         if job:
             self._claim_exclusively(job, below)
 
-    def __enter__(self) -> Self:
-        """Nothing more to do: the locks are held."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go of the locks."""
-        if self._fd >= 0:
-            descriptors.close(self._fd)
-        if self._of_job is not None:
-            _release(*self._of_job)
-
-    def _lock(self, path: Path, overwrite: bool) -> None:
+    def _lock(self, fd: int, path: Path, overwrite: bool) -> None:
         try:
             if overwrite:
-                self._begin_anew(path)
-            _share(self._fd, time.monotonic() + LOCK_LIMIT_S)
+                self._begin_anew(fd, path)
+            _share(fd, time.monotonic() + LOCK_LIMIT_S)
         except BlockingIOError as error:
             self._is_unlocked(path / LOCK, error)
         except OSError as error:
@@ -106,9 +91,9 @@ class LogFolder:
             "job with this --log_dir, and no agent with --log_overwrite"
         )
 
-    def _begin_anew(self, path: Path) -> None:
+    def _begin_anew(self, fd: int, path: Path) -> None:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.note = f"--log_overwrite: another agent writes into {path}, so that its logs are appended to"
             return
@@ -126,13 +111,13 @@ class LogFolder:
         try:
             for _ in range(BELOW_MAX):
                 lock = self.path / f".agents.{job}.lock"
-                self._of_job = _hold(lock)
+                fd = _hold(lock)
                 other = _owner_job(self.path, job)
                 if not other:
+                    self.callback(_release, lock, fd)
                     break
                 first = first or other
-                _release(*self._of_job)
-                self._of_job = None
+                _release(lock, fd)
                 self.path /= below
                 check_log_dir(self.path)
         except (PermissionError, BlockingIOError) as error:
@@ -178,20 +163,17 @@ def _share(fd: int, until_s: float) -> None:
             return
 
 
-def _hold(path: Path) -> tuple[Path, int]:
+def _hold(path: Path) -> int:
     """A shared lock on a file that is there. Raises `OSError` if it cannot be had."""
     until_s = time.monotonic() + LOCK_LIMIT_S
     while True:
-        fd = _open(path)
-        try:
+        with contextlib.ExitStack() as opened:
+            fd = _open(path)
+            opened.callback(descriptors.close, fd)
             _share(fd, until_s)
-            with contextlib.suppress(FileNotFoundError):  # Somebody has removed it in this moment.
-                if os.path.samestat(os.fstat(fd), os.stat(path)):
-                    return path, fd
-        except OSError:
-            descriptors.close(fd)
-            raise
-        descriptors.close(fd)
+            if descriptors.is_file_at(fd, path):  # Otherwise somebody has removed it in this moment.
+                opened.pop_all()
+                return fd
 
 
 def _release(path: Path, fd: int) -> None:
@@ -215,13 +197,10 @@ def _owner_job(folder: Path, job: str) -> str:
             return f"{folder} has the lock of a job ({name}) of another user"
         except OSError:
             continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-        except BlockingIOError:
-            return f"another job ({name}) writes its logs into {folder}"
-        except OSError:
-            continue
-        finally:
-            descriptors.close(fd)
+        with descriptors.closing(fd), contextlib.suppress(OSError):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            except BlockingIOError:
+                return f"another job ({name}) writes its logs into {folder}"
     return ""

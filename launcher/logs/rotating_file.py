@@ -116,9 +116,8 @@ class RotatingFile:
             head = head[: head.rfind(b"\n") + 1] or head
             carried = os.pread(self._fd, carry_bytes, end - carry_bytes)
             carried = carried[carried.find(b"\n") + 1 :]
-        in_place = _is_same_file(
-            self._fd, self.path
-        )  # Otherwise somebody has taken the file away, or has set it aside already.
+        # Otherwise somebody has taken the file away, or has set it aside already.
+        in_place = descriptors.is_file_at(self._fd, self.path)
         if in_place:
             for number in range(self._older - 1, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
@@ -158,11 +157,8 @@ class RotatingFile:
 
 def append_line(path: Path, text: str) -> None:
     """Append a line of ours to a log that may be closed already. Raises `OSError`."""
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        os.write(fd, own_line(fd, text))
-    finally:
-        os.close(fd)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC), "ab+", buffering=0) as file:
+        file.write(own_line(file.fileno(), text))
 
 
 def _rotated_path(path: Path, number: int) -> Path:
@@ -188,13 +184,6 @@ def _size(fd: int) -> int:
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-
-
-def _is_same_file(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _put(fd: int, data: bytes) -> None:

@@ -6,25 +6,22 @@ import asyncio
 import os
 import select
 
-from launcher.system.descriptors import ready
+from launcher.system.descriptors import closing, ready
 
 
 def reap_within(pid: int, limit_s: float) -> None:
     """Wait for the exit of a child for so long, and reap it if it comes."""
-    pidfd = os.pidfd_open(pid)
-    exited = ready(pidfd, select.POLLIN, limit_s)
-    os.close(pidfd)
-    if exited:
-        os.waitpid(pid, 0)
+    with closing(os.pidfd_open(pid)) as pidfd:
+        if ready(pidfd, select.POLLIN, limit_s):
+            os.waitpid(pid, 0)
 
 
 async def wait_for_exit(pid: int) -> None:
     """Wait for the exit of a child; the caller reaps it."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    pidfd = os.pidfd_open(pid)
-    try:
+    with closing(os.pidfd_open(pid)) as pidfd:
         loop.add_reader(pidfd, ended.set)
-        await ended.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(pidfd)

@@ -9,8 +9,9 @@ import fcntl
 import os
 import select
 import sys
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TextIO
 
 
@@ -75,6 +76,23 @@ def close(fd: int) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """A descriptor that only reads, or holds a lock: it is closed at the end of the block."""
+    try:
+        yield fd
+    finally:
+        close(fd)
+
+
+def is_file_at(fd: int, path: Path) -> bool:
+    """Tell whether `path` still names the file that is open as `fd`."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def ready(fd: int, events: int, wait_s: float) -> bool:

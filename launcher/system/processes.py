@@ -9,7 +9,6 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from elastic.errors import ConfigError
@@ -103,25 +102,30 @@ def has_children() -> bool:
     return True
 
 
-def _read(name: str) -> Process | None:
+def stat_fields(pid: int | str) -> list[bytes]:
+    """The fields of /proc/<pid>/stat behind the program's name, [] for a process that has ended or is hidden from us.
+
+    The name stands in parentheses and may hold blanks and parentheses itself.
+    """
     try:
-        with open(f"/proc/{name}/stat", "rb") as file:
-            stat = file.read()
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None  # It ended between the listing and here, or is hidden from us.
-    # The name of the program stands in parentheses and may hold blanks and parentheses itself.
-    state, parent, group, session = stat[stat.rindex(b")") + 1 :].split()[:4]
+        return []
+
+
+def _read(name: str) -> Process | None:
+    if not (fields := stat_fields(name)):
+        return None
+    state, parent, group, session = fields[:4]
     frozen = state in (b"T", b"t")
     return Process(int(name), int(parent), int(group), int(session), state in (b"Z", b"X"), frozen)
 
 
 def started_at() -> float | None:
     """When this process was started, seconds of CLOCK_BOOTTIME, to a hundredth; None where /proc does not say it."""
-    try:
-        fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
+    fields = stat_fields("self")
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK") if fields else None
 
 
 def fork(what: str) -> int:

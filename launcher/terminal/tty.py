@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from launcher.config.worker_settings import LogSettings
 from launcher.logs.console import Console
+from launcher.system.processes import stat_fields
 from launcher.terminal.screen import WIPE
 
 
@@ -21,17 +21,8 @@ def in_foreground(terminal: int) -> bool:
         device = os.fstat(terminal).st_rdev
     except OSError:
         return False
-    return any(_in_front(pid, device) for pid in (os.getpid(), os.getppid()))
-
-
-def _in_front(pid: int, device: int) -> bool:
-    try:
-        # Its name stands in brackets and may have any sign in it.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        group, terminal, front = int(fields[2]), int(fields[4]), int(fields[5])
-    except (OSError, ValueError, IndexError):
-        return False
-    return terminal == device and group == front
+    stats = filter(None, map(stat_fields, (os.getpid(), os.getppid())))
+    return any(int(device_field) == device and group == front for _, _, group, _, device_field, front, *_ in stats)
 
 
 def may_draw(settings: LogSettings, environ: Mapping[str, str]) -> bool:

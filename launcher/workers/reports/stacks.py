@@ -24,6 +24,7 @@ from elastic.channel.messages import truncate_text
 from elastic.core.text import process_name
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.system.child_exit import wait_for_exit
+from launcher.system.descriptors import closing
 from launcher.system.processes import is_frozen
 from launcher.wire.inspect_messages import WORDS_MAX, InspectRefusal, StackText, WorkerState
 from launcher.workers.reports.states import TrackedProcess
@@ -63,21 +64,11 @@ async def stacks(
 
 def _ask_warm(process: TrackedProcess) -> bool:
     """Have a worker that was started warm write its stacks; False if it has no handler for that."""
-    if not process.warm:
-        return False
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except OSError:
-        return False  # It has just ended.
-    try:
-        if not _catches(process.pid, OWN_SIGNAL):
-            return False
-        signal.pidfd_send_signal(pidfd, OWN_SIGNAL)
-    except OSError:
-        return False
-    finally:
-        os.close(pidfd)
-    return True
+    with suppress(OSError), closing(os.pidfd_open(process.pid)) as pidfd:  # It may have just ended.
+        if process.warm and _catches(process.pid, OWN_SIGNAL):
+            signal.pidfd_send_signal(pidfd, OWN_SIGNAL)
+            return True
+    return False
 
 
 def _catches(pid: int, number: int) -> bool:

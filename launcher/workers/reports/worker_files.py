@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -69,13 +70,7 @@ def _of(document: Any, key: str) -> Any:
 
 def _beginning(path: str | os.PathLike[str], most: int, flags: int = 0) -> bytes:
     """The first `most` bytes of a plain file, nothing of any other."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
-    except (OSError, ValueError):
-        return b""
-    try:
+    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    with suppress(OSError, ValueError), descriptors.closing(os.open(path, flags)) as fd:
         return os.read(fd, most) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    except OSError:
-        return b""
-    finally:
-        descriptors.close(fd)
+    return b""
