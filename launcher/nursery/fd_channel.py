@@ -21,14 +21,6 @@ class ChannelClosed(EOFError):
     """The other end is gone."""
 
 
-class _OutgoingData:
-    """Bytes on their way, and descriptors that are ours to close once they are sent."""
-
-    def __init__(self, data: bytes, fds: list[int]) -> None:
-        self.data = data
-        self.fds = fds
-
-
 class FdChannel:
     """One end. What the socket does not take at once waits here."""
 
@@ -38,7 +30,8 @@ class FdChannel:
         end.set_inheritable(False)
         self._end = end
         self._lines = LineSplitter(MESSAGE_MAX)
-        self._parcels: deque[_OutgoingData] = deque()
+        self._parcels: deque[tuple[bytes, list[int]]] = deque()
+        """Bytes on their way, and descriptors that are ours to close once they are sent."""
         self.fds: deque[int] = deque()
         """Descriptors that came, in order; they arrive no later than the line that they belong to."""
 
@@ -54,20 +47,20 @@ class FdChannel:
     def put(self, line: bytes, fds: Sequence[int] = ()) -> None:
         """Queue a line with descriptors, which are closed here once they are sent. `flush` sends."""
         for index in range(0, len(fds), FDS_MAX):  # Descriptors travel with at least one byte.
-            self._parcels.append(_OutgoingData(line[:1], list(fds[index : index + FDS_MAX])))
+            self._parcels.append((line[:1], list(fds[index : index + FDS_MAX])))
             line = line[1:]
-        self._parcels.append(_OutgoingData(line, []))
+        self._parcels.append((line, []))
 
     def flush(self) -> None:
         """Send what the socket takes now. Raises `ChannelClosed`."""
         try:
             while self._parcels:
-                parcel = self._parcels[0]
-                sent = socket.send_fds(self._end, [parcel.data], parcel.fds)
-                parcel.data = parcel.data[sent:]
-                _close_all(parcel.fds)
-                if not parcel.data:
-                    self._parcels.popleft()
+                data, fds = self._parcels[0]
+                sent = socket.send_fds(self._end, [data], fds)
+                _close_all(fds)
+                self._parcels.popleft()
+                if rest := data[sent:]:
+                    self._parcels.appendleft((rest, []))
         except BlockingIOError:
             return
         except ConnectionError as error:
@@ -104,8 +97,8 @@ class FdChannel:
     def close(self) -> None:
         """Let go of the socket and of every descriptor that was on its way."""
         self._end.close()
-        for parcel in self._parcels:
-            _close_all(parcel.fds)
+        for _, fds in self._parcels:
+            _close_all(fds)
         self._parcels.clear()
         while self.fds:
             os.close(self.fds.popleft())

@@ -83,7 +83,10 @@ def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult
             _import_ours()
             before = dict(os.environ)
             for name in preload:
-                _import(name)
+                try:
+                    importlib.import_module(name)
+                except BaseException as error:  # Also SystemExit: it is the user's module.
+                    raise NotForkSafe(f"--preload {name} cannot be imported ({_line(error)})") from error
                 _check_fit(f"--preload {name}")
             _check_fit("importing torch")
             added = {name: text for name, text in os.environ.items() if before.get(name) != text}
@@ -133,13 +136,6 @@ def _of_train() -> Iterator[str]:
             inner = path.relative_to(place).with_suffix("").parts
             if inner[0] != LEFT_OUT:
                 yield ".".join((train.__name__, *inner))
-
-
-def _import(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except BaseException as error:  # Also SystemExit: it is the user's module.
-        raise NotForkSafe(f"--preload {name} cannot be imported ({_line(error)})") from error
 
 
 def _line(error: BaseException) -> str:

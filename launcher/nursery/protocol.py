@@ -177,17 +177,8 @@ def encode(message: NurseryOrder | NurseryReport) -> bytes:
     return json.dumps({"kind": KINDS[type(message)], **raw}).encode("ascii") + b"\n"
 
 
-def decode_order(line: bytes) -> NurseryOrder:
-    """Read one line as an order. Raises `WireError` for anything else."""
-    return _decode(line, ORDERS)
-
-
-def decode_report(line: bytes) -> NurseryReport:
-    """Read one line as a report. Raises `WireError` for anything else."""
-    return _decode(line, REPORTS)
-
-
-def _decode(line: bytes, kinds: Mapping[str, type[Message]]) -> Message:
+def decode(line: bytes, kinds: Mapping[str, type[Message]]) -> Message:
+    """Read one line as a message of `kinds`, `ORDERS` or `REPORTS`. Raises `WireError` for anything else."""
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError) as error:

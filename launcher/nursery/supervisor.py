@@ -28,12 +28,12 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from types import FrameType
 
 from launcher.nursery import spawn
 from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 from launcher.nursery.protocol import (
     FDS_PER_WORKER,
+    ORDERS,
     ChildExited,
     ChildrenForked,
     ChildrenSignalled,
@@ -51,7 +51,7 @@ from launcher.nursery.protocol import (
     TerminateWorkers,
     WireError,
     WorkerStart,
-    decode_order,
+    decode,
     encode,
 )
 from launcher.system.clock import boottime
@@ -106,9 +106,8 @@ class Nursery:
         self._obeyed = 0
         self._until_s = -math.inf
         self._generation: RunningGeneration | None = None
-        self._closing = False
-        self._renewing = False
-        self._orphaned = False
+        self._end: NurseryExit | None = None
+        """Why it is to return, None if it is not."""
 
     def serve(self, prepared: NurseryReady) -> NurseryExit:
         """Tell that it is `prepared`, and run until there is an end. Nothing is left running on return.
@@ -120,13 +119,13 @@ class Nursery:
         self._poll.register(self._agent, select.POLLIN)
         self._send_report(prepared)
         try:
-            while not self._done():
+            while self._end is None or self._generation is not None or (self._agent.waiting and not self._orphaned):
                 if not self._orphaned:
                     self._poll.register(self._agent, select.POLLIN | (select.POLLOUT if self._agent.waiting else 0))
                 ready = {fd for fd, _ in self._poll.poll(self._patience_ms())}
                 self._watch_clock()
                 if wake.fileno() in ready:
-                    _drain(wake)
+                    wake.recv(4096)  # If there are more, the next poll says so at once.
                 self._reap()
                 if not self._orphaned and os.getppid() != self._agent_pid:
                     self._lose_agent()
@@ -143,14 +142,11 @@ class Nursery:
             if self._generation is not None and os.getpid() == self._pid:
                 self._kill(self._generation)
             raise
-        if self._orphaned:
-            return NurseryExit.ORPHANED
-        return NurseryExit.CLOSED if self._closing else NurseryExit.RENEWED
+        return self._end
 
-    def _done(self) -> bool:
-        if self._generation is not None:
-            return False
-        return self._orphaned or ((self._closing or self._renewing) and not self._agent.waiting)
+    @property
+    def _orphaned(self) -> bool:
+        return self._end is NurseryExit.ORPHANED
 
     # Time.
 
@@ -174,11 +170,9 @@ class Nursery:
         if now_s >= self._until_s:
             self._kill(running)
             self._send_report(GenerationExpired(running.g))
-        elif late := {pid for pid, at_s in running.kill_at_s.items() if now_s >= at_s}:
-            self._end_grace(running, late)
-
-    def _end_grace(self, running: RunningGeneration, late: set[int]) -> None:
-        if late >= running.alive.keys():
+            return
+        late = {pid for pid, at_s in running.kill_at_s.items() if now_s >= at_s}
+        if late and late >= running.alive.keys():
             self._kill(running)
             return
         for pid in late:  # What they left in sessions of their own is swept up with the last worker.
@@ -189,7 +183,7 @@ class Nursery:
 
     def _read(self) -> None:
         try:
-            self._orders += map(decode_order, self._agent.take())
+            self._orders += [decode(line, ORDERS) for line in self._agent.take()]
         except ChannelClosed:
             self._lose_agent()
 
@@ -209,9 +203,9 @@ class Nursery:
                     if self._generation is not None:
                         self._kill(self._generation)
                 case RenewNursery():
-                    self._renewing = True
+                    self._end = self._end or NurseryExit.RENEWED
                 case CloseNursery():
-                    self._closing = True
+                    self._end = NurseryExit.CLOSED
                     if self._generation is not None:
                         self._kill(self._generation)
         self._send_report(OrderAck(self._obeyed))
@@ -222,7 +216,7 @@ class Nursery:
         if len(self._agent.fds) < FDS_PER_WORKER * len(workers):
             raise WireError("a Spawn came without its descriptors")
         running = self._generation = RunningGeneration(g)
-        if boottime() >= self._until_s or self._closing:
+        if boottime() >= self._until_s or self._end is NurseryExit.CLOSED:
             self._refuse(running, workers)
             return
         pids = []
@@ -283,7 +277,7 @@ class Nursery:
         """The agent is gone. Whatever is in its socket no longer counts."""
         if self._orphaned:
             return
-        self._orphaned = True
+        self._end = NurseryExit.ORPHANED
         self._poll.unregister(self._agent)  # It would wake us again and again.
         self._orders.clear()
         if self._generation is not None:
@@ -341,18 +335,6 @@ def _wake_on_exits() -> socket.socket:
     wake, waker = socket.socketpair()
     wake.setblocking(False)
     waker.setblocking(False)
-    signal.signal(signal.SIGCHLD, _noted)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # Without a handler nothing is written to the socket.
     signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
     return wake
-
-
-def _noted(_number: int, _frame: FrameType | None) -> None:
-    """SIGCHLD needs a handler for the wake-up descriptor to be written."""
-
-
-def _drain(wake: socket.socket) -> None:
-    try:
-        while wake.recv(4096):
-            continue
-    except BlockingIOError:
-        return

@@ -27,7 +27,7 @@ from launcher.system import node_lock
 from launcher.system.clock import boottime
 from launcher.text import failure_report, sanitize
 from launcher.wire.inspect_messages import InspectRefusal, StacksQuestion, StackText
-from launcher.workers import environment, nursery_client, nursery_launch
+from launcher.workers import environment, nursery_client, nursery_process
 from launcher.workers.checkpoint_claim import CheckpointClaim
 from launcher.workers.endpoint_files import EndpointFiles
 from launcher.workers.environment import JobContext
@@ -91,7 +91,7 @@ class WorkerGroup:
         self._incarnation = ""
         self._running: RunningWorkers | None = None
         self._newest: RunningWorkers | None = None
-        self._preload_config = nursery_launch.preload_config(config, os.environ, environment.default_env(config.slots))
+        self._preload_config = nursery_process.preload_config(config, os.environ, environment.default_env(config.slots))
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
         self._nursery_died = asyncio.Event()
@@ -204,11 +204,14 @@ class WorkerGroup:
         start = generation.start_of(generation.members[action.m_id].node) or (generation.g, 0)
         first = generation.before is None and start[1] == 0
         self._running = self._newest = RunningWorkers(generation.g, specs, first)
-        self._progress.begin()
         self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g)
         self._nursery.run_until(run_until_s)
-        self.states.begin(_seen(local, spec, generation.g) for local, spec in specs.items())
+        now = boottime()
+        self.states.begin(
+            TrackedProcess(spec.role, spec.rank, local, log_text(spec), generation.g, now)
+            for local, spec in specs.items()
+        )
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
@@ -248,7 +251,12 @@ class WorkerGroup:
         self._on_event(event)
         match event:
             case protocol.NurseryReady():
-                self._tell_warmth(event)
+                if event.cold:
+                    self._tell_cold(event.cold)
+                else:
+                    self._agent_log.debug("the nursery is warm: workers start with torch loaded")
+                if event.said:
+                    self._agent_log.debug(f"what its imports said: {' '.join(event.said.split())}")
                 self._put(NodePrepared())
             case protocol.ChildrenForked():
                 self._spawned(event)
@@ -267,14 +275,6 @@ class WorkerGroup:
                     self._how_it_died = "died during its imports"
                 self._nursery_died.set()
                 self._all_lost()
-
-    def _tell_warmth(self, event: protocol.NurseryReady) -> None:
-        if event.cold:
-            self._tell_cold(event.cold)
-        else:
-            self._agent_log.debug("the nursery is warm: workers start with torch loaded")
-        if event.said:
-            self._agent_log.debug(f"what its imports said: {' '.join(event.said.split())}")
 
     def _tell_cold(self, why: str) -> None:
         """Say once why workers start cold."""
@@ -369,10 +369,6 @@ class WorkerGroup:
             self.states.exited(running.g, local, lost.code, lost.words, boottime())
             self._put(WorkerExited(running.g, lost, own=True))
         self._gone(running.g)
-
-
-def _seen(local_rank: int, spec: WorkerSpec, g: int) -> TrackedProcess:
-    return TrackedProcess(spec.role, spec.rank, local_rank, log_text(spec), g, since=boottime())
 
 
 def _number(spec: WorkerSpec) -> int:

@@ -33,8 +33,7 @@ from launcher.system.clock import boottime
 from launcher.system.processes import in_sessions
 from launcher.system.worker_signals import STOP_EXIT_CODE, kill_processes
 from launcher.workers import exit_classification
-from launcher.workers.nursery_launch import out_of_date
-from launcher.workers.nursery_process import NurseryProcess
+from launcher.workers.nursery_process import NurseryProcess, out_of_date
 from launcher.workers.nursery_watchdog import NurseryWatchdog
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.worker_output import WorkerProcess
@@ -158,12 +157,12 @@ class NurseryClient:
         except OSError:
             self.kill()  # What waits for this nursery is called off.
             raise
-        try:
-            async with asyncio.timeout(START_LIMIT_S):
-                await asyncio.wait((self._ready, self._ended), return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError as error:
+        came, _ = await asyncio.wait(
+            (self._ready, self._ended), timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not came:
             await self.close()
-            raise NurseryLost(f"the nursery did not start within {START_LIMIT_S:.0f} s") from error
+            raise NurseryLost(f"the nursery did not start within {START_LIMIT_S:.0f} s")
         if not self._ready.done():
             raise NurseryLost("the nursery ended while it started; its message is above")
         self._imports.expect(PREPARE_LIMIT_S)
@@ -212,13 +211,12 @@ class NurseryClient:
 
     def _cancel_spawn(self, running: _SpawnedGeneration) -> None:
         """End workers that were never started."""
-        self._running = None
         for local_rank, worker in self.workers.items():
             worker.ended(running.g, exit_classification.describe(-signal.SIGKILL, stopped=True), running.note)
-            self._close_log(worker)
             exited = protocol.ChildExited(running.g, local_rank, -signal.SIGKILL, boottime(), True)
             self._loop.call_soon(self._on_event, exited)
         self._loop.call_soon(self._on_event, protocol.GenerationExited(running.g, ()))
+        self._release()
 
     def stop(self, grace_s: float, note: str = "", local_ranks: Collection[int] = ()) -> None:
         """SIGTERM to the process groups of these workers, () are all; SIGKILL after `grace_s`.
@@ -320,13 +318,10 @@ class NurseryClient:
         """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
         self._running = None
         for worker in self.workers.values():
-            self._close_log(worker)
-
-    def _close_log(self, worker: WorkerProcess) -> None:
-        try:
-            worker.close()
-        except OSError as error:
-            self._complain(f"{worker.spec.log} cannot be closed ({error.strerror}); its end may be missing")
+            try:
+                worker.close()
+            except OSError as error:
+                self._complain(f"{worker.spec.log} cannot be closed ({error.strerror}); its end may be missing")
 
     # The nursery's end.
 

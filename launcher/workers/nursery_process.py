@@ -1,4 +1,7 @@
-"""The process of a nursery, and the channel to it: orders go out, reports come in, both in order, on the loop."""
+"""The process of a nursery: how the agent starts it, how it knows that one is out of date, and the channel to it.
+
+Orders go out, reports come in, both in order, on the loop. Nothing of torch is loaded here.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,68 @@ import asyncio
 import os
 import select
 import socket
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from launcher.nursery import protocol
+from launcher.config.config import Config
+from launcher.nursery import library_state, protocol
 from launcher.nursery.fd_channel import ChannelClosed, FdChannel
-from launcher.nursery.warm_policy import PreloadConfig
+from launcher.nursery.main import START, NurserySetup
+from launcher.nursery.preload import stamp
+from launcher.nursery.warm_policy import NO_WARM, PreloadConfig, read_early, why_environment_cold
+from launcher.system import limits
 from launcher.system.descriptors import ready
+from launcher.system.private_env import inheritable_env
 from launcher.system.processes import Process, adopt_orphans, descendants
-from launcher.workers.nursery_launch import new_nursery
 from launcher.workers.nursery_watchdog import NurseryWatchdog
 
 ANSWER_LIMIT_S = 2.0
 """How long the oldest order may stay without an answer. A nursery needs a few milliseconds."""
+
+
+def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess.Popen[bytes]:
+    """Start it in its own session, out of reach of the terminal's Ctrl-C. `fd` is its end of the socket pair."""
+    setup = NurserySetup(
+        fd,
+        os.getpid(),
+        lock="" if lock is None else str(lock),
+        cold=recipe.cold,
+        preload=recipe.preload,
+        folder=recipe.folder,
+        home="" if (home := library_state.home()) in library_state.installed() else home,
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, setup.text],
+        env={**dict(recipe.wishes), **inheritable_env(os.environ, ())},  # It stays readable in what is forked.
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(fd,),
+        start_new_session=True,
+    )
+    limits.restore_nofile_limit(process.pid)
+    return process
+
+
+def out_of_date(watched: Iterable[str]) -> bool:
+    """Tell whether one of these files was changed since a nursery has loaded it."""
+    return any(stamp(one.partition(":")[2]) != one for one in watched)
+
+
+def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> PreloadConfig:
+    """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
+    if config.no_warm:
+        cold = NO_WARM
+    elif not config.python:
+        cold = f"{Path(config.script).name} is not run by python"
+    else:
+        cold = why_environment_cold(environ)
+    folder: str | None = None
+    if not environ.get("PYTHONSAFEPATH"):
+        folder = os.getcwd() if config.module else os.path.dirname(os.path.realpath(config.script))
+    early = tuple((name, text) for name, text in wishes.items() if read_early(name) and name not in environ)
+    return PreloadConfig(cold, config.preload, folder, early)
 
 
 class NurseryProcess:
@@ -106,7 +158,7 @@ class NurseryProcess:
     def _read(self) -> bool:
         """Take one piece of what the nursery says. False once nothing will come any more."""
         try:
-            reports = [protocol.decode_report(line) for line in self._channel.take()]
+            reports = [protocol.decode(line, protocol.REPORTS) for line in self._channel.take()]
         except ChannelClosed:
             self._loop.remove_reader(self._channel)
             return False

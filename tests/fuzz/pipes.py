@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from launcher.net.lines import LineSplitter
 from launcher.nursery import protocol
@@ -11,6 +12,10 @@ from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("pipes")
 PIECE = 900
+KINDS: tuple[Mapping[str, type[protocol.NurseryOrder | protocol.NurseryReport]], ...] = (
+    protocol.ORDERS,
+    protocol.REPORTS,
+)
 
 
 def nursery(data: bytes) -> None:
@@ -18,12 +23,12 @@ def nursery(data: bytes) -> None:
     cut = LineSplitter(protocol.MESSAGE_MAX)
     for start in range(0, len(data), PIECE):
         for line in cut.feed(data[start : start + PIECE]):
-            for read in (protocol.decode_order, protocol.decode_report):
+            for kinds in KINDS:
                 try:
-                    found = read(line)
+                    found = protocol.decode(line, kinds)
                 except protocol.WireError:
                     continue
-                assert read(protocol.encode(found)) == found
+                assert protocol.decode(protocol.encode(found), kinds) == found
                 assert all(math.isfinite(one) for one in found if isinstance(one, float))
 
 

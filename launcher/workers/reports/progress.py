@@ -50,17 +50,13 @@ class ProgressReporter:
         self._timer: asyncio.TimerHandle | None = None
         self._shown_elsewhere = shown_elsewhere
 
-    def begin(self) -> None:
-        """Other workers start: what was known of the old ones does not count."""
-        self._formatter = ProgressFormatter(self._terminal)
-
     def end(self) -> None:
-        """The workers are gone; the last step is said."""
+        """The workers are gone: the last step is said, and what is known of them does not count for the next ones."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._say_progress(self._formatter.progress(self._clock(), last=True))
-        self.begin()
+        self._formatter = ProgressFormatter(self._terminal)
 
     def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         """Note what a worker says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+from collections.abc import Mapping
 
 import pytest
 
@@ -33,8 +34,8 @@ MESSAGES: list[protocol.NurseryOrder | protocol.NurseryReport] = [
 def test_a_message_is_one_line_and_comes_back_the_same(message: protocol.NurseryOrder | protocol.NurseryReport) -> None:
     line = protocol.encode(message)
     assert line.count(b"\n") == 1
-    read = protocol.decode_order if protocol.KINDS[type(message)] in protocol.ORDERS else protocol.decode_report
-    found = read(line)
+    kinds: Mapping[str, type[protocol.NurseryOrder | protocol.NurseryReport]] = {**protocol.ORDERS, **protocol.REPORTS}
+    found = protocol.decode(line, kinds)
     assert (type(found), found) == (type(message), message)
 
 
@@ -59,7 +60,7 @@ def test_a_message_is_one_line_and_comes_back_the_same(message: protocol.Nursery
 )
 def test_anything_else_is_refused(raw: bytes) -> None:
     with pytest.raises(protocol.WireError):
-        protocol.decode_order(raw)
+        protocol.decode(raw, protocol.ORDERS)
 
 
 def test_a_stream_is_cut_into_lines_wherever_it_was_torn() -> None:

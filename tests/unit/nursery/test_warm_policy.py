@@ -9,7 +9,7 @@ import pytest
 
 from launcher.config.parse import parse
 from launcher.nursery.warm_policy import NO_WARM, read_early, why_cold
-from launcher.workers.nursery_launch import preload_config
+from launcher.workers.nursery_process import preload_config
 
 PYTHON = (sys.executable, "train.py")
 
