@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from elastic.core.ps.model import Role
 from elastic.core.text import processes_name
@@ -42,15 +42,6 @@ class ConsoleStream:
         """Nothing more comes; an unfinished line stays as it is."""
 
 
-class ProcessId(NamedTuple):
-    """Which process of a generation writes, and whether its console is `shared` with others of its node."""
-
-    role: Role
-    rank: int
-    local_rank: int
-    shared: bool
-
-
 class ConsoleStreams:
     """The consoles of a node for its workers."""
 
@@ -62,16 +53,18 @@ class ConsoleStreams:
         shared_console = {console: SharedConsole(console, node) for console in consoles}
         self._shared_consoles = tuple(shared_console[console] for console in consoles)
 
-    def of(self, process: ProcessId, g: int) -> tuple[ConsoleStream, ConsoleStream]:
-        """Where stdout and stderr of a process of generation `g` are shown."""
+    def of(
+        self, role: Role, rank: int, local_rank: int, g: int, *, shared: bool
+    ) -> tuple[ConsoleStream, ConsoleStream]:
+        """Where stdout and stderr of a process of generation `g` are shown, `shared` with others of its node or not."""
         if self._lines is not None:
-            line = partial(self._lines.worker_line, process.role, process.rank, process.local_rank, g)
+            line = partial(self._lines.worker_line, role, rank, local_rank, g)
             return (
                 _JsonStream(self.consoles[0], partial(line, "stdout")),
                 _JsonStream(self.consoles[1], partial(line, "stderr")),
             )
-        if process.shared:
-            who = (process.role, process.rank)
+        if shared:
+            who = (role, rank)
             return _PrefixedStream(self._shared_consoles[0], who), _PrefixedStream(self._shared_consoles[1], who)
         return ConsoleStream(self.consoles[0]), ConsoleStream(self.consoles[1])
 

@@ -80,7 +80,8 @@ class JsonEventLog:
     def write(self, what: str, g: int, fields: Mapping[str, Any]) -> None:
         """Append one line."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = _line({"time": time, **self._common, "what": what, "generation": g or None, **fields})
+        document = {"time": time, **self._common, "what": what, "generation": g or None, **fields}
+        line = f"{json.dumps(document, ensure_ascii=False, separators=(',', ':'))}\n".encode(errors="replace")
         if len(line) > LINE_BYTES_MAX and "nodes" in fields:
             self.write(what, g, {name: value for name, value in fields.items() if name != "nodes"})
             return
@@ -107,7 +108,3 @@ class JsonEventLog:
             self._go = generation.g
             fields = {"master": go.value.master, "restarts": go.value.budget.charged, "note": go.value.note}
             self.write("go", generation.g, fields)
-
-
-def _line(fields: Mapping[str, Any]) -> bytes:
-    return (json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")

@@ -69,25 +69,20 @@ class JsonFormatter:
     def agent_line(self, at: datetime, text: str, level: Severity, what: LineKind = LineKind.SAID) -> bytes:
         """A line of the agent."""
         g = self.generation or None
-        return _encoded(JsonLine(_time(at), level, self._job, self.node, g, what, _text(text.encode(errors="replace"))))
+        return _encoded(
+            JsonLine(_time(at), level, self._job, self.node, g, what, text.encode(errors="replace").decode())
+        )
 
     def worker_line(
         self, role: Role, rank: int, local_rank: int, g: int, stream: str, at: datetime, data: bytes
     ) -> bytes:
         """A line that a worker of generation `g` wrote to its stdout or stderr, named by `stream`."""
-        common = (_time(at), Severity.INFO, self._job, self.node, g, LineKind.OUTPUT, _text(data))
+        common = (_time(at), Severity.INFO, self._job, self.node, g, LineKind.OUTPUT, data.decode(errors="replace"))
         return _encoded(WorkerOutputLine(*common, role, rank, local_rank, stream))
 
 
-_encoder = msgspec.json.Encoder()
-
-
 def _encoded(line: JsonLine) -> bytes:
-    return _encoder.encode(line) + b"\n"
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
+    return msgspec.json.encode(line) + b"\n"
 
 
 def _time(at: datetime) -> str:

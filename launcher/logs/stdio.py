@@ -85,15 +85,9 @@ class StdioRedirect:
 
     def console(self, fd: int) -> Console:
         """The console that 1 or 2 is; one for both if both are one file or terminal: that has all in its order."""
-        first = self._first.get(fd)
-        if first is None:
-            other = self._consoles.get(3 - fd)
-            if other is not None and other.is_terminal and _same_terminal(*STANDARD):
-                return other
-            self._consoles[fd] = Console(fd, lines=self._lines)
-            return self._consoles[fd]
+        first = 3 - fd if _same_terminal(*STANDARD) and 3 - fd in self._consoles else self._first.get(fd, fd)
         if first not in self._consoles:
-            self._consoles[first] = Console(first, self.restore_fds, self._lines)
+            self._consoles[first] = Console(first, self.restore_fds if fd in self._first else None, self._lines)
         return self._consoles[first]
 
     def write_line(self, text: str, command: str = "") -> None:

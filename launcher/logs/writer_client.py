@@ -17,7 +17,6 @@ import os
 import signal
 from collections import Counter, deque
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -68,15 +67,18 @@ class LogSink(Protocol):
 class LogWriterClient:
     """The folder of this process, until it is closed. Everything after `open` belongs to a loop."""
 
-    path: Path
-    """Where the logs are."""
-    notes: list[str]
-    """Lines for people: where the logs are, if not where asked, and what could not be locked."""
-    warning: str
-    """A line for people about the folder, "" if all is well."""
-
     def __init__(self, process: WriterProcess) -> None:
-        """`process` writes; no other client has it."""
+        """`process` writes; no other client has it. Wait until the folder is known to be good.
+
+        Raises `ConfigError` if it is not, or does not answer.
+        """
+        held = process.held()
+        self.path = bytes_path(held.path)
+        """Where the logs are."""
+        self.notes = [*map(bytes_text, held.notes)]
+        """Lines for people: where the logs are, if not where asked, and what could not be locked."""
+        self.warning = bytes_text(held.warning)
+        """A line for people about the folder, "" if all is well."""
         self._process = process
         self._orders, self._answers = self._process.orders, self._process.answers
         self._frames = LogFrameReader()
@@ -101,10 +103,7 @@ class LogWriterClient:
         self._on_told: Callable[[str, bool], None] = lambda text, quietly: None
 
     def __enter__(self) -> Self:
-        """Wait until the folder is known to be good. Raises `ConfigError` if it is not, or does not answer."""
-        held = self._process.held()
-        self.path = bytes_path(held.path)
-        self.notes, self.warning = [*map(bytes_text, held.notes)], bytes_text(held.warning)
+        """The folder is known to be good."""
         return self
 
     def __exit__(

@@ -1,16 +1,102 @@
-"""One process of a node as the agent sees it: where its output goes, and how it ended."""
+"""One process of a node as the agent sees it: where its output goes, and how it ended.
+
+What it writes passes through the agent on its way from a pipe to its log and, if it is shown, to the console: so the
+log has a bound, and a full disk costs what the worker says and not the worker.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 
-from launcher.logs.console_streams import ConsoleStreams, ProcessId
+from launcher.logs.console import Console
+from launcher.logs.console_streams import ConsoleStream, ConsoleStreams
 from launcher.logs.file_names import closing_line, signal_info_line
-from launcher.logs.pipe_reader import PipeReader
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import UNBOUND, LogLimits
 from launcher.workers.spec import WorkerSpec
+
+READ_BYTES = 1 << 16
+DRAIN_BYTES = 4 << 20
+"""Most that `drain` reads: a pipe holds at most 1 MB, but a grandchild may go on writing meanwhile."""
+
+
+class PipeReader:
+    """One pipe. The agent reads one piece per turn of its loop, so that an endless writer does not starve the rest.
+
+    While the log, or a file that is the console, has more on its way than its disk takes, the pipe is left to fill.
+    """
+
+    def __init__(self, log: WorkerStartLog, show: ConsoleStream | None = None) -> None:
+        """Make the pipe and start reading. Without a `show` nothing is shown."""
+        self._log = log
+        self._show = show
+        self._flows: tuple[LogSink | Console, ...] = (log.sink,) if show is None else (log.sink, show.console)
+        self._loop = asyncio.get_running_loop()
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        self._writer: int | None = writer
+        os.set_blocking(reader, False)
+        self._reader: int | None = reader
+        self._resume()
+
+    def writer(self) -> int:
+        """Hand over the end for the worker, once; whoever takes it closes it."""
+        writer, self._writer = self._writer, None
+        assert writer is not None
+        return writer
+
+    def drain(self) -> None:
+        """Carry everything that is in the pipe now. A worker that exited wrote all it had before its exit was told."""
+        taken = 0
+        while taken < DRAIN_BYTES and (size := self._carry()):
+            taken += size
+
+    def close(self) -> None:
+        """Carry the rest and let go."""
+        if self._writer is not None:
+            os.close(self._writer)  # Its worker was never started.
+        self._writer = None
+        self.drain()
+        self._release()
+
+    def _resume(self) -> None:
+        if self._reader is None:
+            return
+        for flow in self._flows:
+            if flow.paused:
+                self._loop.remove_reader(self._reader)
+                flow.on_writable(self._resume)
+                return
+        self._loop.add_reader(self._reader, self._read)
+
+    def _read(self) -> None:
+        self._carry()
+        if any(flow.paused for flow in self._flows):
+            self._resume()
+
+    def _carry(self) -> int:
+        if self._reader is None:
+            return 0
+        try:
+            data = os.read(self._reader, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._release()
+            return 0
+        self._log.write(data)
+        if self._show is not None:
+            self._show.write(data)
+        return len(data)
+
+    def _release(self) -> None:
+        if self._reader is not None:
+            self._loop.remove_reader(self._reader)
+            os.close(self._reader)
+            if self._show is not None:
+                self._show.end()
+        self._reader = None
 
 
 class WorkerProcess:
@@ -40,8 +126,8 @@ class WorkerProcess:
         """This start in its log."""
         self._readers: tuple[PipeReader, ...]
         if spec.shown:
-            process = ProcessId(spec.role, spec.rank, spec.local_rank, spec.shared)
-            self._readers = tuple(PipeReader(self.log, show) for show in showing.of(process, g))
+            shown = showing.of(spec.role, spec.rank, spec.local_rank, g, shared=spec.shared)
+            self._readers = tuple(PipeReader(self.log, show) for show in shown)
         else:
             self._readers = (PipeReader(self.log),)
 

@@ -9,8 +9,7 @@ import msgspec
 
 from elastic.core.ps.model import Role
 from launcher.logs.console import Console
-from launcher.logs.console_streams import ConsoleStreams, ProcessId, after_carriage_returns
-from launcher.logs.pipe_reader import PipeReader
+from launcher.logs.console_streams import ConsoleStreams, after_carriage_returns
 from launcher.logs.rotating_file import RotatingFile
 from launcher.logs.worker_log import KEPT_BYTES, TailBuffer, WorkerStartLog
 from launcher.logs.writer import SyncSink
@@ -19,6 +18,7 @@ from launcher.text import failure_report
 from launcher.text.sanitize import sanitize_line, tail_lines
 from launcher.workers import exit_classification
 from launcher.workers.reports.tracebacks import excerpt
+from launcher.workers.worker_output import PipeReader
 from tests.fuzz.links import run
 from tests.fuzz.target import Target, scratch
 
@@ -61,7 +61,7 @@ def shown(data: bytes) -> None:
         stderr, console = Console(2), Console(fd)
         os.close(fd)
         one = WorkerStartLog(SyncSink(lambda text, quietly: None), folder / "shown", HEADER)
-        _, voice = ConsoleStreams((stderr, console)).of(ProcessId(Role.WORKER, rank=3, local_rank=0, shared=True), 1)
+        _, voice = ConsoleStreams((stderr, console)).of(Role.WORKER, 3, 0, 1, shared=True)
         tap = PipeReader(one, voice)
         writer = tap.writer()
         os.set_blocking(writer, False)
