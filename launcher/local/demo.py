@@ -20,6 +20,7 @@ from pathlib import Path
 
 from elastic.errors import ElasticError
 from elastic.store.embedded import EmbeddedEtcd
+from launcher.system.time_limit import wait_at_most
 
 EPOCHS = 36
 STEP_S = 0.05
@@ -74,11 +75,9 @@ class DemoNode:
         """Stop the agent if it still runs: SIGTERM, then SIGKILL."""
         if self.process.returncode is None:
             self.process.terminate()
-            try:
-                async with asyncio.timeout(END_LIMIT_S):
-                    await self.process.wait()
-            except TimeoutError:
-                self.process.kill()
+            await wait_at_most(END_LIMIT_S, self.process.wait())
+        if self.process.returncode is None:
+            self.process.kill()
         await self.process.wait()
         await self.shown
 
@@ -174,12 +173,9 @@ class Demo:
 
     def _summary(self, victim: DemoNode, recovery_s: float) -> bool:
         lines = self.steps()
-        worlds = [lines[0]]
-        back = 0
-        for before, line in pairwise(lines):
-            if line.generation != before.generation:
-                worlds.append(line)
-                back = max(back, before.step + 1 - line.step)
+        changes = [(before, line) for before, line in pairwise(lines) if line.generation != before.generation]
+        worlds = [lines[0], *(line for _, line in changes)]
+        back = max([0, *(before.step + 1 - line.step for before, line in changes)])
         accuracy = next((node.accuracy for node in self.nodes if node.accuracy is not None), None)
         codes = {node.name: node.process.returncode for node in self.nodes}
         promises = {

@@ -57,10 +57,8 @@ def exit_code(codes: Sequence[int], *, ended: bool) -> int:
         return 1
     if not any(codes) or (ended and 0 in codes):
         return 0
-    for code in CODES_BY_WEIGHT:
-        if code in codes:
-            return code
-    return max(128 - code if code < 0 else code for code in codes)
+    others = (128 - code if code < 0 else code for code in codes)
+    return next(filter(codes.__contains__, CODES_BY_WEIGHT), max(others))
 
 
 class _LocalSupervisor:

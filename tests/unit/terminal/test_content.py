@@ -16,7 +16,7 @@ from launcher.config.argv import split_argv
 from launcher.config.config import Config
 from launcher.config.parse import build
 from launcher.terminal.content import BlockContent, block_content
-from launcher.terminal.render import NARROW, lines
+from launcher.terminal.status_block import NARROW, lines
 from launcher.terminal.tty import may_draw
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from tests.support.agent_harness import running
