@@ -47,8 +47,8 @@ def _details(cause: Cause) -> list[str]:
         lines.append("Its log says that it lost a peer: the cause may be elsewhere.")
     if first.log:
         lines.append(f"Its log is {first.log} on host {cause.host}.")
-    lines += [f"On the same node: {_other(other)}{_log(other.log)}." for other in cause.exits[1:]]
-    lines += [f"On host {other.host}: {_other(other)}{_log(other.log)}." for other in cause.others]
+    lines += [f"On the same node: {_other(other)}." for other in cause.exits[1:]]
+    lines += [f"On host {other.host}: {_other(other)}." for other in cause.others]
     if first.tail:
         lines.append(f"The last lines of {name}'s log:")
         lines += [INDENT + line for line in first.tail]
@@ -58,11 +58,7 @@ def _details(cause: Cause) -> list[str]:
 
 
 def _other(other: WorkerExit | OtherFailure) -> str:
-    return f"{process_name(other.role, other.rank)}: {other.words}"
-
-
-def _log(path: str) -> str:
-    return f", log {path}" if path else ""
+    return f"{process_name(other.role, other.rank)}: {other.words}" + (f", log {other.log}" if other.log else "")
 
 
 def stopped_worker_line(why: str) -> str:

@@ -131,9 +131,12 @@ def _syntax_error(lines: Sequence[str], at: int) -> TracebackSpan | None:
 
 def _message_end(lines: Sequence[str], line: int) -> int:
     last = line
-    while last + 1 < len(lines) and last - line < MORE_MAX and lines[last + 1].startswith((" ", "\t")):
-        if _FILE.match(lines[last + 1]):
-            break
+    while (
+        last + 1 < len(lines)
+        and last - line < MORE_MAX
+        and lines[last + 1].startswith((" ", "\t"))
+        and not _FILE.match(lines[last + 1])
+    ):
         last += 1
     return last
 
