@@ -69,16 +69,16 @@ async def connected(
     for address in addresses[:-1]:
         with suppress(OSError):  # `TimeoutError` is one, too.
             async with asyncio.timeout(limit_s):
-                there = await _reached(address, port)
+                there = await connected_socket(address, port)
             break
     else:
-        there = await _reached(addresses[-1], port)
+        there = await connected_socket(addresses[-1], port)
     # From here on asyncio closes the socket, whatever happens.
     return await asyncio.open_connection(sock=there, ssl=context, server_hostname=host if context is not None else None)
 
 
-async def _reached(address: str, port: int) -> socket.socket:
-    """A socket that is connected to the address. Raises `OSError`."""
+async def connected_socket(address: str, port: int) -> socket.socket:
+    """A socket that is connected to an address, not a name. Raises `OSError`."""
     there = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         there.setblocking(False)

@@ -1,4 +1,4 @@
-"""A TCP connection that carries short lines, as two callbacks; and the way to one, as one.
+"""A TCP connection that carries short lines, as two callbacks; and the way to one.
 
 No task and no buffer belongs to a connection: who does not read what the kernel has kept for it is dropped. An idle
 one costs a descriptor and nothing else.
@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from enum import Enum, auto
 
+from elastic._net import connected_socket
 from launcher.net.lines import LineSplitter, LineTooLong
 
 READ_BYTES = 4096
@@ -107,62 +108,14 @@ class LineSocket:
             self._ended(how)
 
 
-class ConnectAttempt:
-    """One attempt to connect to an address, not a name. `done` is called with a socket or with the errno, once.
-
-    It is not called from inside the constructor, nor after `cancel`.
-    """
-
-    __slots__ = ("_done", "_loop", "_socket")
-
-    def __init__(self, address: str, port: int, done: Callable[[socket.socket | int], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._done = done
-        self._socket: socket.socket | None = None
-        try:
-            made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        except OSError as error:
-            self._loop.call_soon(self._finish, error.errno or errno.EIO)
-            return
-        self._socket = made
-        made.setblocking(False)
-        try:
-            made.connect((address, port))
-        except BlockingIOError:
-            self._loop.add_writer(made.fileno(), self._writable)
-        except OSError as error:
-            self._loop.call_soon(self._finish, error.errno or errno.EIO)
-        else:
-            self._loop.call_soon(self._finish, 0)
-
-    def cancel(self) -> None:
-        """Give it up."""
-        if self._socket is not None:
-            self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
-        self._socket, self._done = None, _ignore
-
-    def _writable(self) -> None:
-        assert self._socket is not None
-        self._loop.remove_writer(self._socket.fileno())
-        self._finish(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
-
-    def _finish(self, number: int) -> None:
-        made, done = self._socket, self._done
-        self._socket, self._done = None, _ignore
-        if made is not None and number == 0:
-            if _is_self_connected(made):
-                number = errno.ECONNREFUSED
-            else:
-                watch_by_kernel(made)
-                return done(made)
-        if made is not None:
-            made.close()
-        return done(number)
-
-
-def _ignore(_: socket.socket | int) -> None:
-    """Who is called when nobody waits any more."""
+async def connect(address: str, port: int) -> socket.socket:
+    """A connection to an address, not a name, that the kernel watches. Raises `OSError`."""
+    made = await connected_socket(address, port)
+    if _is_self_connected(made):
+        made.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens there")
+    watch_by_kernel(made)
+    return made
 
 
 def _is_self_connected(connected: socket.socket) -> bool:

@@ -25,7 +25,7 @@ from elastic.auth import handshake
 from elastic.core.agent.actions import LinkTarget
 from elastic.core.membership.memory import LINK_PATIENCE_S
 from launcher.net.endpoints import as_ip
-from launcher.net.line_socket import CloseReason, ConnectAttempt, LineSocket
+from launcher.net.line_socket import CloseReason, LineSocket, connect
 from launcher.wire import link_messages
 from launcher.wire.link_messages import Greeting, LinkError, LinkMessage, VouchGranted, WaitTold
 
@@ -132,7 +132,7 @@ class PeerLink:
         self._addresses: list[str] = []
         self._address = ""
         self._lookup: asyncio.Task[tuple[str, ...]] | None = None
-        self._attempt: asyncio.Task[None] | ConnectAttempt | LineSocket | None = None
+        self._attempt: asyncio.Task[None] | LineSocket | None = None
         self._proofs: handshake.Proofs | None = None
         self._proven = False
         self._timer: asyncio.TimerHandle | None = None
@@ -190,16 +190,19 @@ class PeerLink:
         self._proofs = None
         self._proven = False
         self._address = address
-        self._attempt = ConnectAttempt(address, self.target.port, self._connected)
+        self._attempt = self._loop.create_task(self._open(address), name=f"link to {self.node}")
         self._limit(DIAL_LIMIT_S)
 
-    def _connected(self, result: socket.socket | int) -> None:
-        self._attempt = None
-        if isinstance(result, socket.socket):
-            self._attempt = LineSocket(result, self._line, self._ended)
-            return
-        self._why = os.strerror(result).lower()
-        self._failed(_REFUSALS.get(result, DialResult.NOTHING))
+    async def _open(self, address: str) -> None:
+        try:
+            connected = await connect(address, self.target.port)
+        except OSError as error:
+            number = error.errno or errno.EIO
+            self._attempt = None
+            self._why = os.strerror(number).lower()
+            self._failed(_REFUSALS.get(number, DialResult.NOTHING))
+        else:
+            self._attempt = LineSocket(connected, self._line, self._ended)
 
     def _line(self, line: bytes) -> None:
         try:
