@@ -81,7 +81,7 @@ class AgentSession:
             agent_log,
             # A seat is given away as soon as the right to it has ended: no gate waits for anybody's word.
             read_every=READ_EVERY if config.run_mode == "collective" else 0.0,
-            on_refresh_failed=monitor.refresh_failed if monitor is not None else lambda _: None,
+            on_refresh_failed=monitor.collector.refresh_failed if monitor is not None else lambda _: None,
             on_look=self._inspect_server.take,
         )
         self._failures = FailureReporter(core, store, agent_log, driver.begin, self._told_cause)
@@ -94,7 +94,7 @@ class AgentSession:
             boottime,
             tasks=config.run_mode != "collective",
             begin=driver.begin,
-            on_own=monitor.recovered if monitor is not None else lambda _: None,
+            on_own=monitor.collector.recovered if monitor is not None else lambda _: None,
         )
         self._saved = CheckpointPublisher(store, keys, host, agent_log)
         self._curve = CurvePublisher(store, keys, workers.talk, agent_log)
@@ -168,7 +168,7 @@ class AgentSession:
             self._lines.generation = facts.generation.g
         self._recovery_reporter.observe(facts, event, wanted, arrived_at)
         if self._monitor is not None:
-            self._monitor.observe(facts, event, wanted, arrived_at)
+            self._monitor.collector.observe(facts, event, wanted, arrived_at)
         for row in self._core.taken:
             self._agent_log.debug(row)
 

@@ -30,6 +30,7 @@ from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import Budget, ChangeReason, Generation, JobSpec, OutcomeKind
 from elastic.core.ps.model import ClusterSpec
 from elastic.core.run_deadline import RunDeadline
+from elastic.errors import StoreError
 from launcher.history.goodput import GoodputMeter, GoodputSums
 from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.workers.reports.progress_text import RATE_WINDOW_S
@@ -92,7 +93,7 @@ class MetricsCollector:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float) -> None:
+    def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
         """Note an event that came at `arrived`, and what the core asked for."""
         match event:
             case WorkerExited() if event.exit.code and event.own and event.g == facts.workers.g:
@@ -132,6 +133,10 @@ class MetricsCollector:
         self.recoveries.add(recovery.total_s)
         for mark, length in recovery.phases:
             self.phases[mark].add(length)
+
+    def refresh_failed(self, _: StoreError) -> None:
+        """A refresh of this node's lease has failed."""
+        self.refresh_failures += 1
 
     def _stopped(self, g: int, at: float, *, well: bool = False) -> None:
         if self._ended is None or g > self._ended[0]:

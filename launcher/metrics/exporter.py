@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic.channel.messages import Progress, WorkerMessage
-from elastic.core.agent.actions import Action
-from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
-from elastic.errors import StoreError
 from launcher.config.job_settings import JobSettings
-from launcher.history.recovery import Recovery
 from launcher.metrics import readiness
 from launcher.metrics.catalog import WORKER_LABELS
 from launcher.metrics.collector import ExternalReadings, MetricsCollector, Readings
@@ -62,7 +58,7 @@ class MetricsExporter:
         self._workers = workers
         self._disk = out.disk
         self._agent_reading = agent_reading
-        self._collector = MetricsCollector(started_at() or boottime())
+        self.collector = MetricsCollector(started_at() or boottime())
         self._server: MetricsServer | None = None
         self._page: MetricsPage | None = None
         self._complained = False
@@ -100,24 +96,12 @@ class MetricsExporter:
 
     # --- what the agent tells -------------------------------------------------------------------------------------
 
-    def recovered(self, recovery: Recovery) -> None:
-        """A recovery of this node is complete."""
-        self._collector.recovered(recovery)
-
-    def refresh_failed(self, error: StoreError) -> None:
-        """A refresh of this node's lease has failed."""
-        self._collector.refresh_failures += 1
-
-    def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
-        """Note an event that came at `arrived`, and what the core asked for."""
-        self._collector.observe(facts, event, actions, arrived=arrived)
-
     def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
         """Note what a worker says."""
         if isinstance(message, Progress):
             now = boottime()
             at = min(message.at, now) if message.at > 0 else now
-            self._collector.stepped(heard.local_rank, message.step, message.metrics, at)
+            self.collector.stepped(heard.local_rank, message.step, message.metrics, at)
 
     # --- what it answers ------------------------------------------------------------------------------------------
 
@@ -141,7 +125,7 @@ class MetricsExporter:
         states = Counter(WORKER_LABELS[one.state] for one in self._workers.states.seen.values())
         workers = {label: states[label] for label in WORKER_LABELS.values()}
         others = ExternalReadings(workers, known.dropped, self._disk.left_out_bytes)
-        return Readings(self._collector, known.facts, others, boottime())
+        return Readings(self.collector, known.facts, others, boottime())
 
 
 def _unusable(host: str, port: int, why: str) -> str:

@@ -49,7 +49,7 @@ class Watched:
         self.asides = QUIET
 
     def watch(self, facts: AgentState, event: Event, actions: list[Action]) -> None:
-        self.notes.observe(facts, event, actions, arrived=facts.now)
+        self.notes.observe(facts, event, actions, facts.now)
 
     def page(self) -> dict[str, float]:
         """Every sample of the page in text, by its name and the values of its own labels."""
