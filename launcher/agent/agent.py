@@ -7,7 +7,6 @@ import os
 from contextlib import AsyncExitStack
 
 from elastic.channel.messages import WorkerMessage
-from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import DrainRequested
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
@@ -18,11 +17,8 @@ from launcher.agent.core_driver import EventQueue
 from launcher.agent.session import AgentSession
 from launcher.agent.store_connection import StoreConnector
 from launcher.config.config import Config
-from launcher.config.ps_layout import static_hosts
 from launcher.local import etcd_addresses
 from launcher.metrics.exporter import AgentReading, MetricsExporter
-from launcher.net import addresses
-from launcher.peers.listener import PeerListener
 from launcher.spot.watcher import SpotWatch
 from launcher.system import frozen_imports
 from launcher.system.clock import boottime
@@ -45,8 +41,6 @@ class Agent:
         self._host = host
         self._out = out
         self._signals = signals
-        # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
-        self._listening = host if addresses.only_here(host, static_hosts(config)) else ""
         self._events = EventQueue(boottime)
         put = self._events.put_nowait
         self._spot = SpotWatch(config.spot, os.environ, out.agent_log, put, self._is_joining)
@@ -79,10 +73,7 @@ class Agent:
             closing.push_async_callback(store.close)
             await connecting.until(lambda: self._ask(store), agent_log, lambda: store.last_error)
             await connecting.unless_ended(self._spot.wait_clear())
-            held = closing.enter_context(registration.hold_ports(config, self._host, self._listening))
-            listener = await PeerListener.listen(self._listening, config.job_id, self._node, held.link)
-            closing.push_async_callback(listener.close)
-            core = AgentCore(registration.initial_state(config, self._node, self._host, held, boottime()))
+            core, listener = await registration.open_node(config, self._node, self._host, closing)
             self._session = AgentSession(
                 config, self._out, self._events, self._workers, self._monitor, core=core, store=store, listener=listener
             )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import AsyncExitStack
 
 import msgspec
 
 from elastic.core.admission import NodeIdentity
+from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.keys import JobKeys
 from elastic.core.membership.decision import DecisionPolicy
@@ -17,9 +19,22 @@ from elastic.core.run_deadline import KILL_S
 from launcher.agent.versions import own_versions
 from launcher.config.config import Config
 from launcher.config.flags import of_scope
-from launcher.config.ps_layout import split_endpoint, wanted_ports
+from launcher.config.ps_layout import split_endpoint, static_hosts, wanted_ports
 from launcher.config.setting import Scope
+from launcher.net.addresses import only_here
 from launcher.net.ports import NodePorts
+from launcher.peers.listener import PeerListener
+from launcher.system.clock import boottime
+
+
+async def open_node(config: Config, node: str, host: str, closing: AsyncExitStack) -> tuple[AgentCore, PeerListener]:
+    """The core of a node that begins, and its listener; `closing` closes that, and lets go of the node's ports."""
+    # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
+    listening = host if only_here(host, static_hosts(config)) else ""
+    held = closing.enter_context(hold_ports(config, host, listening))
+    listener = await PeerListener.listen(listening, config.job_id, node, held.link)
+    closing.callback(listener.close)
+    return AgentCore(initial_state(config, node, host, held, boottime())), listener
 
 
 def hold_ports(config: Config, own: str, listening: str) -> NodePorts:

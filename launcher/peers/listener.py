@@ -52,7 +52,7 @@ class PeerListener:
         """Give every connection that comes from now on to `take`, which owns it and greets it."""
         self._take = take
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Listen no more."""
         self._acceptor.close()
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
-from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
@@ -26,8 +26,6 @@ from launcher.agent.core_driver import CoreDriver, EventQueue
 from launcher.agent.store_connection import StoreConnector, resolve
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
-from launcher.net import addresses
-from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
 from launcher.torchrun.flag_names import translate_message
 from launcher.torchrun.options import RdzvSettings
@@ -135,26 +133,18 @@ class TorchrunSession:
         self.agent_log = _TorchrunLog(node, Console(STDERR), level=level)
         for warning in config.warnings:
             self.agent_log.warning(warning)
-        store = config.store_access.open()
         spec = KeyRange.key(JobKeys(config.job_id, config.key_prefix).spec)
-        try:
+        async with AsyncExitStack() as closing:
+            store = config.store_access.open()
+            closing.push_async_callback(store.close)
+            closing.callback(self.agent_log.close)
             connecting = StoreConnector(config, self._loop.create_future())
             await connecting.until(lambda: store.list(spec), self.agent_log, lambda: store.last_error)
-            listening = host if addresses.only_here(host, ()) else ""
-            with registration.hold_ports(config, host, listening) as held:
-                listener = await PeerListener.listen(listening, config.job_id, node, held.link)
-                try:
-                    facts = registration.initial_state(config, node, host, held, boottime())
-                    facts.registration.prepared = True  # Torch's agent has nothing to load.
-                    core = AgentCore(facts)
-                    self._driver = CoreDriver(core, store, listener, self._events, self.agent_log)
-                    code = await self._driver.run(self._perform, after=self._after_event)
-                    return SessionResult(code, self.verdict, translate_message(facts.registration.refusal))
-                finally:
-                    await listener.close()
-        finally:
-            self.agent_log.close()
-            await store.close()
+            core, listener = await registration.open_node(config, node, host, closing)
+            core.facts.registration.prepared = True  # Torch's agent has nothing to load.
+            self._driver = CoreDriver(core, store, listener, self._events, self.agent_log)
+            code = await self._driver.run(self._perform, after=self._after_event)
+            return SessionResult(code, self.verdict, translate_message(core.facts.registration.refusal))
 
     def _after_event(self, event: agent_events.Event, wanted: Sequence[actions.Action]) -> None:
         assert self._driver is not None

@@ -49,7 +49,7 @@ async def main(host: str, port: int, node: str, secret: str, *orders: str) -> No
         if words == ["bye"]:
             break
     links.close()
-    await hello.close()
+    hello.close()
 
 
 async def obey(links: PeerLinks, hello: PeerListener, words: list[str]) -> None:
@@ -66,7 +66,7 @@ async def obey(links: PeerLinks, hello: PeerListener, words: list[str]) -> None:
             links.close_inbound(links.watchers)
             os.kill(os.getpid(), signal.SIGSTOP)
         case ["deaf"]:
-            await hello.close()
+            hello.close()
             say("deaf")
 
 

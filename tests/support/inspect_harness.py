@@ -68,4 +68,4 @@ async def looked() -> AsyncIterator[Looked]:
     finally:
         made.links.close()
         await made.window.close()
-        await agent.close()
+        agent.close()

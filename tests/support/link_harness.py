@@ -154,7 +154,7 @@ async def listening(
             yield made, agent
         finally:
             made.links.close()
-            await agent.close()
+            agent.close()
 
 
 def at(agent: PeerListener, revision: int = 5) -> LinkTarget:

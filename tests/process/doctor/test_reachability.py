@@ -84,7 +84,7 @@ class Hall:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         for listener in self.listeners:
-            await listener.close()
+            listener.close()
         self.console.close()
 
     async def probe(self, name: str) -> dict[str, KeyValue]:

@@ -36,7 +36,7 @@ def driven(folder: Path, bench: Bench, story: Callable[[CoreDriver], Coroutine[A
             async with asyncio.timeout(LIMIT_S):
                 await story(CoreDriver(bench.core, store, listener, EventQueue(time.monotonic), agent_log))
         finally:
-            await listener.close()
+            listener.close()
 
     asyncio.run(main())
 

@@ -36,7 +36,7 @@ async def listening(host: str = "127.0.0.1", node: str = "n-1") -> AsyncIterator
     try:
         yield made
     finally:
-        await made.close()
+        made.close()
 
 
 @contextlib.asynccontextmanager

@@ -223,7 +223,7 @@ def test_a_name_with_several_addresses_is_reached_at_any_of_them(
         await watched.member("c", host="a-name", port=listener.port)
         watched.begin("abc")
         assert await watched.told.get() == (1, ("b",))
-        await listener.close()
+        listener.close()
 
     played(tmp_path, story)
 
