@@ -18,6 +18,7 @@ from elastic._decode import UNREADABLE
 from launcher.spot.protocol import (
     TOKEN,
     InterruptionNotice,
+    MetadataPoller,
     MetadataRequest,
     MetadataResponse,
     PollResult,
@@ -25,7 +26,6 @@ from launcher.spot.protocol import (
     clock_time,
     notice,
     parsed_time,
-    pause,
 )
 
 TOKEN_TTL_S = 21_600
@@ -45,7 +45,7 @@ class _Rebalance(msgspec.Struct):
     noticeTime: str  # noqa: N815
 
 
-class AwsPoller:
+class AwsPoller(MetadataPoller):
     """Asks for both in turn; between two rounds it pauses."""
 
     def __init__(self) -> None:
@@ -54,7 +54,6 @@ class AwsPoller:
         self._bare = False
         """Whether it is asked without a token."""
         self._path = ACTION
-        self._failures = 0
 
     def ask(self) -> MetadataRequest:
         """The token, the notice, or the recommendation."""
@@ -102,6 +101,5 @@ class AwsPoller:
         return (ProviderInfo(text),)
 
     def _failed(self, trouble: str) -> PollResult:
-        self._failures += 1
         self._path = ACTION
-        return PollResult((), pause(self._failures), trouble)
+        return super()._failed(trouble)

@@ -17,6 +17,7 @@ import msgspec
 from elastic._decode import UNREADABLE
 from launcher.spot.protocol import (
     InterruptionNotice,
+    MetadataPoller,
     MetadataRequest,
     MetadataResponse,
     PollResult,
@@ -24,7 +25,6 @@ from launcher.spot.protocol import (
     clock_time,
     notice,
     parsed_time,
-    pause,
 )
 
 HEADERS: Final = {"Metadata": "true"}
@@ -34,7 +34,6 @@ FIRST_S = 130.0
 """The first answer may take two minutes."""
 AZURE_POLL_S = 2.0
 """A Preempt leaves 30 s."""
-TROUBLE_MAX_S = 10.0
 NAME_MAX = 256
 WORDS: Final = {
     "Preempt": "Azure takes this machine back",
@@ -55,14 +54,12 @@ class _ScheduledEvents(msgspec.Struct, rename="pascal"):
     events: list[msgspec.Raw] | None = None
 
 
-class AzurePoller:
+class AzurePoller(MetadataPoller):
     """Asks for the name, and then for the events again and again."""
 
-    def __init__(self) -> None:
-        """Nothing was asked yet."""
-        self._name = ""
-        self._failures = 0
-        self._switched_on = False
+    pause_max_s = 10.0
+    _name = ""
+    _switched_on = False
 
     def ask(self) -> MetadataRequest:
         """The name of this machine, or what is planned."""
@@ -110,7 +107,3 @@ class AzurePoller:
             when = f"at {clock_time(at)}" if at is not None else "now"
             return (ProviderInfo(f"Azure pauses this machine for some seconds {when} (Freeze); training goes on"),)
         return ()
-
-    def _failed(self, trouble: str) -> PollResult:
-        self._failures += 1
-        return PollResult((), pause(self._failures, TROUBLE_MAX_S), trouble)

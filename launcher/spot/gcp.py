@@ -20,13 +20,13 @@ from elastic._decode import UNREADABLE
 from launcher.spot.protocol import (
     TOKEN,
     InterruptionNotice,
+    MetadataPoller,
     MetadataRequest,
     MetadataResponse,
     PollResult,
     ProviderInfo,
     notice,
     parsed_time,
-    pause,
 )
 
 HANGS_S = 60
@@ -43,14 +43,12 @@ MAINTENANCE_S = 60.0
 STOPS: Final = "Google Cloud stops this machine for maintenance"
 
 
-class _MetadataValue:
+class _MetadataValue(MetadataPoller):
     """One value, followed by hanging requests."""
 
     PATH = ""
-
-    def __init__(self) -> None:
-        self._etag = ""
-        self._failures = 0
+    pause_max_s = TROUBLE_MAX_S
+    _etag = ""
 
     def ask(self) -> MetadataRequest:
         """The value as it is, or its next change."""
@@ -79,9 +77,8 @@ class _MetadataValue:
         raise NotImplementedError
 
     def _failed(self, trouble: str) -> PollResult:
-        self._failures += 1
         self._etag = ""
-        return PollResult((), pause(self._failures, TROUBLE_MAX_S), trouble)
+        return super()._failed(trouble)
 
 
 class PreemptionPoller(_MetadataValue):
@@ -108,11 +105,8 @@ class MaintenancePoller(_MetadataValue):
 
     PATH = "maintenance-event"
 
-    def __init__(self) -> None:
-        """Nothing was asked yet."""
-        super().__init__()
-        self._stops = False
-        """Whether the last answer was that the machine stops, and nobody has asked when."""
+    _stops = False
+    """Whether the last answer was that the machine stops, and nobody has asked when."""
 
     def ask(self) -> MetadataRequest:
         """The event, or when it is."""

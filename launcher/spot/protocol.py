@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -83,14 +83,25 @@ class PollResult(Struct, frozen=True):
     clear: bool = False
 
 
-class MetadataPoller(Protocol):
-    """One line of questions to a metadata server."""
+class MetadataPoller:
+    """One line of questions to a metadata server. It begins with nothing asked."""
+
+    pause_max_s = PAUSE_MAX_S
+    _failures = 0
+    """In a row."""
 
     def ask(self) -> MetadataRequest:
         """Give the next request."""
+        raise NotImplementedError
 
     def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
         """Take in what came of it; None: no answer. `now` is this machine's Unix time."""
+        raise NotImplementedError
+
+    def _failed(self, trouble: str) -> PollResult:
+        """What comes of an answer that says nothing: the longer it has been so, the longer the pause."""
+        self._failures += 1
+        return PollResult((), min(POLL_S * 2.0 ** min(self._failures - 1, 10), self.pause_max_s), trouble)
 
 
 def notice(
@@ -107,11 +118,6 @@ def notice(
             f"{text} at {date_time(at)}: this node drains {NEAR_S / 60:.0f} minutes before, if that stands"
         )
     return InterruptionNotice(text, now if at is None else at, max(left_s, left_min_s))
-
-
-def pause(failures: int, longest_s: float = PAUSE_MAX_S) -> float:
-    """How long to wait after so many failures in a row."""
-    return min(POLL_S * 2.0 ** min(failures - 1, 10), longest_s)
 
 
 def parsed_time(text: str) -> float | None:
