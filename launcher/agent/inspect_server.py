@@ -130,17 +130,16 @@ class InspectServer:
         with suppress(OSError):  # It is gone.
             watch_by_kernel(connected)
         loop = asyncio.get_running_loop()
-        reader = _AskerReader(limit=QUESTION_MAX, loop=loop)
+        asker = _InspectSession(loop)
         try:
             transport, protocol = await loop.create_connection(
-                lambda: asyncio.StreamReaderProtocol(reader, loop=loop), sock=connected
+                lambda: asyncio.StreamReaderProtocol(asker, loop=loop), sock=connected
             )
         except OSError:
             connected.close()
             return
-        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        writer.transport.set_write_buffer_limits(high=0)
-        asker = _InspectSession(reader, writer)
+        writer = asker.writer = asyncio.StreamWriter(transport, protocol, asker, loop)
+        transport.set_write_buffer_limits(high=0)
         self._logs.listeners.append(asker.log_changed)
         try:
             await asker.send(InspectWelcome())
@@ -159,7 +158,7 @@ class InspectServer:
             pass
         finally:
             self._logs.listeners.remove(asker.log_changed)
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            transport.abort() if transport.get_write_buffer_size() else writer.close()
 
     async def _answer(self, asker: _InspectSession, question: InspectQuestion) -> None:
         match question:
@@ -230,12 +229,17 @@ class InspectServer:
         return place, False
 
 
-class _AskerReader(asyncio.StreamReader):
-    """What an asker says. `woken` is set when it hangs up."""
+class _InspectSession(asyncio.StreamReader):
+    """One connection of an asker, and what it says. `writer` is set as soon as there is one."""
 
-    def __init__(self, *, limit: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(limit=limit, loop=loop)
+    writer: asyncio.StreamWriter
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=QUESTION_MAX, loop=loop)
+        self.follows = ""
+        """The name of a log."""
         self.woken = asyncio.Event()
+        """Set when that log may have changed, or the asker has hung up."""
 
     def feed_eof(self) -> None:
         super().feed_eof()
@@ -244,18 +248,6 @@ class _AskerReader(asyncio.StreamReader):
     def set_exception(self, exc: Exception) -> None:
         super().set_exception(exc)
         self.woken.set()
-
-
-class _InspectSession:
-    """One connection of an asker."""
-
-    def __init__(self, reader: _AskerReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.follows = ""
-        """The name of a log."""
-        self.woken = reader.woken
-        """Set when that log may have changed, or the asker has hung up."""
 
     def log_changed(self, name: str) -> None:
         """Wake it if it follows the log of that name, or if there is none."""
@@ -270,13 +262,13 @@ class _InspectSession:
     @property
     def gone(self) -> bool:
         """Whether it has hung up."""
-        return self._reader.at_eof() or self._writer.is_closing()
+        return self.at_eof() or self.writer.is_closing()
 
     async def read_question(self) -> InspectQuestion | None:
         """The next question, None when it asks no more. Raises `LinkError` for what is none."""
         try:
             async with asyncio.timeout(IDLE_LIMIT_S):
-                line = await self._reader.readline()
+                line = await self.readline()
         except ValueError as error:  # It is too long.
             raise LinkError("a question is too long") from error
         return read_question(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
@@ -285,9 +277,9 @@ class _InspectSession:
         """Say something. Raises `OSError` if it does not take it in time."""
         line = answer_line(answer)
         assert len(line) <= ANSWER_MAX, "an answer is too long"
-        self._writer.write(line)
+        self.writer.write(line)
         async with asyncio.timeout(SLOW_LIMIT_S):
-            await self._writer.drain()
+            await self.writer.drain()
 
 
 def node_snapshot(
