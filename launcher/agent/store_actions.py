@@ -7,8 +7,8 @@ lease and its session, sends transactions, and says once that etcd is away and o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
 
 from elastic.core.agent import actions
 from elastic.core.agent import events as agent_events
@@ -36,6 +36,11 @@ REFUSED_PAUSE_S = 1.0
 """Before a store that refuses this node is asked for the same again."""
 DAMAGED_MAX = 32
 """Unreadable documents of nodes that are named, each once: whoever may write below the prefix can make any number."""
+AWAY: Final[Mapping[type[StoreError], str]] = {
+    StoreDenied: "refuses this node",
+    TooLarge: "holds more than this node reads",
+}
+"""What a store does that this node cannot use, by the error; any other one does not answer."""
 
 StoreAction = (
     actions.SendTransaction
@@ -151,22 +156,17 @@ class StoreActions:
         before = bool(self._troubled)
         (self._troubled.discard if error is None else self._troubled.add)(whose)
         if error is not None and not before:
-            match error:
-                case StoreDenied():
-                    what = "refuses this node"
-                case TooLarge():
-                    what = "holds more than this node reads"
-                case _:
-                    what = "does not answer"
+            what = next((words for kind, words in AWAY.items() if isinstance(error, kind)), "does not answer")
             self._agent_log.info(f"etcd {what} ({error}); what runs goes on as long as it may")
         elif before and not self._troubled:
             self._agent_log.info("etcd answers again")
 
-    def _tolerate_denied(self, error: StoreDenied) -> None:
+    def _tolerate_denied(self, error: StoreError) -> None:
         """Take a no for an outage: a right, a password or room comes back. At the start it is the end."""
-        if not self._let_in:
-            raise error
-        self._trouble("right", error)
+        if isinstance(error, StoreDenied):
+            if not self._let_in:
+                raise error
+            self._trouble("right", error)
 
     def _session_event(self, lease: int, event: session.SessionEvent) -> None:
         match event:
@@ -206,8 +206,7 @@ class StoreActions:
         try:
             listing = await self._store.list(KeyRange.prefix(self._keys.members), keys_only=True, limit=1)
         except StoreError as error:
-            if isinstance(error, StoreDenied):
-                self._tolerate_denied(error)
+            self._tolerate_denied(error)
             self._put(agent_events.MemberFound(None))
         else:
             self._put(agent_events.MemberFound(bool(listing.entries)))
@@ -227,8 +226,7 @@ class StoreActions:
         try:
             lease = await self._store.grant(ttl_s)
         except StoreError as error:
-            if isinstance(error, StoreDenied):
-                self._tolerate_denied(error)
+            self._tolerate_denied(error)
             self._agent_log.debug(f"no lease: {error}")
             self._put(agent_events.LeaseGrantFailed())
             return

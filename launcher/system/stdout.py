@@ -66,17 +66,11 @@ def run_reporting_errors(work: Callable[[], int], say: Callable[[str], object]) 
         return work()
     except StdoutClosed:
         return NOBODY_READS
-    except ElasticError as error:
-        return _refused(error, say)
-    except (OSError, RuntimeError) as error:
-        if (lack := limits.shortage_line(error)) is None:
-            raise
-        return _refused(lack, say)
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def _refused(error: ElasticError, say: Callable[[str], object]) -> int:
-    """Say what is wrong; the exit code."""
-    say(f"error: {error}")
-    return error.exit_code
+    except (ElasticError, OSError, RuntimeError) as error:
+        refused = error if isinstance(error, ElasticError) else limits.shortage_line(error)
+        if refused is None:
+            raise
+        say(f"error: {refused}")
+        return refused.exit_code
