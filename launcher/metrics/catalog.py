@@ -140,7 +140,7 @@ METRICS: Final = (
     _gauge(
         "workers",
         "Workers of this node by what they do",
-        lambda r: {(label,): count for label, count in r.others.workers.items()},
+        lambda r: {(label,): count for label, count in r.workers.items()},
         "state",
     ),
     # restarts
@@ -249,13 +249,13 @@ METRICS: Final = (
     _counter(
         "events_dropped_total",
         "Events that did not get into the job's history: too many at once",
-        lambda r: r.others.events_dropped,
+        lambda r: r.events_dropped,
     ),
     # logs
     _counter(
         "log_dropped_bytes_total",
         "Bytes of logs that were left out because the disk took nothing",
-        lambda r: r.others.log_dropped_bytes,
+        lambda r: r.log_dropped_bytes,
     ),
 )
 """Every metric, in the order of the page, but for those of the process, which are prometheus_client's own."""

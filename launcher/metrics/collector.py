@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from math import nan
-from typing import Final, NamedTuple
+from typing import Final
 
 from elastic.core.agent.actions import Action, StopWorkers
 from elastic.core.agent.events import (
@@ -43,14 +43,6 @@ LOSS: Final = "loss"
 RECOVERY_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 PHASE_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0)
 """Fewer: each of the phases has them."""
-
-
-class ExternalReadings(NamedTuple):
-    """What others know in the moment of the question. `workers` are counted by `catalog.WORKER_LABELS`."""
-
-    workers: Mapping[str, int]
-    events_dropped: int
-    log_dropped_bytes: int
 
 
 @dataclass(slots=True)
@@ -156,11 +148,16 @@ class MetricsCollector:
 
 @dataclass(frozen=True)
 class Readings:
-    """What the rows of the table of metrics read at one moment. `facts` is None before this agent reached etcd."""
+    """What the rows of the table of metrics read at one moment. `facts` is None before this agent reached etcd.
+
+    `workers` are counted by `catalog.WORKER_LABELS`.
+    """
 
     counted: MetricsCollector
     facts: AgentState | None
-    others: ExternalReadings
+    workers: Mapping[str, int]
+    events_dropped: int
+    log_dropped_bytes: int
     now: float
 
     @cached_property

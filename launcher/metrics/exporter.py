@@ -17,7 +17,7 @@ from elastic.core.agent.state import AgentState
 from launcher.config.job_settings import JobSettings
 from launcher.metrics import readiness
 from launcher.metrics.catalog import WORKER_LABELS
-from launcher.metrics.collector import ExternalReadings, MetricsCollector, Readings
+from launcher.metrics.collector import MetricsCollector, Readings
 from launcher.net.endpoints import join_host_port
 from launcher.system import frozen_imports
 from launcher.system.clock import boottime
@@ -124,8 +124,7 @@ class MetricsExporter:
         known = self._agent_reading()
         states = Counter(WORKER_LABELS[one.state] for one in self._workers.states.seen.values())
         workers = {label: states[label] for label in WORKER_LABELS.values()}
-        others = ExternalReadings(workers, known.dropped, self._disk.left_out_bytes)
-        return Readings(self.collector, known.facts, others, boottime())
+        return Readings(self.collector, known.facts, workers, known.dropped, self._disk.left_out_bytes, boottime())
 
 
 def _unusable(host: str, port: int, why: str) -> str:

@@ -32,14 +32,19 @@ VERSIONS: Final = ("0.0.1", "0.0.4", "1.0.0")
 """Of OpenMetrics and of Prometheus' text. Who asks for another one gets text."""
 
 
-class MetricsPage:
-    """The registry of one agent. A page serves whoever asks for the same within `FRESH_S`."""
+class MetricsPage(Collector):
+    """The registry of one agent, and its collector: one family for each row of the table of which anything is known.
+
+    A page serves whoever asks for the same within `FRESH_S`.
+    """
 
     def __init__(self, job_id: str, read: Callable[[], Readings]) -> None:
         """`read` is asked for each page that is made."""
+        self._job_id = job_id
+        self._read = read
         self._made: dict[str, tuple[float, HttpReply]] = {}
         self._registry = CollectorRegistry()
-        self._registry.register(_Families(job_id, read))
+        self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def page(self, accept: str, now: float) -> HttpReply:
@@ -49,23 +54,6 @@ class MetricsPage:
         if made is None or now >= made[0] + FRESH_S:
             made = self._made[content_type] = now, HttpReply(200, content_type, encode(self._registry))
         return made[1]
-
-
-def _understood(accept: str) -> str:
-    """What of the header names a version that there is. prometheus_client reads any as a number, and sends it back."""
-    return ",".join(
-        one
-        for one in accept.split(",")
-        if all(part.strip().removeprefix("version=") in VERSIONS for part in one.split(";") if "version=" in part)
-    )
-
-
-class _Families(Collector):
-    """A collector that makes one family for each row of the table of which anything is known."""
-
-    def __init__(self, job_id: str, read: Callable[[], Readings]) -> None:
-        self._job_id = job_id
-        self._read = read
 
     def describe(self) -> list[Metric]:
         """So that nothing is asked when it is registered."""
@@ -96,3 +84,12 @@ class _Families(Collector):
             else:
                 family.add_metric((self._job_id, *labels), float(value))
         return family  # type: ignore[no-any-return]
+
+
+def _understood(accept: str) -> str:
+    """What of the header names a version that there is. prometheus_client reads any as a number, and sends it back."""
+    return ",".join(
+        one
+        for one in accept.split(",")
+        if all(part.strip().removeprefix("version=") in VERSIONS for part in one.split(";") if "version=" in part)
+    )

@@ -20,7 +20,7 @@ from launcher.history.recovery import PhaseEnd, Recovery
 from launcher.local.commands import node_argv, node_environments
 from launcher.metrics import readiness
 from launcher.metrics.catalog import JOB, METRICS, PROCESS, WORKER_LABELS, MetricKind
-from launcher.metrics.collector import ExternalReadings, MetricsCollector, Readings
+from launcher.metrics.collector import MetricsCollector, Readings
 from launcher.metrics.exposition import FRESH_S, MetricsPage
 from launcher.wire.inspect_messages import WorkerState
 from tests.support.agent_happenings import HAPPENINGS
@@ -28,8 +28,8 @@ from tests.support.agent_harness import Bench, running
 from tests.support.prometheus_page import OPENMETRICS, families, samples
 from tests.support.strategies import KEYS
 
-QUIET = ExternalReadings(dict.fromkeys(WORKER_LABELS.values(), 0), 0, 0)
-NOTHING = Readings(MetricsCollector(0.0), None, QUIET, 0.0)
+QUIET = dict.fromkeys(WORKER_LABELS.values(), 0), 0, 0
+NOTHING = Readings(MetricsCollector(0.0), None, *QUIET, 0.0)
 RECOVERY = Recovery(
     why=ChangeReason.LOSS,
     text="a was lost",
@@ -46,7 +46,6 @@ class Watched:
     def __init__(self, spare: bool = False) -> None:
         self.notes = MetricsCollector(-1.0)
         self.agent = Bench("c", watch=self.watch, after="a b") if spare else running(watch=self.watch)
-        self.asides = QUIET
 
     def watch(self, facts: AgentState, event: Event, actions: list[Action]) -> None:
         self.notes.observe(facts, event, actions, facts.now)
@@ -64,7 +63,7 @@ class Watched:
         return MetricsPage("j1", self.readings)
 
     def readings(self) -> Readings:
-        return Readings(self.notes, self.agent.facts, self.asides, self.agent.now)
+        return Readings(self.notes, self.agent.facts, *QUIET, self.agent.now)
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_prometheus_own_header_gets_openmetrics() -> None:
 
 
 def test_a_page_for_an_agent_that_has_not_reached_etcd_has_what_is_counted() -> None:
-    readings = Readings(MetricsCollector(0.0), None, QUIET, 5.0)
+    readings = Readings(MetricsCollector(0.0), None, *QUIET, 5.0)
     text = MetricsPage("j1", lambda: readings).page("", 0.0).body.decode()
     found = samples(text, job_id="j1")
     assert found["elastic_launch_clock_seconds_total"] == 5.0
