@@ -94,19 +94,12 @@ def _job(config: Config) -> str:
 
 def _answer(asked: str) -> str:
     if asked == "version":
-        return f"elastic-launch {_version()}\n"
+        from launcher.agent.versions import package_version  # No other answer needs it.
+
+        return f"elastic-launch {package_version('elastic-launch') or '(not installed)'}\n"
     if asked == "help":
         return command_line.help_text()
     return env_reference.help_text(environment.VARIABLES, ps_environment.DOCUMENTED)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # No other answer needs it; it loads half of email.
-
-    try:
-        return version("elastic-launch")
-    except PackageNotFoundError:  # Run from a checkout that was not installed.
-        return "(not installed)"
 
 
 if __name__ == "__main__":

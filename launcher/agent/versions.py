@@ -37,7 +37,7 @@ def own_versions(config: Config) -> Mapping[str, str]:
 def installed() -> dict[str, str]:
     """Python, torch and NCCL of this interpreter; "" for what is not installed."""
     nccl = next((found for name in NCCL_PACKAGES if (found := _wheel(name))), "")
-    return {"python": platform.python_version(), "torch": _wheel("torch") or _package("torch"), "nccl": nccl}
+    return {"python": platform.python_version(), "torch": _wheel("torch") or package_version("torch"), "nccl": nccl}
 
 
 def script_digest(config: Config) -> str:
@@ -69,9 +69,9 @@ def _wheel(name: str) -> str:
     return ""
 
 
-def _package(name: str) -> str:
+def package_version(name: str) -> str:
     """The version of a package however it was installed; "" if it is not."""
-    from importlib.metadata import PackageNotFoundError, version  # Slow to load, and rarely needed.
+    from importlib.metadata import PackageNotFoundError, version  # It loads half of email, and is rarely needed.
 
     try:
         return version(name)
