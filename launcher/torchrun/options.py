@@ -6,7 +6,7 @@ Every mistake is a `ConfigError` of one line that names the option and the mend.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -148,8 +148,8 @@ def read(
     return RdzvSettings(config, **timeouts)
 
 
-def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    fields = []
+def _options(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each option of --rdzv-conf: its field, and the value as it was read."""
     for name, value in given.items():
         if name in IGNORED:
             continue
@@ -160,8 +160,7 @@ def _options(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if option is None:
             hint = OF_OTHERS.get(name) or f"use one of {', '.join(BY_NAME)}"
             raise ConfigError(f"--rdzv-conf {name}: --rdzv-backend elastic-etcd has no such option; {hint}")
-        fields.append((option.field, readers.read_as(f"--rdzv-conf {name}", option.read, str(value))))
-    return fields
+        yield option.field, readers.read_as(f"--rdzv-conf {name}", option.read, str(value))
 
 
 def _keep_alive(fields: dict[str, Any]) -> None:

@@ -64,15 +64,8 @@ class RoundTracker:
 
     def rejoin(self) -> list[Event]:
         """Torch's agent asks for the next round; its workers are gone."""
-        taken, stopped = self.taken, self.stops
-        if taken is None:
-            return []
-        exits = (
-            []
-            if stopped
-            else [WorkerExit(rank=ANY_RANK, code=1, words=FAILED, log=LOG, failure=FailureClass.SECONDARY)]
-        )
-        return self._gone(taken, exits)
+        failed = WorkerExit(rank=ANY_RANK, code=1, words=FAILED, log=LOG, failure=FailureClass.SECONDARY)
+        return self._gone(self.taken, [] if self.stops else [failed])
 
     def finish(self) -> list[Event]:
         """Every worker of this node has ended well, and torch's agent ends."""
@@ -81,14 +74,15 @@ class RoundTracker:
 
     def fail(self, exits: Sequence[WorkerExit]) -> list[Event]:
         """Workers of this node have failed, and torch's agent ends because it has no restart left."""
-        return self._gone(self.taken, exits) if self.taken is not None else []
+        return self._gone(self.taken, exits)
 
     def leave(self) -> list[Event]:
         """Torch's agent ends, and the job goes on without it; what workers it had are gone."""
-        left = self.taken or self._offered
-        return self._gone(left, ()) if left is not None else []
+        return self._gone(self.taken or self._offered, ())
 
-    def _gone(self, taken: StartWorkers, exits: Sequence[WorkerExit]) -> list[Event]:
+    def _gone(self, taken: StartWorkers | None, exits: Sequence[WorkerExit]) -> list[Event]:
+        if taken is None:
+            return []
         self.taken = self._offered = None
         self.stops = False
         g = taken.generation.g
