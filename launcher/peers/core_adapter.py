@@ -66,14 +66,15 @@ class LinkAdapter:
         connection of somebody who only wants to look.
         """
         self._facts = facts
-        self._put = put
         self._links = PeerLinks(
             job_id,
             facts.me.node,
             on_change=lambda nodes: self._doubt.links_changed(nodes),
-            on_proof=self._proven,
+            on_proof=lambda node, created, host: put(
+                agent_events.ProcessProvenDead(node, created, host, self._links.closed_at.get(node, 0.0))
+            ),
             on_answered=lambda number, nodes: self._doubt.answered(number, nodes),
-            grants=self._grants,
+            grants=lambda node, g: grantable_seconds(facts, node, g, boottime()),
             on_vouched=lambda node, g, asked_at, seconds: put(agent_events.Vouched(node, g, asked_at, seconds)),
             on_dialled=lambda nodes: put(agent_events.InboundLinksChanged(nodes)),
             complain=agent_log.warning,
@@ -133,14 +134,8 @@ class LinkAdapter:
         """Say goodbye: nobody takes this for a death."""
         self._links.close()
 
-    def _proven(self, node: str, created: int, host: str) -> None:
-        self._put(agent_events.ProcessProvenDead(node, created, host, self._links.closed_at.get(node, 0.0)))
-
     def _hear_wait(self, node: str, told: WaitTold) -> None:
         leader = self._facts.view.leader
         if leader is None or leader.value.node == node:  # No other node knows; the leader asks no other.
             self._heard = HeardWait.of(node, told, boottime())
             self._on_heard_wait()
-
-    def _grants(self, node: str, g: int) -> float:
-        return grantable_seconds(self._facts, node, g, boottime())

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from elastic._net import connected, resolved
+from elastic._net import connected_socket, resolved
 from elastic.channel.messages import (
     GroupFormed,
     JoiningGroup,
@@ -175,12 +175,11 @@ class PartitionWatch:
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_LIMIT_S / len(addresses)):
-                    _, writer = await connected(address, member.link)
+                    (await connected_socket(address, member.link)).close()
             except OSError as error:
                 if error.errno in OUT_OF:
                     return None
             else:
-                writer.transport.abort()
                 return True
         return False
 

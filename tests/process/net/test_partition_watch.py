@@ -193,14 +193,14 @@ def test_a_name_that_no_resolver_answers_for_says_nothing_of_the_way(
 def test_an_agent_without_a_descriptor_left_takes_nobody_for_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, full = _net.connected, closed()
+    real, full = _net.connected_socket, closed()
 
-    async def connected(host: str, port: int) -> Any:
+    async def connected_socket(address: str, port: int) -> socket.socket:
         if port == full:
             raise OSError(errno.EMFILE, "Too many open files")
-        return await real(host, port)
+        return await real(address, port)
 
-    monkeypatch.setattr(partition_watch, "connected", connected)
+    monkeypatch.setattr(partition_watch, "connected_socket", connected_socket)
 
     async def story(watched: Watched) -> None:
         await watched.member("b")
