@@ -148,9 +148,11 @@ class WaitReporter:
             if decision.code in ASKED:
                 reason += words(absent_nodes(facts.view, await self._unreached()))
             return decision.code, reason
-        if (silence := await self._silence()) or decision is not None:
-            return None, silence
-        return self._told(since)
+        try:  # Without etcd nothing comes of a decision, and no news of one.
+            await self._store.list(KeyRange.key(facts.keys.spec), keys_only=True)
+        except StoreError as error:
+            return None, f"etcd does not answer ({error})"
+        return (None, "") if decision is not None else self._told(since)
 
     def _told(self, since: float) -> tuple[Reason | None, str]:
         """What the documents or the leader say to a node that does not lead; if nobody says anything, only that."""
@@ -167,14 +169,6 @@ class WaitReporter:
             return None, "this node is not registered yet"
         leader = f" {facts.view.leader.value.node}" if facts.view.leader is not None else ""
         return None, f"waiting for the leader{leader}, which has not said yet for what"
-
-    async def _silence(self) -> str:
-        """What keeps this node from what it has decided, or from hearing what comes next; "" if etcd answers."""
-        try:
-            await self._store.list(KeyRange.key(self._core.facts.keys.spec), keys_only=True)
-        except StoreError as error:
-            return f"etcd does not answer ({error})"
-        return ""
 
     async def _unreached(self) -> dict[str, str]:
         """Nodes that are registered and do not answer this one, and why; of a large job only some are asked."""
