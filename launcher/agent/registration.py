@@ -28,7 +28,7 @@ from launcher.system.clock import boottime
 
 
 async def open_node(config: Config, node: str, host: str, closing: AsyncExitStack) -> tuple[AgentCore, PeerListener]:
-    """The core of a node that begins, and its listener; `closing` closes that, and lets go of the node's ports."""
+    """The core of a node that begins, and its listener; `closing` closes it and releases the ports of the node."""
     # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
     listening = host if only_here(host, static_hosts(config)) else ""
     held = closing.enter_context(hold_ports(config, host, listening))
