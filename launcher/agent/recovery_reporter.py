@@ -54,6 +54,7 @@ class RecoveryReporter:
         self._store = store
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._asking: set[asyncio.Task[None]] = set()
         self._on_own = on_own
 
@@ -106,10 +107,14 @@ class RecoveryReporter:
 
     def _plan(self) -> None:
         """Come back when something is to be told."""
+        due_at = self._timeline.due_at
         if self._timer is not None:
+            if due_at is not None and self._timer_at == due_at:
+                return  # Set anew at each message, a timer that is due would never come among very many of them.
             self._timer.cancel()
             self._timer = None
-        if (due_at := self._timeline.due_at) is not None:
+        if due_at is not None:
+            self._timer_at = due_at
             self._timer = asyncio.get_running_loop().call_later(max(due_at - self._clock(), 0.0), self._due)
 
     def _due(self) -> None:
