@@ -110,7 +110,7 @@ class RecoveryReporter:
         due_at = self._timeline.due_at
         if self._timer is not None:
             if due_at is not None and self._timer_at == due_at:
-                return  # Set anew at each message, a timer that is due would never come among very many of them.
+                return  # Replaced at each message, it would never fire while very many come.
             self._timer.cancel()
             self._timer = None
         if due_at is not None:
