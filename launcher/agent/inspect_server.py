@@ -8,14 +8,11 @@ does not read, is sent away: at most one answer waits for it.
 from __future__ import annotations
 
 import asyncio
-import math
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from elastic.channel.messages import truncate_text
-from elastic.core.agent.state import AgentState, Phase
 from elastic.core.text import log_name, process_name
 from launcher.logs.recent_starts import LogPosition, RecentStarts
 from launcher.net.line_socket import watch_by_kernel
@@ -24,7 +21,6 @@ from launcher.wire.inspect_messages import (
     LINES_MAX,
     QUESTION_MAX,
     STACKS_BYTES,
-    WORDS_MAX,
     InspectAnswer,
     InspectQuestion,
     InspectRefusal,
@@ -41,7 +37,6 @@ from launcher.wire.inspect_messages import (
     read_question,
 )
 from launcher.wire.link_messages import LinkError
-from launcher.workers.reports.states import WorkerStates
 
 ASKERS_MAX: Final = 8
 """At a time, beside those that follow a log. One more is told so."""
@@ -63,16 +58,6 @@ NEXT_START_S: Final = 10.0
 CLOSE_LIMIT_S: Final = 1.0
 """So long an agent that ends waits for followers to get the end of their logs."""
 
-STATES: Final[Mapping[Phase, str]] = {
-    Phase.JOINING: "joining",
-    Phase.SPARE: "spare",
-    Phase.GATED: "waiting for go",
-    Phase.RUNNING: "running",
-    Phase.STOPPING: "stopping",
-    Phase.DONE: "done",
-    Phase.LEAVING: "leaving",
-    Phase.ENDED: "ended",
-}
 
 StacksOf = Callable[[StacksQuestion], Awaitable[StackText | InspectRefusal]]
 
@@ -280,35 +265,3 @@ class _InspectSession(asyncio.StreamReader):
         self.writer.write(line)
         async with asyncio.timeout(SLOW_LIMIT_S):
             await self.writer.drain()
-
-
-def node_snapshot(
-    facts: AgentState, workers: WorkerStates, waits: str, now: float, *, began_at: float, pid: int, version: str
-) -> NodeSnapshot:
-    """How this node stands at `now` (pure). `waits` is what it says that it waits for, "" if it does not."""
-    generation = facts.generation
-    refreshed_at = facts.workers.run_deadline.refreshed_at if facts.registration.lease is not None else -math.inf
-    return NodeSnapshot(
-        job_id=facts.keys.job_id,
-        node=facts.me.node,
-        host=facts.me.member.host,
-        version=version,
-        pid=pid,
-        up_s=max(now - began_at, 0.0),
-        g=generation.g if generation is not None else 0,
-        m_id=generation.index(facts.me.node) if generation is not None else None,
-        state=_state(facts),
-        since_s=max(now - facts.entered_at, 0.0),
-        lease_age_s=now - refreshed_at if math.isfinite(refreshed_at) else None,
-        run_deadline_s=facts.workers.run_until - now if facts.workers.run_until > now else None,
-        waits=truncate_text(waits, WORDS_MAX),
-        workers=tuple(worker.at(now) for worker in workers.seen.values()),
-    )
-
-
-def _state(facts: AgentState) -> str:
-    if not facts.registration.prepared and facts.phase is Phase.JOINING:
-        return "loading torch"
-    if facts.leaving.drain is not None and facts.phase not in (Phase.LEAVING, Phase.ENDED):
-        return truncate_text(f"draining ({facts.leaving.drain.reason})", WORDS_MAX)
-    return "ready" if facts.phase is Phase.SPARE and facts.generation is None else STATES[facts.phase]

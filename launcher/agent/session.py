@@ -20,8 +20,9 @@ from elastic.store.session import READ_EVERY
 from launcher import __version__
 from launcher.agent.core_driver import CoreDriver, EventQueue
 from launcher.agent.failure_reporter import FailureReporter
-from launcher.agent.inspect_server import InspectServer, node_snapshot
+from launcher.agent.inspect_server import InspectServer
 from launcher.agent.local_death_proofs import DeathProver
+from launcher.agent.node_snapshot import snapshot
 from launcher.agent.publishers import CheckpointPublisher, CurvePublisher
 from launcher.agent.recovery_reporter import RecoveryReporter
 from launcher.config.config import Config
@@ -144,7 +145,7 @@ class AgentSession:
 
     def _snapshot(self) -> NodeSnapshot:
         """How this node stands, for an operator who asks."""
-        return node_snapshot(
+        return snapshot(
             self._core.facts,
             self._workers.states,
             self._driver.wait_reporter.sentence,

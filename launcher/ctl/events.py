@@ -1,24 +1,20 @@
-"""`elastic-ctl events`: what happened to a job, and with `--follow` what happens.
-
-On a terminal the phases of a recovery are drawn as a bar, each as long as its share of the time.
-"""
+"""`elastic-ctl events`: what happened to a job, and with `--follow` what happens."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from elastic._text import time_text
 from elastic.core.kv import KeyRange, KeyValue
+from launcher.ctl.phase_bar import bar
 from launcher.history import events as history_events
 from launcher.history.events import EventKind, HistoryEvent
-from launcher.history.recovery import PhaseEnd
 from launcher.job.history import event_line, read_report, report_line
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.watch import JobWatch
@@ -26,32 +22,9 @@ from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import print_result
 from launcher.system.stdout_watch import while_stdout_is_open
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
 INDENT: Final = "    "
 VERDICT_LIMIT_S: Final = 2.0
 """So long after the verdict its event is waited for; whoever writes it may be gone."""
-WIDTH: Final = 60
-"""Cells of a bar."""
-STYLES: Final[Mapping[str, str]] = {
-    PhaseEnd.EARLIER: "bright_black",
-    PhaseEnd.JOINED: "bright_blue",
-    PhaseEnd.MET: "blue",
-    PhaseEnd.NOTICED: "red",
-    PhaseEnd.ASSIGNED: "bright_red",
-    PhaseEnd.DECIDED: "yellow",
-    PhaseEnd.PUBLISHED: "bright_yellow",
-    PhaseEnd.TOLD: "bright_cyan",
-    PhaseEnd.STOPPED: "magenta",
-    PhaseEnd.OPENED: "bright_magenta",
-    PhaseEnd.HEARD_GO: "bright_green",
-    PhaseEnd.SPAWNED: "cyan",
-    PhaseEnd.GROUPED: "blue",
-    PhaseEnd.RESTORED: "bright_blue",
-    PhaseEnd.SERVED: "green",
-    PhaseEnd.STEPPED: "green",
-}
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,38 +103,6 @@ def _draw(events: Iterable[HistoryEvent]) -> None:
                     drawing = bar(event.phases, width, ascii_only=options.ascii_only)
                     console.print(Padding(drawing, (0, 0, 0, len(INDENT)), expand=False))
     print_result(drawn.get())
-
-
-def widths(lengths: Sequence[float], cells: int) -> list[int]:
-    """Whole cells for each length, in all exactly `cells`: a share that is cut most is the first to get one more."""
-    total = sum(length for length in lengths if length > 0)
-    if total <= 0:
-        return [0] * len(lengths)
-    shares = [max(length, 0.0) / total * cells for length in lengths]
-    whole = [int(share) for share in shares]
-    by_rest = sorted(range(len(shares)), key=lambda at: whole[at] - shares[at])
-    for at in by_rest[: cells - sum(whole)]:
-        whole[at] += 1
-    return whole
-
-
-def bar(phases: Mapping[str, float], width: int, *, ascii_only: bool) -> Text:
-    """The bar, and below it the name of each phase that is long enough to be seen, where its cells begin."""
-    from rich.text import Text
-
-    drawn, names = Text(), Text()
-    cells = widths(list(phases.values()), min(width, WIDTH))
-    for (name, length), count in zip(phases.items(), cells, strict=True):
-        style = STYLES.get(name, "white")
-        drawn.append(("#" if ascii_only else "█") * count, style)
-        label = f"{name} {time_text(length, 2)}"
-        if count > len(label):
-            names.append(label.ljust(count), style)
-        else:
-            names.append(" " * count)
-    drawn.append(f" {time_text(sum(phases.values()), 2)}")
-    names.rstrip()
-    return Text("\n").join([drawn, names]) if names.plain else drawn
 
 
 COMMAND: Final = Subcommand(

@@ -9,14 +9,13 @@ waited for (tests, a writer that died).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from launcher.logs import endpoint_list_writer
 from launcher.logs.log_dir import LogFolder
 from launcher.logs.pipe_to_file import PipeToFile
 from launcher.logs.rotating_file import RotatingFile, append_line
+from launcher.logs.shared_file import SharedLog
 from launcher.logs.writer_protocol import (
     AnyLogAnswer,
     AnyLogOrder,
@@ -58,67 +58,12 @@ READ_BYTES = 1 << 16
 DONE_EVERY_S = 0.2
 DONE_EVERY = 4
 """At least so often it is told what is done, while more is to be done."""
-SHARED_BYTES_MAX = 8 << 20
-"""Of a file of lines that the agents of a folder share; there are two of them at most."""
-SHARED_LOCKED_BYTES_MAX = SHARED_BYTES_MAX + (1 << 20)
-"""Of one that another process keeps locked, as every user can who may read it: it is renamed all the same."""
 TITLE = ("elastic-launch:", "writes", "logs")
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals to all processes of a job: what the agent says while it leaves is to be written, too."""
 
 Tell = Callable[[str, bool], None]
 """Hears what people should know, and whether only those who ask."""
-
-
-class SharedLog:
-    """A file of lines that the agents of a folder share, and that has a bound.
-
-    When it is too long it becomes `<stem>.1<suffix>`, in place of what stood there before, so that both together have a
-    bound. Each line is appended with one write of a file that is opened for it: another agent may have renamed it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Nothing is written yet."""
-        self.path = path
-        self.full = path.with_name(f"{path.stem}.1{path.suffix}")
-        self._torn = b""
-
-    def append(self, line: bytes) -> None:
-        """Append one line, with its end.
-
-        Raises `OSError`; the file is then as it was, or has a part of the line, which the next one ends. A disk that
-        tells only when the file is closed that it has no room may have lost all of it.
-        """
-        with ExitStack() as opened:  # Whatever one of them raises when it is closed, all are closed.
-            fd = self._open(opened)
-            if os.fstat(fd).st_size > SHARED_BYTES_MAX and self._set_aside(fd):
-                fd = self._open(opened)
-            rest = self._torn + line
-            while rest:
-                wrote = os.write(fd, rest)  # All of it, but on a disk that gets full meanwhile.
-                rest = rest[wrote:]
-                self._torn = b"\n" if rest else b""
-
-    def _open(self, opened: ExitStack) -> int:
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        opened.callback(os.close, fd)
-        return fd
-
-    def _set_aside(self, fd: int) -> bool:
-        """Rename the full file, unless another agent is about to; whether it is renamed, by whomever.
-
-        Where it cannot be locked (some network disks) agents that do it in the same moment lose older lines.
-        """
-        with suppress(OSError):
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if os.fstat(fd).st_size <= SHARED_LOCKED_BYTES_MAX:
-                    return False
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(fd), os.stat(self.path)):
-                os.replace(self.path, self.full)
-        return True
 
 
 class LogWriter:

@@ -75,7 +75,7 @@ class AppendClosed(LogOrder, frozen=True, tag="Amend"):
 
 
 class AppendShared(LogOrder, frozen=True, tag="Append"):
-    """A line, with its end, for a file that agents share (`launcher.logs.writer.SharedLog`)."""
+    """A line, with its end, for a file that agents share (`launcher.logs.shared_file`)."""
 
     path: bytes
     line: bytes

@@ -1,16 +1,15 @@
 """Serves the page to browsers: the document, a job as it changes, logs and stacks, and orders for who has the token.
 
 A page of another origin gets nothing: the header `Host` must name this machine as it was told (a name of somebody
-else that leads here does not), a browser must not say that another site asks (headers that a browser sends and a page
-of another site cannot change), answers allow no other origin to read them, and an order needs the token and an `Origin`
-that is this one. The limits on connections are those of `launcher.net.http_server`.
+else that leads here does not), a browser must not say that another site asks (`launcher.web.request_origin`), answers
+allow no other origin to read them, and an order needs the token and an `Origin` that is this one. The limits on
+connections are those of `launcher.net.http_server`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,6 +29,7 @@ from launcher.system.descriptors import write_stderr_line
 from launcher.web.api import ORDER_BYTES_MAX, carry_out, log, stacks
 from launcher.web.html import document
 from launcher.web.job_feed import JobFeed, JobFeeds, TooManyJobs
+from launcher.web.request_origin import LOOPBACK, host_of, is_of_another_site
 
 LIMITS: Final = ServerLimits(
     connections=64,  # Beside the pages that are open: a browser has six to one server, and asks for little.
@@ -54,13 +54,6 @@ QUESTIONS_MAX: Final = 8
 STREAM: Final = "text/event-stream"
 AGAIN_MS: Final = 2000
 """A page that got no place, or whose job does not exist, asks again after this time."""
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-HOST: Final = re.compile(
-    r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII
-)
-"""The header `Host`: a name, an IPv4 address or an IPv6 address in brackets, and a port or none."""
-OWN: Final = ("same-origin", "none")
-"""The header `Sec-Fetch-Site` when the page itself asks, or a person has typed its address."""
 
 _Sent = TypeVar("_Sent", bound=web.StreamResponse)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -247,30 +240,6 @@ class PageServer:
         self._orders.discard(task)
         if not task.cancelled():
             task.exception()  # If the browser is still there, it gets this.
-
-
-def host_of(header: str) -> str:
-    """The name or address that a header `Host` names, in small letters; "" if it names none.
-
-    Its port may be another than ours: that of a tunnel.
-    """
-    if (found := HOST.fullmatch(header)) is None:
-        return ""
-    if found["v6"] is None:
-        return found["name"].lower()
-    return str(as_ip(found["v6"]) or "") if ":" in found["v6"] else ""
-
-
-def is_of_another_site(headers: Mapping[str, str], *, document: bool) -> bool:
-    """Tell whether a page of another site made a browser send this request.
-
-    A person who follows a link to a `document` of ours sends that request, not the other page. Browsers send these
-    headers only over HTTPS and to loopback addresses; other programs do not send them.
-    """
-    if headers.get("Sec-Fetch-Site", "none") in OWN:
-        return False
-    follows = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
-    return not (document and follows)
 
 
 def message(sections: Mapping[str, bytes], known: Mapping[str, bytes]) -> bytes:

@@ -15,7 +15,7 @@ from elastic.core.view import encode
 from elastic.errors import DocumentError
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
-from launcher.doctor import job as doctor_job
+from launcher.doctor import probe as doctor_probe
 from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.peers.listener import PeerListener
@@ -116,7 +116,7 @@ def test_every_member_answers_whom_it_reaches_and_no_key_stays() -> None:
         await hall.member("b")
         await hall.member("c", link=0)
         hall.serve("a", "b", "c")
-        answers = await doctor_job.probe_members(hall.store, KEYS, ["a", "b", "c"])
+        answers = await doctor_probe.probe_members(hall.store, KEYS, ["a", "b", "c"])
         assert {node: answer.reached for node, answer in answers.items()} == {"a": 1, "b": 1, "c": 2}
         assert [(one.node, one.why) for one in answers["a"].unreached] == [("c", "it does not listen")]
         assert await hall.left() == []
@@ -125,13 +125,13 @@ def test_every_member_answers_whom_it_reaches_and_no_key_stays() -> None:
 
 
 def test_who_does_not_answer_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_job, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(doctor_probe, "ANSWER_LIMIT_S", 1.0)
 
     async def story(hall: Hall) -> None:
         await hall.member("a")
         await hall.member("b")
         hall.serve("a")
-        assert set(await doctor_job.probe_members(hall.store, KEYS, ["a", "b"])) == {"a"}
+        assert set(await doctor_probe.probe_members(hall.store, KEYS, ["a", "b"])) == {"a"}
         assert await hall.left() == []
 
     played(story)
@@ -196,7 +196,7 @@ def test_a_member_keeps_one_answer_at_most() -> None:
 
 
 def test_junk_in_the_probe_or_in_an_answer_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_job, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(doctor_probe, "ANSWER_LIMIT_S", 1.0)
 
     async def story(hall: Hall) -> None:
         await hall.member("a")
@@ -211,7 +211,7 @@ def test_junk_in_the_probe_or_in_an_answer_harms_nobody(monkeypatch: pytest.Monk
         await hall.store.txn([], [Delete(KeyRange.key(KEYS.probe))])
         hall.see(vandal)
         hall.serve("a")
-        assert await doctor_job.probe_members(hall.store, KEYS, ["a", "b"]) == {"a": ProbeAnswer(0)}
+        assert await doctor_probe.probe_members(hall.store, KEYS, ["a", "b"]) == {"a": ProbeAnswer(0)}
 
     played(story)
 
@@ -220,12 +220,12 @@ def test_a_second_doctor_waits_for_the_first_and_gives_up_in_a_sentence(monkeypa
     async def story(hall: Hall) -> None:
         await hall.member("a")
         hall.serve("a")
-        both = await asyncio.gather(*(doctor_job.probe_members(hall.store, KEYS, ["a"]) for _ in range(2)))
+        both = await asyncio.gather(*(doctor_probe.probe_members(hall.store, KEYS, ["a"]) for _ in range(2)))
         assert both == [{"a": ProbeAnswer(0)}] * 2
-        monkeypatch.setattr(doctor_job, "PROBE_TTL_S", 0.2)
+        monkeypatch.setattr(doctor_probe, "PROBE_TTL_S", 0.2)
         await hall.probe("0123456789abcdef")
-        with pytest.raises(doctor_job.ProbeBusy, match="another doctor"):
-            await doctor_job.probe_members(hall.store, KEYS, ["a"])
+        with pytest.raises(doctor_probe.ProbeBusy, match="another doctor"):
+            await doctor_probe.probe_members(hall.store, KEYS, ["a"])
 
     played(story)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.doctor import machine
-from launcher.doctor.machine import torch_checks
+from launcher.doctor import torch_import
+from launcher.doctor.torch_import import torch_checks
 from launcher.system.checks import CheckLevel
 
 
@@ -21,7 +21,7 @@ def test_a_real_import_that_the_linker_refuses_is_shown_as_the_linker_said_it(tm
 
 
 def test_an_import_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "TORCH_LIMIT_S", 0.5)
+    monkeypatch.setattr(torch_import, "LIMIT_S", 0.5)
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(1000)\n")
     (check,) = torch_checks({"PYTHONPATH": str(tmp_path)}, 0)
     assert (check.level, check.name) == (CheckLevel.FAIL, "torch")

@@ -23,7 +23,7 @@ from elastic.store.auth_proxy import protocol
 from elastic.store.embedded import EmbeddedEtcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from launcher.config.store_access import SECRET
-from launcher.local.etcd_supervisor import UNAUTHENTICATED_MAX, AuthProxy
+from launcher.local.auth_proxy import UNAUTHENTICATED_MAX, AuthProxy
 from tests.support.etcd_servers import free_ports
 from tests.support.host_lists import FIRST, SECOND, static
 from tests.support.job_harness import Job, story

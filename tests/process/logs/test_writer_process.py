@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.logs import writer
+from launcher.logs import shared_file
 from launcher.logs.file_names import LAUNCHER_LOG
 from launcher.logs.log_dir import LogFolder
+from launcher.logs.shared_file import SharedLog
 from launcher.logs.worker_log import WorkerStartLog
-from launcher.logs.writer import SharedLog
 from launcher.logs.writer_client import LogWriterClient
 from launcher.logs.writer_process import WriterProcess
 from launcher.logs.writer_protocol import KEEP_BYTES, AppendShared, path_bytes
@@ -278,7 +278,7 @@ def test_it_holds_nothing_of_the_process_that_started_it(tmp_path: Path) -> None
 FULL = r"""
 import resource, sys
 from pathlib import Path
-from launcher.logs.writer import SharedLog
+from launcher.logs.shared_file import SharedLog
 log = SharedLog(Path(sys.argv[1]))
 log.append(b"whole\n")
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -326,7 +326,7 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_costs_a_line_for_each_s
 def test_a_line_is_written_and_no_file_stays_open_when_a_disk_refuses_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "SHARED_BYTES_MAX", 5)
+    monkeypatch.setattr(shared_file, "BYTES_MAX", 5)
     before, path = os.listdir("/proc/self/fd"), tmp_path / LAUNCHER_LOG
     log = SharedLog(path)
     log.append(b"the first\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.logs.log_dir import LOCK, LogFolder
-from launcher.logs.writer import SharedLog
+from launcher.logs.shared_file import SharedLog
 from tests.support.job_harness import Job, story
 from tests.support.other_user import LOCKER, NOBODY, needs_root, seen_by_all, stranger
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.ctl.events import STYLES, WIDTH, bar, widths
+from launcher.ctl.phase_bar import STYLES, WIDTH, bar, widths
 from launcher.history.recovery import PhaseEnd
 
 

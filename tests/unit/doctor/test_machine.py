@@ -12,15 +12,13 @@ from launcher.config.config import Config
 from launcher.doctor import machine
 from launcher.doctor.machine import (
     DEAD,
-    TorchReport,
-    import_failure,
     network_checks,
     port_check,
     python_check,
     shared_memory_check,
-    torch_check,
     variable_checks,
 )
+from launcher.doctor.torch_import import TorchReport, import_failure, torch_check
 from launcher.net import ports
 from launcher.system.checks import DETAILS_MAX, Check, CheckLevel, fail, lines, ok, warn
 from launcher.system.folder_checks import CHECKPOINTS, LOG, folder_check

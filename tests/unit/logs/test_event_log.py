@@ -11,7 +11,7 @@ import pytest
 from elastic.core.agent.actions import Action, StopWorkers
 from elastic.core.agent.events import Event, SessionLost, WorkerExited
 from elastic.core.model import Cause
-from launcher.logs import writer
+from launcher.logs import shared_file
 from launcher.logs.event_log import FILE, JsonEventLog
 from tests.support.agent_harness import Bench, running
 from tests.support.job_transcript import worker_exit
@@ -22,7 +22,7 @@ def read(folder: Path, name: str = "events.jsonl") -> list[dict[str, Any]]:
 
 
 def log_in(folder: Path, node: str) -> JsonEventLog:
-    return JsonEventLog(writer.SharedLog(folder / FILE).append, "j1", node)
+    return JsonEventLog(shared_file.SharedLog(folder / FILE).append, "j1", node)
 
 
 def observed(folder: Path, bench: Bench, event: Event, *actions: Action) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def test_a_stop_a_lost_lease_and_a_failure_say_why(tmp_path: Path) -> None:
 
 
 def test_the_file_has_a_bound_and_the_newest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "SHARED_BYTES_MAX", 1000)
+    monkeypatch.setattr(shared_file, "BYTES_MAX", 1000)
     log = log_in(tmp_path, "h-1")
     for number in range(100):
         log.write("stopped", 1, {"number": number})

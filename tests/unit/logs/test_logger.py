@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from elastic.errors import ConfigError
-from launcher.logs import writer
+from launcher.logs import shared_file
 from launcher.logs.console import Console
 from launcher.logs.endpoint_list_writer import ENDPOINTS_KEPT, write_endpoints
 from launcher.logs.file_names import LAUNCHER_LOG, closing_line, header_line, signal_info_line
 from launcher.logs.log_dir import check_log_dir
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.logs.rotating_file import RotatingFile, append_line
-from launcher.logs.writer import LogWriter, SharedLog
+from launcher.logs.shared_file import SharedLog
+from launcher.logs.writer import LogWriter
 from launcher.logs.writer_protocol import AppendShared, path_bytes
 from launcher.net.endpoints import join_host_port as endpoint
 from launcher.text.sanitize import OutputTail, sanitize_line, tail_lines
@@ -179,7 +180,7 @@ class TestTheNarrator:
         assert path.read_bytes() == b"50%\r\n[elastic-launch h-1] lost a node\n"
 
     def test_its_file_has_a_bound_and_the_newest_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer, "SHARED_BYTES_MAX", 2000)
+        monkeypatch.setattr(shared_file, "BYTES_MAX", 2000)
         log_writer = LogWriter(lambda text, quietly: pytest.fail(text))
         path = path_bytes(tmp_path / LAUNCHER_LOG)
         with open(os.devnull, "w") as null:

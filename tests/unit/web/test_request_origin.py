@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.web.server import host_of, is_of_another_site
+from launcher.web.request_origin import host_of, is_of_another_site
 
 NAMED = {
     "localhost": "localhost",

@@ -1,0 +1,55 @@
+"""How a node stands, from what its agent knows (`launcher.wire.inspect_messages.NodeSnapshot`; pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from elastic.channel.messages import truncate_text
+from elastic.core.agent.state import AgentState, Phase
+from launcher.wire.inspect_messages import WORDS_MAX, NodeSnapshot
+from launcher.workers.reports.states import WorkerStates
+
+WORDS: Final[Mapping[Phase, str]] = {
+    Phase.JOINING: "joining",
+    Phase.SPARE: "spare",
+    Phase.GATED: "waiting for go",
+    Phase.RUNNING: "running",
+    Phase.STOPPING: "stopping",
+    Phase.DONE: "done",
+    Phase.LEAVING: "leaving",
+    Phase.ENDED: "ended",
+}
+
+
+def snapshot(
+    facts: AgentState, workers: WorkerStates, waits: str, now: float, *, began_at: float, pid: int, version: str
+) -> NodeSnapshot:
+    """This node at `now`. `waits` is what it says that it waits for, "" if it does not."""
+    generation = facts.generation
+    refreshed_at = facts.workers.run_deadline.refreshed_at if facts.registration.lease is not None else -math.inf
+    return NodeSnapshot(
+        job_id=facts.keys.job_id,
+        node=facts.me.node,
+        host=facts.me.member.host,
+        version=version,
+        pid=pid,
+        up_s=max(now - began_at, 0.0),
+        g=generation.g if generation is not None else 0,
+        m_id=generation.index(facts.me.node) if generation is not None else None,
+        state=_state(facts),
+        since_s=max(now - facts.entered_at, 0.0),
+        lease_age_s=now - refreshed_at if math.isfinite(refreshed_at) else None,
+        run_deadline_s=facts.workers.run_until - now if facts.workers.run_until > now else None,
+        waits=truncate_text(waits, WORDS_MAX),
+        workers=tuple(worker.at(now) for worker in workers.seen.values()),
+    )
+
+
+def _state(facts: AgentState) -> str:
+    if not facts.registration.prepared and facts.phase is Phase.JOINING:
+        return "loading torch"
+    if facts.leaving.drain is not None and facts.phase not in (Phase.LEAVING, Phase.ENDED):
+        return truncate_text(f"draining ({facts.leaving.drain.reason})", WORDS_MAX)
+    return "ready" if facts.phase is Phase.SPARE and facts.generation is None else WORDS[facts.phase]

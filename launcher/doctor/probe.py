@@ -1,0 +1,76 @@
+"""The doctor's question to every member: whom do you reach? Answers come within seconds, by a watch."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Collection
+from contextlib import aclosing, suppress
+
+from elastic.core.keys import JobKeys
+from elastic.core.kv import Compare, Delete, KeyRange, Put
+from elastic.errors import DocumentError, ElasticError, StoreError
+from elastic.store.protocol import Store
+from launcher.wire.probe_messages import Probe, ProbeAnswer, encode, read
+
+ANSWER_LIMIT_S = 5.0
+"""A member that is well needs `launcher.peers.reachability.LIMIT_S` at most."""
+PROBE_TTL_S = 15.0
+"""If the doctor dies, its question lasts no longer than this."""
+
+
+class ProbeBusy(ElasticError):
+    """Another doctor's question stands there, and did not go away."""
+
+
+async def probe_members(store: Store, keys: JobKeys, nodes: Collection[str]) -> dict[str, ProbeAnswer]:
+    """Ask all members, wait for the answers of `nodes`, and leave no key behind; the answers that came in time.
+
+    Raises `ProbeBusy`, and `StoreError` when the store does not answer.
+    """
+    lease = await store.grant(PROBE_TTL_S)
+    probe = Probe(secrets.token_hex(8), time.time())
+    try:
+        revision = await _write(store, keys, probe, lease.id)
+        answers: dict[str, ProbeAnswer] = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                await _collect(store, KeyRange.prefix(keys.answer(probe.id, "")), revision + 1, set(nodes), answers)
+        return answers
+    finally:
+        # The probe goes first: whoever answers later finds that it is gone, and writes nothing.
+        with suppress(StoreError):
+            gone = [Delete(KeyRange.prefix(keys.answer(probe.id, "")))]
+            await store.revoke(lease.id)
+            await store.txn([], gone)
+
+
+async def _write(store: Store, keys: JobKeys, probe: Probe, lease: int) -> int:
+    """Write the probe as soon as no other one is there; the revision."""
+    place = KeyRange.key(keys.probe)
+    for _ in range(2):
+        wrote = await store.txn([Compare.absent(keys.probe)], [Put(keys.probe, encode(probe), lease)])
+        if wrote.succeeded:
+            return wrote.revision
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PROBE_TTL_S), aclosing(store.watch([place], wrote.revision + 1)) as batches:
+                async for batch in batches:
+                    if any(change.deleted for change in batch.changes):
+                        break
+    raise ProbeBusy("another doctor asks at this moment; try again in some seconds")
+
+
+async def _collect(
+    store: Store, place: KeyRange, revision: int, waiting: set[str], answers: dict[str, ProbeAnswer]
+) -> None:
+    """Read answers until everybody has answered. One that cannot be read is none."""
+    async with aclosing(store.watch([place], revision)) as batches:
+        async for batch in batches:
+            for change in batch.changes:
+                node = change.entry.key.removeprefix(place.start)
+                if not change.deleted:
+                    with suppress(DocumentError):
+                        answers[node] = read(change.entry.value, ProbeAnswer)
+            if waiting <= set(answers):
+                return
