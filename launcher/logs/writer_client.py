@@ -85,12 +85,14 @@ class LogWriterClient:
         self._queue: deque[AnyLogOrder] = deque()
         self._sending: AnyLogOrder | None = None
         self._queued: Counter[int] = Counter()
+        self._kept = 0
+        """The sum of these, which is asked for with each piece of output."""
         self._on_its_way: deque[int] = deque()
         """The sizes of orders that were sent and are not done."""
         self._on_its_way_bytes = 0
         self._rest = memoryview(b"")
         self._put = self._done = self._seen = self._looks = 0
-        self._still = self._said = False
+        self._still = self._said = self._writing = False
         self._left_out: Counter[str] = Counter()
         self.left_out_bytes = 0
         """How much was left out since the start, of all files."""
@@ -212,13 +214,14 @@ class LogWriterClient:
         """It was killed. The folder is written directly from now on: rather a disk that may stand still than no log."""
         assert self._loop is not None
         self._loop.remove_reader(self._answers)
-        self._loop.remove_writer(self._orders)
+        if self._writing:
+            self._loop.remove_writer(self._orders)
         self._instead = SyncSink(self._on_told)
         for begin in self._begun.values():
             self._instead.put(begin, "")
         if self._rest and self._sending is not None:
             self._queue.appendleft(self._sending)
-        self._rest = memoryview(b"")
+        self._rest, self._writing = memoryview(b""), False
         while self._queue:  # What it was not sent is not lost.
             self._instead.put(self._queue.popleft(), "")
         self._progress.set()
@@ -268,10 +271,11 @@ class LogWriterClient:
 
     def _fits(self, order: AnyLogOrder) -> bool:
         """Each start may have as much of the room as is still free: one that says much leaves some to the others."""
-        return self._queued[_start(order)] + _size(order) <= KEEP_BYTES - self._queued.total()
+        return self._queued[_start(order)] + _size(order) <= KEEP_BYTES - self._kept
 
     def _keep(self, order: AnyLogOrder, sign: int) -> None:
         """Count an order that begins (1) or ceases (-1) to wait in the queue."""
+        self._kept += sign * _size(order)
         self._queued[_start(order)] += sign * _size(order)
         if not self._queued[_start(order)]:
             del self._queued[_start(order)]  # A job that lives for months has many starts.
@@ -298,8 +302,9 @@ class LogWriterClient:
                     self._begun[begin.start] = begin
                 case CloseLog() as end:
                     del self._begun[end.start]
-        if self._loop is not None:
-            if self._rest:
+        if bool(self._rest) is not self._writing and self._loop is not None:
+            self._writing = not self._writing
+            if self._writing:
                 self._loop.add_writer(self._orders, self._send_more)
             else:
                 self._loop.remove_writer(self._orders)
