@@ -42,7 +42,7 @@ HINTS: tuple[tuple[str, str], ...] = (
     (
         r"lib(cudart|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|cusparseLt|nccl|nvrtc|nvJitLink|nvToolsExt|"
         r"cupti|cufile|nvshmem)[\w.]*\.so",
-        "install torch anew with pip, which brings the CUDA libraries, or put their folder into LD_LIBRARY_PATH",
+        "reinstall torch with pip, which brings the CUDA libraries, or put their folder into LD_LIBRARY_PATH",
     ),
     (r"GLIBCXX_|CXXABI_", "install a newer libstdc++ (Debian: libstdc++6; conda: libstdcxx-ng)"),
     (r"GLIBC_", "this torch is for a newer system; use a newer image"),
@@ -51,7 +51,7 @@ HINTS: tuple[tuple[str, str], ...] = (
         r"cannot open shared object file",
         "install the package that has this library, or put its folder into LD_LIBRARY_PATH",
     ),
-    (r"undefined symbol", "libraries of two versions are mixed; take LD_LIBRARY_PATH away, or install torch anew"),
+    (r"undefined symbol", "libraries of two versions are mixed; take LD_LIBRARY_PATH away, or reinstall torch"),
 )
 """What an error says, and what to do; the first that fits counts."""
 
@@ -86,9 +86,9 @@ def torch_checks(environ: Mapping[str, str], gpus: int) -> list[Check]:
 
 
 def import_failure(code: int, complaint: str) -> Check:
-    """The error of a failing import, with the mend that fits it."""
+    """The error of a failing import, with the fix for it."""
     if code < 0:
-        return fail("torch", f"import torch dies of {signal.Signals(-code).name}", "install torch anew")
+        return fail("torch", f"import torch dies of {signal.Signals(-code).name}", "reinstall torch")
     errors = [line.strip() for line in complaint.splitlines() if line and not line.startswith((" ", "Traceback"))]
     error = errors[-1] if errors else f"exit code {code}"
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, error)), "python -c 'import torch' shows it all")
