@@ -68,14 +68,16 @@ class AuthTunnel:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
         return f"unix-abstract:{self._listener.getsockname()[1:].decode()}"
 
-    def close(self) -> None:
-        """Carry nothing more."""
+    async def close(self) -> None:
+        """Carry nothing more; returns when every connection is closed."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         for task in self._relays:
             task.cancel()
+        if self._relays:
+            await asyncio.wait(self._relays)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -90,6 +92,7 @@ class AuthTunnel:
         task = asyncio.create_task(self._serve(connected), name=f"passage to {self._host}")
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
+        task.add_done_callback(lambda _: connected.close())  # One that was cancelled before it began closed nothing.
 
     async def _serve(self, connected: socket.socket) -> None:
         remote: Ends | None = None

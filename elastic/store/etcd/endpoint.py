@@ -178,7 +178,7 @@ class EtcdEndpoint:
         """Give up the connection, and the way to it. It is not used again."""
         await self.disconnect()
         if self.passage is not None:
-            self.passage.close()
+            await self.passage.close()
 
 
 class EndpointRotation:

@@ -253,9 +253,13 @@ def test_an_etcd_without_a_porter_is_told_from_one_with() -> None:
 
 
 def test_a_porter_that_stands_still_is_no_refusal() -> None:
+    ended = asyncio.Queue[None]()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        ended.put_nowait(None)
 
     async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -268,6 +272,8 @@ def test_a_porter_that_stands_still_is_no_refusal() -> None:
             with pytest.raises(StoreUnavailable, match=said):
                 await store.list(KeyRange.prefix("/elastic/"))
             await store.close()
+            if serve is silent:
+                await ended.get()
             server.close()
 
     asyncio.run(run())
