@@ -56,7 +56,7 @@ from launcher.system.folder_checks import LOG, folder_check
 STOOD_STILL = "the disk stood still"
 READ_BYTES = 1 << 16
 DONE_EVERY_S = 0.2
-DONE_EVERY = 4
+DONE_EVERY = 8
 """At least so often it is told what is done, while more is to be done."""
 TITLE = ("elastic-launch:", "writes", "logs")
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -189,23 +189,22 @@ class LogWriterClient:
 
     def _on_answers(self) -> None:
         """Take what it has answered."""
-        while self._instead is None:
-            try:
-                data = os.read(self._answers, READ_BYTES)
-            except BlockingIOError:
-                break
-            if not data:
-                self._fall_back_to_sync()
-                break
-            for answer in self._frames.answers(data):
-                match answer:
-                    case LogAck():
-                        for _ in range(answer.orders - self._done):
-                            self._on_its_way_bytes -= self._on_its_way.popleft()
-                        self._done = answer.orders
-                        self._progress.set()
-                    case LogNotice():
-                        self._on_told(bytes_text(answer.text), answer.quietly)
+        try:
+            data = os.read(self._answers, READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._fall_back_to_sync()
+            return
+        for answer in self._frames.answers(data):
+            match answer:
+                case LogAck():
+                    for _ in range(answer.orders - self._done):
+                        self._on_its_way_bytes -= self._on_its_way.popleft()
+                    self._done = answer.orders
+                    self._progress.set()
+                case LogNotice():
+                    self._on_told(bytes_text(answer.text), answer.quietly)
         self._send_more()
         if self._still and self._done > self._seen and not self._queue:
             self._on_resumed()
@@ -234,7 +233,8 @@ class LogWriterClient:
         """See whether the disk has done anything since the last look."""
         assert self._loop is not None
         self._timer = None
-        self._on_answers()  # What came while this process stood still.
+        if self._instead is None:
+            self._on_answers()  # What came while this process stood still.
         if self._done == self._put or self._instead is not None:
             return
         self._timer = self._loop.call_later(STILL_S, self._check_progress)
@@ -282,9 +282,9 @@ class LogWriterClient:
 
     def _send(self, order: AnyLogOrder) -> None:
         """Send an order, as far as there is room for it."""
-        self._sending = order
-        self._on_its_way.append(_size(order))
-        self._on_its_way_bytes += _size(order)
+        self._sending, size = order, _size(order)
+        self._on_its_way.append(size)
+        self._on_its_way_bytes += size
         self._rest = memoryview(packed(order))
         self._send_rest()
 

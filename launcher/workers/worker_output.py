@@ -72,8 +72,10 @@ class PipeReader:
 
     def _read(self) -> None:
         self._carry()
-        if any(flow.paused for flow in self._flows):
-            self._resume()
+        for flow in self._flows:
+            if flow.paused:
+                self._resume()
+                return
 
     def _carry(self) -> int:
         if self._reader is None:
