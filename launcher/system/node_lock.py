@@ -21,11 +21,11 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from elastic.errors import ConfigError
+from launcher.system.descriptors import closing, is_file_at
 
 HOLD_LIMIT_S = 2.0
 """How long `hold` waits for a lock that somebody still holds (a worker of a killed nursery that is just ending)."""
@@ -153,7 +153,7 @@ def held(job_id: str, base: Path | None = None) -> tuple[str, ...]:
     """The nodes of a job of which something runs on this machine, in the order of their names."""
     found = []
     for path in (folder() if base is None else base).glob(f"{job_id}.*.lock"):
-        with contextlib.suppress(OSError), _opened(path) as fd:  # It is gone, or nothing can be locked there.
+        with contextlib.suppress(OSError), closing(_open(path)) as fd:  # It is gone, or nothing can be locked there.
             if not _locked(fd):
                 found.append(path.name[len(job_id) + 1 : -len(".lock")])
     return tuple(sorted(found))
@@ -162,8 +162,7 @@ def held(job_id: str, base: Path | None = None) -> tuple[str, ...]:
 def hold(path: Path) -> NodeLock:
     """Take the lock; the descriptor is inherited by processes that are executed.
 
-    The file is locked before it gets its name, so that nobody can see it free while its holder starts. Raises
-    `BlockingIOError` when somebody holds it for longer than `HOLD_LIMIT_S`.
+    Raises `BlockingIOError` when somebody holds it for longer than `HOLD_LIMIT_S`.
     """
     until_s = time.monotonic() + HOLD_LIMIT_S
     while True:
@@ -180,52 +179,29 @@ def hold(path: Path) -> NodeLock:
 def proven_dead(path: Path) -> bool:
     """True only if the file is there, this boot of this machine wrote it, and nobody holds its lock."""
     try:
-        with _opened(path) as fd:
+        with closing(_open(path)) as fd:
             return os.read(fd, 256) == _boot() and _locked(fd)
     except OSError:
         return False  # Missing or unreadable, or nothing can be locked there: no proof.
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open(path: Path) -> int:
     """The file of a lock, to look at."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _take(path: Path) -> int | None:
-    """The locked descriptor, or None if somebody holds the lock or removed the file meanwhile."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return _make(path)
-    if _locked(fd, fcntl.LOCK_EX):
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(fd), os.stat(path)):
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, _boot(), 0)
-                return fd
+    """The locked descriptor, or None if somebody holds the lock or removed the file meanwhile.
+
+    A new file is empty, and so proves nothing, until its lock is held.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    if _locked(fd, fcntl.LOCK_EX) and is_file_at(fd, path):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, _boot(), 0)
+        return fd
     os.close(fd)
     return None
-
-
-def _make(path: Path) -> int | None:
-    fd, unnamed = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-    named = False
-    try:
-        os.write(fd, _boot())
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with contextlib.suppress(FileExistsError):
-            os.link(unnamed, path)
-            named = True
-    finally:
-        os.unlink(unnamed)
-        if not named:
-            os.close(fd)
-    return fd if named else None
 
 
 def _locked(fd: int, lock: int = fcntl.LOCK_SH) -> bool:

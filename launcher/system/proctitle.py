@@ -14,6 +14,8 @@ import os
 import struct
 from collections.abc import Sequence
 
+from launcher.system.processes import stat_fields
+
 STAT_ARG_START, STAT_ARG_END = 48, 49
 STAT_MAP = (26, 27, 45, 46, 47, None, 28, STAT_ARG_START, STAT_ARG_END, 50, 51)
 """Which fields of /proc/self/stat say where the arguments lie, and which fill a `prctl_mm_map`, counted from 1 as in
@@ -31,8 +33,7 @@ _elsewhere: ctypes.Array[ctypes.c_char] | None = None
 def show(argv: Sequence[str]) -> None:
     """Show `argv` as the arguments of this process. Where the kernel does not say where they are, nothing changes."""
     global _elsewhere
-    with open("/proc/self/stat", "rb") as stat:
-        fields = stat.read().rpartition(b")")[2].split()  # The third field comes first.
+    fields = stat_fields("self")  # The third field comes first.
     if len(fields) < max(filter(None, STAT_MAP)) - 2:
         return
     places = [0 if number is None else int(fields[number - 3]) for number in STAT_MAP]
