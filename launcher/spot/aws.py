@@ -10,6 +10,8 @@ Metadata Service Version 2 works".
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from itertools import cycle
 from typing import Final
 
 import msgspec
@@ -17,19 +19,23 @@ import msgspec
 from elastic._decode import UNREADABLE
 from launcher.spot.protocol import (
     TOKEN,
+    Ask,
     InterruptionNotice,
-    MetadataPoller,
     MetadataRequest,
     MetadataResponse,
     PollResult,
-    ProviderInfo,
+    Watch,
     clock_time,
     notice,
     parsed_time,
+    standing,
 )
 
 TOKEN_TTL_S = 21_600
 """Six hours, the longest that there is."""
+ASK_TOKEN: Final = MetadataRequest(
+    "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}, "PUT"
+)
 ACTION: Final = "/latest/meta-data/spot/instance-action"
 REBALANCE: Final = "/latest/meta-data/events/recommendations/rebalance"
 WORDS: Final = {"stop": "AWS stops this machine", "hibernate": "AWS hibernates this machine"}
@@ -45,61 +51,45 @@ class _Rebalance(msgspec.Struct):
     noticeTime: str  # noqa: N815
 
 
-class AwsPoller(MetadataPoller):
-    """Asks for both in turn; between two rounds it pauses."""
+async def poll(ask: Ask) -> AsyncIterator[PollResult]:
+    """Ask for both in turn, and for a token before, and again after anything else than an answer."""
+    while True:
+        given = await ask(ASK_TOKEN)
+        token = {"X-aws-ec2-metadata-token": given.text} if TOKEN.fullmatch(given.text) and not given.trouble else {}
+        worked = False
+        for path in cycle((ACTION, REBALANCE)):
+            answer = await ask(MetadataRequest(path, token))
+            if answer.status == 401 and worked:
+                break  # The token has expired.
+            heard = _read(path, answer)
+            yield heard
+            if heard.trouble:
+                break
+            worked = True
 
-    def __init__(self) -> None:
-        """Nothing was asked yet."""
-        self._token = ""
-        self._bare = False
-        """Whether it is asked without a token."""
-        self._path = ACTION
 
-    def ask(self) -> MetadataRequest:
-        """The token, the notice, or the recommendation."""
-        if not self._token and not self._bare:
-            return MetadataRequest(
-                "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}, "PUT"
-            )
-        return MetadataRequest(self._path, {"X-aws-ec2-metadata-token": self._token} if self._token else {})
+WATCHES: Final = (Watch(poll),)
 
-    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
-        """404 is the usual answer: there is no notice."""
-        if not self._token and not self._bare:
-            return self._hear_token(answer)
-        if answer is None or answer.status not in (200, 404):
-            self._token, self._bare = "", False
-            if answer is not None and answer.status == 401 and not self._failures:
-                self._failures = 1
-                return PollResult(pause_s=0.0)  # The token has expired.
-            return self._failed("it does not answer" if answer is None else f"it answers with {answer.status}")
-        self._failures = 0
-        try:
-            findings = self._read(answer, now) if answer.status == 200 else ()
-        except UNREADABLE:
-            return self._failed("its answer cannot be read")
-        if self._path == REBALANCE:
-            self._path = ACTION
-            return PollResult(findings)
-        self._path = REBALANCE  # At once: the pause comes after both.
-        return PollResult(findings, 0.0, clear=not any(isinstance(finding, InterruptionNotice) for finding in findings))
 
-    def _hear_token(self, answer: MetadataResponse | None) -> PollResult:
-        if answer is not None and answer.status == 200 and TOKEN.fullmatch(answer.text):
-            self._token = answer.text
-        else:
-            self._bare = True
-        return PollResult(pause_s=0.0)
+def _read(path: str, answer: MetadataResponse) -> PollResult:
+    """What an answer says. 404 is the usual one: there is nothing."""
+    there = answer.status != 404
+    if there and answer.trouble:
+        return PollResult(trouble=answer.trouble)
+    try:
+        if path == REBALANCE:
+            return PollResult(remarks=(_recommendation(answer),) if there else ())
+        return standing([_action(answer)] if there else [], 0.0)  # The pause comes after both.
+    except UNREADABLE:
+        return PollResult(trouble="its answer cannot be read")
 
-    def _read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
-        if self._path == ACTION:
-            action = msgspec.json.decode(answer.body, type=_InstanceAction)
-            return (notice(WORDS.get(action.action, TAKES), parsed_time(action.time), answer, now),)
-        at = parsed_time(msgspec.json.decode(answer.body, type=_Rebalance).noticeTime)
-        since = f" since {clock_time(at)}" if at is not None else ""
-        text = f"AWS says{since} that it may take this machine back (rebalance recommendation); training goes on"
-        return (ProviderInfo(text),)
 
-    def _failed(self, trouble: str) -> PollResult:
-        self._path = ACTION
-        return super()._failed(trouble)
+def _action(answer: MetadataResponse) -> InterruptionNotice | str:
+    action = msgspec.json.decode(answer.body, type=_InstanceAction)
+    return notice(WORDS.get(action.action, TAKES), parsed_time(action.time), answer)
+
+
+def _recommendation(answer: MetadataResponse) -> str:
+    at = parsed_time(msgspec.json.decode(answer.body, type=_Rebalance).noticeTime)
+    since = f" since {clock_time(at)}" if at is not None else ""
+    return f"AWS says{since} that it may take this machine back (rebalance recommendation); training goes on"

@@ -10,21 +10,24 @@ Source: Azure documentation, "Azure Metadata Service: Scheduled Events for Linux
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
 
 from elastic._decode import UNREADABLE
 from launcher.spot.protocol import (
+    TIMEOUT_S,
+    Ask,
     InterruptionNotice,
-    MetadataPoller,
     MetadataRequest,
     MetadataResponse,
     PollResult,
-    ProviderInfo,
+    Watch,
     clock_time,
     notice,
     parsed_time,
+    standing,
 )
 
 HEADERS: Final = {"Metadata": "true"}
@@ -33,6 +36,7 @@ EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
 FIRST_S = 130.0
 """The first answer may take two minutes."""
 AZURE_POLL_S = 2.0
+TROUBLE_MAX_S = 10.0
 """A Preempt leaves 30 s."""
 NAME_MAX = 256
 WORDS: Final = {
@@ -54,56 +58,49 @@ class _ScheduledEvents(msgspec.Struct, rename="pascal"):
     events: list[msgspec.Raw] | None = None
 
 
-class AzurePoller(MetadataPoller):
-    """Asks for the name, and then for the events again and again."""
+async def poll(ask: Ask) -> AsyncIterator[PollResult]:
+    """Ask for the name, and then for the events again and again."""
+    name, limit_s = "", FIRST_S
+    while True:
+        if not name:
+            answer = await ask(MetadataRequest(NAME, HEADERS))
+            readable = 0 < len(answer.text) <= NAME_MAX and answer.text.isprintable()
+            if trouble := answer.trouble or ("" if readable else "it does not say this machine's name"):
+                yield PollResult(trouble=trouble)
+                continue
+            name = answer.text
+        heard = _read(name, await ask(MetadataRequest(EVENTS, HEADERS, timeout_s=limit_s)))
+        if not heard.trouble:
+            limit_s = TIMEOUT_S
+        yield heard
 
-    pause_max_s = 10.0
-    _name = ""
-    _switched_on = False
 
-    def ask(self) -> MetadataRequest:
-        """The name of this machine, or what is planned."""
-        if not self._name:
-            return MetadataRequest(NAME, HEADERS)
-        return (
-            MetadataRequest(EVENTS, HEADERS)
-            if self._switched_on
-            else MetadataRequest(EVENTS, HEADERS, timeout_s=FIRST_S)
-        )
+WATCHES: Final = (Watch(poll, TROUBLE_MAX_S),)
 
-    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
-        """An empty list of events is the usual answer."""
-        if answer is None or answer.status != 200:
-            return self._failed("it does not answer" if answer is None else f"it answers with {answer.status}")
-        if not self._name:
-            if not 0 < len(answer.text) <= NAME_MAX or not answer.text.isprintable():
-                return self._failed("it does not say this machine's name")
-            self._name, self._failures = answer.text, 0
-            return PollResult(pause_s=0.0)
-        try:
-            events = msgspec.json.decode(answer.body, type=_ScheduledEvents).events or []
-        except UNREADABLE:
-            return self._failed("its answer cannot be read")
-        self._failures, self._switched_on = 0, True
-        findings = tuple(finding for event in events for finding in self._read(event, answer, now))
-        return PollResult(
-            findings, AZURE_POLL_S, clear=not any(isinstance(finding, InterruptionNotice) for finding in findings)
-        )
 
-    def _read(
-        self, raw: msgspec.Raw, answer: MetadataResponse, now: float
-    ) -> tuple[InterruptionNotice | ProviderInfo, ...]:
-        """One event, by itself: one that cannot be read hides no other."""
-        try:
-            event = msgspec.json.decode(raw, type=_ScheduledEvent)
-        except UNREADABLE:
-            return ()
-        if self._name.casefold() not in (resource.casefold() for resource in event.resources or () if resource):
-            return ()
-        at = parsed_time(event.not_before or "")
-        if event.event_type in WORDS:
-            return (notice(WORDS[event.event_type], at, answer, now),)
-        if event.event_type == "Freeze":
-            when = f"at {clock_time(at)}" if at is not None else "now"
-            return (ProviderInfo(f"Azure pauses this machine for some seconds {when} (Freeze); training goes on"),)
-        return ()
+def _read(name: str, answer: MetadataResponse) -> PollResult:
+    """What an answer says of the machine `name`. An empty list of events is the usual one."""
+    if answer.trouble:
+        return PollResult(trouble=answer.trouble)
+    try:
+        events = msgspec.json.decode(answer.body, type=_ScheduledEvents).events or []
+    except UNREADABLE:
+        return PollResult(trouble="its answer cannot be read")
+    return standing((found for event in events if (found := _read_event(name, event, answer))), AZURE_POLL_S)
+
+
+def _read_event(name: str, raw: msgspec.Raw, answer: MetadataResponse) -> InterruptionNotice | str | None:
+    """One event, by itself: one that cannot be read hides no other."""
+    try:
+        event = msgspec.json.decode(raw, type=_ScheduledEvent)
+    except UNREADABLE:
+        return None
+    if name.casefold() not in (resource.casefold() for resource in event.resources or () if resource):
+        return None
+    at = parsed_time(event.not_before or "")
+    if event.event_type in WORDS:
+        return notice(WORDS[event.event_type], at, answer)
+    if event.event_type == "Freeze":
+        when = f"at {clock_time(at)}" if at is not None else "now"
+        return f"Azure pauses this machine for some seconds {when} (Freeze); training goes on"
+    return None

@@ -12,6 +12,9 @@ host maintenance event", "About VM metadata".
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,14 +22,15 @@ import msgspec
 from elastic._decode import UNREADABLE
 from launcher.spot.protocol import (
     TOKEN,
+    Ask,
     InterruptionNotice,
-    MetadataPoller,
     MetadataRequest,
     MetadataResponse,
     PollResult,
-    ProviderInfo,
+    Watch,
     notice,
     parsed_time,
+    standing,
 )
 
 HANGS_S = 60
@@ -43,56 +47,6 @@ MAINTENANCE_S = 60.0
 STOPS: Final = "Google Cloud stops this machine for maintenance"
 
 
-class _MetadataValue(MetadataPoller):
-    """One value, followed by hanging requests."""
-
-    PATH = ""
-    pause_max_s = TROUBLE_MAX_S
-    _etag = ""
-
-    def ask(self) -> MetadataRequest:
-        """The value as it is, or its next change."""
-        if not self._etag:
-            return MetadataRequest(f"{BASE}/{self.PATH}", HEADERS)
-        query = f"wait_for_change=true&timeout_sec={HANGS_S}&last_etag={self._etag}"
-        return MetadataRequest(f"{BASE}/{self.PATH}?{query}", HEADERS, timeout_s=ANSWERED_S)
-
-    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
-        """A value; anything else is trouble."""
-        if answer is None:
-            return self._failed("it does not answer")
-        if answer.headers.get("metadata-flavor") != "Google":
-            return self._failed("it is not Google's")
-        if answer.status != 200:
-            return self._failed(f"it answers with {answer.status}")
-        self._failures = 0
-        etag = answer.headers.get("etag", "")
-        self._etag = etag if TOKEN.fullmatch(etag) and etag.isalnum() else ""
-        findings = self.read(answer, now)
-        clear = not any(isinstance(finding, InterruptionNotice) for finding in findings)
-        return PollResult(findings, PAUSE_S if self._etag else TROUBLE_MAX_S, clear=clear)
-
-    def read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
-        """What the value means."""
-        raise NotImplementedError
-
-    def _failed(self, trouble: str) -> PollResult:
-        self._etag = ""
-        return super()._failed(trouble)
-
-
-class PreemptionPoller(_MetadataValue):
-    """Whether this machine is being taken back."""
-
-    PATH = "preempted"
-
-    def read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
-        """TRUE or FALSE."""
-        if answer.text != "TRUE":
-            return ()
-        return (InterruptionNotice("Google Cloud takes this machine back", now + PREEMPTED_S, PREEMPTED_S),)
-
-
 class _MaintenanceWindow(msgspec.Struct):
     """Both spellings are documented."""
 
@@ -100,47 +54,54 @@ class _MaintenanceWindow(msgspec.Struct):
     windowStartTime: str = ""  # noqa: N815
 
 
-class MaintenancePoller(_MetadataValue):
-    """What Google is about to do with the host of this machine; of a stop also when."""
-
-    PATH = "maintenance-event"
-
-    _stops = False
-    """Whether the last answer was that the machine stops, and nobody has asked when."""
-
-    def ask(self) -> MetadataRequest:
-        """The event, or when it is."""
-        return MetadataRequest(f"{BASE}/upcoming-maintenance?alt=json", HEADERS) if self._stops else super().ask()
-
-    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
-        """Where nobody says when, a stop is as near as one without cards."""
-        if not self._stops:
-            heard = super().on_response(answer, now)
-            if self._stops:
-                self._etag = ""  # Nothing hangs while the time runs: after this the event is read as it is.
-                return PollResult(pause_s=0.0)
-            return heard
-        self._stops = False
-        at = _begins(answer)
-        said = answer if answer is not None and at is not None else MetadataResponse(0)
-        stop = notice(STOPS, at or now + MAINTENANCE_S, said, now, left_min_s=MAINTENANCE_S)
-        return PollResult((stop,), clear=isinstance(stop, ProviderInfo))
-
-    def read(self, answer: MetadataResponse, now: float) -> tuple[InterruptionNotice | ProviderInfo, ...]:
-        """NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE."""
-        if answer.text.startswith("MIGRATE"):
-            return (ProviderInfo("Google Cloud moves this machine to another host (live migration); training goes on"),)
-        if answer.text.startswith("TERMINATE"):
-            self._stops = True
-        return ()
+async def poll(value: str, ask: Ask) -> AsyncIterator[PollResult]:
+    """Follow one value with hanging requests. Of a stop for maintenance it also asks when."""
+    etag = ""
+    while True:
+        path = f"{BASE}/{value}"
+        if etag:
+            query = f"wait_for_change=true&timeout_sec={HANGS_S}&last_etag={etag}"
+            answer = await ask(MetadataRequest(f"{path}?{query}", HEADERS, timeout_s=ANSWERED_S))
+        else:
+            answer = await ask(MetadataRequest(path, HEADERS))
+        etag = ""
+        if trouble := _trouble(answer):
+            yield PollResult(trouble=trouble)
+        elif answer.text.startswith("TERMINATE"):  # Nothing hangs while the time runs: it is read again as it is.
+            yield standing([_stop(await ask(MetadataRequest(f"{BASE}/upcoming-maintenance?alt=json", HEADERS)))])
+        else:
+            said = answer.headers.get("etag", "")
+            etag = said if TOKEN.fullmatch(said) and said.isalnum() else ""
+            yield standing(_read(answer), PAUSE_S if etag else TROUBLE_MAX_S)
 
 
-def _begins(answer: MetadataResponse | None) -> float | None:
-    """When a planned maintenance begins, None if that is not said."""
-    if answer is None or answer.status != 200 or answer.headers.get("metadata-flavor") != "Google":
-        return None
-    try:
-        planned = msgspec.json.decode(answer.body, type=_MaintenanceWindow)
-    except UNREADABLE:
-        return None
-    return parsed_time(planned.window_start_time or planned.windowStartTime)
+PREEMPTION: Final = Watch(partial(poll, "preempted"), TROUBLE_MAX_S)
+MAINTENANCE: Final = Watch(partial(poll, "maintenance-event"), TROUBLE_MAX_S)
+WATCHES: Final = (PREEMPTION, MAINTENANCE)
+
+
+def _trouble(answer: MetadataResponse) -> str:
+    if answer.status and answer.headers.get("metadata-flavor") != "Google":
+        return "it is not Google's"
+    return answer.trouble
+
+
+def _read(answer: MetadataResponse) -> tuple[InterruptionNotice | str, ...]:
+    """What TRUE, FALSE, NONE or MIGRATE_ON_HOST_MAINTENANCE means."""
+    if answer.text == "TRUE":
+        return (InterruptionNotice("Google Cloud takes this machine back", answer.came_at + PREEMPTED_S, PREEMPTED_S),)
+    if answer.text.startswith("MIGRATE"):
+        return ("Google Cloud moves this machine to another host (live migration); training goes on",)
+    return ()
+
+
+def _stop(answer: MetadataResponse) -> InterruptionNotice | str:
+    """A stop for maintenance. Where nobody says when, it is as near as one without cards."""
+    planned = _MaintenanceWindow()
+    with suppress(*UNREADABLE):
+        if not _trouble(answer):
+            planned = msgspec.json.decode(answer.body, type=_MaintenanceWindow)
+    at = parsed_time(planned.window_start_time or planned.windowStartTime)
+    if at is None:
+        return InterruptionNotice(STOPS, answer.came_at + MAINTENANCE_S, MAINTENANCE_S)
+    return notice(STOPS, at, answer, left_min_s=MAINTENANCE_S)

@@ -7,6 +7,7 @@ asyncio's own streams: a client that can do more costs the agent a quarter of it
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 
 import h11
@@ -19,20 +20,19 @@ BODY_MAX = 64 << 10
 CHUNK = 4096
 
 
-class BadAnswer(Exception):
-    """No answer came: the host cannot be one, or what it says is not HTTP, too much, or the end of the connection."""
-
-
 async def fetch(endpoint: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse:
-    """Ask, and wait for the whole answer. Raises `OSError` or `BadAnswer`; its time limit is the caller's."""
+    """Ask, and wait for the whole answer; its time limit is the caller's.
+
+    Raises `OSError` where none comes: the host cannot be one, or what it says is not HTTP or too much, or it hangs up.
+    """
     try:
         reader, writer = await asyncio.open_connection(*endpoint, limit=CHUNK)
     except UnicodeError as error:
-        raise BadAnswer(f"{endpoint.host} cannot be a name: {error}") from error
+        raise ConnectionError(f"{endpoint.host} cannot be a name: {error}") from error
     try:
         return await _exchange(reader, writer, endpoint, ask)
     except (h11.ProtocolError, UnicodeError) as error:
-        raise BadAnswer(str(error)) from error
+        raise ConnectionError(str(error)) from error
     finally:
         writer.transport.abort()
         with suppress(OSError):
@@ -60,8 +60,8 @@ async def _exchange(
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > BODY_MAX:
-                raise BadAnswer(f"more than {BODY_MAX} bytes")
+                raise ConnectionError(f"more than {BODY_MAX} bytes")
         elif isinstance(event, h11.EndOfMessage):
-            return MetadataResponse(status, said, bytes(body))
+            return MetadataResponse(status, said, bytes(body), time.time())
         elif not isinstance(event, h11.InformationalResponse):
-            raise BadAnswer("the connection was closed")
+            raise ConnectionError("the connection was closed")

@@ -1,18 +1,18 @@
 """What is asked of a metadata server, what it answers, and what that means (pure).
 
-A `MetadataPoller` asks one question after the other: `ask` is the next request, `on_response` takes what came of it. It
-keeps its own state and knows no clock, no socket and no other watch. Whatever a server answers is only ever a notice, a
-remark, nothing, or trouble.
+A `Watch` asks one question after the other. It keeps its own state and knows no clock, no socket and no other watch.
+Whatever a server answers is only ever a notice, a remark, nothing, or trouble.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 POLL_S = 5.0
 """Between two looks: what AWS advises (Spot Instance interruption notices, EC2 user guide)."""
@@ -40,16 +40,24 @@ class MetadataRequest(Struct, frozen=True):
 
 
 class MetadataResponse(Struct, frozen=True):
-    """What a server said. The names of `headers` are in lower case."""
+    """What a server said; status 0: nothing. `came_at` is this machine's Unix time. Header names are in lower case."""
 
-    status: int
+    status: int = 0
     headers: Mapping[str, str] = {}
     body: bytes = b""
+    came_at: float = 0.0
 
     @property
     def text(self) -> str:
         """The body as text."""
         return self.body.decode("utf-8", "replace").strip()
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with it, as its status tells, "" if nothing is."""
+        if self.status == 200:
+            return ""
+        return f"it answers with {self.status}" if self.status else "it does not answer"
 
 
 class InterruptionNotice(Struct, frozen=True):
@@ -65,59 +73,63 @@ class InterruptionNotice(Struct, frozen=True):
         return f"{self.text} at {clock_time(self.at)}"
 
 
-class ProviderInfo(Struct, frozen=True):
-    """What an operator may want to know, and what changes nothing."""
-
-    text: str
-
-
 class PollResult(Struct, frozen=True):
-    """What came of one request: what was found, the pause before the next one, and what is wrong, "" if nothing.
+    """What came of one answer, the pause before the next request, and what is wrong, "" if nothing.
 
-    `clear`: this answer says that no notice stands.
+    `notices` are those that stand, None where the answer says nothing of that. `remarks` are what an operator may want
+    to know, and what changes nothing.
     """
 
-    found: tuple[InterruptionNotice | ProviderInfo, ...] = ()
+    notices: tuple[InterruptionNotice, ...] | None = None
+    remarks: tuple[str, ...] = ()
     pause_s: float = POLL_S
     trouble: str = ""
-    clear: bool = False
 
 
-class MetadataPoller:
-    """One line of questions to a metadata server. It begins with nothing asked."""
+Ask = Callable[[MetadataRequest], Awaitable[MetadataResponse]]
 
-    pause_max_s = PAUSE_MAX_S
-    _failures = 0
-    """In a row."""
 
-    def ask(self) -> MetadataRequest:
-        """Give the next request."""
-        raise NotImplementedError
+class Watch(NamedTuple):
+    """What is asked of a metadata server: `poll` asks one question after the other, and tells what came of them."""
 
-    def on_response(self, answer: MetadataResponse | None, now: float) -> PollResult:
-        """Take in what came of it; None: no answer. `now` is this machine's Unix time."""
-        raise NotImplementedError
+    poll: Callable[[Ask], AsyncIterator[PollResult]]
+    pause_max_s: float = PAUSE_MAX_S
+    """Between two requests while something is wrong."""
 
-    def _failed(self, trouble: str) -> PollResult:
-        """What comes of an answer that says nothing: the longer it has been so, the longer the pause."""
-        self._failures += 1
-        return PollResult((), min(POLL_S * 2.0 ** min(self._failures - 1, 10), self.pause_max_s), trouble)
+
+async def polled(watch: Watch, ask: Ask) -> AsyncIterator[PollResult]:
+    """What comes of a watch, until cancelled. The longer something is wrong, the longer is the pause."""
+    failures = 0
+    while True:
+        try:
+            async for heard in watch.poll(ask):
+                failures = failures + 1 if heard.trouble else 0
+                pause_s = min(POLL_S * 2.0 ** min(failures - 1, 10), watch.pause_max_s) if failures else heard.pause_s
+                yield replace(heard, pause_s=pause_s)
+        except Exception as error:  # noqa: BLE001  Whatever a server says, training goes on.
+            trouble = f"its answer cannot be understood: {type(error).__name__}"
+            yield PollResult(pause_s=PAUSE_MAX_S, trouble=trouble)
+
+
+def standing(found: Iterable[InterruptionNotice | str], pause_s: float = POLL_S) -> PollResult:
+    """What an answer about notices says: those that stand, and remarks."""
+    both = tuple(found)
+    notices = tuple(one for one in both if isinstance(one, InterruptionNotice))
+    return PollResult(notices, tuple(one for one in both if isinstance(one, str)), pause_s)
 
 
 def notice(
-    text: str, at: float | None, answer: MetadataResponse, now: float, *, left_min_s: float = LEFT_MIN_S
-) -> InterruptionNotice | ProviderInfo:
+    text: str, at: float | None, answer: MetadataResponse, *, left_min_s: float = LEFT_MIN_S
+) -> InterruptionNotice | str:
     """Make a notice, or a remark if it is further away than `NEAR_S`.
 
     `at` is by the server's clock, which is its Date header where it has one; None: it is due.
     """
     theirs = parsed_time(answer.headers.get("date", ""))
-    left_s = 0.0 if at is None else at - (theirs if theirs is not None else now)
+    left_s = 0.0 if at is None else at - (theirs if theirs is not None else answer.came_at)
     if at is not None and left_s > NEAR_S:
-        return ProviderInfo(
-            f"{text} at {date_time(at)}: this node drains {NEAR_S / 60:.0f} minutes before, if that stands"
-        )
-    return InterruptionNotice(text, now if at is None else at, max(left_s, left_min_s))
+        return f"{text} at {date_time(at)}: this node drains {NEAR_S / 60:.0f} minutes before, if that stands"
+    return InterruptionNotice(text, answer.came_at if at is None else at, max(left_s, left_min_s))
 
 
 def parsed_time(text: str) -> float | None:

@@ -14,19 +14,16 @@ from elastic.core.agent.events import DrainRequested, Event
 from elastic.core.agent.state import DEADLINE_SPARE_S
 from elastic.errors import MachineTaken
 from launcher.logs.logger import AgentLog
+from launcher.spot import aws, azure, gcp
 from launcher.spot import provider as spot_provider
-from launcher.spot.aws import AwsPoller
-from launcher.spot.azure import AzurePoller
 from launcher.spot.endpoint import MetadataEndpoint, endpoint
-from launcher.spot.gcp import MaintenancePoller, PreemptionPoller
 from launcher.spot.protocol import (
-    PAUSE_MAX_S,
     InterruptionNotice,
-    MetadataPoller,
     MetadataRequest,
     MetadataResponse,
     PollResult,
-    ProviderInfo,
+    Watch,
+    polled,
 )
 from launcher.system.clock import boottime
 from launcher.system.time_limit import wait_at_most
@@ -41,11 +38,7 @@ FIRST_S = 1.0
 """So long after its start a node waits for the first answers before it joins. A server answers within milliseconds."""
 HELD_EVERY_S = 300.0
 """So often a node that does not join says why."""
-WATCHES: Mapping[str, tuple[Callable[[], MetadataPoller], ...]] = {
-    "aws": (AwsPoller,),
-    "gcp": (PreemptionPoller, MaintenancePoller),
-    "azure": (AzurePoller,),
-}
+WATCHES: Mapping[str, tuple[Watch, ...]] = {"aws": aws.WATCHES, "gcp": gcp.WATCHES, "azure": azure.WATCHES}
 """What is asked of each provider, at the same time."""
 
 
@@ -73,15 +66,15 @@ class SpotWatch:
         self._enters = True
         """Whether `wait_clear` has not let the node in yet."""
         self._began = boottime()
-        self._unheard: set[MetadataPoller] = set()
+        self._unheard: set[Watch] = set()
         """Of these nobody knows yet whether they have a notice."""
-        self._standing: dict[MetadataPoller, tuple[InterruptionNotice, float]] = {}
+        self._standing: dict[Watch, tuple[InterruptionNotice, float]] = {}
         """The notices that stand, with the time at which this machine may be gone."""
         self._changed = asyncio.Event()
-        self._remarked: dict[tuple[MetadataPoller, str], set[str]] = {}
+        self._remarked: dict[tuple[Watch, str], set[str]] = {}
         """What was said of the newest answer of each watch, by what was asked for."""
         self._remarks = 0
-        self._troubled: set[MetadataPoller] = set()
+        self._troubled: set[Watch] = set()
 
     async def run(self) -> None:
         """Watch until cancelled; return at once where there is nothing to watch."""
@@ -90,10 +83,9 @@ class SpotWatch:
             return
         where = endpoint(provider, self._environ)
         self._agent_log.debug(f"watching {where} for the notice that this machine is taken back (--spot {provider})")
-        watches = [make() for make in WATCHES[provider]]
-        self._unheard.update(watches)
+        self._unheard.update(WATCHES[provider])
         async with asyncio.TaskGroup() as group:
-            for watch in watches:
+            for watch in WATCHES[provider]:
                 group.create_task(self._follow(watch, where))
 
     @property
@@ -129,34 +121,32 @@ class SpotWatch:
         if said_at is not None:
             self._agent_log.info("the notice was withdrawn: this node joins")
 
-    async def _follow(self, watch: MetadataPoller, where: MetadataEndpoint) -> None:
-        while True:
-            ask = watch.ask()
-            answer = await _answer(where, ask)
-            try:
-                heard = watch.on_response(answer, time.time())
-            except Exception as error:  # noqa: BLE001  Whatever a server says, training goes on.
-                heard = PollResult((), PAUSE_MAX_S, f"its answer cannot be understood: {type(error).__name__}")
+    async def _follow(self, watch: Watch, where: MetadataEndpoint) -> None:
+        path = ""
+
+        async def ask(request: MetadataRequest) -> MetadataResponse:
+            nonlocal path
+            path = request.path.partition("?")[0]
+            return await _answer(where, request)
+
+        async for heard in polled(watch, ask):
             self._note(watch, heard)
-            for finding in heard.found:
-                if isinstance(finding, InterruptionNotice):
-                    self._notice(finding)
+            for notice in heard.notices or ():
+                self._notice(notice)
             if not heard.trouble:
-                texts = {finding.text for finding in heard.found if isinstance(finding, ProviderInfo)}
-                self._remark((watch, ask.path.partition("?")[0]), texts)
+                self._remark((watch, path), {*heard.remarks})
             if heard.trouble or heard.pause_s:
                 self._trouble(watch, where, heard.trouble)
             await asyncio.sleep(heard.pause_s)
 
-    def _note(self, watch: MetadataPoller, heard: PollResult) -> None:
-        """Whether a notice stands, as the newest answer says."""
-        notices = [notice for notice in heard.found if isinstance(notice, InterruptionNotice)]
-        if notices:
-            first = min(notices, key=lambda notice: notice.left_s)
+    def _note(self, watch: Watch, heard: PollResult) -> None:
+        """Whether there is a notice, as the newest answer says."""
+        if heard.notices:
+            first = min(heard.notices, key=lambda notice: notice.left_s)
             self._standing[watch] = first, boottime() + first.left_s
-        elif heard.clear:
+        elif heard.notices is not None:
             self._standing.pop(watch, None)
-        if notices or heard.clear or heard.trouble:
+        if heard.notices is not None or heard.trouble:
             self._unheard.discard(watch)
             self._changed.set()
 
@@ -174,7 +164,7 @@ class SpotWatch:
             )
         self._put(DrainRequested(TRY_AGAIN, notice.reason, deadline))
 
-    def _remark(self, asked: tuple[MetadataPoller, str], texts: set[str]) -> None:
+    def _remark(self, asked: tuple[Watch, str], texts: set[str]) -> None:
         """Say what the answer before did not say. What is gone is forgotten: the next time it is news again."""
         for text in sorted(texts - self._remarked.get(asked, set())):
             self._remarks += 1
@@ -182,7 +172,7 @@ class SpotWatch:
                 self._agent_log.info(text)
         self._remarked[asked] = texts
 
-    def _trouble(self, watch: MetadataPoller, where: MetadataEndpoint, trouble: str) -> None:
+    def _trouble(self, watch: Watch, where: MetadataEndpoint, trouble: str) -> None:
         """Say once that notices may not be seen, and once that they are again; `auto` may well find nothing."""
         before = bool(self._troubled)
         (self._troubled.add if trouble else self._troubled.discard)(watch)
@@ -193,12 +183,12 @@ class SpotWatch:
             tell(f"{where} answers again: a notice will be seen")
 
 
-async def _answer(where: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse | None:
-    """What a server said, None if it did not in time, or not in HTTP."""
-    from launcher.spot.http import BadAnswer, fetch  # Only a machine of a cloud needs it.
+async def _answer(where: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse:
+    """What a server said, with status 0 if it did not in time, or not in HTTP."""
+    from launcher.spot.http import fetch  # Only a machine of a cloud needs it.
 
     try:
         async with asyncio.timeout(ask.timeout_s):
             return await fetch(where, ask)
-    except (OSError, BadAnswer):  # TimeoutError is an OSError.
-        return None
+    except OSError:  # TimeoutError is one.
+        return MetadataResponse(came_at=time.time())

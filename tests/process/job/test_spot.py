@@ -13,7 +13,7 @@ from aiohttp import web
 
 from launcher.spot.aws import ACTION
 from launcher.spot.endpoint import endpoint
-from launcher.spot.http import BODY_MAX, BadAnswer, fetch
+from launcher.spot.http import BODY_MAX, fetch
 from launcher.spot.protocol import MetadataRequest
 from tests.bench import steplog
 from tests.support.agent_process import Node
@@ -242,7 +242,7 @@ def test_whatever_a_server_answers_is_an_answer_or_a_bad_one(
             where = endpoint("aws", {"ELASTIC_SPOT_ENDPOINT": server.endpoint})
             try:
                 answer = await fetch(where, MetadataRequest("/latest/meta-data/spot/instance-action"))
-            except BadAnswer:
+            except ConnectionError:
                 return
             assert len(answer.body) <= BODY_MAX
             assert len(server.asked) == 1
@@ -262,7 +262,7 @@ def test_a_server_that_does_not_speak_http_gives_a_bad_answer(said: bytes) -> No
 
         async with await asyncio.start_server(speak, "127.0.0.1") as server:
             port = server.sockets[0].getsockname()[1]
-            with pytest.raises((BadAnswer, OSError)):
+            with pytest.raises(OSError):
                 await fetch(endpoint("gcp", {"GCE_METADATA_HOST": f"127.0.0.1:{port}"}), MetadataRequest("/"))
 
     asyncio.run(main())

@@ -4,47 +4,74 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from elastic.errors import ConfigError
+from launcher.spot import aws
+from launcher.spot import azure as azure_cloud
 from launcher.spot import provider as spot_provider
-from launcher.spot.aws import ACTION, REBALANCE, AwsPoller
-from launcher.spot.azure import AZURE_POLL_S, FIRST_S, AzurePoller
+from launcher.spot.aws import ACTION, REBALANCE
+from launcher.spot.azure import AZURE_POLL_S, FIRST_S
 from launcher.spot.endpoint import MetadataEndpoint, endpoint
-from launcher.spot.gcp import HANGS_S, MaintenancePoller, PreemptionPoller
+from launcher.spot.gcp import HANGS_S, MAINTENANCE, PREEMPTION
 from launcher.spot.protocol import (
     LEFT_MIN_S,
     PAUSE_MAX_S,
     POLL_S,
     TIMEOUT_S,
     InterruptionNotice,
-    MetadataPoller,
     MetadataRequest,
     MetadataResponse,
     PollResult,
-    ProviderInfo,
+    Watch,
+    polled,
 )
 
+(AWS,), (AZURE,) = aws.WATCHES, azure_cloud.WATCHES
 NOW = 1_800_000_000.0
 """Fri, 15 Jan 2027 08:00:00 GMT."""
 NOTHING = MetadataResponse(404)
+AT_ONCE = PollResult(pause_s=0.0)
 DATE = {"date": "Fri, 15 Jan 2027 08:00:00 GMT"}
 
 
+class Over(BaseException):
+    """There is no further answer."""
+
+
 def heard(
-    watch: MetadataPoller, *answers: MetadataResponse | None, now: float = NOW
+    watch: Watch, *answers: MetadataResponse | None, now: float = NOW
 ) -> list[tuple[MetadataRequest, PollResult]]:
-    """Each request and what came of it."""
-    return [(watch.ask(), watch.on_response(answer, now)) for answer in answers]
+    """Each request and what came of it; an answer that is followed by the next request at once says nothing."""
+    asked: list[MetadataRequest] = []
+    results: list[PollResult] = []
+
+    async def ask(request: MetadataRequest) -> MetadataResponse:
+        results.extend([AT_ONCE] * (len(asked) - len(results)))
+        if len(asked) == len(answers):
+            raise Over
+        asked.append(request)
+        return replace(answers[len(asked) - 1] or MetadataResponse(), came_at=now)
+
+    async def main() -> None:
+        with suppress(Over):
+            async for result in polled(watch, ask):
+                results.append(result)  # noqa: PERF401  `ask` looks at those that came.
+
+    with suppress(StopIteration):
+        main().send(None)
+    assert not any("cannot be understood" in result.trouble for result in results)
+    return [*zip(asked, results, strict=True)]
 
 
-def last(watch: MetadataPoller, *answers: MetadataResponse | None, now: float = NOW) -> PollResult:
+def last(watch: Watch, *answers: MetadataResponse | None, now: float = NOW) -> PollResult:
     return heard(watch, *answers, now=now)[-1][1]
 
 
@@ -59,7 +86,7 @@ TOKEN = MetadataResponse(200, {}, b"AQAEABcdefg==")
 
 
 def test_aws_is_asked_for_a_token_then_for_both_paths_with_it_and_then_left_alone_for_5_s() -> None:
-    rounds = heard(AwsPoller(), TOKEN, NOTHING, NOTHING, NOTHING)
+    rounds = heard(AWS, TOKEN, NOTHING, NOTHING, NOTHING)
     assert [(ask.method, ask.path) for ask, _ in rounds] == [
         ("PUT", "/latest/api/token"),
         ("GET", ACTION),
@@ -69,7 +96,7 @@ def test_aws_is_asked_for_a_token_then_for_both_paths_with_it_and_then_left_alon
     assert rounds[0][0].headers == {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
     assert {ask.headers["X-aws-ec2-metadata-token"] for ask, _ in rounds[1:]} == {"AQAEABcdefg=="}
     assert [found.pause_s for _, found in rounds] == [0.0, 0.0, POLL_S, 0.0]
-    assert not any(found.found or found.trouble for _, found in rounds)
+    assert not any(found.notices or found.remarks or found.trouble for _, found in rounds)
 
 
 @pytest.mark.parametrize(
@@ -82,51 +109,46 @@ def test_aws_is_asked_for_a_token_then_for_both_paths_with_it_and_then_left_alon
     ],
 )
 def test_an_action_of_aws_is_a_notice_with_its_time(action: str, words: str) -> None:
-    found = last(AwsPoller(), TOKEN, document({"action": action, "time": "2027-01-15T08:01:58Z"}))
-    assert found.found == (InterruptionNotice(words, NOW + 118, 118.0),)
-    (notice,) = found.found
-    assert isinstance(notice, InterruptionNotice)
+    found = last(AWS, TOKEN, document({"action": action, "time": "2027-01-15T08:01:58Z"}))
+    assert found.notices == (InterruptionNotice(words, NOW + 118, 118.0),)
+    (notice,) = found.notices or ()
     assert notice.reason == f"{words} at 08:01:58Z"
 
 
 def test_the_time_that_is_left_is_by_the_clock_of_the_server_and_not_by_that_of_a_machine_that_is_wrong() -> None:
     answer = document({"action": "terminate", "time": "2027-01-15T08:01:58Z"})
-    (notice,) = last(AwsPoller(), TOKEN, answer, now=NOW + 7_200).found
-    assert isinstance(notice, InterruptionNotice)
+    (notice,) = last(AWS, TOKEN, answer, now=NOW + 7_200).notices or ()
     assert notice.left_s == 118.0
 
 
 def test_without_a_date_the_clock_of_this_machine_counts() -> None:
     answer = MetadataResponse(200, {}, b'{"action": "stop", "time": "2027-01-15T08:01:00Z"}')
-    (notice,) = last(AwsPoller(), TOKEN, answer, now=NOW + 20).found
-    assert isinstance(notice, InterruptionNotice)
+    (notice,) = last(AWS, TOKEN, answer, now=NOW + 20).notices or ()
     assert notice.left_s == 40.0
 
 
 @pytest.mark.parametrize("time", ["2027-01-15T07:00:00Z", "2027-01-15T08:00:03Z", "soon"])
 def test_a_time_that_is_over_or_cannot_be_read_leaves_10_s_all_the_same(time: str) -> None:
-    (notice,) = last(AwsPoller(), TOKEN, document({"action": "terminate", "time": time})).found
-    assert isinstance(notice, InterruptionNotice)
+    (notice,) = last(AWS, TOKEN, document({"action": "terminate", "time": time})).notices or ()
     assert notice.left_s == LEFT_MIN_S
 
 
 def test_a_rebalance_recommendation_is_a_remark() -> None:
-    found = last(AwsPoller(), TOKEN, NOTHING, document({"noticeTime": "2027-01-15T07:59:00Z"})).found
+    found = last(AWS, TOKEN, NOTHING, document({"noticeTime": "2027-01-15T07:59:00Z"})).remarks
     text = "AWS says since 07:59:00Z that it may take this machine back (rebalance recommendation); training goes on"
-    assert found == (ProviderInfo(text),)
+    assert found == (text,)
 
 
 def test_a_token_that_has_expired_is_replaced_at_once() -> None:
-    watch = AwsPoller()
-    rounds = heard(watch, TOKEN, NOTHING, NOTHING, MetadataResponse(401), TOKEN, NOTHING)
+    rounds = heard(AWS, TOKEN, NOTHING, NOTHING, MetadataResponse(401), TOKEN, NOTHING)
     assert [ask.method for ask, _ in rounds] == ["PUT", "GET", "GET", "GET", "PUT", "GET"]
     assert rounds[3][1] == PollResult(pause_s=0.0)
 
 
 def test_a_server_that_takes_no_token_that_it_gave_is_asked_ever_less_often() -> None:
     answers = [TOKEN, MetadataResponse(401)] * 8
-    pauses = [found.pause_s for ask, found in heard(AwsPoller(), *answers) if ask.method == "GET"]
-    assert pauses == [0.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0, 60.0]
+    pauses = [found.pause_s for ask, found in heard(AWS, *answers) if ask.method == "GET"]
+    assert pauses == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0, 60.0]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +162,9 @@ def test_a_server_that_takes_no_token_that_it_gave_is_asked_ever_less_often() ->
     ],
 )
 def test_where_no_token_can_be_had_aws_is_asked_without_one(refusal: MetadataResponse | None) -> None:
-    rounds = heard(AwsPoller(), refusal, document({"action": "stop", "time": "2027-01-15T08:01:00Z"}))
+    rounds = heard(AWS, refusal, document({"action": "stop", "time": "2027-01-15T08:01:00Z"}))
     assert rounds[1][0] == MetadataRequest(ACTION)
-    assert rounds[1][1].found
+    assert rounds[1][1].notices
 
 
 # --- Google -------------------------------------------------------------------------------------------------------
@@ -153,7 +175,7 @@ def google(text: str, etag: str = "1f2e") -> MetadataResponse:
 
 
 def test_google_is_asked_once_for_what_there_is_and_then_waited_for_with_the_etag() -> None:
-    rounds = heard(PreemptionPoller(), google("FALSE"), google("FALSE", "2a"), google("TRUE"))
+    rounds = heard(PREEMPTION, google("FALSE"), google("FALSE", "2a"), google("TRUE"))
     base = "/computeMetadata/v1/instance/preempted"
     assert [ask.path for ask, _ in rounds] == [
         base,
@@ -162,34 +184,32 @@ def test_google_is_asked_once_for_what_there_is_and_then_waited_for_with_the_eta
     ]
     assert [ask.timeout_s > HANGS_S for ask, _ in rounds] == [False, True, True]
     assert {ask.headers["Metadata-Flavor"] for ask, _ in rounds} == {"Google"}
-    assert rounds[2][1].found == (InterruptionNotice("Google Cloud takes this machine back", NOW + 30, 30.0),)
+    assert rounds[2][1].notices == (InterruptionNotice("Google Cloud takes this machine back", NOW + 30, 30.0),)
 
 
 def test_who_is_not_google_is_not_believed() -> None:
-    found = last(PreemptionPoller(), MetadataResponse(200, {}, b"TRUE"))
-    assert (found.found, found.trouble) == ((), "it is not Google's")
+    found = last(PREEMPTION, MetadataResponse(200, {}, b"TRUE"))
+    assert (found.notices, found.trouble) == (None, "it is not Google's")
 
 
 def test_an_etag_that_does_not_belong_into_an_address_is_not_sent_back() -> None:
-    rounds = heard(PreemptionPoller(), google("FALSE", "1 HTTP/1.1\r\nX: y"), google("FALSE", "a&b"), google("FALSE"))
+    rounds = heard(PREEMPTION, google("FALSE", "1 HTTP/1.1\r\nX: y"), google("FALSE", "a&b"), google("FALSE"))
     assert {ask.path for ask, _ in rounds} == {"/computeMetadata/v1/instance/preempted"}
 
 
 def test_live_migration_is_a_remark_and_a_stop_for_maintenance_a_notice_of_60_s() -> None:
-    assert last(MaintenancePoller(), google("NONE")).found == ()
-    (remark,) = last(MaintenancePoller(), google("MIGRATE_ON_HOST_MAINTENANCE")).found
-    assert isinstance(remark, ProviderInfo)
-    rounds = heard(MaintenancePoller(), google("TERMINATE_ON_HOST_MAINTENANCE"), MetadataResponse(404), google("NONE"))
+    assert last(MAINTENANCE, google("NONE")).notices == ()
+    assert len(last(MAINTENANCE, google("MIGRATE_ON_HOST_MAINTENANCE")).remarks) == 1
+    rounds = heard(MAINTENANCE, google("TERMINATE_ON_HOST_MAINTENANCE"), MetadataResponse(404), google("NONE"))
     assert [ask.path.rpartition("/")[2] for ask, _ in rounds] == (
         ["maintenance-event", "upcoming-maintenance?alt=json", "maintenance-event"]
     )
     assert [found.pause_s for _, found in rounds] == [0.0, POLL_S, 1.0]
-    assert [found.found for _, found in rounds] == [
-        (),
+    assert [found.notices for _, found in rounds] == [
+        None,
         (InterruptionNotice("Google Cloud stops this machine for maintenance", NOW + 60, 60.0),),
         (),
     ]
-    assert [found.clear for _, found in rounds] == [False, False, True]
 
 
 def planned(at: str, name: str = "window_start_time") -> MetadataResponse:
@@ -200,13 +220,12 @@ def planned(at: str, name: str = "window_start_time") -> MetadataResponse:
 
 @pytest.mark.parametrize("name", ["window_start_time", "windowStartTime"])
 def test_a_stop_for_maintenance_in_an_hour_is_a_remark_with_its_date_and_a_notice_when_it_is_near(name: str) -> None:
-    watch, stops = MaintenancePoller(), google("TERMINATE_ON_HOST_MAINTENANCE")
-    far = last(watch, stops, planned("2027-01-15T09:00:00Z", name))
+    stops = google("TERMINATE_ON_HOST_MAINTENANCE")
+    in_an_hour, soon = planned("2027-01-15T09:00:00Z", name), planned("2027-01-15T08:10:00Z", name)
+    _, (_, far), _, (_, near) = heard(MAINTENANCE, stops, in_an_hour, stops, soon)
     text = "Google Cloud stops this machine for maintenance at 2027-01-15 09:00:00Z: this node drains 10 minutes before"
-    assert far == PollResult((ProviderInfo(f"{text}, if that stands"),), clear=True)
-    near = last(watch, stops, planned("2027-01-15T08:10:00Z", name))
-    assert near.found == (InterruptionNotice("Google Cloud stops this machine for maintenance", NOW + 600, 600.0),)
-    assert not near.clear
+    assert far == PollResult((), (f"{text}, if that stands",))
+    assert near.notices == (InterruptionNotice("Google Cloud stops this machine for maintenance", NOW + 600, 600.0),)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +242,7 @@ def test_a_stop_for_maintenance_in_an_hour_is_a_remark_with_its_date_and_a_notic
 def test_a_stop_for_maintenance_of_which_nobody_says_when_or_that_is_due_leaves_60_s(
     answer: MetadataResponse | None,
 ) -> None:
-    (stop,) = last(MaintenancePoller(), google("TERMINATE_ON_HOST_MAINTENANCE"), answer).found
-    assert isinstance(stop, InterruptionNotice)
+    (stop,) = last(MAINTENANCE, google("TERMINATE_ON_HOST_MAINTENANCE"), answer).notices or ()
     assert stop.left_s == 60.0
 
 
@@ -236,14 +254,12 @@ def event(kind: str, *names: str, at: str = "Fri, 15 Jan 2027 08:00:30 GMT") -> 
 
 
 def azure(*events: dict[str, Any]) -> PollResult:
-    return last(
-        AzurePoller(), MetadataResponse(200, {}, b"trainer_3"), document({"DocumentIncarnation": 2, "Events": events})
-    )
+    return last(AZURE, MetadataResponse(200, {}, b"trainer_3"), document({"DocumentIncarnation": 2, "Events": events}))
 
 
 def test_azure_is_asked_for_the_name_of_the_machine_and_then_for_its_events() -> None:
     none = document({"DocumentIncarnation": 1, "Events": []})
-    rounds = heard(AzurePoller(), MetadataResponse(200, {}, b"trainer_3"), none, none)
+    rounds = heard(AZURE, MetadataResponse(200, {}, b"trainer_3"), none, none)
     assert [ask.path.partition("?")[0] for ask, _ in rounds] == [
         "/metadata/instance/compute/name",
         "/metadata/scheduledevents",
@@ -264,11 +280,11 @@ def test_azure_is_asked_for_the_name_of_the_machine_and_then_for_its_events() ->
     ],
 )
 def test_an_event_of_azure_for_this_machine_is_a_notice(kind: str, words: str) -> None:
-    assert azure(event(kind, "TRAINER_3", "trainer_4")).found == (InterruptionNotice(words, NOW + 30, 30.0),)
+    assert azure(event(kind, "TRAINER_3", "trainer_4")).notices == (InterruptionNotice(words, NOW + 30, 30.0),)
 
 
 def test_an_event_for_another_machine_is_none_for_this_one() -> None:
-    assert azure(event("Preempt", "trainer_4"), event("Preempt"), event("Freeze", "trainer_30")).found == ()
+    assert azure(event("Preempt", "trainer_4"), event("Preempt"), event("Freeze", "trainer_30")).notices == ()
 
 
 @pytest.mark.parametrize(
@@ -285,14 +301,13 @@ def test_an_event_for_another_machine_is_none_for_this_one() -> None:
     ],
 )
 def test_an_event_of_another_shape_hides_none_beside_it(other: Any) -> None:
-    found = azure(other, event("Preempt", "trainer_3"), other).found
+    found = azure(other, event("Preempt", "trainer_3"), other).notices
     assert found == (InterruptionNotice("Azure takes this machine back", NOW + 30, 30.0),)
 
 
 @pytest.mark.parametrize("value", [None, "soon"])
 def test_an_event_for_this_machine_without_a_time_leaves_10_s(value: str | None) -> None:
-    (notice,) = azure({**event("Preempt", "trainer_3"), "NotBefore": value}).found
-    assert isinstance(notice, InterruptionNotice)
+    (notice,) = azure({**event("Preempt", "trainer_3"), "NotBefore": value}).notices or ()
     assert notice.left_s == LEFT_MIN_S
 
 
@@ -306,72 +321,72 @@ def test_an_event_for_this_machine_without_a_time_leaves_10_s(value: str | None)
 def test_an_event_that_is_days_or_more_than_10_minutes_away_is_a_remark_with_its_date(at: str, shown: str) -> None:
     found = azure(event("Redeploy", "trainer_3", at=at))
     text = f"Azure moves this machine to other hardware at {shown}: this node drains 10 minutes before, if that stands"
-    assert found == PollResult((ProviderInfo(text),), AZURE_POLL_S, clear=True)
+    assert found == PollResult((), (text,), AZURE_POLL_S)
 
 
 def test_an_event_is_a_notice_as_soon_as_it_is_10_minutes_away() -> None:
-    assert azure(event("Redeploy", "trainer_3", at="Fri, 15 Jan 2027 08:10:00 GMT")).found == (
+    assert azure(event("Redeploy", "trainer_3", at="Fri, 15 Jan 2027 08:10:00 GMT")).notices == (
         InterruptionNotice("Azure moves this machine to other hardware", NOW + 600, 600.0),
     )
 
 
 def test_an_action_of_aws_that_is_far_away_is_a_remark_and_no_notice_stands() -> None:
-    found = last(AwsPoller(), TOKEN, document({"action": "stop", "time": "2027-01-15T09:00:00Z"}))
+    found = last(AWS, TOKEN, document({"action": "stop", "time": "2027-01-15T09:00:00Z"}))
     text = "AWS stops this machine at 2027-01-15 09:00:00Z: this node drains 10 minutes before, if that stands"
-    assert (found.found, found.clear) == ((ProviderInfo(text),), True)
+    assert (found.notices, found.remarks) == ((), (text,))
 
 
 def test_an_event_that_has_begun_leaves_10_s() -> None:
-    assert azure(event("Preempt", "trainer_3", at="")).found == (
+    assert azure(event("Preempt", "trainer_3", at="")).notices == (
         InterruptionNotice("Azure takes this machine back", NOW, LEFT_MIN_S),
     )
 
 
 def test_a_freeze_is_a_remark() -> None:
-    (remark,) = azure(event("Freeze", "trainer_3")).found
-    assert remark == ProviderInfo("Azure pauses this machine for some seconds at 08:00:30Z (Freeze); training goes on")
+    text = "Azure pauses this machine for some seconds at 08:00:30Z (Freeze); training goes on"
+    assert azure(event("Freeze", "trainer_3")).remarks == (text,)
 
 
 @pytest.mark.parametrize("body", [b'{"action": "\xff", "time": "x"}', b'{"a":' + b"[" * 60_000])
 def test_what_is_no_text_or_nested_without_end_is_trouble(body: bytes) -> None:
-    assert last(AwsPoller(), TOKEN, MetadataResponse(200, {}, body)).trouble == "its answer cannot be read"
+    assert last(AWS, TOKEN, MetadataResponse(200, {}, body)).trouble == "its answer cannot be read"
     bad = MetadataResponse(200, {}, body.replace(b"action", b"Events"))
-    assert last(AzurePoller(), MetadataResponse(200, {}, b"trainer_3"), bad).trouble == "its answer cannot be read"
+    assert last(AZURE, MetadataResponse(200, {}, b"trainer_3"), bad).trouble == "its answer cannot be read"
 
 
 def test_only_an_answer_about_notices_says_that_none_stands() -> None:
     action = document({"action": "stop", "time": "2027-01-15T08:01:00Z"})
-    assert [one.clear for _, one in heard(AwsPoller(), TOKEN, NOTHING, NOTHING, action, NOTHING, NOTHING, None)] == (
+    assert [one.notices == () for _, one in heard(AWS, TOKEN, NOTHING, NOTHING, action, NOTHING, NOTHING, None)] == (
         [False, True, False, False, False, True, False]
     )
-    assert [one.clear for _, one in heard(PreemptionPoller(), google("FALSE"), google("TRUE"), None)] == [
+    assert [one.notices == () for _, one in heard(PREEMPTION, google("FALSE"), google("TRUE"), None)] == [
         True,
         False,
         False,
     ]
-    assert last(MaintenancePoller(), google("MIGRATE_ON_HOST_MAINTENANCE")).clear
-    assert azure(event("Freeze", "trainer_3"), event("Preempt", "trainer_4")).clear
-    assert not azure(event("Freeze", "trainer_3"), event("Preempt", "trainer_3")).clear
+    assert last(MAINTENANCE, google("MIGRATE_ON_HOST_MAINTENANCE")).notices == ()
+    assert azure(event("Freeze", "trainer_3"), event("Preempt", "trainer_4")).notices == ()
+    assert azure(event("Freeze", "trainer_3"), event("Preempt", "trainer_3")).notices
 
 
 # --- whatever comes -----------------------------------------------------------------------------------------------
 
-WATCHES: tuple[Callable[[], MetadataPoller], ...] = (AwsPoller, PreemptionPoller, MaintenancePoller, AzurePoller)
+WATCHES = (AWS, PREEMPTION, MAINTENANCE, AZURE)
 
 
-@pytest.mark.parametrize("make", WATCHES)
+@pytest.mark.parametrize("watch", WATCHES)
 @pytest.mark.parametrize(
     "answer",
     [None, MetadataResponse(500), MetadataResponse(302, {"location": "http://elsewhere/"}), MetadataResponse(429)],
 )
 def test_a_server_that_is_away_is_asked_ever_less_often_and_for_ever(
-    make: Callable[[], MetadataPoller], answer: MetadataResponse | None
+    watch: Watch, answer: MetadataResponse | None
 ) -> None:
-    rounds = heard(make(), *[answer] * 30)
+    rounds = heard(watch, *[answer] * 30)
     pauses = [found.pause_s for _, found in rounds if found.trouble]
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] <= pauses[-1] <= PAUSE_MAX_S
-    assert not any(found.found for _, found in rounds)
+    assert not any(found.notices or found.remarks for _, found in rounds)
 
 
 texts = st.sampled_from(
@@ -409,21 +424,19 @@ AT_ONCE_MAX = 6
 and another token after its 401; whatever comes next, a pause follows."""
 
 
-@pytest.mark.parametrize("make", WATCHES)
+@pytest.mark.parametrize("watch", WATCHES)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(answers, max_size=2 * AT_ONCE_MAX))
 def test_no_answer_breaks_a_watch_or_makes_it_ask_without_end(
-    make: Callable[[], MetadataPoller], came: list[MetadataResponse | None]
+    watch: Watch, came: list[MetadataResponse | None]
 ) -> None:
-    rounds = heard(make(), *came)
+    rounds = heard(watch, *came)
     runs = [len([*run]) for at_once, run in itertools.groupby(found.pause_s == 0 for _, found in rounds) if at_once]
     assert max(runs, default=0) <= AT_ONCE_MAX
     for ask, found in rounds:
         assert ask.path.isprintable()
         assert all(value.isprintable() for value in ask.headers.values())
-        assert all(
-            one.left_s >= LEFT_MIN_S for one in found.found if isinstance(one, InterruptionNotice) and one.reason
-        )
+        assert all(one.left_s >= LEFT_MIN_S and one.reason for one in found.notices or ())
 
 
 # --- where --------------------------------------------------------------------------------------------------------
