@@ -70,9 +70,7 @@ class LinkAdapter:
             job_id,
             facts.me.node,
             on_change=lambda nodes: self._doubt.links_changed(nodes),
-            on_proof=lambda node, created, host: put(
-                agent_events.ProcessProvenDead(node, created, host, self._links.closed_at.get(node, 0.0))
-            ),
+            on_proof=lambda *proof: put(agent_events.ProcessProvenDead(*proof)),
             on_answered=lambda number, nodes: self._doubt.answered(number, nodes),
             grants=lambda node, g: grantable_seconds(facts, node, g, boottime()),
             on_vouched=lambda node, g, asked_at, seconds: put(agent_events.Vouched(node, g, asked_at, seconds)),

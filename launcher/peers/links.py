@@ -16,7 +16,8 @@ from the store, with the registration that a proof is about. How it is used:
 The callbacks put events into the agent's queue and do no work of their own; only `grants` answers at once:
 
     on_change(nodes)              the links that are up now, for `LinkDoubt`
-    on_proof(node, rev, host)     ProcessProvenDead(node, rev, host), after the `on_change` that it is down
+    on_proof(node, rev, host, at) ProcessProvenDead(node, rev, host, at), after the `on_change` that it is down; its
+                                  link closed at `at`, on `clock`
     on_answered(number, nodes)    who has answered; proofs that belong to the question come before
     grants(node, g) -> seconds    grantable_seconds(facts, node, g, now), with the right as it is now
     on_vouched(node, g, at, s)    Vouched(node, g, at, s): `node` grants `s` seconds from `at`, on `clock`
@@ -31,7 +32,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -74,7 +74,7 @@ class PeerLinks:
         node: str,
         *,
         on_change: Callable[[frozenset[str]], None],
-        on_proof: Callable[[str, int, str], None],
+        on_proof: Callable[[str, int, str, float], None],
         on_answered: Callable[[int, frozenset[str]], None],
         grants: Callable[[str, int], float],
         on_vouched: Callable[[str, int, float, float], None],
@@ -100,17 +100,13 @@ class PeerLinks:
         self._on_dialled = on_dialled
         self._complain = complain
         self._loop = asyncio.get_running_loop()
-        self.closed_at: dict[str, float] = {}
-        """When the link to a member that is watched now closed the last time, on `clock`."""
+        self.turns = asyncio.Semaphore(DIALS_MAX)
         self._inbound = InboundLinks(self)
         self._dialled: asyncio.Handle | None = None
         self._targets: dict[str, LinkTarget] = {}
         self._watched: dict[str, PeerLink] = {}
-        self._up: set[str] = set()
         self._told: frozenset[str] = frozenset()
         self._telling: asyncio.Handle | None = None
-        self._queue: deque[PeerLink] = deque()
-        self._dialling = 0
         self._question: _LivenessQuestion | None = None
         self._vouches: dict[int, tuple[int, float]] = {}
         self._vouched = 0
@@ -159,7 +155,6 @@ class PeerLinks:
                 self._watched[name].target = target  # Perhaps another registration of the same process.
             elif name != self.node and target.port:
                 self._watched[name] = PeerLink(self, name, target)
-                self.wants_to_dial(self._watched[name])
 
     def ask(self, number: int) -> None:
         """Ask every watched and linked node whether it is alive; `on_answered` tells who was, under `number`.
@@ -197,7 +192,6 @@ class PeerLinks:
     def close(self) -> None:
         """Say goodbye and close everything. No callback comes any more."""
         self._closed = True
-        self._queue.clear()  # A link that is released gives its turn to none of these.
         if self._dialled is not None:
             self._dialled.cancel()
         self._inbound.close()
@@ -212,19 +206,8 @@ class PeerLinks:
 
     # --- what the members that are watched tell -------------------------------------------------------------------
 
-    def wants_to_dial(self, one: PeerLink) -> None:
-        """Let it dial when it is its turn."""
-        self._queue.append(one)
-        self._dial_next()
-
-    def is_done_dialling(self, one: PeerLink) -> None:
-        """Let the next one dial."""
-        self._dialling -= 1
-        self._dial_next()
-
     def came_up(self, one: PeerLink) -> None:
         """Tell it soon, and ask it what is being asked."""
-        self._up.add(one.node)
         self._inbound.cut.pop(one.node, None)
         if self._telling is None:
             self._telling = self._loop.call_later(GATHER_S, self._emit)
@@ -233,8 +216,7 @@ class PeerLinks:
 
     def went_down(self, one: PeerLink) -> None:
         """Tell it in this round of the loop."""
-        self._up.discard(one.node)
-        self.closed_at[one.node] = boottime()
+        one.closed_at = boottime()
         if self._telling is not None:
             self._telling.cancel()
         self._telling = self._loop.call_soon(self._emit)
@@ -247,7 +229,7 @@ class PeerLinks:
         """Tell it at once."""
         self._inbound.cut.pop(one.node, None)
         self._emit()
-        self._on_proof(one.node, one.target.create_revision, one.target.host)
+        self._on_proof(one.node, one.target.create_revision, one.target.host, one.closed_at)
 
     def is_decided(self, one: PeerLink) -> None:
         """Wait for no further answer of it. Without an answer to wait for the question is over."""
@@ -307,22 +289,13 @@ class PeerLinks:
         self._on_dialled(tuple(self._inbound.links))
 
     def _release(self, names: list[str]) -> None:
-        gone = [self._watched.pop(name) for name in names]
-        if gone:
-            self._queue = deque(link for link in self._queue if self._watched.get(link.node) is link)
-        for link in gone:
+        for link in [self._watched.pop(name) for name in names]:
             was_up = link.up
             link.send(Bye())  # Else the member would think that this process might be dead.
             link.release()
             if was_up:
                 self.went_down(link)
-            self.closed_at.pop(link.node, None)
             self.is_decided(link)
-
-    def _dial_next(self) -> None:
-        while self._queue and self._dialling < DIALS_MAX:
-            self._dialling += 1
-            self._queue.popleft().dial()
 
     def _answer(self) -> None:
         question, self._question = self._question, None
@@ -332,10 +305,11 @@ class PeerLinks:
         self._on_answered(question.number, frozenset(question.answered))
 
     def _emit(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        nodes = frozenset(self._up)
+        if self._telling is None:
+            return  # No link has come up or gone down.
+        self._telling.cancel()
+        self._telling = None
+        nodes = frozenset(name for name, link in self._watched.items() if link.up)
         if nodes != self._told:
             self._told = nodes
             self._on_change(nodes)

@@ -47,8 +47,10 @@ SHORT_MAX = 8
 
 
 class DialResult(Enum):
-    """What an attempt came to, other than a link."""
+    """What an attempt came to."""
 
+    LINKED = auto()
+    """A link."""
     REFUSED = auto()
     """Nobody listens there."""
     OTHER = auto()
@@ -59,6 +61,7 @@ class DialResult(Enum):
     """There was no answer, or none that means anything."""
 
 
+_PROOFS = (DialResult.REFUSED, DialResult.OTHER)
 _REFUSALS = {errno.ECONNREFUSED: DialResult.REFUSED, errno.ECONNRESET: DialResult.CUT}
 _ENDED = {
     CloseReason.CLOSED: "it closes the connection",
@@ -74,16 +77,12 @@ class LinkOwner(Protocol):
     job_id: str
     node: str
     secret_text: str
+    turns: asyncio.Semaphore
+    """Of those that are dialled; a reconnect waits for none."""
     on_look: Callable[[socket.socket], None] | None
     """Owns the connection of somebody who proves that it only wants to look."""
     on_wait: Callable[[str, WaitTold], None]
     """Hears what a node says that this one waits for."""
-
-    def wants_to_dial(self, one: PeerLink) -> None:
-        """Answered by `one.dial()` when it is its turn."""
-
-    def is_done_dialling(self, one: PeerLink) -> None:
-        """The turn is over."""
 
     def came_up(self, one: PeerLink) -> None:
         """The link is up."""
@@ -119,92 +118,124 @@ class LinkOwner(Protocol):
 class PeerLink:
     """One member and its link. `up` tells whether there is one, `redialling` whether the one that was is decided."""
 
-    def __init__(self, watcher: LinkOwner, node: str, target: LinkTarget) -> None:
-        """`watcher` decides when it is dialled, and hears what comes of that."""
-        self._watcher = watcher
+    def __init__(self, owner: LinkOwner, node: str, target: LinkTarget) -> None:
+        """`owner` says whose turn it is to be dialled, and hears what comes of that."""
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.node = node
         self.target = target
         self.up = False
         self.redialling = False
-        self._has_turn = False
+        self.closed_at = 0.0
+        """When the link closed the last time."""
         self._bye = False
-        self._addresses: list[str] = []
         self._address = ""
         self._lookup: asyncio.Task[tuple[str, ...]] | None = None
-        self._attempt: asyncio.Task[None] | LineSocket | None = None
+        self._line: LineSocket | None = None
         self._proofs: handshake.Proofs | None = None
         self._proven = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._result: asyncio.Future[DialResult] = self._loop.create_future()
         self._pause_s = PAUSE_S
-        self._again_s = RECONNECT_PAUSE_S
         self._up_at = 0.0
         self._short = 0
         self._why = ""
-        self._unreached_timer = self._loop.call_later(LINK_PATIENCE_S, self._unreached)
-
-    def dial(self) -> None:
-        """Try every address of the member once."""
-        self._has_turn = True
-        self._addresses = []
-        if as_ip(self.target.host) is not None:
-            self._connect(self.target.host)
-        else:
-            if self._lookup is None:  # Otherwise the one before has not ended: a resolver that is away gets no crowd.
-                self._lookup = self._loop.create_task(resolved(self.target.host))
-            self._attempt = self._loop.create_task(self._resolve(self._lookup), name=f"link to {self.node}")
-            self._limit(DIAL_LIMIT_S)
+        self._patient_until = self._loop.time() + LINK_PATIENCE_S
+        self._task = self._loop.create_task(self._dial(), name=f"link to {node}")
 
     def send(self, message: LinkMessage) -> None:
         """Say something over the link."""
-        if self.up and isinstance(self._attempt, LineSocket):
-            self._attempt.send(link_messages.encode(message))
+        if self.up:
+            self._say(message)
 
     def release(self) -> None:
         """Watch it no more."""
-        self._unreached_timer.cancel()
-        self._drop()
+        self._task.cancel()
+        self._close_line()
         if self._lookup is not None:
             self._lookup.cancel()
-        self._give_turn_back()
         self.up = self.redialling = False
 
-    # --- an attempt -----------------------------------------------------------------------------------------------
+    # --- dialling -------------------------------------------------------------------------------------------------
 
-    async def _resolve(self, lookup: asyncio.Task[tuple[str, ...]]) -> None:
+    async def _dial(self) -> None:
+        """Try every address of the member in turn, until there is a link."""
+        while True:
+            came = DialResult.NOTHING
+            async with self._owner.turns:
+                for address in await self._addresses():
+                    came = await self._try(address)
+                    if came is DialResult.LINKED:
+                        return
+                if came in _PROOFS and (self.target.dialable or self._owner.was_cut(self)):
+                    self._owner.is_proven_gone(self)
+            await self._rest()
+
+    async def _dial_again(self) -> None:
+        """Dial at once where the link was, until that is decided, and later as any other member."""
+        again_s = RECONNECT_PAUSE_S
+        while self.redialling:
+            came = await self._try(self._address)
+            if came is DialResult.LINKED:
+                return
+            if came is DialResult.CUT and again_s <= RECONNECT_PAUSE_MAX_S:
+                await asyncio.sleep(again_s)
+                again_s *= 2
+                continue
+            self.redialling = False
+            if came in _PROOFS:
+                self._owner.is_proven_gone(self)
+            self._owner.is_decided(self)
+        await self._rest()
+        await self._dial()
+
+    async def _rest(self) -> None:
+        if self._loop.time() >= self._patient_until:
+            self._owner.unreached(self, self._why)
+        pause_s = self._pause_s * random.uniform(0.75, 1.25)
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        await asyncio.sleep(pause_s)
+
+    async def _addresses(self) -> tuple[str, ...]:
+        """The addresses of the member, none while its name is not known."""
+        if as_ip(self.target.host) is not None:
+            return (self.target.host,)
+        if self._lookup is None:  # Otherwise the one before has not ended: a resolver that is away gets no crowd.
+            self._lookup = self._loop.create_task(resolved(self.target.host))
+        found: tuple[str, ...] = ()
         try:
-            self._addresses = list(await asyncio.shield(lookup))
+            async with asyncio.timeout(DIAL_LIMIT_S):
+                found = await asyncio.shield(self._lookup)
+        except TimeoutError:
+            self._why = "timed out"
+            return ()
         except (OSError, UnicodeError):  # Not yet, perhaps.
             self._why = "its name is not known"
-        self._attempt = self._lookup = None
-        self._next()
+        self._lookup = None
+        return found
 
-    def _next(self) -> None:
-        if self._addresses:
-            self._connect(self._addresses.pop(0))
-        else:
-            self._rest()
-
-    def _connect(self, address: str) -> None:
-        self._drop()
-        self._proofs = None
-        self._proven = False
-        self._address = address
-        self._attempt = self._loop.create_task(self._open(address), name=f"link to {self.node}")
-        self._limit(DIAL_LIMIT_S)
-
-    async def _open(self, address: str) -> None:
+    async def _try(self, address: str) -> DialResult:
+        """Try to make a link at this address."""
+        self._address, self._proofs, self._proven = address, None, False
+        self._result = self._loop.create_future()
+        result = self._result
         try:
-            connected = await connect(address, self.target.port)
+            async with asyncio.timeout(DIAL_LIMIT_S):
+                self._line = LineSocket(await connect(address, self.target.port), self._heard, self._ended)
+                await asyncio.shield(result)
+        except TimeoutError:
+            if not result.done():
+                self._fail(DialResult.NOTHING, "timed out")
         except OSError as error:
             number = error.errno or errno.EIO
-            self._attempt = None
-            self._why = os.strerror(number).lower()
-            self._failed(_REFUSALS.get(number, DialResult.NOTHING))
-        else:
-            self._attempt = LineSocket(connected, self._line, self._ended)
+            self._fail(_REFUSALS.get(number, DialResult.NOTHING), os.strerror(number).lower())
+        return await result
 
-    def _line(self, line: bytes) -> None:
+    def _fail(self, came: DialResult, why: str) -> None:
+        self._why = why
+        self._close_line()
+        self._result.set_result(came)
+
+    def _heard(self, line: bytes) -> None:
         try:
             if self._proofs is None:
                 self._greeted(link_messages.read_greeting(line))
@@ -213,125 +244,64 @@ class PeerLink:
             if self.up and isinstance(message, link_messages.Bye):
                 self._bye = True
             elif self.up:
-                self._watcher.heard(self, message)
+                self._owner.heard(self, message)
             elif isinstance(message, link_messages.Proof) and not self._proven:
-                self._answered(message)
+                self._answered(message, self._proofs)
             elif isinstance(message, link_messages.Admitted) and self._proven:
                 self._admitted()
             else:
                 raise LinkError("it proves nothing")
         except LinkError:
-            self._close_attempt()
+            self._close_line()
             self._ended(CloseReason.UNFIT)
 
     def _greeted(self, greeting: Greeting) -> None:
-        if (greeting.job_id, greeting.node) != (self._watcher.job_id, self.node):
-            self._why = "another node answers there"
-            return self._failed(DialResult.OTHER)
-        if greeting.nonce is None or not isinstance(self._attempt, LineSocket):
+        if (greeting.job_id, greeting.node) != (self._owner.job_id, self.node):
+            self._fail(DialResult.OTHER, "another node answers there")
+        elif greeting.nonce is None:  # It is there, and makes no links (yet).
             other, unlearned = "it runs another version of elastic-launch", "it has not learned the secret of the job"
-            self._why = other if greeting.other_version else unlearned
-            return self._failed(DialResult.NOTHING)  # It is there, and makes no links (yet).
-        request = link_messages.LinkRequest(self._watcher.node, handshake.new_nonce())
-        self._proofs = link_messages.proofs(self._watcher.secret_text, greeting, request)
-        self._attempt.send(link_messages.encode(request))
-        return None
+            self._fail(DialResult.NOTHING, other if greeting.other_version else unlearned)
+        else:
+            request = link_messages.LinkRequest(self._owner.node, handshake.new_nonce())
+            self._proofs = link_messages.proofs(self._owner.secret_text, greeting, request)
+            self._say(request)
 
-    def _answered(self, message: link_messages.Proof) -> None:
-        assert self._proofs is not None
-        assert isinstance(self._attempt, LineSocket)
-        if not handshake.is_proof(message.mac, self._proofs.server):
-            self._watcher.complain(self.node, f"who answers at {self._address} for {self.node} cannot prove to be it")
+    def _answered(self, message: link_messages.Proof, proofs: handshake.Proofs) -> None:
+        if not handshake.is_proof(message.mac, proofs.server):
+            self._owner.complain(self.node, f"who answers at {self._address} for {self.node} cannot prove to be it")
             raise LinkError("it does not know the secret")
         self._proven = True
-        self._attempt.send(link_messages.encode(link_messages.Proof(self._proofs.client)))
+        self._say(link_messages.Proof(proofs.client))
 
     def _admitted(self) -> None:
-        self._cancel_timer()
-        self._unreached_timer.cancel()
         self.up, self.redialling, self._bye = True, False, False
         self._up_at = self._loop.time()
-        self._give_turn_back()
-        self._watcher.came_up(self)
+        self._patient_until = float("inf")
+        self._result.set_result(DialResult.LINKED)
+        self._owner.came_up(self)
 
-    # --- the link -------------------------------------------------------------------------------------------------
+    # --- the connection -------------------------------------------------------------------------------------------
 
     def _ended(self, how: CloseReason) -> None:
-        self._attempt = None
+        self._line = None
         if not self.up:
-            self._why = _ENDED[how]
-            self._failed(DialResult.CUT if how is CloseReason.CLOSED else DialResult.NOTHING)
+            self._fail(DialResult.CUT if how is CloseReason.CLOSED else DialResult.NOTHING, _ENDED[how])
             return
         self.up = False
         self._short = self._short + 1 if self._loop.time() - self._up_at < SHORT_S else 0
         if not self._short:
             self._pause_s = PAUSE_S
         self.redialling = how is CloseReason.CLOSED and not self._bye and self._short <= SHORT_MAX
-        self._watcher.went_down(self)
+        self._owner.went_down(self)
         if not self.redialling:
-            self._watcher.is_decided(self)
-            self._rest()
-            return
-        self._again_s = RECONNECT_PAUSE_S
-        self._connect(self._address)
+            self._owner.is_decided(self)
+        self._task = self._loop.create_task(self._dial_again(), name=f"link to {self.node}")
 
-    def _failed(self, came: DialResult) -> None:
-        self._drop()
-        if not self.redialling:
-            known = self.target.dialable or self._watcher.was_cut(self)
-            if came in (DialResult.REFUSED, DialResult.OTHER) and not self._addresses and known:
-                self._watcher.is_proven_gone(self)
-            self._next()
-            return
-        if came is DialResult.CUT and self._again_s <= RECONNECT_PAUSE_MAX_S:
-            self._timer = self._loop.call_later(self._again_s, self._connect, self._address)
-            self._again_s *= 2
-            return
-        self.redialling = False
-        if came in (DialResult.REFUSED, DialResult.OTHER):
-            self._watcher.is_proven_gone(self)
-        self._watcher.is_decided(self)
-        self._rest()
+    def _say(self, message: LinkMessage) -> None:
+        if self._line is not None:
+            self._line.send(link_messages.encode(message))
 
-    # --- between two attempts -------------------------------------------------------------------------------------
-
-    def _rest(self) -> None:
-        self._drop()
-        self._give_turn_back()
-        pause_s = self._pause_s * random.uniform(0.75, 1.25)
-        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
-        self._timer = self._loop.call_later(pause_s, self._watcher.wants_to_dial, self)
-
-    def _limit(self, seconds: float) -> None:
-        self._cancel_timer()
-        self._timer = self._loop.call_later(seconds, self._timed_out)
-
-    def _timed_out(self) -> None:
-        self._why = "timed out"
-        self._failed(DialResult.NOTHING)
-
-    def _unreached(self) -> None:
-        if self._why:
-            self._watcher.unreached(self, self._why)
-        else:  # No attempt has ended yet: it waits for its turn.
-            self._unreached_timer = self._loop.call_later(PAUSE_MAX_S, self._unreached)
-
-    def _drop(self) -> None:
-        self._cancel_timer()
-        self._close_attempt()
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _close_attempt(self) -> None:
-        attempt, self._attempt = self._attempt, None
-        if isinstance(attempt, LineSocket):
-            attempt.close()
-        elif attempt is not None:
-            attempt.cancel()
-
-    def _give_turn_back(self) -> None:
-        if self._has_turn:
-            self._has_turn = False
-            self._watcher.is_done_dialling(self)
+    def _close_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None

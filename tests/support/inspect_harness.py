@@ -34,7 +34,7 @@ class Looked:
             JOB,
             NODE,
             on_change=lambda nodes: None,
-            on_proof=lambda node, revision, host: None,
+            on_proof=lambda node, revision, host, at: None,
             on_answered=lambda number, nodes: None,
             grants=lambda node, g: 0.0,
             on_vouched=lambda node, g, asked_at, seconds: None,

@@ -42,7 +42,7 @@ class Watching:
             JOB,
             node,
             on_change=lambda nodes: self._tell("up", *sorted(nodes)),
-            on_proof=lambda node, revision, host: self._tell("proof", node, revision, host),
+            on_proof=lambda node, revision, host, at: self._tell("proof", node, revision, host),
             on_answered=lambda number, nodes: self._tell("answered", number, *sorted(nodes)),
             grants=self._grants,
             on_vouched=lambda node, g, asked_at, seconds: self._tell("vouched", g, asked_at + seconds),

@@ -228,9 +228,9 @@ def test_one_death_gives_one_proof(monkeypatch: pytest.MonkeyPatch) -> None:
         dialled = asyncio.Semaphore(0)
         rest = peer_link.PeerLink._rest
 
-        def rests(one: peer_link.PeerLink) -> None:
-            rest(one)
+        async def rests(one: peer_link.PeerLink) -> None:
             dialled.release()
+            await rest(one)
 
         async with watching() as watcher, peer("n-1") as one:
             watcher.links.watch({"n-1": one.target})
@@ -281,7 +281,7 @@ def test_when_a_link_closed_is_forgotten_with_the_member_so_that_a_later_proof_i
             await watcher.until("up", "n-1")
             watcher.links.watch({})
             await watcher.until("up")
-            assert watcher.links.closed_at == {}
+            assert watcher.links._watched == {}
 
     played(story)
 
@@ -353,20 +353,22 @@ def test_a_name_that_is_not_known_is_tried_again() -> None:
 
 
 def test_many_are_linked_with_no_more_than_64_dials_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 0
-    dial = peer_link.PeerLink.dial
+    dialled, most = 0, 0
+    attempt = peer_link.PeerLink._try
 
-    def counted(one: peer_link.PeerLink) -> None:
-        nonlocal most
-        dial(one)
-        most = max(most, watcher_of[0].links._dialling)
+    async def counted(one: peer_link.PeerLink, address: str) -> peer_link.DialResult:
+        nonlocal dialled, most
+        dialled += 1
+        most = max(most, dialled)
+        try:
+            return await attempt(one, address)
+        finally:
+            dialled -= 1
 
-    monkeypatch.setattr(peer_link.PeerLink, "dial", counted)
-    watcher_of: list[Watching] = []
+    monkeypatch.setattr(peer_link.PeerLink, "_try", counted)
 
     async def story() -> None:
         async with watching() as watcher, contextlib.AsyncExitStack() as stack:
-            watcher_of.append(watcher)
             targets = {}
             for number in range(200):
                 _, agent = await stack.enter_async_context(listening(f"n-{number:03}"))

@@ -15,7 +15,7 @@ import pytest
 from elastic.core.agent.actions import LinkTarget
 from launcher.peers import inbound_links, listener, peer_link, reachability
 from launcher.peers.listener import PeerListener
-from launcher.peers.peer_link import PeerLink
+from launcher.peers.peer_link import DialResult, PeerLink
 from launcher.wire import link_messages
 from launcher.wire.link_messages import (
     Admitted,
@@ -44,16 +44,17 @@ async def linked() -> AsyncIterator[tuple[Watching, Watching, PeerListener]]:
 
 
 @contextlib.contextmanager
-def turns(watcher: Watching) -> Iterator[asyncio.Semaphore]:
-    """It is released each time somebody has had its turn to be dialled."""
-    tried, is_done = asyncio.Semaphore(0), watcher.links.is_done_dialling
+def turns() -> Iterator[asyncio.Semaphore]:
+    """It is released each time somebody has been tried to be linked."""
+    tried, attempt = asyncio.Semaphore(0), PeerLink._try
 
-    def counted(one: PeerLink) -> None:
-        is_done(one)
+    async def counted(one: PeerLink, address: str) -> DialResult:
+        came = await attempt(one, address)
         tried.release()
+        return came
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(watcher.links, "is_done_dialling", counted)
+        patched.setattr(PeerLink, "_try", counted)
         yield tried
 
 
@@ -282,7 +283,7 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
 def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first: bytes, then: bytes) -> None:
     async def story() -> None:
         async with linked() as (watcher, _, agent), impostor(first, then) as port:
-            with turns(watcher) as tried:
+            with turns() as tried:
                 watcher.links.watch({"n-1": at(agent), "n-2": LinkTarget("127.0.0.1", port, 1)})
                 await tried.acquire()
                 await tried.acquire()
@@ -380,7 +381,7 @@ def test_without_a_secret_there_are_greetings_and_no_links() -> None:
 def test_who_is_closed_before_it_was_proven_gives_no_proof_of_a_death() -> None:
     async def story() -> None:
         async with watching() as watcher:
-            with turns(watcher) as tried:
+            with turns() as tried:
                 async with impostor(b"elastic-launch 3 j1 n-1 " + b"0" * 32 + b"\n", b"{") as port:
                     watcher.links.watch({"n-1": LinkTarget("127.0.0.1", port, 1)})
                     await tried.acquire()
