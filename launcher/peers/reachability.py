@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-from elastic._net import resolved
+from elastic._net import connected
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import Generation, Member
@@ -19,7 +19,6 @@ from elastic.core.view_reader import decode
 from elastic.errors import DocumentError, StoreError
 from elastic.store.protocol import Store
 from launcher.logs.logger import AgentLog
-from launcher.net.lines import LINE_MAX
 from launcher.wire.link_messages import Greeting, read_greeting
 from launcher.wire.probe_messages import (
     UNREACHED_MAX,
@@ -55,20 +54,10 @@ async def ask_greeting(host: str, port: int) -> Greeting:
     """Ask who listens there; the answer is without a nonce.
 
     `OSError` when nobody can be reached, `ValueError` when something else than an agent answers. `TimeoutError`, an
-    `OSError` too, comes after `ASK_LIMIT_S`, `socket.gaierror` for a name that is not known. Of a name with several
-    addresses each gets its share of the time.
+    `OSError` too, comes after `ASK_LIMIT_S`, `socket.gaierror` for a name that is not known.
     """
     async with asyncio.timeout(ASK_LIMIT_S):
-        addresses = await resolved(host)
-        for address in addresses[:-1]:
-            with suppress(OSError):
-                return await _ask(address, port, ASK_LIMIT_S / len(addresses))
-        return await _ask(addresses[-1], port, ASK_LIMIT_S)
-
-
-async def _ask(address: str, port: int, limit_s: float) -> Greeting:
-    async with asyncio.timeout(limit_s):
-        reader, writer = await asyncio.open_connection(address, port, limit=LINE_MAX)
+        reader, writer = await connected(host, port)
         try:
             line = await reader.readline()
         except ValueError:
