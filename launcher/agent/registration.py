@@ -19,9 +19,10 @@ from elastic.core.run_deadline import KILL_S
 from launcher.agent.versions import own_versions
 from launcher.config.config import Config
 from launcher.config.flags import of_scope
-from launcher.config.ps_layout import split_endpoint, static_hosts, wanted_ports
+from launcher.config.ps_layout import static_hosts, wanted_ports
 from launcher.config.setting import Scope
 from launcher.net.addresses import only_here
+from launcher.net.endpoints import parse_host_port
 from launcher.net.ports import NodePorts
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
@@ -42,7 +43,7 @@ def hold_ports(config: Config, own: str, listening: str) -> NodePorts:
     roles = config.roles
     if roles is None:
         return NodePorts((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=listening)
-    meets = not roles.servers or split_endpoint(roles.servers[0])[0] == own  # Server 0 may be here.
+    meets = not roles.servers or parse_host_port(roles.servers[0])[0] == own  # Server 0 may be here.
     control = roles.http_port if meets else 0
     wanted = wanted_ports(roles, own)
     return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=listening)

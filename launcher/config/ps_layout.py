@@ -20,7 +20,7 @@ from elastic.core.ps.model import PsLayout
 from elastic.errors import ConfigError
 from launcher.config.node_settings import PS_FLAGS
 from launcher.config.readers import LOCAL_NODES_MAX
-from launcher.net.endpoints import is_v6, parse_endpoint
+from launcher.net.endpoints import parse_host_port
 
 if TYPE_CHECKING:
     from launcher.config.config import Config
@@ -68,13 +68,6 @@ def with_layout(config: Config, sources: Mapping[str, str]) -> Config:
                 f"{count} processes on one node are more than {TASKS_PER_NODE_MAX}; spread them over more nodes"
             )
     return replace(config, run_mode=str(mode), roles=roles, np=np, slots=1, slots_word="")
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of an entry of `PsLayout`; port 0 where it names a host alone."""
-    if is_v6(endpoint) or ":" not in endpoint:
-        return endpoint, 0
-    return parse_endpoint(endpoint)
 
 
 def listed_hosts(roles: PsLayout) -> tuple[str, ...]:
@@ -235,20 +228,20 @@ def _check_endpoints(roles: PsLayout) -> None:
     for flag, listed in (("--servers", roles.servers), ("--workers", roles.workers), ("--heter_workers", roles.heters)):
         for endpoint in listed:
             other = taken.setdefault(endpoint, flag)
-            if other != flag and split_endpoint(endpoint)[1]:
+            if other != flag and parse_host_port(endpoint)[1]:
                 raise ConfigError(f"{endpoint} is in {other} and in {flag}; give one of them another port")
     if roles.servers and roles.http_port:
-        host, _ = split_endpoint(roles.servers[0])
+        host, _ = parse_host_port(roles.servers[0])
         for endpoint, flag in taken.items():
-            if split_endpoint(endpoint) == (host, roles.http_port):
+            if parse_host_port(endpoint) == (host, roles.http_port):
                 raise ConfigError(
                     f"--http_port {roles.http_port} is {endpoint} of {flag}; give one of them another port"
                 )
 
 
 def _ports(listed: Iterable[str], host: str) -> tuple[int, ...]:
-    return tuple(port for name, port in map(split_endpoint, listed) if name == host)
+    return tuple(port for name, port in map(parse_host_port, listed) if name == host)
 
 
 def _hosts(listed: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(host for host, _ in map(split_endpoint, listed)))
+    return tuple(dict.fromkeys(host for host, _ in map(parse_host_port, listed)))

@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 from elastic.core.keys import JOB_ID
 from elastic.core.model import NP_UNLIMITED, Np
 from elastic.errors import ConfigError
-from launcher.net.endpoints import PORT_MAX, as_ip, bare_host, check_host, is_v6, join_host_port, parse_endpoint
+from launcher.net.endpoints import (
+    PORT_MAX,
+    as_ip,
+    bare_host,
+    check_host,
+    join_host_port,
+    parse_endpoint,
+    parse_host_port,
+)
 
 T = TypeVar("T")
 
@@ -128,44 +136,35 @@ def servers(text: str) -> StoreEndpoints:
     """The endpoints of etcd, with commas between them, each with or without http:// or https://."""
     endpoints: list[str] = []
     schemes: set[str] = set()
-    plain = False
     for part in (part.strip() for part in text.split(",")):
         if not part:
             raise ValueError(f"{text!r}: an endpoint is missing; write host:2379, more of them with commas")
-        scheme, mark, address = part.partition("://")
-        if not mark:
-            scheme, address = "http", part
+        scheme, mark, address = part.rpartition("://")
         if "@" in address:
             raise ValueError(
                 "leave user and password out of the address, where every list of processes shows them; use --etcd_user "
                 "with --etcd_password_file or ELASTIC_ETCD_PASSWORD"
             )
-        if scheme not in ("http", "https"):
+        if mark and scheme not in ("http", "https"):
             raise ValueError(f"{part!r}: an endpoint begins with http://, https:// or the host")
         if mark and urlsplit(part).path.strip("/"):
             raise ValueError(f"{part!r}: an endpoint has no path; --key_prefix says where the keys are")
         schemes.add(scheme)
-        plain = plain or (bool(mark) and scheme == "http")
         host_name, port = parse_endpoint(address.rstrip("/") if mark else address)
         endpoint = join_host_port(host_name, port)
         if endpoint not in endpoints:
             endpoints.append(endpoint)
-    if len(schemes) > 1:
+    if "https" in schemes and len(schemes) > 1:
         raise ValueError("all endpoints use https:// or none does")
     if len(endpoints) > SERVERS_MAX:
         raise ValueError(f"{len(endpoints)} endpoints are more than {SERVERS_MAX}")
-    return StoreEndpoints(tuple(endpoints), tls=schemes == {"https"}, plain=plain)
+    return StoreEndpoints(tuple(endpoints), tls="https" in schemes, plain="http" in schemes)
 
 
 def serve(text: str) -> str:
     """An address of this machine, or all (0.0.0.0, ::), with the port where etcd is to listen, or without."""
-    bare = bare_host(text.strip())
-    if ":" not in bare or is_v6(bare):
-        check_host(bare)
-        found, number = bare, SERVE_PORT
-    else:
-        found, number = parse_endpoint(text.strip())
-    return join_host_port(found, number)
+    found, number = parse_host_port(text.strip())
+    return join_host_port(found, number or SERVE_PORT)
 
 
 def job_id(text: str) -> str:
@@ -248,11 +247,7 @@ def gpus(text: str) -> tuple[str, ...]:
 
 def endpoint_list(text: str) -> tuple[str, ...]:
     """HOST:PORT with commas between them, each once, blanks allowed."""
-    found = tuple(join_host_port(*parse_endpoint(part.strip(), example=PS_PORT_EXAMPLE)) for part in text.split(","))
-    for one in found:
-        if found.count(one) > 1:
-            raise ValueError(f"{one} is there twice; name each endpoint once")
-    return found
+    return _processes(text, parse_endpoint)
 
 
 def worker_list(text: str) -> tuple[str, ...]:
@@ -260,17 +255,18 @@ def worker_list(text: str) -> tuple[str, ...]:
 
     An IPv6 address with a port has brackets; one without a port comes back without.
     """
-    workers: list[str] = []
-    for part in (part.strip() for part in text.split(",")):
-        bare = bare_host(part)
-        if ":" not in part or is_v6(bare):
-            check_host(bare)
-        else:
-            bare = join_host_port(*parse_endpoint(part, example=PS_PORT_EXAMPLE))
-            if bare in workers:
-                raise ValueError(f"{bare} is there twice; name each endpoint once")
-        workers.append(bare)
-    return tuple(workers)
+    return _processes(text, parse_host_port)
+
+
+def _processes(text: str, read: Callable[..., tuple[str, int]]) -> tuple[str, ...]:
+    found: list[str] = []
+    for part in text.split(","):
+        host_name, number = read(part.strip(), example=PS_PORT_EXAMPLE)
+        process = join_host_port(host_name, number) if number else host_name
+        if number and process in found:
+            raise ValueError(f"{process} is there twice; name each endpoint once")
+        found.append(process)
+    return tuple(found)
 
 
 def key_prefix(text: str) -> str:

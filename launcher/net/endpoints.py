@@ -44,6 +44,15 @@ def parse_endpoint(text: str, *, example: int = 2379) -> tuple[str, int]:
     return host, port
 
 
+def parse_host_port(text: str, *, example: int = 2379) -> tuple[str, int]:
+    """Read `host:port` as `parse_endpoint` does, or a host alone, with or without brackets: its port is 0."""
+    bare = bare_host(text)
+    if ":" in text and not is_v6(bare):
+        return parse_endpoint(text, example=example)
+    check_host(bare)
+    return bare, 0
+
+
 def check_host(host: str) -> None:
     """Raise ValueError unless `host` is written like a name or an address."""
     if not host:

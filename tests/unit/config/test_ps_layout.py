@@ -12,10 +12,10 @@ from launcher.config.parse import parse
 from launcher.config.ps_layout import (
     TASKS_PER_NODE_MAX,
     listed_hosts,
-    split_endpoint,
     static_hosts,
     wanted_ports,
 )
+from launcher.net.endpoints import parse_host_port
 
 ETCD = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")
 
@@ -220,7 +220,7 @@ def test_names_and_ipv6_addresses_can_be_listed() -> None:
     found = roles("--servers=ps0.paddlepaddle.com:6174,[fd00::17]:6174", "--workers=fd00::17, [fd00::18], [fd00::17]:7")
     assert listed_hosts(found) == ("ps0.paddlepaddle.com", "fd00::17", "fd00::18")
     assert wanted_ports(found, "fd00::17") == (6174, 0, 7)
-    assert [split_endpoint(one) for one in found.workers] == [("fd00::17", 0), ("fd00::18", 0), ("fd00::17", 7)]
+    assert [parse_host_port(one) for one in found.workers] == [("fd00::17", 0), ("fd00::18", 0), ("fd00::17", 7)]
 
 
 def test_where_the_lists_name_one_host_a_number_means_that_host() -> None:
