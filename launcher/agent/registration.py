@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 
 import msgspec
 
@@ -23,7 +23,7 @@ from launcher.config.ps_layout import static_hosts, wanted_ports
 from launcher.config.setting import Scope
 from launcher.net.addresses import only_here
 from launcher.net.endpoints import parse_host_port
-from launcher.net.ports import NodePorts
+from launcher.net.ports import NodePorts, node_ports
 from launcher.peers.listener import PeerListener
 from launcher.system.clock import boottime
 
@@ -38,15 +38,15 @@ async def open_node(config: Config, node: str, host: str, closing: AsyncExitStac
     return AgentCore(initial_state(config, node, host, held, boottime())), listener
 
 
-def hold_ports(config: Config, own: str, listening: str) -> NodePorts:
+def hold_ports(config: Config, own: str, listening: str) -> AbstractContextManager[NodePorts]:
     """Hold every port of the node `own`, on the address `listening` ("": on all)."""
     roles = config.roles
     if roles is None:
-        return NodePorts((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=listening)
+        return node_ports((0,) * config.slots, within=config.port_range, control=config.ctrl_port, host=listening)
     meets = not roles.servers or parse_host_port(roles.servers[0])[0] == own  # Server 0 may be here.
     control = roles.http_port if meets else 0
     wanted = wanted_ports(roles, own)
-    return NodePorts(wanted, within=config.port_range, control=control, flag="--http_port", host=listening)
+    return node_ports(wanted, within=config.port_range, control=control, flag="--http_port", host=listening)
 
 
 def initial_state(config: Config, node: str, host: str, held: NodePorts, now: float) -> AgentState:

@@ -86,10 +86,10 @@ def port_check(port_range: tuple[int, int] | None) -> Check:
     """Whether there are free ports, in the range if one is given."""
     if port_range is None:
         try:
-            ports.hold("", PORTS_NEEDED).close()
+            with ports.hold("", PORTS_NEEDED):
+                return ok("ports", "free ones are there; a firewall must leave all open between the nodes")
         except ConfigError as error:
             return fail("ports", str(error))
-        return ok("ports", "free ones are there; a firewall must leave all open between the nodes")
     low, high = port_range
     taken = [port for port in range(low, high + 1) if not _free(port)]
     free = high - low + 1 - len(taken)
@@ -106,10 +106,10 @@ def port_check(port_range: tuple[int, int] | None) -> Check:
 
 def _free(port: int) -> bool:
     try:
-        ports.hold("", 1, within=(port, port)).close()
+        with ports.hold("", 1, within=(port, port)):
+            return True
     except ConfigError:
         return False
-    return True
 
 
 def shared_memory_check(folder: Path, usage: folder_checks.Usage = shutil.disk_usage) -> Check:

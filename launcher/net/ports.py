@@ -1,4 +1,4 @@
-"""Ports that are ours for as long as the node lives.
+"""Ports that are ours for as long as the node lives: each is held within a block.
 
 A port that was looked for and then let go can be taken by anybody before it is used. Here the sockets stay bound. They
 are bound *without* SO_REUSEADDR, so that two agents never get the same port, and have it set *afterwards*, so that the
@@ -15,9 +15,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 
@@ -44,51 +44,44 @@ CLOSED: Final = frozenset(
 """States of a connection whose process has closed it, or is gone."""
 
 
-class HeldPorts(contextlib.ExitStack):
-    """Ports that this process holds until `close`. They are not listening and no child inherits them."""
-
-    def __init__(self, ports: Iterable[int], sockets: contextlib.ExitStack) -> None:
-        """`sockets` closes the sockets that are bound to them."""
-        super().__init__()
-        self.ports = tuple(ports)
-        self.push(sockets)
-
-
-class NodePorts(HeldPorts):
+class NodePorts(NamedTuple):
     """Every port of one node: one for each process, those of torch's store, and one for the agent itself."""
 
-    def __init__(
-        self,
-        wanted: Sequence[int],
-        *,
-        within: tuple[int, int] | None = None,
-        control: int = 0,
-        flag: str = "--ctrl_port",
-        host: str = "",
-    ) -> None:
-        """Hold them.
+    workers: tuple[int, ...]
+    masters: tuple[int, ...]
+    link: int
 
-        `wanted` are the ports of the processes, 0 for any. `within` is the range to take the others from, in its
-        order, the processes' first. `control` is the one port that torch's store is to use, as `flag` named it; it and
-        those that are wanted are held on `host` ("": on every address). Raises `ConfigError` when one of them is busy
-        or there are not enough others; then none is held.
-        """
-        free, masters = wanted.count(0), 0 if control else MASTERS
-        with contextlib.ExitStack() as stack:
-            if control:
-                stack.push(hold_named(control, flag, host))
-            for port in filter(None, wanted):
-                stack.push(hold_named(port, "port", host))
-            ports = stack.enter_context(hold("", free + masters + 1, within=within)).ports
-            held = stack.pop_all()
+
+@contextlib.contextmanager
+def node_ports(
+    wanted: Sequence[int],
+    *,
+    within: tuple[int, int] | None = None,
+    control: int = 0,
+    flag: str = "--ctrl_port",
+    host: str = "",
+) -> Iterator[NodePorts]:
+    """Hold every port of one node.
+
+    `wanted` are the ports of the processes, 0 for any. `within` is the range to take the others from, in its order, the
+    processes' first. `control` is the one port that torch's store is to use, as `flag` named it; it and those that are
+    wanted are held on `host` ("": on every address). Raises `ConfigError` when one of them is busy or there are not
+    enough others; then none is held.
+    """
+    free, masters = wanted.count(0), 0 if control else MASTERS
+    with contextlib.ExitStack() as stack:
+        if control:
+            stack.enter_context(hold_named(control, flag, host))
+        for port in filter(None, wanted):
+            stack.enter_context(hold_named(port, "port", host))
+        ports = stack.enter_context(hold("", free + masters + 1, within=within))
         others = iter(ports)
-        self.workers = tuple(port or next(others) for port in wanted)
-        self.masters = (control,) if control else ports[free:-1]
-        self.link = ports[-1]
-        super().__init__((*self.workers, *self.masters, self.link), held)
+        workers = tuple(port or next(others) for port in wanted)
+        yield NodePorts(workers, (control,) if control else ports[free:-1], ports[-1])
 
 
-def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> HeldPorts:
+@contextlib.contextmanager
+def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> Iterator[tuple[int, ...]]:
     """Hold `count` free TCP ports on `host`; "" is every address of this machine, IPv4 and IPv6.
 
     The kernel picks the ports, or, with `within`, they are the first free ones from the lower to the upper bound, both
@@ -110,10 +103,11 @@ def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> Hel
             ) from error
         if len(held) < count:
             raise ConfigError(_too_few(count, len(held), within or (0, 0)))
-        return HeldPorts(map(_port, held), stack.pop_all())
+        yield tuple(map(_port, held))
 
 
-def hold_named(port: int, flag: str, host: str = "") -> HeldPorts:
+@contextlib.contextmanager
+def hold_named(port: int, flag: str, host: str = "") -> Iterator[None]:
     """Hold the one port that was named with `flag`, on `host` ("": every address).
 
     Nodes of one machine that have loopback addresses of their own share it: where a worker of one of them listens, on
@@ -121,17 +115,17 @@ def hold_named(port: int, flag: str, host: str = "") -> HeldPorts:
     """
     with contextlib.ExitStack() as stack:
         try:
-            held = _taken(host, range(port, port + 1), 1, stack)
-            if not held and host and _shared(port, host):
-                stack.enter_context(_mark(port, host))
-            elif not held:
-                held = [_take(host, port, stack)]  # It says what is wrong.
+            if not _taken(host, range(port, port + 1), 1, stack):
+                if host and _shared(port, host):
+                    stack.enter_context(_mark(port, host))
+                else:
+                    _take(host, port, stack)  # It says what is wrong.
         except OSError as error:
             raise ConfigError(
                 f"{flag} {port} cannot be used on this machine ({error.strerror or error}); free it, or use "
                 f"another {flag}"
             ) from error
-        return HeldPorts(map(_port, held), stack.pop_all())
+        yield
 
 
 def _taken(host: str, candidates: range, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:

@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import cycle, islice
 from typing import Final
 
@@ -57,12 +58,18 @@ def listening(port: int, host: str = "0.0.0.0", *, reuse: bool) -> socket.socket
     return made
 
 
+def entered(block: AbstractContextManager[object]) -> None:
+    """Go in and out of a block."""
+    with block:
+        pass
+
+
 def free_range(width: int) -> tuple[int, int]:
     """A range of ports that were all free a moment ago, and that no other test is given."""
     for _ in range(100):
         low = following(width)
         try:
-            hold("", width, within=(low, low + width - 1)).close()
+            entered(hold("", width, within=(low, low + width - 1)))
         except ConfigError:
             continue
         return low, low + width - 1

@@ -167,7 +167,7 @@ def test_a_container_on_dockers_bridge_is_told_with_the_mends(monkeypatch: pytes
 def test_ports_of_the_range_that_are_taken_are_named() -> None:
     with ports.hold("", 1) as held, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        (first,) = held.ports
+        (first,) = held
         check = port_check((first, first))
         assert check.level is CheckLevel.FAIL
         assert f"0 of 1 of {first}:{first} are free" in check.text
