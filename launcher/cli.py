@@ -48,12 +48,12 @@ def _start(argv: Sequence[str]) -> int:
     with frozen_imports.frozen_imports():
         from launcher.logs.file_names import LAUNCHER_LOG
         from launcher.logs.json_format import JsonFormatter
-        from launcher.logs.log_dir import LogFolder
+        from launcher.logs.log_dir import log_folder
         from launcher.logs.stdio import StdioRedirect
     lines = JsonFormatter(config.job_id) if config.log_format == "json" else None
     job = "" if config.local_nodes else _job(config)
     named = Path(config.log_dir)
-    hold = partial(LogFolder, named, overwrite=config.log_overwrite, job=job, below=config.job_id)
+    hold = partial(log_folder, named, overwrite=config.log_overwrite, job=job, below=config.job_id)
     with StdioRedirect(hold, named, LAUNCHER_LOG if job else "", lines) as outputs:
         return run_reporting_errors(partial(_run, config, outputs), outputs.write_line)
 

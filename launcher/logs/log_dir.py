@@ -18,7 +18,9 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from elastic.errors import ConfigError
 from launcher.system import descriptors
@@ -40,92 +42,103 @@ OURS = re.compile(
 """The files that we write. Nothing else in the folder is touched, whoever put it there."""
 
 
-class LogFolder(contextlib.ExitStack):
-    """A folder that this process writes into until it is closed: it holds the locks.
+class LogFolder(NamedTuple):
+    """A folder that this process writes into. All but `path` are lines for people, "" if all is as asked."""
 
-    `path` is where. `note`, `moved` and `unlocked` are lines for people, "" if all is as asked.
+    path: Path
+    note: str
+    moved: str
+    unlocked: str
+
+
+HoldLogFolder = Callable[[], contextlib.AbstractContextManager[LogFolder]]
+
+
+@contextlib.contextmanager
+def log_folder(path: Path, *, overwrite: bool = False, job: str = "", below: str = "") -> Iterator[LogFolder]:
+    """Make the folder if needed, and hold its locks. Raises `ConfigError` if it cannot be written.
+
+    `job` names the job whose logs are to be there, "" for a process that writes none. While another job has the folder,
+    the one that this process has is the folder `below` in it.
     """
-
-    def __init__(self, path: Path, *, overwrite: bool = False, job: str = "", below: str = "") -> None:
-        """Make the folder if needed. Raises `ConfigError` if it cannot be written.
-
-        `job` names the job whose logs are to be there, "" for a process that writes none. While another job has the
-        folder, `path` is the folder `below` in it.
-        """
-        super().__init__()
-        check_log_dir(path)
-        self.path = path
-        self.note = self.moved = self.unlocked = ""
-        try:
-            fd = _open(path / LOCK)
-        except PermissionError as error:
-            self._is_unlocked(path / LOCK, error)
-        except OSError as error:
-            raise ConfigError(
-                f"{path / LOCK} cannot be opened ({error.strerror}); change --log_dir or its owner"
-            ) from error
-        else:
-            self.callback(descriptors.close, fd)
-            self._lock(fd, path, overwrite)
-        if self.unlocked and overwrite:
-            self.note = f"--log_overwrite: {path / LOCK} cannot be locked, so its logs are appended to"
+    check_log_dir(path)
+    with contextlib.ExitStack() as locks:
+        note, unlocked = _share_folder(path, overwrite, locks)
+        moved = not_claimed = ""
         if job:
-            self._claim_exclusively(job, below)
+            path, moved, not_claimed = _claim_exclusively(path, job, below, locks)
+        yield LogFolder(path, note, moved, unlocked or not_claimed)
 
-    def _lock(self, fd: int, path: Path, overwrite: bool) -> None:
-        try:
-            if overwrite:
-                self._begin_anew(fd, path)
-            _share(fd, time.monotonic() + LOCK_LIMIT_S)
-        except BlockingIOError as error:
-            self._is_unlocked(path / LOCK, error)
-        except OSError as error:
-            if overwrite:
-                why = f"{path} cannot be locked ({error.strerror})"
-                self.note = f"--log_overwrite: {why}, so that its logs are appended to"
 
-    def _is_unlocked(self, lock: Path, error: OSError) -> None:
-        why = FOREIGN if isinstance(error, PermissionError) else HELD
-        self.unlocked = self.unlocked or (
-            f"{lock} cannot be locked ({why}), so this agent starts without that lock; while it runs, start no other "
-            "job with this --log_dir, and no agent with --log_overwrite"
-        )
+def _share_folder(path: Path, overwrite: bool, locks: contextlib.ExitStack) -> tuple[str, str]:
+    """Share the lock of the folder; what to say of its logs, and of a lock that cannot be had."""
+    lock = path / LOCK
+    refused = f"--log_overwrite: {lock} cannot be locked, so its logs are appended to" if overwrite else ""
+    try:
+        fd = locks.enter_context(descriptors.closing(_open(lock)))
+    except PermissionError as error:
+        return refused, _unlocked(lock, error)
+    except OSError as error:
+        raise ConfigError(f"{lock} cannot be opened ({error.strerror}); change --log_dir or its owner") from error
+    try:
+        note = _begin_anew(fd, path) if overwrite else ""
+        _share(fd, time.monotonic() + LOCK_LIMIT_S)
+    except BlockingIOError as error:
+        return refused, _unlocked(lock, error)
+    except OSError as error:
+        why = f"{path} cannot be locked ({error.strerror})"
+        note = f"--log_overwrite: {why}, so that its logs are appended to" if overwrite else ""
+    return note, ""
 
-    def _begin_anew(self, fd: int, path: Path) -> None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.note = f"--log_overwrite: another agent writes into {path}, so that its logs are appended to"
-            return
-        for file in path.iterdir():
-            if OURS.fullmatch(file.name):
-                try:
-                    file.unlink()
-                except OSError as error:
-                    text = f"--log_overwrite cannot delete {file} ({error.strerror}); name another --log_dir"
-                    raise ConfigError(text) from error
 
-    def _claim_exclusively(self, job: str, below: str) -> None:
-        """Take the folder for a job, or the first one `below` that no other job has."""
-        first = ""
-        try:
-            for _ in range(BELOW_MAX):
-                lock = self.path / f".agents.{job}.lock"
-                fd = _hold(lock)
-                other = _owner_job(self.path, job)
+def _unlocked(lock: Path, error: OSError) -> str:
+    why = FOREIGN if isinstance(error, PermissionError) else HELD
+    return (
+        f"{lock} cannot be locked ({why}), so this agent starts without that lock; while it runs, start no other job "
+        "with this --log_dir, and no agent with --log_overwrite"
+    )
+
+
+def _begin_anew(fd: int, path: Path) -> str:
+    """Delete the logs, unless another agent writes there, which is then said."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return f"--log_overwrite: another agent writes into {path}, so that its logs are appended to"
+    for file in path.iterdir():
+        if OURS.fullmatch(file.name):
+            try:
+                file.unlink()
+            except OSError as error:
+                text = f"--log_overwrite cannot delete {file} ({error.strerror}); name another --log_dir"
+                raise ConfigError(text) from error
+    return ""
+
+
+def _claim_exclusively(path: Path, job: str, below: str, locks: contextlib.ExitStack) -> tuple[Path, str, str]:
+    """Take the folder for a job, or the first one `below` that no other job has; what to say of that."""
+    first = unlocked = ""
+    try:
+        for _ in range(BELOW_MAX):
+            lock = path / f".agents.{job}.lock"
+            with contextlib.ExitStack() as claim:
+                claim.enter_context(_held(lock))
+                other = _owner_job(path, job)
                 if not other:
-                    self.callback(_release, lock, fd)
+                    locks.push(claim.pop_all())
                     break
-                first = first or other
-                _release(lock, fd)
-                self.path /= below
-                check_log_dir(self.path)
-        except (PermissionError, BlockingIOError) as error:
-            self._is_unlocked(lock, error)
-        except OSError:
-            pass  # What cannot be locked cannot be told apart.
-        if first:
-            self.moved = f"{first}; the logs of this one are in {self.path} (--log_dir names another folder)"
+            first = first or other
+            path /= below
+            check_log_dir(path)
+    except (PermissionError, BlockingIOError) as error:
+        unlocked = _unlocked(lock, error)
+    except OSError:
+        pass  # What cannot be locked cannot be told apart.
+    return (
+        path,
+        f"{first}; the logs of this one are in {path} (--log_dir names another folder)" if first else "",
+        unlocked,
+    )
 
 
 def check_log_dir(path: Path) -> None:
@@ -163,25 +176,25 @@ def _share(fd: int, until_s: float) -> None:
             return
 
 
-def _hold(path: Path) -> int:
-    """A shared lock on a file that is there. Raises `OSError` if it cannot be had."""
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """A shared lock on a file that is there; who is the last one to hold it removes the file.
+
+    Raises `OSError` if it cannot be had.
+    """
     until_s = time.monotonic() + LOCK_LIMIT_S
     while True:
-        with contextlib.ExitStack() as opened:
-            fd = _open(path)
-            opened.callback(descriptors.close, fd)
+        with descriptors.closing(_open(path)) as fd:
             _share(fd, until_s)
-            if descriptors.is_file_at(fd, path):  # Otherwise somebody has removed it in this moment.
-                opened.pop_all()
-                return fd
-
-
-def _release(path: Path, fd: int) -> None:
-    """Free a lock; who is the last one to hold it removes the file."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
-    descriptors.close(fd)
+            if not descriptors.is_file_at(fd, path):
+                continue  # Somebody has removed it in this moment.
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            return
 
 
 def _owner_job(folder: Path, job: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Final, Self
 
 from launcher.logs.console import Console, notice_line
 from launcher.logs.json_format import JsonFormatter, Severity
-from launcher.logs.log_dir import LogFolder
+from launcher.logs.log_dir import HoldLogFolder
 from launcher.logs.writer import ConsoleFile
 from launcher.logs.writer_process import WriterProcess
 from launcher.system import descriptors
@@ -38,9 +37,7 @@ class StdioRedirect:
     process: WriterProcess
     """What writes the files, and the logs."""
 
-    def __init__(
-        self, hold: Callable[[], LogFolder], named: Path, story: str = "", lines: JsonFormatter | None = None
-    ) -> None:
+    def __init__(self, hold: HoldLogFolder, named: Path, story: str = "", lines: JsonFormatter | None = None) -> None:
         """Nothing is changed yet. With `lines` all that is said is JSON. The others: see `WriterProcess`."""
         self._start = partial(WriterProcess, hold, named, story)
         self._lines = lines

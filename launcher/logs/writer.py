@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from elastic.errors import ConfigError
 from launcher.logs import endpoint_list_writer
-from launcher.logs.log_dir import LogFolder
+from launcher.logs.log_dir import HoldLogFolder
 from launcher.logs.pipe_to_file import PipeToFile
 from launcher.logs.rotating_file import RotatingFile, append_line
 from launcher.logs.shared_file import SharedLog
@@ -163,7 +163,7 @@ class WriterPipes(NamedTuple):
 
 def serve(
     pipes: WriterPipes,
-    hold: Callable[[], LogFolder],
+    hold: HoldLogFolder,
     story: str,
     consoles: Sequence[ConsoleFile],
     moved: memoryview,

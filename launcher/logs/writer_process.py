@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from elastic.errors import ConfigError
 from launcher.logs.console import notice_line
-from launcher.logs.log_dir import LogFolder
+from launcher.logs.log_dir import HoldLogFolder
 from launcher.logs.writer import ConsoleFile, WriterPipes, serve
 from launcher.logs.writer_protocol import (
     AnyLogAnswer,
@@ -51,7 +51,7 @@ class WriterProcess:
 
     def __init__(
         self,
-        hold: Callable[[], LogFolder],
+        hold: HoldLogFolder,
         named: Path,
         story: str = "",
         consoles: Sequence[ConsoleFile] = (),

@@ -23,11 +23,11 @@ BEGIN = """
 import os, psutil, signal, sys
 from functools import partial
 from pathlib import Path
-from launcher.logs.log_dir import LogFolder
+from launcher.logs.log_dir import log_folder
 from launcher.logs.stdio import StdioRedirect
 from launcher.logs.writer_client import LogWriterClient
 folder = Path("log").absolute()
-outputs = StdioRedirect(partial(LogFolder, folder), folder)
+outputs = StdioRedirect(partial(log_folder, folder), folder)
 """
 LINES = 1000
 SPEAKER = f"""{BEGIN}

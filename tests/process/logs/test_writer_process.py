@@ -19,7 +19,7 @@ import pytest
 from elastic.errors import ConfigError
 from launcher.logs import shared_file
 from launcher.logs.file_names import LAUNCHER_LOG
-from launcher.logs.log_dir import LogFolder
+from launcher.logs.log_dir import log_folder
 from launcher.logs.shared_file import SharedLog
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer_client import LogWriterClient
@@ -59,7 +59,7 @@ class Desk:
 
 @asynccontextmanager
 async def desk(folder: Path, limit_s: float = LIMIT_S) -> AsyncIterator[Desk]:
-    process = WriterProcess(partial(LogFolder, folder), folder, LAUNCHER_LOG)
+    process = WriterProcess(partial(log_folder, folder), folder, LAUNCHER_LOG)
     with LogWriterClient(process) as disk:
         made = Desk(disk)
         try:
@@ -267,7 +267,7 @@ def test_what_is_said_before_its_end_is_told_is_written(tmp_path: Path) -> None:
 def test_it_holds_nothing_of_the_process_that_started_it(tmp_path: Path) -> None:
     """Whoever waits for the end of a pipe would wait for it, too."""
     reader, writer = os.pipe()
-    process = WriterProcess(partial(LogFolder, tmp_path), tmp_path, LAUNCHER_LOG)
+    process = WriterProcess(partial(log_folder, tmp_path), tmp_path, LAUNCHER_LOG)
     with LogWriterClient(process):
         os.close(writer)
         assert os.read(reader, 1) == b""
@@ -341,7 +341,7 @@ def test_a_line_is_written_and_no_file_stays_open_when_a_disk_refuses_the_one_be
 def test_a_folder_that_cannot_be_used_is_an_error_with_its_mend(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / name
-    process = WriterProcess(partial(LogFolder, folder), folder, LAUNCHER_LOG)
+    process = WriterProcess(partial(log_folder, folder), folder, LAUNCHER_LOG)
     with pytest.raises(ConfigError, match="--log_dir"):
         LogWriterClient(process)
     process.end()
@@ -349,7 +349,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_with_its_mend(tmp_path: Path, 
 
 def test_a_story_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "story").mkdir()
-    process = WriterProcess(partial(LogFolder, tmp_path), tmp_path, "story")
+    process = WriterProcess(partial(log_folder, tmp_path), tmp_path, "story")
     with pytest.raises(ConfigError, match="cannot be written"):
         LogWriterClient(process)
     process.end()

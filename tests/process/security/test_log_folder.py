@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.log_dir import LOCK, LogFolder
+from launcher.logs.log_dir import LOCK, log_folder
 from launcher.logs.shared_file import SharedLog
 from tests.support.job_harness import Job, story
 from tests.support.other_user import LOCKER, NOBODY, needs_root, seen_by_all, stranger
@@ -29,7 +29,7 @@ def left_by_an_older_version(path: Path) -> None:
 
 
 def test_another_user_cannot_open_the_locks_of_a_folder(folder: Path) -> None:
-    with LogFolder(folder, job="j1", below="j1"):
+    with log_folder(folder, job="j1", below="j1"):
         for name in (LOCK, ".agents.j1.lock"):
             with stranger(LOCKER, str(folder / name), "LOCK_EX") as said:
                 assert said == "Permission denied"
@@ -37,7 +37,7 @@ def test_another_user_cannot_open_the_locks_of_a_folder(folder: Path) -> None:
 
 def test_a_lock_of_an_older_version_is_closed_to_other_users(folder: Path) -> None:
     left_by_an_older_version(folder / LOCK)
-    with LogFolder(folder), stranger(LOCKER, str(folder / LOCK), "LOCK_SH") as said:
+    with log_folder(folder), stranger(LOCKER, str(folder / LOCK), "LOCK_SH") as said:
         assert said == "Permission denied"
 
 
@@ -47,17 +47,17 @@ def test_a_lock_that_another_user_holds_stops_no_agent_and_a_line_says_so(folder
     (folder / "workerlog.0").write_text("precious\n")
     with stranger(LOCKER, str(folder / name), "LOCK_EX") as said:
         assert said == "locked"
-        with LogFolder(folder, job="j1", below="j1") as held:
+        with log_folder(folder, job="j1", below="j1") as held:
             assert held.path == folder
             assert held.unlocked.startswith(f"{folder / name} cannot be locked (another process holds it")
-    with LogFolder(folder, job="j1", below="j1") as later:
+    with log_folder(folder, job="j1", below="j1") as later:
         assert later.unlocked == ""
 
 
 def test_logs_are_not_begun_anew_while_another_user_holds_the_lock(folder: Path) -> None:
     left_by_an_older_version(folder / LOCK)
     (folder / "workerlog.0").write_text("precious\n")
-    with stranger(LOCKER, str(folder / LOCK), "LOCK_EX"), LogFolder(folder, overwrite=True) as held:
+    with stranger(LOCKER, str(folder / LOCK), "LOCK_EX"), log_folder(folder, overwrite=True) as held:
         assert held.note.endswith("so its logs are appended to")
         assert held.unlocked
     assert (folder / "workerlog.0").read_text() == "precious\n"
@@ -68,13 +68,13 @@ def seen_by_another_user(folder: Path) -> None:
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
-    with LogFolder(folder, job="j1", below="j1") as same, LogFolder(folder, job="j2", below="j2") as other:
+    with log_folder(folder, job="j1", below="j1") as same, log_folder(folder, job="j2", below="j2") as other:
         print(same.path, same.unlocked, other.path, other.moved, sep="\n", flush=True)
 
 
 def test_agents_of_two_users_share_a_folder_and_each_job_has_its_own(folder: Path) -> None:
     folder.chmod(0o777)
-    with LogFolder(folder, job="j1", below="j1"):
+    with log_folder(folder, job="j1", below="j1"):
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -10,8 +10,9 @@ import pytest
 from elastic.errors import ConfigError
 from launcher import cli
 from launcher.config.parse import parse
-from launcher.logs.log_dir import LogFolder
+from launcher.logs.log_dir import log_folder
 from tests.support import full_on_close
+from tests.support.reserved_ports import entered
 
 OURS = (
     *("workerlog.0", "workerlog.12", "serverlog.1", "heterlog.0", "envlog.3", "envlog.server.0", "endpoints.log"),
@@ -31,7 +32,7 @@ def names(folder: Path) -> set[str]:
 
 def test_logs_are_kept_unless_asked(tmp_path: Path) -> None:
     fill(tmp_path)
-    with LogFolder(tmp_path) as folder:
+    with log_folder(tmp_path) as folder:
         assert folder.note == ""
         assert names(tmp_path) == {*OURS, *NOT_OURS}
 
@@ -39,21 +40,21 @@ def test_logs_are_kept_unless_asked(tmp_path: Path) -> None:
 def test_logs_are_begun_anew_and_nothing_else_is_touched(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "sub").mkdir()
-    with LogFolder(tmp_path, overwrite=True) as folder:
+    with log_folder(tmp_path, overwrite=True) as folder:
         assert folder.note == ""
         assert names(tmp_path) == {*NOT_OURS, "sub"}
 
 
 @pytest.mark.parametrize("first_overwrites", [False, True])
 def test_the_logs_of_an_agent_that_writes_there_are_kept(tmp_path: Path, first_overwrites: bool) -> None:
-    with LogFolder(tmp_path, overwrite=first_overwrites):
+    with log_folder(tmp_path, overwrite=first_overwrites):
         fill(tmp_path)
-        with LogFolder(tmp_path, overwrite=True) as second:
+        with log_folder(tmp_path, overwrite=True) as second:
             assert second.note == (
                 f"--log_overwrite: another agent writes into {tmp_path}, so that its logs are appended to"
             )
         assert names(tmp_path) == {*OURS, *NOT_OURS}
-    with LogFolder(tmp_path, overwrite=True) as third:
+    with log_folder(tmp_path, overwrite=True) as third:
         assert third.note == ""
     assert names(tmp_path) == set(NOT_OURS)
 
@@ -61,39 +62,39 @@ def test_the_logs_of_an_agent_that_writes_there_are_kept(tmp_path: Path, first_o
 def test_a_folder_that_cannot_be_is_an_error_with_its_mend(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="name a folder that can be written with --log_dir"):
-        LogFolder(tmp_path / "file")
+        entered(log_folder(tmp_path / "file"))
 
 
 def test_a_log_that_cannot_be_deleted_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "workerlog.0").mkdir()
     with pytest.raises(ConfigError, match=r"--log_overwrite cannot delete .*/workerlog\.0 .*; name another --log_dir"):
-        LogFolder(tmp_path, overwrite=True)
+        entered(log_folder(tmp_path, overwrite=True))
 
 
 def test_the_agents_of_one_job_share_a_folder_and_leave_no_lock_of_it(tmp_path: Path) -> None:
-    with LogFolder(tmp_path, job="j1", below="j1") as one, LogFolder(tmp_path, job="j1", below="j1") as other:
+    with log_folder(tmp_path, job="j1", below="j1") as one, log_folder(tmp_path, job="j1", below="j1") as other:
         assert (one.path, other.path, one.moved + other.moved) == (tmp_path, tmp_path, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".agents.lock"]
 
 
 def test_another_job_has_a_folder_of_its_own_below_and_says_so_until_the_first_is_gone(tmp_path: Path) -> None:
-    with LogFolder(tmp_path, job="j1", below="j1"):
+    with log_folder(tmp_path, job="j1", below="j1"):
         for _ in range(2):
-            with LogFolder(tmp_path, job="j10", below="j10") as other:
+            with log_folder(tmp_path, job="j10", below="j10") as other:
                 assert other.path == tmp_path / "j10"
                 assert other.moved == (
                     f"another job (j1) writes its logs into {tmp_path}; the logs of this one are in {tmp_path}/j10 "
                     "(--log_dir names another folder)"
                 )
-    with LogFolder(tmp_path, job="j10", below="j10") as alone:
+    with log_folder(tmp_path, job="j10", below="j10") as alone:
         assert (alone.path, alone.moved) == (tmp_path, "")
 
 
 def test_jobs_of_one_name_in_different_stores_share_no_folder(tmp_path: Path) -> None:
     with (
-        LogFolder(tmp_path, job="j1@2379", below="j1") as first,
-        LogFolder(tmp_path, job="j1@4001", below="j1") as second,
-        LogFolder(tmp_path, job="j1@4002", below="j1") as third,
+        log_folder(tmp_path, job="j1@2379", below="j1") as first,
+        log_folder(tmp_path, job="j1@4001", below="j1") as second,
+        log_folder(tmp_path, job="j1@4002", below="j1") as third,
     ):
         assert [first.path, second.path, third.path] == [tmp_path, tmp_path / "j1", tmp_path / "j1" / "j1"]
         assert "(j1)" in third.moved
@@ -114,13 +115,13 @@ def test_the_host_that_serves_etcd_is_of_the_same_job_as_the_others(server: str,
 
 def test_the_lock_of_a_job_that_was_killed_keeps_nobody_out(tmp_path: Path) -> None:
     (tmp_path / ".agents.dead.lock").touch()
-    with LogFolder(tmp_path, job="j1", below="j1") as folder:
+    with log_folder(tmp_path, job="j1", below="j1") as folder:
         assert folder.path == tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == [".agents.lock"]
 
 
 def test_a_disk_that_refuses_to_close_locks_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "close", full_on_close.refuses("/.agents."))
-    with LogFolder(tmp_path, job="j1@2379", below="j1"), LogFolder(tmp_path, job="j2@2379", below="j2") as second:
+    with log_folder(tmp_path, job="j1@2379", below="j1"), log_folder(tmp_path, job="j2@2379", below="j2") as second:
         assert second.path == tmp_path / "j2"
         assert second.moved.startswith("another job (j1) writes its logs")
