@@ -168,7 +168,7 @@ class ProbeResponder:
         self._agent_log = agent_log
         self._seen: KeyValue | None = None
         self._wanted: tuple[KeyValue, int] | None = None
-        self._busy = False
+        """The probe that is answered now or next, and the lease."""
         self._answered = ""
 
     def asked(self, entries: Mapping[str, KeyValue], registered: int | None, lease: int | None) -> bool:
@@ -183,18 +183,16 @@ class ProbeResponder:
         self._seen = entry
         if entry.mod_revision <= registered:
             return False
+        begins = self._wanted is None
         self._wanted = (entry, lease)
-        begins, self._busy = not self._busy, True
         return begins
 
     async def answer(self) -> None:
         """Answer until no probe is left."""
-        try:
-            while self._wanted is not None:
-                (entry, lease), self._wanted = self._wanted, None
-                await self._answer(entry, lease)
-        finally:
-            self._busy = False
+        while (wanted := self._wanted) is not None:
+            await self._answer(*wanted)
+            if self._wanted is wanted:
+                self._wanted = None
 
     async def _answer(self, entry: KeyValue, lease: int) -> None:
         """Try to reach the others, and write down what came of it if the probe still stands."""
