@@ -41,11 +41,11 @@ def endpoint(provider: str, environ: Mapping[str, str]) -> MetadataEndpoint:
 def _parsed(name: str, text: str) -> MetadataEndpoint:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
-        host, port = parts.hostname, parts.port
-        (host or "").encode("idna")  # As it is when the name is looked up: no part is empty or above 63 characters.
-    except ValueError:  # UnicodeError is one.
-        host = port = None
-        parts = urlsplit("")
-    if parts.scheme != "http" or not host or not host.isascii() or any(map(str.isspace, host)):
-        raise ConfigError(f"{name}={text!r} is no metadata server; write http://HOST[:PORT], or unset it")
-    return MetadataEndpoint(host, port or 80)
+        host, port = parts.hostname or "", parts.port or 80
+        host.encode("idna")  # As it is when the name is looked up: no part is empty or above 63 characters.
+        if parts.scheme != "http" or not host or not host.isascii() or any(map(str.isspace, host)):
+            raise ValueError("no http, or no host")
+    except ValueError as error:  # UnicodeError is one.
+        hint = "write http://HOST[:PORT], or unset it"
+        raise ConfigError(f"{name}={text!r} is no metadata server; {hint}") from error
+    return MetadataEndpoint(host, port)

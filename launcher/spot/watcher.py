@@ -131,8 +131,6 @@ class SpotWatch:
 
         async for heard in polled(watch, ask):
             self._note(watch, heard)
-            for notice in heard.notices or ():
-                self._notice(notice)
             if not heard.trouble:
                 self._remark((watch, path), {*heard.remarks})
             if heard.trouble or heard.pause_s:
@@ -140,10 +138,11 @@ class SpotWatch:
             await asyncio.sleep(heard.pause_s)
 
     def _note(self, watch: Watch, heard: PollResult) -> None:
-        """Whether there is a notice, as the newest answer says."""
+        """Whether there is a notice, as the newest answer says; the first one counts."""
         if heard.notices:
             first = min(heard.notices, key=lambda notice: notice.left_s)
             self._standing[watch] = first, boottime() + first.left_s
+            self._notice(first)
         elif heard.notices is not None:
             self._standing.pop(watch, None)
         if heard.notices is not None or heard.trouble:
