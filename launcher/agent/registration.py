@@ -33,7 +33,7 @@ async def open_node(config: Config, node: str, host: str, closing: AsyncExitStac
     # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
     listening = host if only_here(host, static_hosts(config)) else ""
     held = closing.enter_context(hold_ports(config, host, listening))
-    listener = await PeerListener.listen(listening, config.job_id, node, held.link)
+    listener = PeerListener(listening, config.job_id, node, held.link)
     closing.callback(listener.close)
     return AgentCore(initial_state(config, node, host, held, boottime())), listener
 

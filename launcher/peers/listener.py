@@ -27,14 +27,7 @@ PAUSE_S = 1.0
 class PeerListener:
     """Listens until `close`. `port` is where."""
 
-    def __init__(self, listener: socket.socket, line: bytes) -> None:
-        self._take: Callable[[socket.socket], None] = lambda connected: send_rejection(connected, line)
-        self.address = str(listener.getsockname()[0])
-        self.port = int(listener.getsockname()[1])
-        self._acceptor = Acceptor(listener, lambda one: self._take(one), room=lambda: BACKLOG, pause_s=PAUSE_S)
-
-    @classmethod
-    async def listen(cls, host: str, job_id: str, node: str, port: int = 0) -> PeerListener:
+    def __init__(self, host: str, job_id: str, node: str, port: int = 0) -> None:
         """Listen on every address of this machine (`host` may be ""), or on `host` alone if it is of the loopback.
 
         A port that is named is one that this process holds (`launcher.net.ports`); 0 is any.
@@ -46,7 +39,11 @@ class PeerListener:
             raise ConfigError(f"this agent cannot listen on any port ({error.strerror}); free some first") from error
         bound.setblocking(False)
         bound.listen(BACKLOG)
-        return cls(bound, greeting_line(Greeting(job_id, node)))
+        line = greeting_line(Greeting(job_id, node))
+        self._take: Callable[[socket.socket], None] = lambda connected: send_rejection(connected, line)
+        self.address = str(bound.getsockname()[0])
+        self.port = int(bound.getsockname()[1])
+        self._acceptor = Acceptor(bound, lambda one: self._take(one), room=lambda: BACKLOG, pause_s=PAUSE_S)
 
     def hand_to(self, take: Callable[[socket.socket], None]) -> None:
         """Give every connection that comes from now on to `take`, which owns it and greets it."""

@@ -27,16 +27,17 @@ async def fetch(endpoint: MetadataEndpoint, ask: MetadataRequest) -> MetadataRes
     """
     try:
         reader, writer = await asyncio.open_connection(*endpoint, limit=CHUNK)
-    except UnicodeError as error:
-        raise ConnectionError(f"{endpoint.host} cannot be a name: {error}") from error
-    try:
-        return await _exchange(reader, writer, endpoint, ask)
-    except (h11.ProtocolError, UnicodeError) as error:
+        try:
+            return await _exchange(reader, writer, endpoint, ask)
+        finally:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+    except (
+        h11.ProtocolError,
+        UnicodeError,
+    ) as error:  # The host may be no name, the answer no text.
         raise ConnectionError(str(error)) from error
-    finally:
-        writer.transport.abort()
-        with suppress(OSError):
-            await writer.wait_closed()
 
 
 async def _exchange(
@@ -46,8 +47,8 @@ async def _exchange(
     headers = [("Host", str(endpoint)), ("Connection", "close"), ("Accept", "*/*"), *ask.headers.items()]
     if ask.method == "PUT":
         headers.append(("Content-Length", "0"))
-    sent = connection.send(h11.Request(method=ask.method, target=ask.path, headers=headers)) or b""
-    writer.write(sent + (connection.send(h11.EndOfMessage()) or b""))
+    for part in (h11.Request(method=ask.method, target=ask.path, headers=headers), h11.EndOfMessage()):
+        writer.write(connection.send(part) or b"")
     await writer.drain()
     status, said, body = 0, {}, bytearray()
     while True:

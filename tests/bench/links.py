@@ -62,7 +62,7 @@ async def members(count: int) -> None:
     ports = []
     for number in range(count):
         links = Told().links(f"n-{number}")
-        hello = await PeerListener.listen("127.0.0.1", "j1", f"n-{number}")
+        hello = PeerListener("127.0.0.1", "j1", f"n-{number}")
         hello.hand_to(links.accept)
         links.secret(SECRET)
         ports.append(hello.port)

@@ -35,7 +35,7 @@ async def main(host: str, port: int, node: str, secret: str, *orders: str) -> No
         on_dialled=lambda nodes: None,
         complain=lambda text: say("complaint", text),
     )
-    hello = await PeerListener.listen(host, JOB, node, port)
+    hello = PeerListener(host, JOB, node, port)
     hello.hand_to(links.accept)
     links.secret(secret)
     say("port", hello.port)

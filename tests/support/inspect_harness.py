@@ -61,7 +61,7 @@ class Looked:
 
 @contextlib.asynccontextmanager
 async def looked() -> AsyncIterator[Looked]:
-    agent = await PeerListener.listen("127.0.0.1", JOB, NODE)
+    agent = PeerListener("127.0.0.1", JOB, NODE)
     made = Looked(agent)
     try:
         yield made

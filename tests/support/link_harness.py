@@ -148,7 +148,7 @@ async def listening(
 ) -> AsyncIterator[tuple[Watching, PeerListener]]:
     """A node that is watched, in this process."""
     async with watching(node, secret) as made:
-        agent = await PeerListener.listen(host, JOB, node)
+        agent = PeerListener(host, JOB, node)
         agent.hand_to(made.links.accept)
         try:
             yield made, agent

@@ -44,7 +44,7 @@ class Hall:
         """One more member; `link` 0 does not listen."""
         port = link
         if port is None:
-            self.listeners.append(await PeerListener.listen("127.0.0.1", "j1", node))
+            self.listeners.append(PeerListener("127.0.0.1", "j1", node))
             port = self.listeners[-1].port
         value = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)
         wrote = await self.store.txn([], [Put(KEYS.member(node), encode(value))])

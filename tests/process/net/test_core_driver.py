@@ -28,7 +28,7 @@ def driven(folder: Path, bench: Bench, story: Callable[[CoreDriver], Coroutine[A
     """Have a driver for the core of `bench`, on its store, for the time of a story."""
 
     async def main() -> None:
-        listener = await PeerListener.listen("127.0.0.1", "j1", bench.node)
+        listener = PeerListener("127.0.0.1", "j1", bench.node)
         with (folder / "console").open("w") as file:
             agent_log = AgentLog(bench.node, Console(file.fileno()))
         store = MemoryStore(bench.shelf.core, time.monotonic)

@@ -454,7 +454,7 @@ def _leader(node: str) -> StoredDocument[Leader]:
 
 def test_what_was_told_counts_for_as_long_as_the_link_is_up() -> None:
     async def story() -> None:
-        hello = await PeerListener.listen("127.0.0.1", JOB, "n-1")
+        hello = PeerListener("127.0.0.1", JOB, "n-1")
         facts, news = Bench("n-1").facts, asyncio.Event()
 
         def changed(event: Event) -> None:

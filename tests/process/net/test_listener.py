@@ -32,7 +32,7 @@ def played(story: Callable[[], Awaitable[None]]) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(host: str = "127.0.0.1", node: str = "n-1") -> AsyncIterator[PeerListener]:
-    made = await PeerListener.listen(host, "j1", node)
+    made = PeerListener(host, "j1", node)
     try:
         yield made
     finally:

@@ -218,7 +218,7 @@ def test_a_name_with_several_addresses_is_reached_at_any_of_them(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **more: known)
 
     async def story(watched: Watched) -> None:
-        listener = await PeerListener.listen("127.0.0.1", "j1", "c")
+        listener = PeerListener("127.0.0.1", "j1", "c")
         await watched.member("b")
         await watched.member("c", host="a-name", port=listener.port)
         watched.begin("abc")
