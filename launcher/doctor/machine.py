@@ -63,7 +63,7 @@ def network_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]
     except (ConfigError, StoreUnavailable) as error:
         yield fail("address", str(error))
         return
-    if not addresses.resolves(host):
+    if not addresses.resolve(host):
         yield warn("address", f"the name {host} is not known here", "put it into DNS or /etc/hosts, or give an address")
     elif asked.servers or asked.host or asked.nic:
         yield ok("address", network_line(host, addresses.interface(host), asked.nic, environ))

@@ -66,7 +66,7 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
         local_address = _route(host, port)
         if local_address is not None:
             return local_address
-    if unknown := [host for host, _ in remote if not resolves(host)]:
+    if unknown := [host for host, _ in remote if not resolve(host)]:
         names = ", ".join(unknown)
         raise StoreUnavailable(f"this machine finds no address for {names}; check the spelling, DNS and /etc/hosts")
     names = ", ".join(join_host_port(host, port) for host, port in remote)
@@ -76,11 +76,6 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
 def source_of(host: str, environ: Mapping[str, str]) -> str:
     """What named this node `host`: a variable or the flag."""
     return next((name for name in ("POD_IP", "ELASTIC_HOST") if bare_host(environ.get(name, "")) == host), "--host")
-
-
-def resolves(host: str) -> bool:
-    """Tell whether this machine finds an address for `host`; an address is its own."""
-    return bool(resolve(host))
 
 
 def interface(host: str) -> str | None:

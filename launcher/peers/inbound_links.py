@@ -91,18 +91,17 @@ class InboundLinks:
             self.cut.pop(node, None)
             self.owner.links_changed()
 
-    def remove(self, one: InboundConnection) -> None:
-        """It is closed."""
+    def remove(self, one: InboundConnection, *, cut: bool) -> None:
+        """It is closed; `cut`: by the other side, and not in order."""
         self._unproven.pop(one, None)
-        if self.links.get(one.node) is one:
-            del self.links[one.node]
-            self.owner.links_changed()
-
-    def note_cut(self, node: str) -> None:
-        """Remember that the link of a node was closed, and not in order."""
-        self.cut[node] = None
-        if len(self.cut) > CUT_MAX:
-            del self.cut[next(iter(self.cut))]
+        if self.links.get(one.node) is not one:
+            return
+        del self.links[one.node]
+        self.owner.links_changed()
+        if cut:
+            self.cut[one.node] = None
+            if len(self.cut) > CUT_MAX:
+                del self.cut[next(iter(self.cut))]
 
     def close(self) -> None:
         """Close every connection, and every link in order."""
@@ -131,17 +130,14 @@ class InboundConnection:
         """Say something."""
         self._line.send(link_messages.encode(message))
 
-    def close(self) -> None:
-        """Close it."""
+    def close(self, *, cut: bool = False) -> None:
+        """Close it; `cut`: the other side has closed it, and not in order."""
         self._timer.cancel()
         self._line.close()
-        self._inbound.remove(self)
+        self._inbound.remove(self, cut=cut)
 
     def _ended(self, how: CloseReason) -> None:
-        cut = how is CloseReason.CLOSED and bool(self.node) and self._inbound.links.get(self.node) is self
-        self.close()
-        if cut:
-            self._inbound.note_cut(self.node)
+        self.close(cut=how is CloseReason.CLOSED)
 
     def _on_message(self, line: bytes) -> None:
         try:

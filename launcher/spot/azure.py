@@ -86,7 +86,7 @@ def _read(name: str, answer: MetadataResponse) -> PollResult:
         events = msgspec.json.decode(answer.body, type=_ScheduledEvents).events or []
     except UNREADABLE:
         return PollResult(trouble="its answer cannot be read")
-    return standing((found for event in events if (found := _read_event(name, event, answer))), AZURE_POLL_S)
+    return standing([found for event in events if (found := _read_event(name, event, answer))], AZURE_POLL_S)
 
 
 def _read_event(name: str, raw: msgspec.Raw, answer: MetadataResponse) -> InterruptionNotice | str | None:

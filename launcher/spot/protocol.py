@@ -7,7 +7,7 @@ Whatever a server answers is only ever a notice, a remark, nothing, or trouble.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -111,11 +111,10 @@ async def polled(watch: Watch, ask: Ask) -> AsyncIterator[PollResult]:
             yield PollResult(pause_s=PAUSE_MAX_S, trouble=trouble)
 
 
-def standing(found: Iterable[InterruptionNotice | str], pause_s: float = POLL_S) -> PollResult:
+def standing(found: Collection[InterruptionNotice | str], pause_s: float = POLL_S) -> PollResult:
     """What an answer about notices says: those that stand, and remarks."""
-    both = tuple(found)
-    notices = tuple(one for one in both if isinstance(one, InterruptionNotice))
-    return PollResult(notices, tuple(one for one in both if isinstance(one, str)), pause_s)
+    notices = tuple(one for one in found if isinstance(one, InterruptionNotice))
+    return PollResult(notices, tuple(one for one in found if isinstance(one, str)), pause_s)
 
 
 def notice(

@@ -246,8 +246,8 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
             inbound = other.links._inbound.links["w-2"]
             forget = other.links._inbound.remove
 
-            def forgotten(one: inbound_links.InboundConnection) -> None:
-                forget(one)
+            def forgotten(one: inbound_links.InboundConnection, *, cut: bool) -> None:
+                forget(one, cut=cut)
                 if one is inbound:
                     gone.set()
 
