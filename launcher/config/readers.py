@@ -259,14 +259,14 @@ def worker_list(text: str) -> tuple[str, ...]:
 
 
 def _processes(text: str, read: Callable[..., tuple[str, int]]) -> tuple[str, ...]:
-    found: list[str] = []
+    processes: list[str] = []
     for part in text.split(","):
         host_name, number = read(part.strip(), example=PS_PORT_EXAMPLE)
         process = join_host_port(host_name, number) if number else host_name
-        if number and process in found:
+        if number and process in processes:
             raise ValueError(f"{process} is there twice; name each endpoint once")
-        found.append(process)
-    return tuple(found)
+        processes.append(process)
+    return tuple(processes)
 
 
 def key_prefix(text: str) -> str:

@@ -91,15 +91,15 @@ class InboundLinks:
             self.cut.pop(node, None)
             self.owner.links_changed()
 
-    def remove(self, one: InboundConnection, *, cut: bool) -> None:
+    def remove(self, connection: InboundConnection, *, cut: bool) -> None:
         """It is closed; `cut`: by the other side, and not in order."""
-        self._unproven.pop(one, None)
-        if self.links.get(one.node) is not one:
+        self._unproven.pop(connection, None)
+        if self.links.get(connection.node) is not connection:
             return
-        del self.links[one.node]
+        del self.links[connection.node]
         self.owner.links_changed()
         if cut:
-            self.cut[one.node] = None
+            self.cut[connection.node] = None
             if len(self.cut) > CUT_MAX:
                 del self.cut[next(iter(self.cut))]
 

@@ -43,7 +43,7 @@ class PeerListener:
         self._take: Callable[[socket.socket], None] = lambda connected: send_rejection(connected, line)
         self.address = str(bound.getsockname()[0])
         self.port = int(bound.getsockname()[1])
-        self._acceptor = Acceptor(bound, lambda one: self._take(one), room=lambda: BACKLOG, pause_s=PAUSE_S)
+        self._acceptor = Acceptor(bound, lambda connected: self._take(connected), room=lambda: BACKLOG, pause_s=PAUSE_S)
 
     def hand_to(self, take: Callable[[socket.socket], None]) -> None:
         """Give every connection that comes from now on to `take`, which owns it and greets it."""

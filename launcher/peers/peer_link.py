@@ -201,17 +201,17 @@ class PeerLink:
             return (self.target.host,)
         if self._lookup is None:  # Otherwise the one before has not ended: a resolver that is away gets no crowd.
             self._lookup = self._loop.create_task(resolved(self.target.host))
-        found: tuple[str, ...] = ()
+        known: tuple[str, ...] = ()
         try:
             async with asyncio.timeout(DIAL_LIMIT_S):
-                found = await asyncio.shield(self._lookup)
+                known = await asyncio.shield(self._lookup)
         except TimeoutError:
             self._why = "timed out"
             return ()
         except (OSError, UnicodeError):  # Not yet, perhaps.
             self._why = "its name is not known"
         self._lookup = None
-        return found
+        return known
 
     async def _try(self, address: str) -> DialResult:
         """Try to make a link at this address."""
