@@ -33,10 +33,7 @@ async def fetch(endpoint: MetadataEndpoint, ask: MetadataRequest) -> MetadataRes
             writer.transport.abort()
             with suppress(OSError):
                 await writer.wait_closed()
-    except (
-        h11.ProtocolError,
-        UnicodeError,
-    ) as error:  # The host may be no name, the answer no text.
+    except (h11.ProtocolError, UnicodeError) as error:  # The host may be no name, the answer no text.
         raise ConnectionError(str(error)) from error
 
 
