@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from elastic.core.model import ChangeReason, FinalStatus, Verdict
+from elastic.core.model import ChangeReason, Verdict
 from launcher.history.downtime import Downtime, GenerationRecord, pauses
 from launcher.history.events import KEPT, EventKind, FailureRecord, HistoryEvent
 from launcher.history.goodput import PauseInterval, goodput
@@ -30,8 +30,8 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     `nodes` by M_id, and `more` further ones; `world` workers in all. `published_at` is when it was agreed, `go_at` when
     its workers could start, `first_step_at` when the pause before it was over, `ended_at` when the pause after it
     began, or the verdict came. `phases` are those of its recovery, or first start (`start`), in seconds, in their
-    order, which took `recovery_s`; `complete`: its end is known. `steps` were made in it, up to `last_step`; `again`
-    of them had been made before. `charged` are the restarts that the job had used up by its go. `failure` ended it.
+    order; `complete`: its end is known. `steps` were made in it, up to `last_step`; `again` of them had been made
+    before. `failure` ended it.
     """
 
     g: int
@@ -40,48 +40,32 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     more: int = 0
     world: int | None = None
-    rev: int = 0
     published_at: float | None = None
     go_at: float | None = None
     first_step_at: float | None = None
     ended_at: float | None = None
     start: bool = False
     phases: Mapping[str, float] = msgspec.field(default_factory=dict)
-    recovery_s: float | None = None
     complete: bool | None = None
     text: str = ""
     restored_step: int | None = None
     last_step: int | None = None
     steps: int | None = None
     again: int | None = None
-    charged: int | None = None
-    note: str = ""
     failure: FailureRecord | None = None
 
 
-class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How the job ended."""
-
-    status: FinalStatus
-    reason: str
-    at: float
-    g: int
-
-
 class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums: `wall_s` is `productive_s`, `paused_s` and `again_s` together.
+    """Sums: of `wall_s` no step that counts was made in `paused_s` and `again_s`.
 
-    `restarts` counts the generations that ran after another one, by why they were made; `charged` are those that the
-    budget paid for. `step` is the highest that is known; `again` so many steps were lost and are to be made again.
+    `restarts` counts the generations that ran after another one, by why they were made. `step` is the highest that is
+    known; `again` so many steps were lost and are to be made again.
     """
 
     wall_s: float = 0.0
-    productive_s: float = 0.0
     paused_s: float = 0.0
     again_s: float = 0.0
-    generations: int = 0
     restarts: Mapping[str, int] = msgspec.field(default_factory=dict)
-    charged: int | None = None
     step: int | None = None
     again: int = 0
 
@@ -93,12 +77,10 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     counts from there. `first_failure` is the first of the run.
     """
 
-    run: int | None = None
     began: float | None = None
     until: float | None = None
     since: float | None = None
     goodput: float | None = None
-    verdict: JobEnd | None = None
     totals: JobTotals = JobTotals()
     generations: tuple[GenerationReport, ...] = ()
     pauses: tuple[Downtime, ...] = ()
@@ -119,11 +101,10 @@ def build_report(
     """
     points = course.points if course is not None else ()
     run_events = _newest_run(events)
-    run = next((event.run for event in reversed(run_events) if event.run is not None), None)
-    end = _end(run_events, verdict, run)
+    ended_at = _ended_at(run_events, verdict)
     numbers = sorted({event.g for event in run_events if event.what in OF_GENERATIONS})
     if not numbers:
-        return JobReport(run=run, verdict=end)
+        return JobReport()
     notes = [
         GenerationRecord(
             g,
@@ -132,20 +113,19 @@ def build_report(
         )
         for g in numbers
     ]
-    until = end.at if end is not None else max(now, run_events[-1].at)
-    stops = pauses(notes, until, ended=end is not None, has_members=has_members)
+    until = ended_at if ended_at is not None else max(now, run_events[-1].at)
+    stops = pauses(notes, until, ended=ended_at is not None, has_members=has_members)
     first = run_events[0]
     gone = len(events) >= KEPT and first is events[0] and (first.what is not EventKind.GENERATION or first.g != 1)
     began = first.at if gone else min(first.at, stops[0].began)
-    chapters = _chapters(notes, stops, run_events, end)
+    chapters = _chapters(notes, stops, run_events, ended_at)
+    share = goodput(began, until, (stop.pause for stop in stops))
     return JobReport(
-        run=run,
         began=began,
         until=until,
         since=began if gone else None,
-        goodput=goodput(began, until, (stop.pause for stop in stops)),
-        verdict=end,
-        totals=_totals(chapters, stops, began, until),
+        goodput=share,
+        totals=_totals(chapters, stops, began, until, share or 0.0),
         generations=chapters,
         pauses=tuple(stops),
         first_failure=next((chapter.failure for chapter in chapters if chapter.failure is not None), None),
@@ -169,29 +149,29 @@ def _newest_run(events: Sequence[HistoryEvent]) -> Sequence[HistoryEvent]:
     return events[begins:]
 
 
-def _end(events: Sequence[HistoryEvent], verdict: Verdict | None, run: int | None) -> JobEnd | None:
-    """The document is there without its event where whoever wrote it is gone."""
+def _ended_at(events: Sequence[HistoryEvent], verdict: Verdict | None) -> float | None:
+    """When the verdict came. Its document is there without its event where whoever wrote it is gone."""
+    run = next((event.run for event in reversed(events) if event.run is not None), None)
     if verdict is not None and run in (None, verdict.run):
-        return JobEnd(status=verdict.status, reason=verdict.reason, at=verdict.at, g=verdict.g)
-    event = next((event for event in reversed(events) if event.what is EventKind.VERDICT), None)
-    if event is None:
-        return None
-    said = event.status or next((status for status in FinalStatus if event.text.startswith(status)), FinalStatus.FAILED)
-    return JobEnd(status=said, reason=event.reason or event.text.partition(": ")[2], at=event.at, g=event.g)
+        return verdict.at
+    return next((event.at for event in reversed(events) if event.what is EventKind.VERDICT), None)
 
 
 def _chapters(
-    notes: Sequence[GenerationRecord], stops: Sequence[Downtime], events: Sequence[HistoryEvent], end: JobEnd | None
+    notes: Sequence[GenerationRecord],
+    stops: Sequence[Downtime],
+    events: Sequence[HistoryEvent],
+    job_ended_at: float | None,
 ) -> tuple[GenerationReport, ...]:
     failures = {event.failure.g: event.failure for event in reversed(events) if event.failure is not None}
     stopped = {stop.g: stop for stop in stops}
     chapters = []
     for record, after in zip(notes, [*notes[1:], None], strict=True):
         stop = stopped.get(record.g)
-        ended_at = end.at if end is not None else None
+        ended_at = job_ended_at
         if after is not None:
             ended_at = stopped[after.g].began if after.g in stopped else after.first_at
-        world, go, recovery = (event or NOTHING for event in (record.world, record.go, record.recovery))
+        world, recovery = (event or NOTHING for event in (record.world, record.recovery))
         last_step = record.last_step(after)
         chapters.append(
             GenerationReport(
@@ -201,41 +181,36 @@ def _chapters(
                 nodes=world.nodes,
                 more=world.more,
                 world=world.world,
-                rev=world.rev,
                 published_at=record.made.at if record.made is not None else None,
                 go_at=record.go.at if record.go is not None else None,
                 first_step_at=record.first_step_at,
                 ended_at=ended_at,
                 start=recovery.what is EventKind.START,
                 phases=record.phases,
-                recovery_s=record.recovery_s,
                 complete=recovery.complete,
                 text=recovery.text,
                 restored_step=recovery.restored_step,
                 last_step=last_step,
                 steps=record.steps_until(last_step),
                 again=stop.again if stop is not None else None,
-                charged=go.charged,
-                note=go.reason,
                 failure=failures.get(record.g),
             )
         )
     return tuple(chapters)
 
 
-def _totals(chapters: Sequence[GenerationReport], stops: Sequence[Downtime], began: float, until: float) -> JobTotals:
+def _totals(
+    chapters: Sequence[GenerationReport], stops: Sequence[Downtime], began: float, until: float, share: float
+) -> JobTotals:
+    """`share` is the goodput."""
     wall_s = max(until - began, 0.0)
     running = goodput(began, until, (PauseInterval(stop.began, stop.ended) for stop in stops)) or 0.0
-    productive = goodput(began, until, (stop.pause for stop in stops)) or 0.0
     ran = [chapter for chapter in chapters[1:] if chapter.go_at is not None or chapter.phases]
     return JobTotals(
         wall_s=round(wall_s, 3),
-        productive_s=round(wall_s * productive, 3),
         paused_s=round(wall_s * (1 - running), 3),
-        again_s=round(wall_s * (running - productive), 3),
-        generations=len(chapters),
+        again_s=round(wall_s * (running - share), 3),
         restarts=dict(Counter(str(chapter.why) for chapter in ran if chapter.why is not None)),
-        charged=next((chapter.charged for chapter in reversed(chapters) if chapter.charged is not None), None),
         step=max((chapter.last_step for chapter in chapters if chapter.last_step is not None), default=None),
         again=sum(stop.again for stop in stops),
     )

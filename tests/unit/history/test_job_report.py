@@ -32,8 +32,8 @@ def test_goodput_counts_from_the_command_to_the_verdict_without_pauses_and_steps
     assert (story.pauses[1].again, story.pauses[1].again_s) == (20, 2.0)
     assert story.goodput == pytest.approx((100 - 10 - 2.5 - 2) / 100)
     totals = story.totals
-    assert (totals.wall_s, totals.paused_s, totals.again_s, totals.productive_s) == (100.0, 12.5, 2.0, 85.5)
-    assert (totals.restarts, totals.step, totals.again, totals.generations) == ({"loss": 1}, 900, 20, 2)
+    assert (totals.wall_s, totals.paused_s, totals.again_s) == (100.0, 12.5, 2.0)
+    assert (totals.restarts, totals.step, totals.again, len(story.generations)) == ({"loss": 1}, 900, 20, 2)
 
 
 def test_a_generation_has_who_was_in_its_moments_its_phases_and_its_steps() -> None:
@@ -41,7 +41,7 @@ def test_a_generation_has_who_was_in_its_moments_its_phases_and_its_steps() -> N
     first, second = story.generations
     assert (first.nodes, first.start, first.published_at, first.go_at) == (("a", "b"), True, 4.0, 4.5)
     assert (first.first_step_at, first.ended_at, first.last_step) == (10.0, 49.5, 400)
-    assert (second.nodes, second.why, second.recovery_s) == (("a",), ChangeReason.LOSS, 2.0)
+    assert (second.nodes, second.why) == (("a",), ChangeReason.LOSS)
     assert (second.phases, second.complete) == ({"spawn": 1.0, "step": 1.0}, True)
     assert (second.steps, second.last_step, second.restored_step, second.again) == (520, 900, 380, 20)
     assert second.ended_at == 100.0
@@ -53,9 +53,7 @@ def test_the_failure_that_a_go_or_a_verdict_tells_ended_the_generation_before() 
     story = build_report([*FIRST, made(2, 50.0, ChangeReason.FAILURE), go(2, 51.0, 1, FAILURE), end], now=99.0)
     assert [one.failure for one in story.generations] == [FAILURE, fatal]
     assert story.first_failure == FAILURE
-    assert story.totals.charged == 1
-    assert story.verdict is not None
-    assert (story.verdict.status, story.verdict.reason) == (FinalStatus.FAILED, "so it is")
+    assert story.until == 60.0
 
 
 @pytest.mark.parametrize(
@@ -71,7 +69,6 @@ def test_steps_that_were_lost_are_not_called_made_again_before_there_was_time_fo
 def test_the_verdicts_document_serves_where_its_event_is_missing() -> None:
     verdict = Verdict(status=FinalStatus.COMPLETED, reason="all", run=1, g=1, at=40.0)
     story = build_report(FIRST, now=99.0, verdict=verdict)
-    assert story.verdict is not None
     assert (story.until, story.goodput) == (40.0, 0.75)
 
 
@@ -126,8 +123,7 @@ def test_events_of_an_older_version_tell_their_pauses_too() -> None:
     end = HistoryEvent(at=20.0, node="a", what=EventKind.VERDICT, g=1, text="completed: all is well")
     story = build_report([HistoryEvent(at=11.0, node="a", what=EventKind.GENERATION, g=1), old, end], now=99.0)
     assert (pauses(story), story.goodput) == ([(10.0, 12.0)], 0.8)
-    assert story.verdict is not None
-    assert (story.verdict.status, story.verdict.reason) == (FinalStatus.COMPLETED, "all is well")
+    assert story.until == 20.0
 
 
 # Which part of a history
@@ -136,19 +132,18 @@ def test_events_of_an_older_version_tell_their_pauses_too() -> None:
 def test_a_run_whose_verdict_nobody_told_ends_where_another_one_begins() -> None:
     again = (made(3, 1000.0, ChangeReason.FIRST, run=2), go(3, 1001.0))
     story = build_report([*FIRST, *LOST, *again], now=1010.0)
-    assert (story.run, story.began, [one.g for one in story.generations]) == (2, 1000.0, [3])
+    assert (story.began, [one.g for one in story.generations]) == (1000.0, [3])
 
 
 def test_a_generation_that_is_told_after_the_verdict_of_its_run_begins_none() -> None:
     story = build_report([*FIRST, ended(2, 51.5), *LOST[:1]], now=1010.0)
-    assert (story.run, story.began, [one.g for one in story.generations]) == (1, 0.0, [1, 2])
-    assert story.verdict is not None
+    assert (story.began, story.until, [one.g for one in story.generations]) == (0.0, 51.5, [1, 2])
 
 
 def test_it_is_that_of_the_newest_run() -> None:
     again = (made(3, 1000.0, ChangeReason.FIRST, run=2), go(3, 1001.0))
     story = build_report([*FIRST, *LOST, ended(2, 100.0), *again], course((900, 99.0, 2)), now=1010.0)
-    assert (story.run, story.began, story.verdict) == (2, 1000.0, None)
+    assert (story.began, story.until) == (1000.0, 1010.0)
     assert [one.g for one in story.generations] == [3]
 
 
@@ -164,7 +159,6 @@ def test_of_a_parameter_server_job_only_the_first_start_is_a_pause() -> None:
     told = [*FIRST, msgspec.structs.replace(made(1, 40.0), rev=2), tasks, ended(1, 100.0)]
     story = build_report(told, now=999.0)
     assert (pauses(story), story.goodput) == ([(0.0, 10.0)], 0.9)
-    assert story.generations[0].rev == 2
 
 
 def test_a_job_without_events_has_no_story() -> None:
@@ -201,6 +195,7 @@ def test_whatever_the_store_holds_it_is_a_share_and_adds_up(
     story = build_report(told, TrainingCurve(points=tuple(points)), now=now, has_members=has_members)
     assert story.goodput is None or 0.0 <= story.goodput <= 1.0
     totals = story.totals
-    parts = totals.productive_s + totals.paused_s + totals.again_s
-    assert parts == pytest.approx(totals.wall_s, abs=0.01) or story.goodput is None
+    if story.goodput is not None:
+        parts = story.goodput * totals.wall_s + totals.paused_s + totals.again_s
+        assert parts == pytest.approx(totals.wall_s, abs=0.01)
     msgspec.json.encode(story)
