@@ -207,11 +207,10 @@ def written_at(keys: JobKeys, key: str) -> float | None:
 
 def read(keys: JobKeys, entries: Iterable[KeyValue]) -> list[HistoryEvent]:
     """The events of a listing, oldest first. What cannot be read is left out."""
-    found = []
-    for entry in sorted(entries, key=lambda entry: entry.key):
-        if entry.key.startswith(keys.events):
-            with suppress(*UNREADABLE):
-                found.append(_DECODER.decode(entry.value))
+    own, found = [entry for entry in entries if entry.key.startswith(keys.events)], []
+    for entry in sorted(own, key=lambda entry: entry.key):
+        with suppress(*UNREADABLE):
+            found.append(_DECODER.decode(entry.value))
     return found
 
 

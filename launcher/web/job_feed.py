@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -26,7 +26,7 @@ from launcher.job.named_job import NamedJob, other_schema
 from launcher.job.overview import JobOverview, overview_of
 from launcher.job.watch import JobWatch
 from launcher.system.time_limit import wait_at_most
-from launcher.web.page_data import newest_point, sections, with_live_points
+from launcher.web.page_data import Sections, newest_point, sections, with_live_points
 
 ASK_EVERY_S: Final = 2.0
 """So often the nodes are asked how they stand, while somebody looks; many nodes less often."""
@@ -60,21 +60,16 @@ class JobFeed:
         self.version = 0
         self.over = False
         """Nothing comes any more."""
-        self._history = _MirroredHistory(job.keys)
+        self.viewers = 0
+        """How many look at it."""
         self._seen = training_curve.TrainingCurve()
         self._overview: JobOverview | None = None
         self._trouble: dict[str, object] | None = None
-        self._there: bool | None = None
         self._incarnation: StoredDocument[str] | None = None
         """Of the job that was shown last."""
         self._changed = asyncio.Event()
         ranges = (*job.keys.everything, KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.course))
         self._watch = JobWatch(job, ranges=ranges)
-
-    @property
-    def view(self) -> StoreView:
-        """What the store says."""
-        return self._watch.view
 
     async def run(self) -> None:
         """Follow the job until cancelled."""
@@ -92,89 +87,76 @@ class JobFeed:
             await wait_at_most(limit_s, self._changed.wait())
 
     async def _publish_loop(self) -> None:
-        asked_at = -ASK_EVERY_S
+        clock, asked_at = asyncio.get_running_loop().time, -ASK_EVERY_S
         while True:
-            self._take()
-            if self._there:
-                self._show(status.describe(self.view, self.job.job_id))
-                clock = asyncio.get_running_loop().time
-                if self.view.verdict is None and clock() >= asked_at + self._ask_every_s:
-                    of = self.view.incarnation
-                    overview = await overview_of(self.job, self.view)
-                    if self.view.incarnation == of:  # It may be another job by now.
-                        self._overview = overview
-                        self._note(overview)
-                    self._show(status.describe(self.view, self.job.job_id))
+            self._publish_newest()
+            view, limit_s = self._watch.view, None
+            if self._watch.entries and view.schema is None and view.verdict is None:
+                limit_s = asked_at + max(ASK_EVERY_S, len(view.members) / NODES_PER_S) - clock()
+                if limit_s <= 0:
+                    await self._ask(view)
                     asked_at = clock()
-            elif self._there is False or self._trouble is not None:
-                self._publish({})
+                    continue
             await asyncio.sleep(PACE_S)
-            limit_s = self._ask_every_s - PACE_S if self._there and self.view.verdict is None else None
             await self._watch.changes(limit_s)
 
-    @property
-    def _ask_every_s(self) -> float:
-        return max(ASK_EVERY_S, len(self.view.members) / NODES_PER_S)
-
-    def _note(self, found: JobOverview) -> None:
-        """Keep what rank 0 says of its steps: its node writes it only once in a while."""
-        if (newest := newest_point(found)) is not None:
+    async def _ask(self, view: StoreView) -> None:
+        """Ask the nodes, and keep what rank 0 says of its steps: its node writes it only once in a while."""
+        overview = await overview_of(self.job, view)
+        if self._watch.view.incarnation != view.incarnation:
+            return  # It is another job by now.
+        self._overview = overview
+        if (newest := newest_point(overview)) is not None:
             point, metrics = newest
             last = self._seen.points[-1] if self._seen.points else None
             if last is None or (point.g, point.step) != (last.g, last.step):
                 self._seen = training_curve.add(self._seen, point, metrics)
 
-    def _show(self, described: status.JobStatus) -> None:
-        """Tell what the store says, and the nodes' newest words."""
-        now = time.time()
-        ended = described.verdict is not None
-        asked = self._overview if self._overview is not None and not ended else None
-        live_nodes = {node for node in self.view.members if not ended}
+    def _publish_newest(self) -> None:
+        """Tell what the store says, or why there is nothing to show; nothing while neither is known."""
+        view, entries, words = self._watch.view, self._watch.entries, self._watch.trouble
+        if words != (self._trouble or {}).get("words", ""):
+            self._trouble = _trouble(words)
+        if view.incarnation != self._incarnation:
+            self._seen, self._overview = training_curve.TrainingCurve(), None  # They are those of another job.
+            self._incarnation = view.incarnation
+        absent, shown = None, dict[str, object]()
+        if view.schema is not None:
+            absent = other_schema(self.job.job_id, view.schema)
+        elif entries:
+            shown |= self._sections(view, entries)
+        elif entries is not None:
+            absent = _absent(self.job.job_id)
+        elif self._trouble is None:
+            return
+        self._publish({**shown, "absent": absent, "trouble": self._trouble})
+
+    def _sections(self, view: StoreView, entries: Mapping[str, KeyValue]) -> Sections:
+        """What the store says, and the nodes' newest words."""
+        now, keys, verdict = time.time(), self.job.keys, view.verdict.value if view.verdict is not None else None
+        asked = self._overview if verdict is None else None
+        members = view.members if asked is not None else {}
         overview = JobOverview(
-            status=described,
-            snapshots={node: said for node, said in asked.snapshots.items() if node in live_nodes} if asked else {},
+            status=status.describe(view, self.job.job_id),
+            snapshots={node: said for node, said in asked.snapshots.items() if node in members} if asked else {},
             unreachable=asked.unreachable if asked else {},
             asked_at=asked.asked_at if asked else now,
         )
-        events, written = self._history.events, with_live_points(self._history.course, self._seen)
-        verdict = self.view.verdict.value if self.view.verdict is not None else None
-        report = build_report(events, written, now=now, verdict=verdict, has_members=bool(self.view.members))
-        self._publish(sections(overview, report, written, events, now))
+        events = history_events.read(keys, entries.values())
+        stored = training_curve.read(entries[keys.course].value) if keys.course in entries else None
+        course = with_live_points(stored, self._seen)
+        report = build_report(events, course, now=now, verdict=verdict, has_members=bool(view.members))
+        return sections(overview, report, course, events, now)
 
-    def _publish(self, found: Mapping[str, object]) -> None:
-        everything = {**found, "absent": self._absence, "trouble": self._trouble}
-        for name, value in everything.items():
-            made = msgspec.json.encode(value)
-            if self.sections.get(name) != made:  # What is the same stays the same object.
-                self.sections = {**self.sections, name: made}
-                self.version += 1
+    def _publish(self, everything: Mapping[str, object]) -> None:
+        before, self.sections = self.sections, {name: msgspec.json.encode(value) for name, value in everything.items()}
+        for name, made in self.sections.items():
+            if before.get(name) == made:  # What is the same stays the same object.
+                self.sections[name] = before[name]
+        if self.sections != before:
+            self.version += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-    @property
-    def _absence(self) -> str | None:
-        """Why there is nothing to show; None if there is, or if it is not known yet."""
-        if self._there is not False:
-            return None
-        schema = self.view.schema
-        return _absent(self.job.job_id) if schema is None else other_schema(self.job.job_id, schema)
-
-    def _take(self) -> None:
-        """Take what the store says now."""
-        words, entries = self._watch.trouble, self._watch.entries
-        if words != (self._trouble or {}).get("words", ""):
-            self._trouble = _trouble(words)
-        if entries is None:
-            return
-        there = bool(entries) and self.view.schema is None
-        if self._there and not there:
-            self.sections = {}  # It was forgotten, or replaced by a job that cannot be read.
-        self._there = there
-        if self.view.incarnation != self._incarnation:
-            self._seen, self._overview = training_curve.TrainingCurve(), None  # They are those of another job.
-        self._incarnation = self.view.incarnation
-        if there:
-            self._history.read(entries)
 
 
 def _absent(job_id: str) -> str:
@@ -185,27 +167,6 @@ def _trouble(words: str) -> dict[str, object] | None:
     return {"since": round(time.time()), "words": words} if words else None
 
 
-class _MirroredHistory:
-    """Events and course of a mirror; what stays the same is not read again."""
-
-    def __init__(self, keys: JobKeys) -> None:
-        self.events: Sequence[history_events.HistoryEvent] = ()
-        self.course: training_curve.TrainingCurve | None = None
-        self._keys = keys
-        self._read: dict[str, KeyValue] = {}
-        self._course_read: KeyValue | None = None
-
-    def read(self, entries: Mapping[str, KeyValue]) -> None:
-        """Take what is new."""
-        found = {key: entry for key, entry in entries.items() if key.startswith(self._keys.events)}
-        if found != self._read:
-            self._read, self.events = found, history_events.read(self._keys, found.values())
-        written = entries.get(self._keys.course)
-        if written != self._course_read:
-            self._course_read = written
-            self.course = training_curve.read(written.value) if written is not None else None
-
-
 class JobFeeds:
     """The jobs that somebody looks at."""
 
@@ -214,7 +175,6 @@ class JobFeeds:
         self.store = store
         self.key_prefix = key_prefix
         self._servers = servers
-        self._viewers: dict[str, int] = {}
         self._feeds: dict[str, tuple[JobFeed, asyncio.Task[None]]] = {}
         self._listings = asyncio.Semaphore(LISTINGS_MAX)
         self._trouble: dict[str, object] | None = None
@@ -250,20 +210,21 @@ class JobFeeds:
             live = JobFeed(self.job(job_id))
             self._feeds[job_id] = live, asyncio.create_task(live.run(), name=f"follow {job_id}")
         live, task = self._feeds[job_id]
-        self._viewers[job_id] = self._viewers.get(job_id, 0) + 1
+        live.viewers += 1
         try:
             yield live
             if task.done() and not task.cancelled():
                 task.result()  # Only a mistake of ours ends it, and is raised here.
         finally:
-            self._viewers[job_id] -= 1
-            if not self._viewers[job_id]:
-                asyncio.get_running_loop().call_later(LINGER_S, self._forget, job_id)
+            live.viewers -= 1
+            if not live.viewers:
+                asyncio.get_running_loop().call_later(LINGER_S, self._forget, live)
 
-    def _forget(self, job_id: str) -> None:
-        if not self._viewers.get(job_id) and job_id in self._feeds:
-            self._viewers.pop(job_id, None)
-            self._feeds.pop(job_id)[1].cancel()
+    def _forget(self, live: JobFeed) -> None:
+        followed, task = self._feeds.get(live.job.job_id, (None, None))
+        if followed is live and task is not None and not live.viewers:
+            del self._feeds[live.job.job_id]
+            task.cancel()
 
     async def close(self) -> None:
         """Follow nothing any more."""
