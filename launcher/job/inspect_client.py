@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
@@ -198,34 +198,28 @@ async def ask_all(
     """
     gate = asyncio.Semaphore(AT_ONCE)
     each_s = limit_s / max(math.ceil(len(members) / AT_ONCE), 1)
+    untried = f"was not asked: others took the {limit_s:g} s that there are"
     snapshots: dict[str, NodeSnapshot] = {}
-    unasked: dict[str, str] = {}
-    tried: set[str] = set()
+    unasked = {node: f"{_named(node, member)} {untried}" for node, member in members.items()}
 
     async def ask(node: str, member: Member) -> None:
         async with gate:
-            tried.add(node)
-            try:
-                async with (
-                    asyncio.timeout(each_s),
-                    InspectClient.connect(job_id, secret, node, member, each_s) as asking,
-                ):
-                    snapshots[node] = await asking.snapshot()
-            except InspectError as error:
-                unasked[node] = str(error)
-            except TimeoutError:
-                unasked[node] = _words(node, member, _silent(each_s))
+            unasked[node] = _words(node, member, _silent(each_s))
+            with suppress(TimeoutError):
+                try:
+                    async with (
+                        asyncio.timeout(each_s),
+                        InspectClient.connect(job_id, secret, node, member, each_s) as asking,
+                    ):
+                        snapshots[node] = await asking.snapshot()
+                        del unasked[node]
+                except InspectError as error:
+                    unasked[node] = str(error)
 
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
             for node, member in members.items():
                 group.create_task(ask(node, member))
-    except TimeoutError:
-        for node, member in members.items():
-            if node in tried and node not in snapshots:
-                unasked.setdefault(node, _words(node, member, _silent(each_s)))
-            elif node not in tried:
-                unasked[node] = f"{_named(node, member)} was not asked: others took the {limit_s:g} s that there are"
     return snapshots, unasked
 
 
