@@ -25,9 +25,10 @@ step     until the first step is done
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 from typing import Final
 
 from elastic._text import counted
@@ -181,36 +182,31 @@ def begun(recovery: Recovery, text: str, lengths: Mapping[str, float]) -> Recove
     the node itself, whose processes it stopped: there only the leader's last phases are not known.
     """
     known = [(mark, lengths[mark]) for mark in PS_ORDER if mark in lengths]
-    before, after = _cut(recovery, recovery.asked_at)
-    marks = [mark for mark, _ in before]
-    if PhaseEnd.STOPPED not in marks:
-        began = recovery.asked_at - _total(known)
-        if {mark for mark, _ in known} & {mark for mark, _ in after} or (after[:1] and after[0][0] is PhaseEnd.EARLIER):
-            more = [length for mark, length in after if mark is PhaseEnd.EARLIER]
-            known, after = [(PhaseEnd.EARLIER, _total(known) + sum(more))], after[len(more) :]
-        return replace(recovery, text=text or recovery.text, began=began, phases=(*known, *after), start=False)
+    own, asked_at = _moments(recovery.began, recovery.phases), recovery.asked_at + ROUNDING_S
+    if own.get(PhaseEnd.STOPPED, inf) > asked_at:
+        began, since_at = recovery.asked_at - _total(known), recovery.asked_at
+        later = {mark: at for mark, at in own.items() if at > asked_at}
+        if PhaseEnd.EARLIER in later or {mark for mark, _ in known} & later.keys():
+            since_at = later.pop(PhaseEnd.EARLIER, since_at)
+            known = [(PhaseEnd.EARLIER, since_at - began)]
+        since = phases(since_at, later, PS_ORDER)
+        return replace(recovery, text=text or recovery.text, began=began, phases=(*known, *since), start=False)
     last = [(mark, length) for mark, length in known if mark in (PhaseEnd.DECIDED, PhaseEnd.PUBLISHED)]
-    at = marks.index(PhaseEnd.ASSIGNED) if PhaseEnd.ASSIGNED in marks else -1
-    if at < 0 or before[at][1] < _total(last):
+    assigned_at = own.get(PhaseEnd.ASSIGNED, inf)
+    if assigned_at > asked_at or dict(recovery.phases)[PhaseEnd.ASSIGNED] < _total(last):
         return recovery
-    waited = (PhaseEnd.ASSIGNED, before[at][1] - _total(last))
-    return replace(recovery, phases=(*before[:at], waited, *last, *before[at + 1 :], *after))
+    decided_at = assigned_at - _total(last)
+    marks = own | {PhaseEnd.ASSIGNED: decided_at} | _moments(decided_at, last)
+    return replace(recovery, phases=phases(recovery.began, marks, PS_ORDER))
 
 
-def _cut(recovery: Recovery, at: float) -> tuple[list[tuple[PhaseEnd, float]], list[tuple[PhaseEnd, float]]]:
-    """The phases until a moment, and those after it; one that goes on over it is in both, in parts."""
-    before, after, begins = list[tuple[PhaseEnd, float]](), list[tuple[PhaseEnd, float]](), recovery.began
-    for mark, length in recovery.phases:
-        ends = begins + length
-        if ends <= at + ROUNDING_S:
-            before.append((mark, length))
-        elif begins >= at - ROUNDING_S:
-            after.append((mark, length))
-        else:
-            before.append((mark, at - begins))
-            after.append((mark, ends - at))
-        begins = ends
-    return before, after
+def _moments(began: float, lengths: Iterable[tuple[PhaseEnd, float]]) -> dict[PhaseEnd, float]:
+    """When each phase ended."""
+    moments, at = dict[PhaseEnd, float](), began
+    for mark, length in lengths:
+        at += length
+        moments[mark] = at
+    return moments
 
 
 def _total(lengths: Sequence[tuple[PhaseEnd, float]]) -> float:
