@@ -93,24 +93,21 @@ class GoodputMeter:
             return worker == self._lead
         before, length = self._newest, self._pass(at)
         self._newest, self.stepped_at = step, self._until
-        if self._is is not _Activity.WORKING:
+        if before is None:
+            made, again = 1, int(step <= self._best)
+        elif step < before:  # It counts anew, as in each epoch: nothing is known to be made again.
+            made, again, self._best = 1, 0, step
+        else:
+            made, again = step - before, max(min(self._best, step) - before, 0)
+        self.steps += made
+        self.steps_again += again
+        if self._is is _Activity.WORKING:
+            again_s = length * again / made if before is not None else 0.0
+            self._again_s += again_s
+            self._productive_s += length - again_s
+        else:
             self._paused_s += length if self._is is _Activity.PAUSED else 0.0
             self._is = _Activity.WORKING
-        elif before is None or step < before:  # It counts anew, as in each epoch: nothing is known to be made again.
-            self._productive_s += length
-        else:
-            share = max(step - max(self._best, before), 0) / (step - before)
-            self._productive_s += length * share
-            self._again_s += length * (1 - share)
-        if before is None:
-            self.steps += 1
-            self.steps_again += step <= self._best
-        elif step < before:
-            self.steps += 1
-            self._best = step
-        else:
-            self.steps += step - before
-            self.steps_again += max(min(self._best, step) - before, 0)
         self._best = max(self._best, step)
         return True
 
