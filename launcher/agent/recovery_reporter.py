@@ -63,7 +63,6 @@ class RecoveryReporter:
         self._timeline.observe(facts, event, actions, arrived=arrived, now=self._clock())
         for found in self._timeline.beginnings:
             self._store.note(events.of_beginning(found, self._node, time.time()))
-        self._own()
         self._plan()
 
     def on_worker_event(self, event: NurseryEvent) -> None:
@@ -120,17 +119,14 @@ class RecoveryReporter:
     def _due(self) -> None:
         self._timer = None
         self._worker_channel.catch_up()
-        found = self._timeline.take(self._clock())
-        self._own()
-        if found is not None:
+        if (found := self._timeline.take(self._clock())) is not None:
+            self._on_own(found)
             self._report(found)
         self._plan()
 
-    def _own(self) -> None:
-        for found in self._timeline.own:
-            self._on_own(found)
-
     def _report(self, found: Recovery) -> None:
+        if not found.tells:
+            return
         if not found.foreign:
             self._say(found)
             return

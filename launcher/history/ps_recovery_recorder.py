@@ -149,6 +149,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
             began=start.began,
             phases=phases(start.began, start.marks, PS_ORDER),
             start=start.start,
+            tells=start.tells,
             restored_step=start.restored_step,
             rev=start.asked_rev,
             foreign=start.foreign,
@@ -284,7 +285,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         if old is None or old.generation.run != start.generation.run:
             return
         if old.over:
-            self._close_early()
+            self._close()
             return
         start.continue_from(old, old.began)
         if old.foreign:

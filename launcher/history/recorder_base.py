@@ -68,7 +68,6 @@ class RecorderBase(Generic[Ongoing]):
         self._gone_at: float | None = None
         self._due_at: float | None = None
         self._over: list[Recovery] = []
-        self._own: list[Recovery] = []
         self._beginnings: list[RecoveryBeginning] = []
 
     def spawned(self, g: int, at: float) -> None:
@@ -98,33 +97,22 @@ class RecorderBase(Generic[Ongoing]):
         return self._due_at if not self._over else 0.0
 
     def take(self, now: float) -> Recovery | None:
-        """A recovery that is over, if this node is the one to tell it. Its notes are closed."""
-        if self._over:
-            return self._over.pop(0)
-        if self._due_at is None or now < self._due_at:
-            return None
-        self._learn()
-        return self.end()
+        """The next recovery that is over on this node, whoever tells of it. Its notes are closed."""
+        if self._due_at is not None and now >= self._due_at:
+            self._learn()
+            self._close()
+        return self._over.pop(0) if self._over else None
 
     def end(self) -> Recovery | None:
-        """The one that is on its way, whether it is over or not: this agent ends."""
+        """The same of the one that is on its way, whether it is over or not: this agent ends."""
+        self._close()
+        return self._over.pop(0) if self._over else None
+
+    def _close(self) -> None:
+        """The one on its way is over."""
         record, self._open, self._due_at = self._open, None, None
-        recovery = self._recovery(record) if record is not None else None
-        if record is None or recovery is None:
-            return None
-        self._own.append(recovery)
-        return recovery if record.tells else None
-
-    def _close_early(self) -> None:
-        """The next change has come: the one on its way is over."""
-        recovery = self.end()
-        self._over += [recovery] if recovery is not None else []
-
-    @property
-    def own(self) -> list[Recovery]:
-        """The recoveries that are over on this node, whoever tells of them; they are given once."""
-        recoveries, self._own = self._own, []
-        return recoveries
+        if record is not None and (recovery := self._recovery(record)) is not None:
+            self._over.append(recovery)
 
     @property
     def beginnings(self) -> list[RecoveryBeginning]:

@@ -93,9 +93,10 @@ class Recovery:
 
     `before` is the generation that was lost, 0 of a first start, `g` the one that came of it. `text` says what
     happened, in words. `began` is on the clock of the node that tells it. `between_steps`: it is counted from the last
-    step. `last_step`, which was made at `last_at`, and `restored_step` are None where nobody told them. In a
-    parameter-server job `rev` is the revision that started the seats; `foreign` says that another node proposed it and
-    knows how it began, and `asked_at` is when this node heard of it.
+    step. `tells`: this node is the one to tell people of it. `last_step`, which was made at `last_at`, and
+    `restored_step` are None where nobody told them. In a parameter-server job `rev` is the revision that started the
+    seats; `foreign` says that another node proposed it and knows how it began, and `asked_at` is when this node heard
+    of it.
     """
 
     why: ChangeReason
@@ -106,6 +107,7 @@ class Recovery:
     phases: tuple[tuple[PhaseEnd, float], ...]
     between_steps: bool = False
     start: bool = False
+    tells: bool = True
     last_step: int | None = None
     restored_step: int | None = None
     last_at: float | None = None

@@ -2,7 +2,8 @@
 
 It is told of every event and of what the core asked for, after each other, and of what the workers say; it never asks
 for anything. Every node notes; the one that made the proposal tells the others' people, or, where it left with that
-proposal (it drained), the first node of the new generation: `RecoveryRecorder.take` gives the recovery there, once.
+proposal (it drained), the first node of the new generation: the recovery that `RecoveryRecorder.take` gives `tells`
+there.
 
 Moments are seconds of the clock that the agent and its workers share. What a worker says of itself is believed within
 the time in which it can have happened.
@@ -164,6 +165,7 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
             phases=phases(origin, record.marks),
             between_steps=record.planned and last_at is not None,
             start=record.start,
+            tells=record.tells,
             last_step=last_step,
             restored_step=record.restored_step,
             last_at=last_at,
@@ -179,7 +181,7 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         known, self._seen = self._seen, (generation.run, generation.g)
         old = self._open
         if old is not None and old.reached is not None and (old.start or not self._comes_further(old, old.reached)):
-            self._close_early()
+            self._close()
         proposal = self._proposals.of(generation)
         record = self._record(facts, generation, arrived, proposal)
         if record is not None:

@@ -18,7 +18,7 @@ from launcher.history.events import EventKind, beginning, of_beginning, of_recov
 from launcher.history.failure_signals import ProposalTracker
 from launcher.history.ps_recovery_recorder import PsRecoveryRecorder
 from launcher.history.recorder_base import START_PATIENCE_S, RecoveryBeginning
-from launcher.history.recovery import PhaseEnd, Recovery, begun
+from launcher.history.recovery import PhaseEnd, begun
 from tests.support.agent_harness import Bench
 from tests.support.recorder_harness import NotedAgent
 from tests.support.strategies import KEYS
@@ -61,12 +61,6 @@ class Noted(NotedAgent[PsRecoveryRecorder]):
         self.agent.shelf.put(KEYS.cluster_spec, generation)
         self.agent.look()
 
-    def told(self, at: float) -> Recovery:
-        found = self.timeline.take(at)
-        assert found is not None
-        assert self.timeline.due_at is None, "it is told once"
-        return found
-
 
 def has(*tasks: Task, since: int = 0, leaving: bool = False) -> tuple[tuple[Task, ...], int, bool]:
     return tasks, since, leaving
@@ -84,8 +78,7 @@ def trains() -> Noted:
     assert noted.agent.phase is Phase.RUNNING
     noted.timeline.spawned(1, 0.1)
     noted.timeline.working(1, 0, 0.3, 0.3)
-    assert noted.timeline.take(0.3) is None, "a tells of the first start"
-    assert [found.start for found in noted.timeline.own] == [True], "which was this node's, too"
+    assert noted.over(0.3, tells=False).start, "a tells of the first start, which was this node's, too"
     return noted
 
 

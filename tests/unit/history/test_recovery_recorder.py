@@ -40,8 +40,15 @@ class Noted(NotedAgent[RecoveryRecorder]):
         """The first start is over, with a first step at 0.5."""
         self.timeline.grouped(1, 0, 0.2, 0.21)
         self.trains(1, 0.5, 1)
-        assert self.timeline.take(0.6) is None, "a tells it: it is the first of generation 1"
+        self.first = self.over(0.6, tells=False)  # a tells it: it is the first of generation 1.
         self.agent.now = 1.0
+
+    def start_of_which_a_tells(self, at: float) -> Recovery:
+        """The first start, which is over because the next change has come."""
+        found = self.timeline.take(at)
+        assert found is not None
+        assert not found.tells
+        return found
 
     def lose_a(self, at: float) -> None:
         """The lease of a, which leads, ends; its link is closed already. b takes the lead 10 ms later."""
@@ -70,12 +77,6 @@ class Noted(NotedAgent[RecoveryRecorder]):
         self.timeline.grouped(g, 0, at + 0.05, at + 0.051)
         self.timeline.restored(g, 7, at + 0.07, at + 0.071)
         self.trains(g, at + 0.1, 8)
-
-    def told(self, at: float) -> Recovery:
-        found = self.timeline.take(at)
-        assert found is not None
-        assert self.timeline.due_at is None, "it is told once"
-        return found
 
 
 def milliseconds(found: Recovery) -> dict[str, int]:
@@ -196,16 +197,14 @@ def test_who_is_not_the_first_of_the_new_world_and_did_not_propose_it_says_nothi
     noted.agent.go(2)
     noted.timeline.spawned(2, 2.3)
     noted.trains(2, 2.5, 31)
-    assert noted.timeline.take(9.0) is None
-    assert noted.timeline.due_at is None
+    assert not noted.over(9.0, tells=False).start
 
 
 def test_who_says_nothing_knows_its_own_recoveries_all_the_same() -> None:
     noted = Noted()
     noted.started()
-    (start,) = noted.timeline.own
-    assert start.start
-    assert start.total_s == pytest.approx(1.5)
+    assert noted.first.start
+    assert noted.first.total_s == pytest.approx(1.5)
     noted.agent.now = 2.0
     noted.agent.world(2, "a b", before=Predecessor(1, ("a", "b"), ChangeReason.FAILURE))
     noted.agent.now = 2.2
@@ -213,12 +212,10 @@ def test_who_says_nothing_knows_its_own_recoveries_all_the_same() -> None:
     noted.agent.go(2)
     noted.timeline.spawned(2, 2.3)
     noted.trains(2, 2.5, 31)
-    assert noted.timeline.own == [], "it is not over yet: others may say something of the same moment"
-    assert noted.timeline.take(2.5 + 2 * LINGER_S) is None
-    (own,) = noted.timeline.own
+    assert noted.timeline.take(2.5 + LINGER_S / 2) is None, "others may say something of the same moment"
+    own = noted.over(2.5 + 2 * LINGER_S, tells=False)
     assert (own.g, own.began, own.end) == (2, 2.0, PhaseEnd.STEPPED)
     assert own.total_s == pytest.approx(0.5)
-    assert noted.timeline.own == [], "they are given once"
 
 
 def test_a_node_that_is_not_in_the_new_world_forgets_it_at_its_go() -> None:
@@ -246,7 +243,7 @@ def test_a_script_without_steps_is_followed_to_its_process_group_once_that_was_l
     noted = Noted()
     noted.timeline.grouped(1, 0, 0.2, 0.2)
     assert noted.timeline.due_at == pytest.approx(0.2 + START_PATIENCE_S)
-    assert noted.timeline.take(0.2 + START_PATIENCE_S) is None, "a tells it"
+    noted.over(0.2 + START_PATIENCE_S, tells=False)
     silent(noted, grouped=False)
     assert noted.timeline.due_at is None, "the first start came to a process group, so this one will"
     noted.timeline.grouped(2, 0, 2.4, 2.4)
@@ -258,12 +255,13 @@ def test_a_step_is_waited_for_where_nobody_knows_whether_one_comes() -> None:
     noted = Noted()
     noted.timeline.grouped(1, 0, 0.2, 0.2)
     silent(noted, grouped=True)
+    assert noted.start_of_which_a_tells(2.4).start
     assert noted.timeline.due_at == pytest.approx(2.4 + PATIENCE_S)
 
 
 def test_a_script_that_says_nothing_at_all_is_followed_to_its_start() -> None:
     noted = Noted()
-    assert noted.timeline.take(0.01 + START_PATIENCE_S) is None
+    noted.over(0.01 + START_PATIENCE_S, tells=False)
     silent(noted, grouped=False)
     assert "workers run again in 0.30 s" in noted.told(2.3 + LINGER_S).line
 
@@ -284,6 +282,7 @@ def test_the_time_in_which_a_script_that_says_nothing_runs_is_no_part_of_its_nex
     silent(noted, grouped=False)
     again(noted, 3, 54.0)
     assert noted.timeline.due_at == 0.0
+    assert noted.start_of_which_a_tells(54.1).g == 1
     first = noted.timeline.take(54.1)
     assert first is not None
     assert "workers run again in 0.30 s" in first.line
@@ -291,7 +290,6 @@ def test_the_time_in_which_a_script_that_says_nothing_runs_is_no_part_of_its_nex
     assert (second.before, second.g, second.began) == (2, 3, 54.0)
     assert "earlier" not in milliseconds(second)
     assert second.total_s == pytest.approx(0.1)
-    assert [found.g for found in noted.timeline.own] == [1, 2, 3]
 
 
 def test_a_start_that_ends_before_what_the_script_is_known_to_say_came_to_nothing() -> None:
@@ -299,6 +297,7 @@ def test_a_start_that_ends_before_what_the_script_is_known_to_say_came_to_nothin
     noted.timeline.grouped(1, 0, 0.2, 0.2)
     silent(noted, grouped=False)
     again(noted, 3, 6.0)
+    assert noted.start_of_which_a_tells(6.1).g == 1
     assert noted.timeline.take(6.1) is None
     noted.timeline.grouped(3, 0, 6.3, 6.3)
     found = noted.told(20.0)
@@ -309,6 +308,7 @@ def test_a_start_that_ends_before_what_the_script_is_known_to_say_came_to_nothin
 def test_a_script_that_has_restored_its_state_will_make_a_step_however_late() -> None:
     noted = Noted()
     silent(noted, grouped=True)
+    assert noted.start_of_which_a_tells(2.4).start
     noted.timeline.restored(2, 7, 2.5, 2.5)
     assert noted.timeline.due_at is None
     found = noted.timeline.end()
