@@ -7,7 +7,9 @@ was written.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -48,94 +50,71 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-@dataclass
-class _JobKeysSeen:
-    """What the keys of a job say."""
-
-    nodes: int = 0
-    documents: set[str] = field(default_factory=set)
-    newest_event: str = ""
-
-    def see(self, keys: JobKeys, key: str) -> None:
-        """Count one more key."""
-        if key.startswith(keys.members):
-            self.nodes += 1
-        elif key.startswith(keys.events):
-            self.newest_event = key  # They come in order.
-        elif not key.startswith((keys.outcomes, keys.answers)):
-            self.documents.add(key)
-
-    def is_job(self, keys: JobKeys) -> bool:
-        """Tell a job from something else whose keys stand there, and from a history that a late node has left."""
-        return not self.documents.isdisjoint((keys.spec, keys.incarnation, keys.verdict))
-
-
 async def jobs(store: Store, prefix: str) -> list[JobLine]:
     """Every job below the prefix, by its id. Raises `StoreError`."""
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def look(keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
+    async def look(keys: JobKeys, present: Sequence[str]) -> JobLine:
         async with room:
-            return await _read_job(store, keys, seen)
+            return await _read_job(store, keys, present)
 
-    candidates = await _seen(store, prefix)
+    candidates = await _keys_by_job(store, prefix)
     try:
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(look(keys, seen)) for keys, seen in candidates if seen.is_job(keys)]
+            asking = [group.create_task(look(keys, present)) for keys, present in candidates if _is_job(keys, present)]
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     return sorted((task.result() for task in asking), key=lambda line: line.job_id)
 
 
-async def _seen(store: Store, prefix: str) -> list[tuple[JobKeys, _JobKeysSeen]]:
-    """The jobs whose keys stand below the prefix."""
+async def _keys_by_job(store: Store, prefix: str) -> list[tuple[JobKeys, list[str]]]:
+    """What has keys below the prefix, with those keys."""
     root = f"{prefix.rstrip('/')}/"
-    by_name: dict[str, tuple[JobKeys, _JobKeysSeen]] = {}
+    by_name = defaultdict[str, list[str]](list)
     span = KeyRange.prefix(root)
     while entries := (await store.list(span, keys_only=True, limit=PAGE)).entries:
         for entry in entries:
             name, slash, _ = entry.key.removeprefix(root).partition("/")
-            if not slash or not JOB_ID.fullmatch(name):
-                continue
-            if name not in by_name:
-                by_name[name] = (JobKeys(name, prefix), _JobKeysSeen())
-            keys, seen = by_name[name]
-            seen.see(keys, entry.key)
+            if slash and JOB_ID.fullmatch(name):
+                by_name[name].append(entry.key)
         span = KeyRange(entries[-1].key + "\0", span.end)
-    return list(by_name.values())
+    return [(JobKeys(name, prefix), present) for name, present in by_name.items()]
 
 
-async def _read_job(store: Store, keys: JobKeys, seen: _JobKeysSeen) -> JobLine:
+def _is_job(keys: JobKeys, present: Sequence[str]) -> bool:
+    """Tell a job from something else whose keys stand there, and from a history that a late node has left."""
+    return not {keys.spec, keys.incarnation, keys.verdict}.isdisjoint(present)
+
+
+async def _read_job(store: Store, keys: JobKeys, present: Sequence[str]) -> JobLine:
     """What is known of one job. One that cannot be read is in the list, with the reason: its size, or its schema."""
+    nodes = sum(key.startswith(keys.members) for key in present)
+    last_event_at = written_at(keys, max((key for key in present if key.startswith(keys.events)), default=""))
+    unreadable = partial(JobLine, job_id=keys.job_id, state="unreadable", nodes=nodes, last_event_at=last_event_at)
     try:
         listings = await asyncio.gather(*map(store.list, keys.documents))
     except TooLarge as error:
-        return _unreadable(keys, seen, str(error))
+        return unreadable(reason=str(error))
     entries = {entry.key: entry for listing in listings for entry in listing.entries}
     view = ViewReader(keys).read(entries, listings[0].revision, complete=False)
     if view.schema is not None:
-        return _unreadable(keys, seen, other_schema(keys.job_id, view.schema))
+        return unreadable(reason=other_schema(keys.job_id, view.schema))
     spec = view.spec.value if view.spec is not None else None
     generation = view.current_generation
     verdict = view.verdict.value if view.verdict is not None else None
     return JobLine(
         job_id=keys.job_id,
-        state=_state(view, seen.nodes),
+        state=_state(view, nodes),
         run=spec.run if spec is not None else None,
         np=str(spec.np) if spec is not None else None,
-        nodes=seen.nodes,
+        nodes=nodes,
         of=len(generation.members) if generation is not None else None,
         generation=generation.g if generation is not None else None,
         world_size=generation.world_size if generation is not None else None,
-        last_event_at=written_at(keys, seen.newest_event),
+        last_event_at=last_event_at,
         verdict=verdict.status if verdict is not None else None,
         reason=verdict.reason if verdict is not None else generation.reason if generation is not None else "",
     )
-
-
-def _unreadable(keys: JobKeys, seen: _JobKeysSeen, reason: str) -> JobLine:
-    newest = written_at(keys, seen.newest_event)
-    return JobLine(job_id=keys.job_id, state="unreadable", nodes=seen.nodes, last_event_at=newest, reason=reason)
 
 
 def _state(view: StoreView, nodes: int) -> str:
