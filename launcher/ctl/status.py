@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -69,41 +70,35 @@ def _write_json(found: JobOverview) -> None:
 
 async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> int:
     """Show the job at each change of it and every `every_s`, until it has ended."""
-    live = sys.stdout.isatty() and not as_json
     async with JobWatch(job) as newest:
-        if live:
-            await _watch_live(job, newest, every_s)
+        if sys.stdout.isatty() and not as_json:
+            from rich.console import Console
+            from rich.live import Live
+
+            with Live(console=Console(), auto_refresh=False) as live:
+                async for overview in _looks(job, newest, every_s):
+                    live.update(_render_rich(overview, newest.trouble), refresh=True)
             return 0
         before = None
-        while True:
-            overview = await overview_of(job, newest.view)
+        async for overview in _looks(job, newest, every_s):
             if as_json:
                 _write_json(overview)
             elif (now := _change_key(overview, newest.trouble)) != before:
                 at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
                 write(([] if before is None else [""]) + [f"--- {at}", *_plain(overview, newest.trouble)])
                 before = now
-            if overview.status.verdict is not None:
-                return 0
-            await _next_look(newest, every_s)
+    return 0
 
 
-async def _watch_live(job: NamedJob, newest: JobWatch, every_s: float) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(), auto_refresh=False) as live:
-        while True:
-            overview = await overview_of(job, newest.view)
-            live.update(_render_rich(overview, newest.trouble), refresh=True)
-            if overview.status.verdict is not None:
-                return
-            await _next_look(newest, every_s)
-
-
-async def _next_look(newest: JobWatch, every_s: float) -> None:
-    await asyncio.sleep(WATCH_S_MIN)
-    await newest.changes(every_s - WATCH_S_MIN)
+async def _looks(job: NamedJob, newest: JobWatch, every_s: float) -> AsyncIterator[JobOverview]:
+    """The job as it stands, at each change and every `every_s`; the last one has its verdict."""
+    while True:
+        overview = await overview_of(job, newest.view)
+        yield overview
+        if overview.status.verdict is not None:
+            return
+        await asyncio.sleep(WATCH_S_MIN)
+        await newest.changes(every_s - WATCH_S_MIN)
 
 
 def _change_key(found: JobOverview, trouble: str) -> object:
