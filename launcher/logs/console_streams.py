@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -152,7 +152,7 @@ class SharedConsole:
         """Whole lines of a worker."""
         if len(lines) > AT_ONCE:
             self._show(self._collapse.flush())
-            prefix = self._prefix(frozenset((who,)))
+            prefix = self._prefix((who,))
             self.console.write(prefix + (b"\n" + prefix).join(lines) + b"\n")
         else:
             self._show(self._collapse.add_lines(who, lines, time.monotonic()))
@@ -172,7 +172,7 @@ class SharedConsole:
         self._timer = None
         self._show(self._collapse.due(time.monotonic()))
 
-    def _prefix(self, who: frozenset[ProcessRef]) -> bytes:
+    def _prefix(self, who: Iterable[ProcessRef]) -> bytes:
         node = f"[{self._node}] " if self._node else ""
         return f"{node}{processes_name(who)}: ".encode(errors="surrogateescape")
 

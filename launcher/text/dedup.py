@@ -27,21 +27,13 @@ NUMBER: Final = attrgetter("number")
 
 
 @dataclass(slots=True)
-class _PendingLine(Generic[Who]):
-    """A line that waits: its number, its text, since when, and who has said it."""
+class MergedLine(Generic[Who]):
+    """A line, and all who said it; its number, and since when it waits to be shown."""
 
     number: int
     text: bytes
     at: float
     who: set[Who]
-
-
-@dataclass(frozen=True, slots=True)
-class MergedLine(Generic[Who]):
-    """A line, and all who said it."""
-
-    who: frozenset[Who]
-    text: bytes
 
 
 class LineDeduplicator(Generic[Who]):
@@ -52,8 +44,8 @@ class LineDeduplicator(Generic[Who]):
         self._window_s = window_s
         self._there: dict[Who, int] = {}
         """Who speaks here, with the number of the last line of theirs that waits; -1: none does."""
-        self._waiting: deque[_PendingLine[Who]] = deque()
-        self._open: dict[bytes, deque[_PendingLine[Who]]] = {}
+        self._waiting: deque[MergedLine[Who]] = deque()
+        self._open: dict[bytes, deque[MergedLine[Who]]] = {}
         self._bytes = 0
         self._number = 0
 
@@ -83,7 +75,7 @@ class LineDeduplicator(Generic[Who]):
         """Everything that waits."""
         return [self._first() for _ in range(len(self._waiting))]
 
-    def _joined(self, who: Who, text: bytes) -> _PendingLine[Who] | None:
+    def _joined(self, who: Who, text: bytes) -> MergedLine[Who] | None:
         """The first equal line that waits behind all that this one has said, if there is one."""
         same = self._open.get(text)
         if same is None or same[-1].number <= (last := self._there[who]):
@@ -92,8 +84,8 @@ class LineDeduplicator(Generic[Who]):
         line.who.add(who)
         return line
 
-    def _begun(self, who: Who, text: bytes, now: float) -> _PendingLine[Who]:
-        line = _PendingLine(self._number, text, now, {who})
+    def _begun(self, who: Who, text: bytes, now: float) -> MergedLine[Who]:
+        line = MergedLine(self._number, text, now, {who})
         self._number += 1
         self._waiting.append(line)
         self._open.setdefault(text, deque()).append(line)
@@ -120,4 +112,4 @@ class LineDeduplicator(Generic[Who]):
         if not same:
             del self._open[line.text]
         self._bytes -= len(line.text)
-        return MergedLine(frozenset(line.who), line.text)
+        return line
