@@ -12,6 +12,7 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, Delete, KeyRange, Put
 from elastic.errors import DocumentError, ElasticError, StoreError
 from elastic.store.protocol import Store
+from launcher.system.time_limit import wait_at_most
 from launcher.wire.probe_messages import Probe, ProbeAnswer, encode, read
 
 ANSWER_LIMIT_S = 5.0
@@ -31,19 +32,17 @@ async def probe_members(store: Store, keys: JobKeys, nodes: Collection[str]) -> 
     """
     lease = await store.grant(PROBE_TTL_S)
     probe = Probe(secrets.token_hex(8), time.time())
+    place = KeyRange.prefix(keys.answer(probe.id, ""))
     try:
         revision = await _write(store, keys, probe, lease.id)
         answers: dict[str, ProbeAnswer] = {}
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_LIMIT_S):
-                await _collect(store, KeyRange.prefix(keys.answer(probe.id, "")), revision + 1, set(nodes), answers)
+        await wait_at_most(ANSWER_LIMIT_S, _collect(store, place, revision + 1, set(nodes), answers))
         return answers
     finally:
         # The probe goes first: whoever answers later finds that it is gone, and writes nothing.
         with suppress(StoreError):
-            gone = [Delete(KeyRange.prefix(keys.answer(probe.id, "")))]
             await store.revoke(lease.id)
-            await store.txn([], gone)
+            await store.txn([], [Delete(place)])
 
 
 async def _write(store: Store, keys: JobKeys, probe: Probe, lease: int) -> int:
