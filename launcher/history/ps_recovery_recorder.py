@@ -71,7 +71,6 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         super().__init__(node, command_at)
         self._known: ClusterSpec | None = None
         self._vacant: dict[Task, _TaskVacancy] = {}
-        self._started = (0, 0)
         self._speak: set[Task] = set()
 
     # --- what the agent does --------------------------------------------------------------------------------------
@@ -192,8 +191,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
             self._signs.forget(place.node)
             if place.node != self._node:
                 self._note_beginning(generation, place, mended, proposal, arrived)
-            elif (generation.g, place.since) > self._started:
-                self._started = (generation.g, place.since)
+            else:
                 self._begin(facts, generation, place, mended, proposal, arrived)
         self._signs.forget_others([place.node for place in generation.members])
 
