@@ -27,10 +27,12 @@ _TOLD: Final = (WorkerState.PREPARING, WorkerState.JOINING, WorkerState.STARTING
 
 def cells(node: NodeStatus, window: NodeSnapshot | None) -> tuple[str, ...]:
     """A node's row under `COLUMNS`."""
-    *first, note = store_cells(node)
+    m_id = "-" if node.m_id is None else str(node.m_id)
+    first = (m_id, node.node, node.host, node.tasks or _span(node.ranks), node.state)
     if window is None:
-        return (*first, UNKNOWN, UNKNOWN, UNKNOWN, note)
-    return (*first, time_text(window.since_s), *_progress(window), sanitize_line(note or _note(node, window)))
+        return tuple(map(sanitize_line, (*first, UNKNOWN, UNKNOWN, UNKNOWN, node.note)))
+    note = node.note or _note(node, window)
+    return tuple(map(sanitize_line, (*first, time_text(window.since_s), *_progress(window), note)))
 
 
 def rows(described: JobStatus, windows: Mapping[str, NodeSnapshot]) -> list[tuple[str, ...]]:
@@ -108,13 +110,6 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
         lines.append(_saved_words(status.saved, status.run, wall))
     lines += [f"This document cannot be read: {key}" for key in status.damaged]
     return [sanitize_line(line) for line in lines]
-
-
-def store_cells(node: NodeStatus) -> tuple[str, ...]:
-    """A node's row under `COLUMNS`, without what only the node itself knows."""
-    m_id = "-" if node.m_id is None else str(node.m_id)
-    ranks = node.tasks or _span(node.ranks)
-    return tuple(sanitize_line(text) for text in (m_id, node.node, node.host, ranks, node.state, node.note))
 
 
 def _generation_words(status: JobStatus) -> str:

@@ -112,7 +112,7 @@ def people(view: StoreView) -> None:
     described = status.describe(view, KEYS.job_id)
     for line in [
         *status_text.head_lines(described, 1e9),
-        *(text for node in described.nodes for text in status_text.store_cells(node)),
+        *(text for node in described.nodes for text in status_text.cells(node, None)),
     ]:
         assert isinstance(line, str)
     standing_checks(view, KEYS.job_id)

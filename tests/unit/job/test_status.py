@@ -33,7 +33,7 @@ from elastic.core.view import StoredDocument, encode
 from elastic.core.view_reader import ViewReader
 from launcher.config.readers import np as read_np
 from launcher.job.status import JobStatus, NodeState, describe
-from launcher.job.status_text import COLUMNS, cells, head_lines, store_cells
+from launcher.job.status_text import COLUMNS, cells, head_lines
 from tests.support.job_status import SPEC, generation, member, view
 
 EXIT = WorkerExit(rank=3, code=-9, words="killed by SIGKILL, perhaps out of memory", log="log/workerlog.3")
@@ -56,11 +56,11 @@ def text(status: JobStatus, wall: float = 1000.0) -> str:
 
 def test_members_stand_in_their_order_with_their_ranks_and_spares_come_after_them_by_age() -> None:
     status = describe(view("c-1", "a-1", "b-1", "d-1", newest=generation(4, "a-1", "b-1"), go=4), "j")
-    assert [store_cells(node) for node in status.nodes] == [
-        ("0", "a-1", "a", "0-1", "running", ""),
-        ("1", "b-1", "b", "2-3", "running", ""),
-        ("-", "c-1", "c", "-", "spare", ""),
-        ("-", "d-1", "d", "-", "spare", ""),
+    assert [cells(node, None) for node in status.nodes] == [
+        ("0", "a-1", "a", "0-1", "running", "-", "-", "-", ""),
+        ("1", "b-1", "b", "2-3", "running", "-", "-", "-", ""),
+        ("-", "c-1", "c", "-", "spare", "-", "-", "-", ""),
+        ("-", "d-1", "d", "-", "spare", "-", "-", "-", ""),
     ]
     assert len(cells(status.nodes[0], None)) == len(COLUMNS)
     assert [node.ranks for node in status.nodes] == [(0, 1), (2, 3), (), ()]
@@ -276,7 +276,7 @@ def test_a_document_that_cannot_be_read_is_named() -> None:
 def test_nothing_that_stands_in_the_store_reaches_the_terminal_as_a_command() -> None:
     evil = msgspec.structs.replace(generation(1, "a\x1b[2J-1"), reason="x\x1b]0;title\x07\ny")
     status = describe(view("a\x1b[2J-1", newest=evil, go=1), "j")
-    shown = [*head_lines(status, 0.0), *(cell for node in status.nodes for cell in store_cells(node))]
+    shown = [*head_lines(status, 0.0), *(cell for node in status.nodes for cell in cells(node, None))]
     assert all(line.isprintable() for line in shown)
 
 
@@ -313,7 +313,7 @@ def test_a_parameter_server_job_shows_seats_and_only_the_newest_starts() -> None
         ("workers 0-1", NodeState.RUNNING),
         ("worker 2", NodeState.STOPPING),
     ]
-    assert store_cells(shown.nodes[1])[3] == "workers 0-1"
+    assert cells(shown.nodes[1], None)[3] == "workers 0-1"
     assert (shown.world_size, shown.restarts) == (3, 2)
 
 
@@ -342,7 +342,7 @@ def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_
     )
     status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
     why = "for 60 s (or less): its workers failed 2 times in a row (exit 1); it comes back by itself"
-    assert store_cells(status.nodes[2]) == ("-", "c-1", "c", "-", "kept out", why)
+    assert cells(status.nodes[2], None) == ("-", "c-1", "c", "-", "kept out", "-", "-", "-", why)
 
 
 def test_a_host_that_others_do_not_reach_is_kept_out_for_longer_than_its_time_if_the_way_is_not_open() -> None:
@@ -352,5 +352,5 @@ def test_a_host_that_others_do_not_reach_is_kept_out_for_longer_than_its_time_if
         newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=ChangeReason.QUARANTINED), budget=budget)
         status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
         why = f"{until}: a does not reach it; it comes back by itself"
-        assert store_cells(status.nodes[2]) == ("-", "c-1", "c", "-", "kept out", why)
+        assert cells(status.nodes[2], None) == ("-", "c-1", "c", "-", "kept out", "-", "-", "-", why)
         assert "c-1 joins" not in status.now
