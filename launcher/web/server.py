@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -55,7 +55,6 @@ STREAM: Final = "text/event-stream"
 AGAIN_MS: Final = 2000
 """A page that got no place, or whose job does not exist, asks again after this time."""
 
-_Sent = TypeVar("_Sent", bound=web.StreamResponse)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -84,6 +83,7 @@ class PageServer:
         self._any_address = is_any(host)
         document({})  # This reads its files now: later there may be no descriptor for them.
         app = web.Application(middlewares=[self._guarded], client_max_size=ORDER_BYTES_MAX)
+        app.on_response_prepare.append(_add_headers)
         app.add_routes(
             [
                 web.get("/", self._page),
@@ -154,9 +154,8 @@ class PageServer:
     async def _page(self, request: web.Request) -> web.StreamResponse:
         job_id = request.match_info.get("job", self._only)
         made = document({"job": job_id, "orders": bool(self._token), "list": not self._only})
-        response = _headers(web.Response(body=made.html, content_type="text/html", charset="utf-8"))
-        response.headers["Content-Security-Policy"] = made.policy
-        return response
+        policy = {"Content-Security-Policy": made.policy}
+        return web.Response(body=made.html, content_type="text/html", charset="utf-8", headers=policy)
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         if self._only:
@@ -174,7 +173,7 @@ class PageServer:
         async with self._feeds.of(job_id) as live:
             while not live.sections and not live.over:
                 await live.changed(live.version, QUIET_S)
-            return _headers(web.Response(body=message(live.sections, {}), content_type="application/json"))
+            return web.Response(body=message(live.sections, {}), content_type="application/json")
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """All sections, then those that change, as server-sent events, until the browser goes or is too slow."""
@@ -190,7 +189,7 @@ class PageServer:
                 self._server.keep_open(request)
                 response = web.StreamResponse()
                 response.content_type = STREAM
-                await _headers(response).prepare(request)
+                await response.prepare(request)
                 await self._feed(request, response, live)
                 return response
         except TooManyJobs as error:
@@ -256,11 +255,11 @@ def refused(status: int, why: str) -> web.Response:
 def _once(sections: Mapping[str, object]) -> web.Response:
     """Have a page show this, and ask again."""
     said = b"retry: %d\ndata: %b\n\n" % (AGAIN_MS, msgspec.json.encode(sections))
-    return _headers(web.Response(body=said, content_type=STREAM))
+    return web.Response(body=said, content_type=STREAM)
 
 
 def _json(status: int, value: object) -> web.Response:
-    return _headers(web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json"))
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
 
 
 def _named(listens: str) -> str:
@@ -269,7 +268,8 @@ def _named(listens: str) -> str:
     return str(as_ip(host) or host.lower())
 
 
-def _headers(response: _Sent) -> _Sent:
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """Every answer has these."""
     response.headers.update(
         {
             "Cache-Control": "no-store",
@@ -280,4 +280,3 @@ def _headers(response: _Sent) -> _Sent:
             "Server": "elastic-ctl",
         }
     )
-    return response
