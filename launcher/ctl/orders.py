@@ -12,7 +12,7 @@ from elastic.core.view import StoreView
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
-from launcher.job.stop import end_job, run_of, stop, wait_until_empty, why
+from launcher.job.stop import end_if_deserted, run_of, stop, why
 from launcher.job.submit import DEADLINE_MIN_S, drain, ended, scale
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
@@ -127,9 +127,8 @@ async def _wait_until_ended(job: NamedJob, stopped: StoreView, reason: str) -> i
             if not view.members:
                 if said:
                     return 0
-                if not await wait_until_empty(job, newest):
+                if not await end_if_deserted(job, newest, reason):
                     continue
-                await end_job(job, reason)
             await newest.changes()
 
 

@@ -85,16 +85,16 @@ async def _end_empty_job(
     """End a job that was stopped while nobody was registered, unless somebody is within the time that this takes."""
     async with JobWatch(job, tell) as newest:
         while not newest.view.members and newest.view.verdict is None:
-            if await wait_until_empty(job, newest):
-                _, written = await end_job(job, reason)
-                if written:
-                    return f"{job.job_id} is stopped", stopped
+            if await end_if_deserted(job, newest, reason):
+                return f"{job.job_id} is stopped", stopped
         view = newest.view
     return (_will_save(job, view), stopped) if view.verdict is None else (ended(job, view), None)
 
 
-async def end_job(job: NamedJob, reason: str) -> tuple[StoreView, bool]:
-    """Write the verdict of a job that is stopped, if still nobody is in it; see `submit`."""
+async def end_if_deserted(job: NamedJob, newest: JobWatch, reason: str) -> bool:
+    """Write the verdict of a job that is stopped once nobody can come back; False if something else happens before."""
+    if not await _wait_until_empty(job, newest):
+        return False
     at = round(time.time(), 3)
 
     def order(view: StoreView) -> Transaction | None:
@@ -104,7 +104,8 @@ async def end_job(job: NamedJob, reason: str) -> tuple[StoreView, bool]:
             raise OrderRejected(f"{job.job_id}: {odd[0]} cannot be read; delete it, or use elastic-ctl stop --now")
         return orders.write_verdict(job.keys, view, reason, at, deserted=True)
 
-    return await submit(job, order, lambda _: "no node is left: the end")
+    _, written = await submit(job, order, lambda _: "no node is left: the end")
+    return written
 
 
 def _absence_s(view: StoreView) -> float:
@@ -122,7 +123,7 @@ LOOK_EVERY_S: Final = 1.0
 """So often etcd is asked, while it is waited that nobody comes back; one that takes longer stands still."""
 
 
-async def wait_until_empty(job: NamedJob, newest: JobWatch) -> bool:
+async def _wait_until_empty(job: NamedJob, newest: JobWatch) -> bool:
     """Wait until nobody has been registered for longer than a lease lasts; False if something else happens before.
 
     A lease can end early, and an etcd that stands still ends all of them: such a node writes its key again, and its
