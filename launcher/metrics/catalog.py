@@ -72,12 +72,6 @@ class Metric:
         """The name as it is asked for; a histogram's ends in `_bucket`, `_sum` or `_count` besides."""
         return PREFIX + self.name
 
-    @property
-    def family(self) -> str:
-        """The name as the exposition's family has it: without the ending that its type adds."""
-        ending = {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}.get(self.kind, "")
-        return self.full.removesuffix(ending)
-
     def samples(self, readings: Readings) -> Mapping[tuple[str, ...], Value]:
         """Its values, by those of its labels; none if nothing is known."""
         found = self.read(readings)

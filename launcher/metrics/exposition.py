@@ -67,13 +67,13 @@ class MetricsPage(Collector):
                 yield self._family(row, samples)
 
     def _family(self, row: catalog.Metric, samples: Mapping[tuple[str, ...], Value]) -> Metric:
-        names = (JOB, *row.labels)
+        names = (JOB, *row.labels)  # An info's name is that of its family and an ending.
         family: Any = {
             MetricKind.GAUGE: GaugeMetricFamily,
             MetricKind.COUNTER: CounterMetricFamily,
             MetricKind.INFO: InfoMetricFamily,
             MetricKind.HISTOGRAM: HistogramMetricFamily,
-        }[row.kind](row.family, row.help, labels=(JOB,) if row.kind is MetricKind.INFO else names)
+        }[row.kind](row.full.removesuffix("_info"), row.help, labels=(JOB,) if row.kind is MetricKind.INFO else names)
         for labels, value in samples.items():
             if row.kind is MetricKind.INFO:
                 family.add_metric((self._job_id,), dict(zip(row.labels, labels, strict=True)))

@@ -97,9 +97,10 @@ def known_in_full() -> Watched:
 
 def test_the_page_has_every_row_of_the_table_with_its_type_help_and_labels_and_no_other_metric() -> None:
     found = {family.name: family for family in families(known_in_full().openmetrics())}
-    assert found.keys() - {name.removesuffix("_total") for name in PROCESS} == {row.family for row in METRICS}
-    for row in METRICS:
-        family = found[row.family]
+    rows = {row.full.removesuffix("_total").removesuffix("_info"): row for row in METRICS}
+    assert found.keys() - {name.removesuffix("_total") for name in PROCESS} == rows.keys()
+    for name, row in rows.items():
+        family = found[name]
         assert (family.type, family.documentation) == (row.kind, row.help)
         ours = {JOB, *row.labels, *({"le"} if row.kind is MetricKind.HISTOGRAM else ())}
         labels = {name for sample in family.samples for name in sample.labels}
