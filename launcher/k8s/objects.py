@@ -50,7 +50,6 @@ class KubeJobSpec(msgspec.Struct, frozen=True):
     """spec of a Job."""
 
     completions: int | None = None
-    parallelism: int | None = None
     suspend: bool = False
 
 

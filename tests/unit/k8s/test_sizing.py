@@ -219,7 +219,7 @@ def pod(index: str, phase: str, reason: str = "", *, leaving: bool = False) -> P
 
 
 def test_a_pod_counts_by_its_index_and_its_phase() -> None:
-    job = KubeJob(ObjectMeta(annotations={WANTED: " 3 "}), KubeJobSpec(6, 6))
+    job = KubeJob(ObjectMeta(annotations={WANTED: " 3 "}), KubeJobSpec(6))
     pods = [
         pod("0", "Running"),
         pod("1", "Running", leaving=True),
@@ -247,11 +247,11 @@ def test_a_pod_counts_by_its_index_and_its_phase() -> None:
 )
 def test_an_index_that_the_job_says_to_be_over_is_done_also_when_its_pod_is_gone(text: str, done: set[int]) -> None:
     for status in (KubeJobStatus(completed_indexes=text), KubeJobStatus(failed_indexes=text)):
-        assert view_of(KubeJob(ObjectMeta(), KubeJobSpec(6, 6), status), []) == ScalingView(6, done=frozenset(done))
+        assert view_of(KubeJob(ObjectMeta(), KubeJobSpec(6), status), []) == ScalingView(6, done=frozenset(done))
 
 
 def test_all_that_is_said_of_indexes_counts_together() -> None:
-    job = KubeJob(ObjectMeta(), KubeJobSpec(6, 6), KubeJobStatus(completed_indexes="0", failed_indexes="5"))
+    job = KubeJob(ObjectMeta(), KubeJobSpec(6), KubeJobStatus(completed_indexes="0", failed_indexes="5"))
     pods = [pod("0", "Running", leaving=True), pod("1", "Succeeded"), pod("2", "Running"), pod("5", "Failed")]
     assert view_of(job, pods) == ScalingView(6, running=frozenset({2}), done=frozenset({0, 1, 5}))
 
