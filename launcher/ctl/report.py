@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -47,27 +49,27 @@ async def report(job: NamedJob) -> bytes:
 
 def _check_absent(path: Path) -> None:
     """See, before anything is read, that no file is there."""
-    try:
+    with _write_errors(path):
         there = path.exists()
-    except OSError as error:
-        raise _write_error(path, error) from error
     if there:
         raise ConfigError(f"{path} is there already; add --force to replace it, or name another file with --out")
 
 
 def _keep(path: Path, html: bytes) -> None:
     """Write the file whole, or not at all; a device or a pipe is written to, and not replaced."""
-    try:
+    with _write_errors(path):
         if path.exists() and not path.is_file():
             path.write_bytes(html)
-            return
-        replace_file(path, html)
+        else:
+            replace_file(path, html)
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _write_error(path, error) from error
-
-
-def _write_error(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out")
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out") from error
 
 
 COMMAND: Final = Subcommand("report", "write the page of a job as one HTML file to keep", _arguments, _run)

@@ -71,7 +71,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
             raise ConfigError(
                 f"--listen {join_host_port(host, port)} cannot be had ({why}); name another port or address"
             ) from error
-        if not _is_loopback(where[0]):
+        if not ipaddress.ip_address(where[0].partition("%")[0]).is_loopback:
             write_stderr_line("warning: whoever reaches this address can see the job and read its logs", WHO)
         fragment = f"#token={token}" if asked.allow_orders else ""
         write([f"The page of {only or 'all jobs'} is at http://{join_host_port(*where)}/{fragment} (Ctrl-C ends it)"])
@@ -96,10 +96,6 @@ def _token(asked: argparse.Namespace) -> str:
             f"--token_file {asked.token_file} needs a line of {TOKEN_MIN} to {TOKEN_MAX} letters, digits and -._~"
         )
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 COMMAND: Final = Subcommand(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from elastic._text import counted, time_text
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
-from elastic.core.view_reader import decode
-from elastic.errors import DocumentError
+from elastic.core.view_reader import ViewReader
 from elastic.store.protocol import Store
 from launcher.history import events, training_curve
 from launcher.history.job_report import JobReport, build_report
@@ -45,9 +43,8 @@ async def read_report(
         store.list(KeyRange.prefix(keys.members), keys_only=True, limit=1),
     )
     points = training_curve.read(written.entries[0].value) if written.entries else None
-    ended = None
-    with suppress(DocumentError):
-        ended = decode(keys, keys.verdict, verdict.entries[0].value) if verdict.entries else None
+    view = ViewReader(keys).read({entry.key: entry for entry in verdict.entries}, verdict.revision, complete=False)
+    ended = view.verdict.value if view.verdict is not None else None
     report = build_report(past, points, now=now, verdict=ended, has_members=bool(members.entries))
     return report, past, points
 
