@@ -129,13 +129,12 @@ class ProposalTracker:
                     proposed.published_at = arrived
                 elif event.succeeded is False:
                     self._proposals.remove(proposed)
-        if not isinstance(facts.succession.decision, FormGeneration) or facts.succession.decision is self._sent:
-            self._wanted_at = None
-        elif self._wanted_at is None:
-            self._wanted_at = arrived  # It may have to wait for the answer to another transaction.
         decision = facts.succession.decision
         if not isinstance(decision, FormGeneration):
+            self._wanted_at = None
             return
+        # It may have to wait for the answer to another transaction.
+        self._wanted_at = None if decision is self._sent else self._wanted_at or arrived
         for action in actions:
             if isinstance(action, SendTransaction) and action.transaction.kind == "form":
                 evidence_at, self._wanted_at, self._sent = self._wanted_at or arrived, None, decision

@@ -244,21 +244,19 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
     ) -> None:
         """Begin the notes of a start of this node's seats."""
         nodes = [member.node for member in generation.members]
-        made_by = generation.leader
+        teller = generation.leader if generation.leader in nodes else nodes[0]
         evidence_at = proposal.evidence_at if proposal is not None else arrived
-        text = _text(mended, generation.reason)
         start = _TaskStart(
             generation=generation,
             began=evidence_at,
-            text=text,
+            text=_text(mended, generation.reason),
+            tells=bool(place.since) or teller == self._node,
             since=place.since,
             tasks=place.tasks,
             asked_rev=place.since,
             asked_at=arrived,
+            foreign=bool(place.since) and generation.leader != self._node,
         )
-        if not place.since:
-            start.tells = (made_by if made_by in nodes else nodes[0]) == self._node
-        start.foreign = bool(place.since) and made_by != self._node
         if mended:
             since = min(mended).since
             start.began = since.at

@@ -184,14 +184,8 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
             self._close()
         proposal = self._proposals.of(generation)
         record = self._record(facts, generation, arrived, proposal)
-        if record is not None:
-            record.marks.setdefault(
-                PhaseEnd.PUBLISHED, (proposal.published_at if proposal is not None else None) or arrived
-            )
-            if facts.workers.gone and self._gone_at is not None:
-                record.marks.setdefault(PhaseEnd.STOPPED, self._gone_at)
-            if self._open is not None and known[0] == generation.run:
-                self._follow_on(record, self._open)
+        if record is not None and self._open is not None and known[0] == generation.run:
+            self._follow_on(record, self._open)
         self._open, self._due_at = record, None
         self._signs.keep([place.node for place in generation.members])
 
@@ -224,12 +218,14 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
             member=self._node in nodes,
         )
         if fresh:
-            record.marks.setdefault(PhaseEnd.JOINED, facts.registration.joined_at)
-            record.marks.setdefault(PhaseEnd.MET, evidence_at)
+            record.marks |= {PhaseEnd.JOINED: facts.registration.joined_at, PhaseEnd.MET: evidence_at}
+        elif proposal is not None:
+            record.marks[PhaseEnd.NOTICED] = evidence_at
         if proposal is not None:
-            if not fresh:
-                record.marks.setdefault(PhaseEnd.NOTICED, evidence_at)
-            record.marks.setdefault(PhaseEnd.DECIDED, proposal.sent_at)
+            record.marks[PhaseEnd.DECIDED] = proposal.sent_at
+        record.marks[PhaseEnd.PUBLISHED] = (proposal.published_at if proposal is not None else None) or arrived
+        if facts.workers.gone and self._gone_at is not None:
+            record.marks[PhaseEnd.STOPPED] = self._gone_at
         return record
 
     def _follow_on(self, record: _WorldRecovery, old: _WorldRecovery) -> None:
