@@ -65,16 +65,12 @@ class FailureSignals:
         """The first sign of a node, None if nothing is wrong with it."""
         return min((noticed for (_, one), noticed in self.found.items() if one == node), default=None)
 
-    def keep(self, lost: Collection[str]) -> None:
+    def keep_lost(self, lost: Collection[str]) -> None:
         """Forget everything but that these nodes were lost."""
         self.found = {sign: noticed for sign, noticed in self.found.items() if sign[0] == "lost" and sign[1] in lost}
 
-    def forget(self, node: str) -> None:
-        """A node is well again, or nobody waits for it."""
-        self.found = {sign: noticed for sign, noticed in self.found.items() if sign[1] != node}
-
-    def forget_others(self, nodes: Collection[str]) -> None:
-        """Forget all nodes but these: the others are in the generation no more."""
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget all nodes but these: the others are well again, or in the generation no more."""
         self.found = {sign: noticed for sign, noticed in self.found.items() if sign[1] in nodes}
 
     def _compare(self, facts: AgentState, arrived: float, *, settled: bool) -> None:

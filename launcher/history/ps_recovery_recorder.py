@@ -184,16 +184,14 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         proposal = self._proposals.of(generation)
         if old is not None:
             self._vacate(facts, old, generation, proposal.evidence_at if proposal is not None else arrived)
-        for place in generation.members:
-            if place.leaving or not _fresh(place, generation, old):
-                continue
+        starts = [place for place in generation.members if not place.leaving and _fresh(place, generation, old)]
+        for place in starts:
             mended = [self._vacant.pop(task) for task in place.tasks if task in self._vacant]
-            self._signs.forget(place.node)
             if place.node != self._node:
                 self._note_beginning(generation, place, mended, proposal, arrived)
             else:
                 self._begin(facts, generation, place, mended, proposal, arrived)
-        self._signs.forget_others([place.node for place in generation.members])
+        self._signs.keep({place.node for place in generation.members} - {place.node for place in starts})
 
     def _vacate(self, facts: AgentState, old: ClusterSpec, new: ClusterSpec, evidence_at: float) -> None:
         """Note which seats have nobody any more who does their work: since the first sign of it.

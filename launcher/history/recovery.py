@@ -63,10 +63,24 @@ class PhaseEnd(StrEnum):
     STEPPED = "step"
 
 
-_MOVED: Final = (PhaseEnd.ASSIGNED, PhaseEnd.DECIDED, PhaseEnd.PUBLISHED)
-_LATER: Final = tuple(mark for mark in PhaseEnd if mark not in _MOVED)
-_AFTER_STOP: Final = _LATER.index(PhaseEnd.STOPPED) + 1
-PS_ORDER: Final = (*_LATER[:_AFTER_STOP], *_MOVED, *_LATER[_AFTER_STOP:])
+PS_ORDER: Final = (
+    PhaseEnd.EARLIER,
+    PhaseEnd.JOINED,
+    PhaseEnd.MET,
+    PhaseEnd.NOTICED,
+    PhaseEnd.TOLD,
+    PhaseEnd.STOPPED,
+    PhaseEnd.ASSIGNED,
+    PhaseEnd.DECIDED,
+    PhaseEnd.PUBLISHED,
+    PhaseEnd.OPENED,
+    PhaseEnd.HEARD_GO,
+    PhaseEnd.SPAWNED,
+    PhaseEnd.GROUPED,
+    PhaseEnd.RESTORED,
+    PhaseEnd.SERVED,
+    PhaseEnd.STEPPED,
+)
 """In a parameter-server job the processes of a node are gone before its seats start again."""
 LESSER: Final = frozenset({PhaseEnd.ASSIGNED, PhaseEnd.TOLD, PhaseEnd.OPENED, PhaseEnd.HEARD_GO})
 """Phases that a reader of the line misses only when they are long."""

@@ -187,7 +187,7 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         if record is not None and self._open is not None and known[0] == generation.run:
             self._follow_on(record, self._open)
         self._open, self._due_at = record, None
-        self._signs.keep([place.node for place in generation.members])
+        self._signs.keep_lost([place.node for place in generation.members])
 
     def _record(
         self,
@@ -202,8 +202,9 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         nodes = [place.node for place in generation.members]
         teller = generation.leader if generation.leader in nodes else nodes[0]
         evidence_at = proposal.evidence_at if proposal is not None else arrived
-        signs = self._signs.found.items()
-        wrong = [noticed.at for (what, node), noticed in signs if what == "failed" or node not in nodes]
+        wrong = [
+            noticed.at for (what, node), noticed in self._signs.found.items() if what == "failed" or node not in nodes
+        ]
         fresh = generation.why is ChangeReason.FIRST or (
             self._gone_at is None and generation.why is ChangeReason.REFORMED
         )
