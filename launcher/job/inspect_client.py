@@ -198,9 +198,11 @@ async def ask_all(
     """
     gate = asyncio.Semaphore(AT_ONCE)
     each_s = limit_s / max(math.ceil(len(members) / AT_ONCE), 1)
-    untried = f"was not asked: others took the {limit_s:g} s that there are"
     snapshots: dict[str, NodeSnapshot] = {}
-    unasked = {node: f"{_named(node, member)} {untried}" for node, member in members.items()}
+    unasked = {
+        node: f"{_named(node, member)} was not asked: others took the {limit_s:g} s that there are"
+        for node, member in members.items()
+    }
 
     async def ask(node: str, member: Member) -> None:
         async with gate:

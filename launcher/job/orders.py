@@ -78,9 +78,8 @@ def write_verdict(keys: JobKeys, view: StoreView, reason: str, at: float, *, des
     """
     g = view.generation.value.g if view.generation is not None else 0
     verdict = Verdict(status=FinalStatus.STOPPED, reason=reason, run=_run(view), g=g, at=at)
-    compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
-    if deserted:
-        compares = (*compares, Compare.empty(keys.members))
+    alone = (Compare.empty(keys.members),) if deserted else ()
+    compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec), *alone)
     return Transaction("stop", compares, (Put(keys.verdict, encode(verdict)),))
 
 

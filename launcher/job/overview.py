@@ -42,9 +42,8 @@ async def overview_of(job: NamedJob, view: StoreView) -> JobOverview:
     A job that has ended has nobody to ask, and torchrun's nodes answer nobody.
     """
     described, asked_at = status.describe(view, job.job_id), time.time()
-    if view.verdict is not None or process_location.elsewhere(view):
-        return JobOverview(status=described, snapshots={}, unreachable={}, asked_at=asked_at)
-    members = {node: stored.value for node, stored in view.members.items()}
+    nobody_answers = view.verdict is not None or process_location.elsewhere(view)
+    members = {node: stored.value for node, stored in view.members.items() if not nobody_answers}
     secret = view.secret.value if view.secret is not None else None
     snapshots, unreachable = await ask_all(job.job_id, secret, members, ASK_LIMIT_S)
     return JobOverview(status=described, snapshots=snapshots, unreachable=unreachable, asked_at=asked_at)
