@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -59,11 +60,9 @@ class KubeApi:
         """Return when something happens to a pod, or can be missed, or after `limit_s`."""
         query = {"labelSelector": f"{OWNER}={uid}", "watch": "1", "resourceVersion": version}
         query["timeoutSeconds"] = str(max(1, round(limit_s)))
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(limit_s), await self._sent("GET", self._pods, query=query) as answer:
                 await answer.content.readany()
-        except TimeoutError:
-            return
 
     async def resize(self, size: int, version: str) -> None:
         """Both numbers in one change, if the Job is still as it was at `version`."""

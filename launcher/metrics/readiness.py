@@ -19,9 +19,8 @@ class HealthAnswer(NamedTuple):
 
 def healthy(*, nursery: bool) -> HealthAnswer:
     """Whether the agent is alive and can start workers. Whoever hears the answer knows that its loop goes round."""
-    if nursery:
-        return HealthAnswer(True, "the agent and its nursery live")
-    return HealthAnswer(False, "the nursery is dead; the agent starts another one")
+    alive, dead = "the agent and its nursery live", "the nursery is dead; the agent starts another one"
+    return HealthAnswer(nursery, alive if nursery else dead)
 
 
 def ready(facts: AgentState | None, *, running: int, reason: str) -> HealthAnswer:

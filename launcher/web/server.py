@@ -100,9 +100,12 @@ class PageServer:
         await self._runner.setup()
         own = self._runner.server
         assert own is not None
-        complain = partial(write_stderr_line, who=WHO)
         self._server = LimitedServer(
-            own.request_handler, LIMITS, complain, "an answer of the page", request_factory=own.request_factory
+            own.request_handler,
+            LIMITS,
+            partial(write_stderr_line, who=WHO),
+            "an answer of the page",
+            request_factory=own.request_factory,
         )
         return self._server.listen(host, port)
 
