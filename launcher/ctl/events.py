@@ -33,12 +33,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
-    await job.check_readable()
+    await job.view(everything=True)  # Raises if there is no such job, or one that cannot be read.
     listing = await job.store.list(KeyRange.prefix(job.keys.events))
-    past = history_events.read(job.keys, listing.entries)
-    if not past:
-        await job.view()  # Raises if there is no such job; one that has just begun has no events.
-    _show(past, asked.json)
+    _show(history_events.read(job.keys, listing.entries), asked.json)
     if asked.follow:
         await while_stdout_is_open(_follow(job, listing.entries, asked.json))
     if not asked.json and (asked.follow or sys.stdout.isatty()):

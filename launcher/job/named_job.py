@@ -49,12 +49,6 @@ class NamedJob:
         self.check_schema(view)
         return view
 
-    async def check_readable(self) -> None:
-        """Raise `OtherSchema` if the job is of another version. Only its spec is read."""
-        listing = await self.store.list(KeyRange.key(self.keys.spec))
-        entries = {entry.key: entry for entry in listing.entries}
-        self.check_schema(ViewReader(self.keys).read(entries, listing.revision, complete=False))
-
     def check_schema(self, view: StoreView) -> None:
         """Raise `OtherSchema` if the job is of another version, so that the view has none of its documents."""
         if view.schema is not None:
