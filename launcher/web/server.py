@@ -68,7 +68,7 @@ class PageServer:
         self._token = token
         self._names = LOOPBACK
         self._any_address = False
-        self._browsers = asyncio.Semaphore(BROWSERS_MAX)
+        self._open = 0
         self._questions = asyncio.Semaphore(QUESTIONS_MAX)
         self._listing = asyncio.Lock()
         self._list: list[JobLine] = []
@@ -183,10 +183,11 @@ class PageServer:
         job_id = request.match_info["job"]
         if (nothing := await self._feeds.absence_document(job_id)) is not None:
             return _once(nothing)
-        if self._browsers.locked():
+        if self._open >= BROWSERS_MAX:
             return _once({"full": f"{BROWSERS_MAX} pages are open already: close one, and this one goes on"})
+        self._open += 1
         try:
-            async with self._browsers, self._feeds.of(job_id) as live:
+            async with self._feeds.of(job_id) as live:
                 assert self._server is not None
                 self._server.keep_open(request)
                 response = web.StreamResponse()
@@ -196,6 +197,8 @@ class PageServer:
                 return response
         except TooManyJobs as error:
             return _once({"full": str(error)})
+        finally:
+            self._open -= 1
 
     async def _feed(self, request: web.Request, response: web.StreamResponse, live: JobFeed) -> None:
         known: Mapping[str, bytes] = {}
