@@ -28,7 +28,7 @@ from launcher.terminal.content import BlockContent
 from launcher.workers.group import WorkerGroup
 from launcher.workers.node_output import NodeOutput
 from launcher.workers.nursery_client import NurseryEvent
-from launcher.workers.reports.worker_channel import WorkerReport
+from launcher.workers.reports.states import TrackedProcess
 
 
 class Agent:
@@ -85,7 +85,7 @@ class Agent:
 
     # --- what others tell or ask, before and after etcd is reached -------------------------------------------------
 
-    def _on_worker_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def _on_worker_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         if self._session is not None:
             self._session.on_message(heard, message)
 

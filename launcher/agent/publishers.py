@@ -26,7 +26,7 @@ from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.logs.logger import AgentLog
 from launcher.system.time_limit import wait_at_most
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+from launcher.workers.reports.states import TrackedProcess
 
 TRIES_MAX = 5
 """How often a write is tried that another node's write came before."""
@@ -161,14 +161,12 @@ class CurvePublisher(DocumentPublisher):
         self,
         store: Store,
         keys: JobKeys,
-        talk: WorkerChannel,
         agent_log: AgentLog,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is written before `run`. `clock` is a wall clock, which may be set; `steady` is monotonic."""
         super().__init__(store, keys, agent_log, CURVE_PAUSE_S, ENDED_S)
-        self._worker_channel = talk
         self._clock = clock
         self._steady = steady
         self._incarnation = ""
@@ -194,16 +192,16 @@ class CurvePublisher(DocumentPublisher):
 
     # --- what rank 0 reports --------------------------------------------------------------------------------------
 
-    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Note a step that rank 0 reports."""
         if not isinstance(message, Progress) or heard.rank != 0:
             return
         for name, number in message.metrics.items():
             if name in self._metrics or len(self._metrics) < METRICS_HELD_MAX:
                 self._metrics[name] = number
-        self._newest = (self._worker_channel.g, message.step)
+        self._newest = (heard.g, message.step)
         self._changed()
-        if self._steady() >= self._due_at or self._worker_channel.g != self._g:
+        if self._steady() >= self._due_at or heard.g != self._g:
             self._take()
 
     def _take(self) -> None:

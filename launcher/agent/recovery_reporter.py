@@ -21,7 +21,8 @@ from launcher.logs.logger import AgentLog
 from launcher.nursery import protocol
 from launcher.system.processes import started_at
 from launcher.workers.nursery_client import NurseryEvent
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+from launcher.workers.reports.states import TrackedProcess
+from launcher.workers.reports.worker_channel import WorkerChannel
 
 
 class RecoveryReporter:
@@ -88,9 +89,9 @@ class RecoveryReporter:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Note what a worker says."""
-        timeline, g, now = self._timeline, self._worker_channel.g, self._clock()
+        timeline, g, now = self._timeline, heard.g, self._clock()
         match message:
             case GroupFormed():
                 timeline.grouped(g, heard.local_rank, message.at, now)

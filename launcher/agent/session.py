@@ -40,7 +40,7 @@ from launcher.workers.failure_causes import UNREACHED
 from launcher.workers.group import WorkerGroup
 from launcher.workers.node_output import NodeOutput
 from launcher.workers.nursery_client import NurseryEvent
-from launcher.workers.reports.worker_channel import WorkerReport
+from launcher.workers.reports.states import TrackedProcess
 
 
 class AgentSession:
@@ -98,7 +98,7 @@ class AgentSession:
             on_own=monitor.collector.recovered if monitor is not None else lambda _: None,
         )
         self._saved = CheckpointPublisher(store, keys, host, agent_log)
-        self._curve = CurvePublisher(store, keys, workers.talk, agent_log)
+        self._curve = CurvePublisher(store, keys, agent_log)
         self._partition_watch = PartitionWatch(
             workers.talk,
             store,
@@ -179,7 +179,7 @@ class AgentSession:
         self._event_log.observe(self._core.facts, event, wanted, self._core.taken)
         self._death_proofs.check(self._core.facts)
 
-    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
         for observer in (
             self._note_checkpoint,
@@ -239,7 +239,7 @@ class AgentSession:
         exits = self._workers.watched(g, UNREACHED, dict.fromkeys(late, numbers))
         self._events.put_nowait(agent_events.PeersUnreachable(g, nodes, exits))
 
-    def _note_checkpoint(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def _note_checkpoint(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """A worker says that a checkpoint is complete."""
         if isinstance(message, CheckpointSaved) and (started := self._started) is not None:
             run, g = started.generation.run, started.generation.g

@@ -33,12 +33,12 @@ from elastic.core.run_deadline import RunDeadline
 from elastic.errors import StoreError
 from launcher.history.goodput import GoodputMeter, GoodputSums
 from launcher.history.recovery import PhaseEnd, Recovery
-from launcher.workers.reports.progress_text import RATE_WINDOW_S
 from launcher.workers.reports.step_rate import StepRate
 
 LOSS: Final = "loss"
 """The loss, among the numbers that a script reports."""
-
+RATE_WINDOW_S: Final = 30.0
+"""The rate of steps is that of the last reports, not older than this, but of two at least."""
 
 RECOVERY_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 PHASE_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0)

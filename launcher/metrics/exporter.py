@@ -24,7 +24,7 @@ from launcher.system.clock import boottime
 from launcher.system.processes import started_at
 from launcher.workers.group import WorkerGroup
 from launcher.workers.node_output import NodeOutput
-from launcher.workers.reports.worker_channel import WorkerReport
+from launcher.workers.reports.states import TrackedProcess
 
 if TYPE_CHECKING:
     from launcher.metrics.exposition import MetricsPage
@@ -97,7 +97,7 @@ class MetricsExporter:
 
     # --- what the agent tells -------------------------------------------------------------------------------------
 
-    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Note what a worker says."""
         if isinstance(message, Progress):
             now = boottime()

@@ -30,7 +30,8 @@ from launcher.net.acceptor import OUT_OF
 from launcher.peers.reachability import read_member
 from launcher.workers.exit_classification import GiveUp
 from launcher.workers.failure_causes import UNFORMED
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+from launcher.workers.reports.states import TrackedProcess
+from launcher.workers.reports.worker_channel import WorkerChannel
 
 CONNECT_LIMIT_S = 2.0
 """So long a connection may take, and a name may take to be looked up."""
@@ -104,7 +105,7 @@ class PartitionWatch:
             except TimeoutError:
                 await self._check_partition()
 
-    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Note what a worker says."""
         clock, local, now = self._clock, heard.local_rank, time.monotonic()
         before = clock.look_at

@@ -42,7 +42,7 @@ def block_content(facts: AgentState, workers: Mapping[int, TrackedProcess], *, s
         if spec is not None and generation.budget.charged:
             parts.append(f"{generation.budget.charged} of {spec.value.restarts_max} restarts")
     state = _state(facts, generation, said)
-    pace = workers[min(workers)].steps if workers and facts.phase is Phase.RUNNING else None
+    pace = workers[min(workers)].report.steps if workers and facts.phase is Phase.RUNNING else None
     if pace is None or pace.step is None:
         return BlockContent(facts.keys.job_id, " · ".join(parts), state)
     step, total, rate = pace.step, pace.total, pace.rate

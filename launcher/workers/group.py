@@ -41,7 +41,7 @@ from launcher.workers.reports import stacks as stacks_module
 from launcher.workers.reports import worker_files
 from launcher.workers.reports.progress import ProgressReporter
 from launcher.workers.reports.states import TrackedProcess, WorkerStates
-from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.spec_builder import SpecBuilder
 from launcher.workers.worker_ends import RunningWorkers, cause_lines, log_text, watched_end, worker_end
@@ -81,12 +81,12 @@ class WorkerGroup:
         self._claim = CheckpointClaim(Path(config.checkpoint_dir), agent_log)
         self._restore_step = config.restore_step
         self.talk = WorkerChannel(private / "talk", agent_log, self._on_message, config.memory_limit_bytes)
-        self._progress = ProgressReporter(self.talk, agent_log, out.consoles, shown_elsewhere=out.live)
+        self.states = WorkerStates()
+        self._progress = ProgressReporter(self.states, agent_log, out.consoles, shown_elsewhere=out.live)
         self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
         self._hangs = HangWatch(
             self.talk, config.hang_timeout_s, self.give_up, lambda local_rank: self._nursery.log(local_rank)
         )
-        self.states = WorkerStates()
         self.last_logs = RecentStarts()
         self._incarnation = ""
         self._running: RunningWorkers | None = None
@@ -204,14 +204,14 @@ class WorkerGroup:
         start = generation.start_of(generation.members[action.m_id].node) or (generation.g, 0)
         first = generation.before is None and start[1] == 0
         self._running = self._newest = RunningWorkers(generation.g, specs, first)
-        self.talk.begin(generation.g, {local: _number(spec) for local, spec in specs.items()})
         self._hangs.begin(generation.g)
         self._nursery.run_until(run_until_s)
         now = boottime()
         self.states.begin(
-            TrackedProcess(spec.role, spec.rank, local, log_text(spec), generation.g, now)
+            TrackedProcess(spec.role, spec.rank, local, _number(spec), log_text(spec), generation.g, now)
             for local, spec in specs.items()
         )
+        self.talk.begin(generation.g, self.states.seen)
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
@@ -233,8 +233,7 @@ class WorkerGroup:
         one = self.states.named(asked.role, asked.index)
         if one is None:
             return InspectRefusal(f"{process_name(asked.role, asked.index)} is not on {self._node}")
-        heard = self.talk.workers.get(one.local_rank)
-        return await stacks_module.stacks(one, heard, self._nursery.log(one.local_rank))
+        return await stacks_module.stacks(one, self._nursery.log(one.local_rank))
 
     def annotate_logs_with_cause(self, cause: Cause) -> None:
         """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""
@@ -300,7 +299,7 @@ class WorkerGroup:
         exit_, also = worker_end(
             running,
             event,
-            self.talk.workers[event.local_rank],
+            self.states.seen[event.local_rank].report,
             retry_startup_errors=self._config.retry_startup_errors,
         )
         if exit_.secondary:
@@ -311,20 +310,18 @@ class WorkerGroup:
         own = not event.stopped and event.local_rank not in running.given_up
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 
-    def _on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def _on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
         for observer in (
             self._progress.on_message,
             self._hangs.on_message,
             self._plan.on_message,
-            self._keep_state,
             self._on_report,
         ):
             observer(heard, message)
-
-    def _keep_state(self, heard: WorkerReport, message: WorkerMessage) -> None:
-        self.states.heard(heard.local_rank, message, boottime())
-        if isinstance(message, AcceptsPlannedStop) and all(worker.listening for worker in self.talk.workers.values()):
+        if isinstance(message, AcceptsPlannedStop) and all(
+            process.report.listening for process in self.states.seen.values()
+        ):
             self._put(WorkersListen(self.talk.g))
 
     def watched(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> tuple[WorkerExit, ...]:
@@ -348,9 +345,10 @@ class WorkerGroup:
             return
         self._running = None
         steps = [worker_files.read_step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
-        steps += [heard.saved for heard in self.talk.workers.values()]
-        steps += [step for process in self.states.seen.values() if (step := process.steps.step) is not None]
-        if any(heard.committed or heard.saved >= 0 for heard in self.talk.workers.values()):
+        reports = [process.report for process in self.states.seen.values()]
+        steps += [report.saved for report in reports]
+        steps += [step for report in reports if (step := report.steps.step) is not None]
+        if any(report.committed or report.saved >= 0 for report in reports):
             self._restore_step = None  # It was gone back to, and training went on from there.
         self._progress.end()
         self.talk.end()

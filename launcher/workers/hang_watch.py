@@ -14,7 +14,8 @@ from launcher.system.time_limit import wait_at_most
 from launcher.workers.exit_classification import GiveUp
 from launcher.workers.failure_causes import HUNG
 from launcher.workers.reports.stacks import wait_quiet
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+from launcher.workers.reports.states import TrackedProcess
+from launcher.workers.reports.worker_channel import WorkerChannel
 
 STACKS_LIMIT_S = 2.0
 """So long the stacks of a node's workers may take to come."""
@@ -68,7 +69,7 @@ class HangWatch:
             except TimeoutError:
                 await self._check_hangs()
 
-    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Note what a worker says."""
         clock, idle = self._clock, self._clock.due_at is None
         match message:

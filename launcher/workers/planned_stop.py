@@ -17,7 +17,8 @@ from launcher.logs.logger import AgentLog
 from launcher.system.worker_signals import STOP
 from launcher.text import failure_report, sanitize
 from launcher.workers.nursery_client import NurseryClient
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+from launcher.workers.reports.states import TrackedProcess
+from launcher.workers.reports.worker_channel import WorkerChannel
 
 
 class PlannedStop:
@@ -29,7 +30,7 @@ class PlannedStop:
         self._agent_log = agent_log
         self._save_limit_s = save_limit_s
         self._timers: list[asyncio.TimerHandle] = []
-        self._on_saved: Callable[[WorkerReport], None] | None = None
+        self._on_saved: Callable[[TrackedProcess], None] | None = None
         """Hears which worker has saved, while a stop is under way."""
 
     def begin(
@@ -49,19 +50,19 @@ class PlannedStop:
             nursery.stop(grace_s, line, sorted(others))
         loop = asyncio.get_running_loop()
 
-        def end(whom: list[WorkerReport], words: str) -> None:
+        def end(whom: list[TrackedProcess], words: str) -> None:
             left = [heard for heard in whom if heard.local_rank in running()]
             if left:
                 self._agent_log.info(f"{_named(left)} did not {words}: {STOP.name}")
                 nursery.stop(grace_s, line, [heard.local_rank for heard in left])
 
-        def saved(heard: WorkerReport) -> None:
+        def saved(heard: TrackedProcess) -> None:
             words = f"end within {grace_s:g} s (--grace) after it had saved"
             self._timers.append(loop.call_later(grace_s, end, [heard], words))
 
         self._on_saved = saved
         for limit_s, flag in ((self._save_limit_s, "--save_limit"), (grace_s, "--grace")):
-            whom = [heard for heard in asked if heard.committed is (flag == "--save_limit")]
+            whom = [heard for heard in asked if heard.report.committed is (flag == "--save_limit")]
             if whom:
                 self._agent_log.debug(f"asked {_named(whom)} to save and to leave within {limit_s:g} s ({flag})")
                 words = f"leave within {limit_s:g} s ({flag}) after the word"
@@ -74,11 +75,11 @@ class PlannedStop:
         self._timers = []
         self._on_saved = None
 
-    def on_message(self, heard: WorkerReport, message: WorkerMessage) -> None:
+    def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Give a worker that has saved its time to end."""
         if self._on_saved is not None and isinstance(message, SavedAndLeaving):
             self._on_saved(heard)
 
 
-def _named(whom: Collection[WorkerReport]) -> str:
+def _named(whom: Collection[TrackedProcess]) -> str:
     return ", ".join(process_name(Role.WORKER, heard.rank) for heard in whom)

@@ -13,7 +13,7 @@ from launcher.text import failure_report, sanitize
 from launcher.workers.exit_classification import Numbers, stopped_while_ending, watched_exit, worker_exit
 from launcher.workers.failure_causes import FailureCause
 from launcher.workers.reports import worker_files
-from launcher.workers.reports.worker_channel import WorkerReport
+from launcher.workers.reports.states import WorkerReport
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.worker_output import WorkerProcess
 

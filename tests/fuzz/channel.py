@@ -32,8 +32,9 @@ from elastic.channel.messages import (
 )
 from elastic.channel.server import ChannelServer
 from launcher.workers.reports.progress_text import ProgressFormatter
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel
 from tests.fuzz.target import Target, scratch
+from tests.support.worker_messages import tracked
 
 HELLO = WorkerHello(0, 0, os.getpid(), 1, 0)
 FOLDER = scratch("channel")
@@ -58,13 +59,14 @@ def worker(data: bytes) -> None:
     talk = WorkerChannel(
         FOLDER / "talk",
         agent_log,  # type: ignore[arg-type]
-        lambda heard, message: tell(telling, heard, message),
+        lambda heard, message: None,
         1 << 20,
     )
     talk._server = server = ChannelServer(
         talk._path, talk._on_message, segments=talk.segments, detail=agent_log.debug, left=talk._hung_up
     )
-    talk.begin(1, {0: 0, 1: 1})
+    workers = {rank: tracked(rank) for rank in range(2)}
+    talk.begin(1, workers)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
             end.connect(server.path)
@@ -78,26 +80,15 @@ def worker(data: bytes) -> None:
             server.catch_up()
             talk.listening()
             talk.has_saved(0)
-            talk.workers[0].unrecoverable_with(1)
+            talk.workers[0].report.unrecoverable_with(1)
             talk.ask_to_leave("because", [0, 1])
         server.serve()
     finally:
         server.close()
         talk.segments.drop_all()
     assert len(agent_log.lines) < 300
-    assert len(telling.progress(1e9, last=True)) < 10_000
-    assert all(len(line) < 10_000 for line in telling.waits(1e9))
-
-
-def tell(telling: ProgressFormatter, heard: WorkerReport, message: WorkerMessage) -> None:
-    """As `launcher.workers.reports.progress` does it."""
-    match message:
-        case JoiningGroup():
-            telling.joining(heard.rank, message.missing, 1.0)
-        case Preparing():
-            telling.preparing(heard.rank, message.what, 1.0)
-        case Progress():
-            telling.reported(message.step, message.world, message.metrics, 2.0)
+    assert len(telling.progress(workers[0].report, 1e9, last=True)) < 10_000
+    assert all(len(line) < 10_000 for line in telling.waits(workers.values(), 1e9))
 
 
 def agent(data: bytes) -> None:

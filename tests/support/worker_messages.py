@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from elastic.core.ps.model import Role
+from launcher.workers.reports.states import TrackedProcess
 from tests.support.fake_workers import Worker
+
+
+def tracked(rank: int, g: int = 1) -> TrackedProcess:
+    """A worker that was started at 0, as its agent knows it; no connection of it is there."""
+    return TrackedProcess(Role.WORKER, rank, rank, rank, f"workerlog.{rank}", g, 0.0)
 
 
 async def reports_steps(worker: Worker, *steps: int) -> None:

@@ -1,4 +1,4 @@
-"""What people read of a node's workers while they run, from what the workers say (pure).
+"""What people read of a node's workers while they run, from what they do (pure).
 
     step 1200 · 24.1 steps/s · world 3 · loss 0.1234       on the node with rank 0
     waiting 40 s for rank 2 (downloading)                  while workers of this node wait for others
@@ -9,27 +9,17 @@ Seconds are those of any monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from launcher.workers.reports.step_rate import StepRate
+from launcher.wire.inspect_messages import WorkerState
+from launcher.workers.reports.states import TrackedProcess, WorkerReport
 
 WAIT_EVERY_S = 10.0
 """A wait is said after this time, and again each time it has passed."""
 PROGRESS_EVERY_TERMINAL_S = 10.0
 PROGRESS_EVERY_S = 60.0
-RATE_WINDOW_S = 30.0
-"""The rate is that of the last reports, not older than this, but of two at least."""
 METRICS_SHOWN_MAX = 8
-
-
-@dataclass(slots=True)
-class _OngoingWait:
-    """Something that lasts: since when, how often it was said, and what."""
-
-    since: float
-    said: int
-    text: str
 
 
 @dataclass
@@ -37,74 +27,50 @@ class ProgressFormatter:
     """What is to be said of the workers of one generation on one node."""
 
     terminal: bool
-    _joining: dict[int, _OngoingWait] = field(default_factory=dict)
     _joining_said_at: float = float("-inf")
-    _preparing: dict[int, _OngoingWait] = field(default_factory=dict)
-    pace: StepRate = field(default_factory=lambda: StepRate(RATE_WINDOW_S))
-    _world: int = 0
+    _preparing_said: dict[tuple[int, float], int] = field(default_factory=dict)
+    """How often a preparation was said, by the rank and since when it lasts."""
     _said_step: int | None = None
     _said_at: float = float("-inf")
 
-    # --- what is heard --------------------------------------------------------------------------------------------
+    def pending(self, workers: Collection[TrackedProcess]) -> bool:
+        """Tell whether there may be something to say later without another word from a worker."""
+        waiting = any(one.state in (WorkerState.JOINING, WorkerState.PREPARING) for one in workers)
+        return waiting or any(one.rank == 0 and self._unsaid(one.report) for one in workers)
 
-    def joining(self, rank: int, missing: str, now: float) -> None:
-        """A worker waits for others; `missing` names them, "" once it does not."""
-        _keep(self._joining, rank, missing, now)
-
-    def preparing(self, rank: int, what: str, now: float) -> None:
-        """A worker prepares something, "" once it does not."""
-        _keep(self._preparing, rank, what, now)
-
-    def gone(self, rank: int) -> None:
-        """A worker is not heard any more."""
-        self._joining.pop(rank, None)
-        self._preparing.pop(rank, None)
-
-    def reported(self, step: int, world: int, metrics: Mapping[str, float | None], now: float, total: int = 0) -> None:
-        """Rank 0 made a step."""
-        self.pace.reported(step, metrics, now, total)
-        self._world = world
-
-    # --- what is said ---------------------------------------------------------------------------------------------
-
-    @property
-    def pending(self) -> bool:
-        """Whether there may be something to say later without another word from a worker."""
-        return bool(self._joining or self._preparing or self._unsaid)
-
-    def waits(self, now: float) -> list[str]:
+    def waits(self, workers: Collection[TrackedProcess], now: float) -> list[str]:
         """The lines about waits that are due."""
         lines = []
-        if self._joining:
-            first = min(self._joining.values(), key=lambda wait: wait.since)
-            waited = now - first.since
-            if waited >= WAIT_EVERY_S and now - self._joining_said_at >= WAIT_EVERY_S:
-                self._joining_said_at = now
-                lines.append(f"waiting {waited:.0f} s for {first.text}")
-        for rank, wait in sorted(self._preparing.items()):
-            times = int((now - wait.since) // WAIT_EVERY_S)
-            if times > wait.said:
-                wait.said = times
-                lines.append(f"rank {rank} is preparing: {wait.text} ({now - wait.since:.0f} s)")
+        joining = [worker for worker in workers if worker.state is WorkerState.JOINING]
+        first = min(joining, key=lambda worker: worker.since, default=None)
+        if first is not None and now - max(first.since, self._joining_said_at) >= WAIT_EVERY_S:
+            self._joining_said_at = now
+            lines.append(f"waiting {now - first.since:.0f} s for {first.detail}")
+        for worker in workers:
+            times = int((now - worker.since) // WAIT_EVERY_S) if worker.state is WorkerState.PREPARING else 0
+            if times > self._preparing_said.get((worker.rank, worker.since), 0):
+                self._preparing_said[worker.rank, worker.since] = times
+                lines.append(f"rank {worker.rank} is preparing: {worker.detail} ({now - worker.since:.0f} s)")
         return lines
 
-    def progress(self, now: float, *, last: bool = False) -> str:
-        """The line of progress, "" if none is due. The first is due at once; `last`: whatever was not said yet is."""
-        every_s = PROGRESS_EVERY_TERMINAL_S if self.terminal else PROGRESS_EVERY_S
-        if not self._unsaid or (not last and now - self._said_at < every_s):
+    def progress(self, report: WorkerReport, now: float, *, last: bool = False) -> str:
+        """The line of progress, "" if none is due. The first is due at once; `last`: whatever was not said yet is.
+
+        `report` is that of rank 0.
+        """
+        if not self._unsaid(report) or (not last and self.overdue_s(now) < 0):
             return ""
-        step = self.pace.step
-        assert step is not None
-        self._said_at, self._said_step = now, step
-        return progress_line(step, self.pace.rate, self._world, self.pace.metrics, self.pace.total)
+        steps = report.steps
+        assert steps.step is not None
+        self._said_at, self._said_step = now, steps.step
+        return progress_line(steps.step, steps.rate, report.world, steps.metrics, steps.total)
 
     def overdue_s(self, now: float) -> float:
         """How long the line of progress could have been said."""
         return now - self._said_at - (PROGRESS_EVERY_TERMINAL_S if self.terminal else PROGRESS_EVERY_S)
 
-    @property
-    def _unsaid(self) -> bool:
-        return self.pace.step is not None and self.pace.step != self._said_step
+    def _unsaid(self, report: WorkerReport) -> bool:
+        return report.steps.step not in (None, self._said_step)
 
 
 def progress_line(
@@ -135,12 +101,3 @@ def metric_words(metrics: Mapping[str, float | None]) -> list[str]:
 
 def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
-
-
-def _keep(waits: dict[int, _OngoingWait], rank: int, text: str, now: float) -> None:
-    if not text:
-        waits.pop(rank, None)
-    elif rank in waits:
-        waits[rank].text = text
-    else:
-        waits[rank] = _OngoingWait(now, 0, text)

@@ -28,7 +28,6 @@ from launcher.system.descriptors import closing
 from launcher.system.processes import is_frozen
 from launcher.wire.inspect_messages import WORDS_MAX, InspectRefusal, StackText, WorkerState
 from launcher.workers.reports.states import TrackedProcess
-from launcher.workers.reports.worker_channel import WorkerReport
 
 LIMIT_S: Final = 2.0
 """So long a process may take to write its stacks."""
@@ -40,10 +39,8 @@ OWN_SIGNAL: Final = signal.SIGRTMAX
 """What a warm worker has a handler for (`launcher.nursery.run_script`)."""
 
 
-async def stacks(
-    process: TrackedProcess, heard: WorkerReport | None, log: WorkerStartLog | None
-) -> StackText | InspectRefusal:
-    """The stacks of a process, or why there are none. `log` is that of its start, `heard` what it has said."""
+async def stacks(process: TrackedProcess, log: WorkerStartLog | None) -> StackText | InspectRefusal:
+    """The stacks of a process, or why there are none. `log` is that of its start."""
     name = process_name(process.role, process.index)
     if process.state is WorkerState.EXITED or not process.pid or log is None:
         how = f" ({process.detail})" if process.detail else ""
@@ -53,7 +50,7 @@ async def stacks(
             f"{name} (pid {process.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks"
         )
     before = log.bytes_written
-    if (heard is not None and heard.connection is not None and heard.connection.show_stacks()) or _ask_warm(process):
+    if (process.connection is not None and process.connection.show_stacks()) or _ask_warm(process):
         if text := await _written(log, before):
             return StackText(text, f"written by {name} itself (pid {process.pid}); its log has them, too")
         return InspectRefusal(

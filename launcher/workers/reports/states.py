@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from elastic.channel.messages import (
+    AcceptsPlannedStop,
+    CheckpointSaved,
     FirstCommit,
     GroupFormed,
     JoiningGroup,
@@ -20,11 +22,14 @@ from elastic.channel.messages import (
     Preparing,
     Progress,
     RestoreDone,
+    SavedAndLeaving,
     Serving,
+    Unrecoverable,
     WorkerHello,
     WorkerMessage,
     truncate_text,
 )
+from elastic.channel.server import WorkerConnection
 from elastic.core.ps.model import Role
 from launcher.wire.inspect_messages import METRICS_MAX, WORDS_MAX, WorkerSnapshot, WorkerState
 from launcher.workers.reports.step_rate import StepRate
@@ -33,12 +38,41 @@ RATE_WINDOW_S = 10.0
 
 
 @dataclass
+class WorkerReport:
+    """What the program of a worker has said: its steps, and more.
+
+    `world` is the size of the world in which it made the newest step. `started`: it has done anything that we know of:
+    a process group, a step, a word of our library. `saved` is the highest step that it saved, -1 if none. `left_at` is
+    the step that it saved before it left, when it was asked to. `unrecoverable` is its word that it ends, and would at
+    each start.
+    """
+
+    steps: StepRate = field(default_factory=lambda: StepRate(RATE_WINDOW_S))
+    world: int = 0
+    listening: bool = False
+    committed: bool = False
+    started: bool = False
+    saved: int = -1
+    left_at: int | None = None
+    unrecoverable: Unrecoverable | None = None
+
+    def unrecoverable_with(self, code: int) -> str:
+        """Why it would end with `code` at each start, by its own word; "" if it did not say so."""
+        word = self.unrecoverable
+        return word.text if word is not None and word.code == code else ""
+
+
+@dataclass
 class TrackedProcess:
-    """One process of the newest start. `warm`: it was forked by a nursery that had loaded python's modules."""
+    """One process of the newest start. `warm`: it was forked by a nursery that had loaded python's modules.
+
+    `rank` is as what it speaks. `connection` is None before it is there and after it hung up.
+    """
 
     role: Role
     index: int
     local_rank: int
+    rank: int
     log: str
     g: int
     since: float
@@ -47,17 +81,67 @@ class TrackedProcess:
     state: WorkerState = WorkerState.STARTING
     detail: str = ""
     code: int | None = None
-    steps: StepRate = field(default_factory=lambda: StepRate(RATE_WINDOW_S))
+    connection: WorkerConnection | None = None
+    report: WorkerReport = field(default_factory=WorkerReport)
 
     def becomes(self, state: WorkerState, now: float, detail: str = "") -> None:
-        """It does this now; other words for the same do not begin it anew."""
+        """It does this now; other words for the same do not begin it anew. One that is to end does nothing else."""
+        if self.state is WorkerState.STOPPING and state is not WorkerState.EXITED:
+            return
         if state is not self.state:
             self.state, self.since = state, now
         self.detail = truncate_text(detail, WORDS_MAX)
 
+    def heard(self, message: WorkerMessage, now: float) -> None:
+        """It has said something."""
+        if self.state is WorkerState.EXITED:
+            return
+        report = self.report
+        match message:
+            case WorkerHello():  # Another program of a worker's shell script begins as one that has said nothing.
+                self.report = WorkerReport()
+                self.becomes(WorkerState.RUNNING, now)
+            case PreparationOver() if report.steps.step is not None:
+                self.becomes(WorkerState.STEPPING, now)
+            case PreparationOver() | JoiningGroup(missing=""):
+                self.becomes(WorkerState.RUNNING, now)
+            case Preparing(what):
+                self.becomes(WorkerState.PREPARING, now, what)
+            case JoiningGroup(missing):
+                self.becomes(WorkerState.JOINING, now, missing)
+            case GroupFormed():
+                report.started, report.unrecoverable = True, None
+                self.becomes(WorkerState.IN_GROUP, now)
+            case AcceptsPlannedStop():
+                report.listening, report.started, report.unrecoverable = True, True, None
+            case RestoreDone(step):
+                self.becomes(WorkerState.RESTORED, now, f"step {step}" if step >= 0 else "training begins")
+            case Serving():
+                report.unrecoverable = None
+                self.becomes(WorkerState.SERVING if self.role is Role.SERVER else WorkerState.STEPPING, now)
+            case Progress(step, world, metrics):
+                report.started, report.world = True, world
+                report.steps.reported(step, metrics, now, message.total)
+                self.becomes(WorkerState.STEPPING, now)
+            case FirstCommit():
+                report.committed, report.started, report.unrecoverable = True, True, None
+                self.becomes(WorkerState.STEPPING, now)
+            case CheckpointSaved(step):
+                report.saved = max(report.saved, step)
+            case SavedAndLeaving(step):
+                report.left_at = step
+            case Unrecoverable():
+                report.unrecoverable = message
+
+    def hung_up(self, now: float) -> None:
+        """It is heard no more: whom it waits for, or what it prepares, is not known."""
+        self.connection = None
+        if self.state in (WorkerState.PREPARING, WorkerState.JOINING):
+            self.becomes(WorkerState.RUNNING, now)
+
     def at(self, now: float) -> WorkerSnapshot:
         """As it is told."""
-        made_at = self.steps.made_at
+        steps = self.report.steps
         return WorkerSnapshot(
             role=self.role,
             index=self.index,
@@ -67,11 +151,11 @@ class TrackedProcess:
             state=self.state,
             detail=self.detail,
             since_s=max(now - self.since, 0.0),
-            step=self.steps.step,
-            step_age_s=None if made_at is None else max(now - made_at, 0.0),
-            rate=self.steps.rate_at(now),
-            rate_g=self.steps.whole_rate,
-            metrics=dict(islice(self.steps.metrics.items(), METRICS_MAX)),
+            step=steps.step,
+            step_age_s=None if steps.made_at is None else max(now - steps.made_at, 0.0),
+            rate=steps.rate_at(now),
+            rate_g=steps.whole_rate,
+            metrics=dict(islice(steps.metrics.items(), METRICS_MAX)),
             code=self.code,
             log=self.log,
         )
@@ -116,33 +200,3 @@ class WorkerStates:
         if one is not None and one.g == g:
             one.becomes(WorkerState.EXITED, now, words)
             one.code = code
-
-    def heard(self, local_rank: int, message: WorkerMessage, now: float) -> None:
-        """One has said something."""
-        process = self.seen.get(local_rank)
-        if process is None or process.state is WorkerState.EXITED:
-            return
-        if isinstance(message, Progress):
-            process.steps.reported(message.step, message.metrics, now, message.total)
-        if process.state is WorkerState.STOPPING:
-            return
-        match message:
-            case WorkerHello():  # Another program of a worker's shell script has made no step yet.
-                process.steps = StepRate(RATE_WINDOW_S)
-                process.becomes(WorkerState.RUNNING, now)
-            case PreparationOver() if process.steps.step is not None:
-                process.becomes(WorkerState.STEPPING, now)
-            case PreparationOver() | JoiningGroup(missing=""):
-                process.becomes(WorkerState.RUNNING, now)
-            case Preparing(what):
-                process.becomes(WorkerState.PREPARING, now, what)
-            case JoiningGroup(missing):
-                process.becomes(WorkerState.JOINING, now, missing)
-            case GroupFormed():
-                process.becomes(WorkerState.IN_GROUP, now)
-            case RestoreDone(step):
-                process.becomes(WorkerState.RESTORED, now, f"step {step}" if step >= 0 else "training begins")
-            case Serving():
-                process.becomes(WorkerState.SERVING if process.role is Role.SERVER else WorkerState.STEPPING, now)
-            case Progress() | FirstCommit():
-                process.becomes(WorkerState.STEPPING, now)

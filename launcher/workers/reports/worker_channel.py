@@ -1,67 +1,29 @@
-"""What the workers of this node say: the one place where it arrives, and what is known of each of them.
+"""What the workers of this node say: the one place where it arrives.
 
-`elastic.channel.server` hears them, `WorkerChannel` keeps a `WorkerReport` for each worker of the generation that runs,
-and passes each message on. What has ended or is of another generation is not listened to.
+`elastic.channel.server` hears them, `WorkerChannel` brings the `TrackedProcess` of each worker of the generation that
+runs up to date, and passes each message on. What has ended or is of another generation is not listened to.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.channel.messages import (
-    AcceptsPlannedStop,
-    AgentLogLine,
-    CheckpointSaved,
-    FirstCommit,
-    GroupFormed,
-    PlannedStopRequest,
-    Progress,
-    SavedAndLeaving,
-    Serving,
-    Unrecoverable,
-    WorkerHello,
-    WorkerMessage,
-)
+from elastic.channel.messages import AgentLogLine, PlannedStopRequest, WorkerHello, WorkerMessage
 from elastic.channel.server import ChannelServer, WorkerConnection
 from elastic.channel.shared_memory import Segments
 from elastic.errors import ConfigError
 from launcher.logs.logger import AgentLog
+from launcher.system.clock import boottime
+from launcher.workers.reports.states import TrackedProcess
 
 NOTES_MAX = 100
 """Different lines that the workers of a node may have said in one generation."""
 
 
-@dataclass
-class WorkerReport:
-    """What one worker has said in this generation; what it does is in `launcher.workers.reports.states`.
-
-    `started`: its script has done anything that we know of: a process group, a step, a word of our library. `saved` is
-    the highest step that it saved, -1 if none. `left_at` is the step that it saved before it left, when it was asked
-    to. `unrecoverable` is its word that it ends, and would at each start. `connection` is None before it is there and
-    after it hung up.
-    """
-
-    rank: int
-    local_rank: int
-    connection: WorkerConnection | None = None
-    listening: bool = False
-    committed: bool = False
-    started: bool = False
-    saved: int = -1
-    left_at: int | None = None
-    unrecoverable: Unrecoverable | None = None
-
-    def unrecoverable_with(self, code: int) -> str:
-        """Why it would end with `code` at each start, by its own word; "" if it did not say so."""
-        word = self.unrecoverable
-        return word.text if word is not None and word.code == code else ""
-
-
-ReportListener = Callable[[WorkerReport, WorkerMessage], None]
-"""Is told of each message, after the `WorkerReport` has been brought up to date."""
+ReportListener = Callable[[TrackedProcess, WorkerMessage], None]
+"""Is told of each message, after the `TrackedProcess` has been brought up to date."""
 
 
 class WorkerChannel:
@@ -77,7 +39,7 @@ class WorkerChannel:
 
         `on_message` is told of every message but `AgentLogLine`.
         """
-        self.workers: dict[int, WorkerReport] = {}
+        self.workers: Mapping[int, TrackedProcess] = {}
         self._on_report = on_message
         self.segments = Segments(memory_limit_bytes)
         self.g = 0
@@ -102,11 +64,11 @@ class WorkerChannel:
             return
         asyncio.get_running_loop().add_reader(self._server.fileno(), self._server.serve)
 
-    def begin(self, g: int, ranks: Mapping[int, int]) -> None:
-        """From now on listen to the workers of generation `g`; `ranks` by local rank."""
+    def begin(self, g: int, workers: Mapping[int, TrackedProcess]) -> None:
+        """From now on listen to the workers of generation `g`, by local rank."""
         self.end()
         self.g = g
-        self.workers = {local: WorkerReport(rank, local) for local, rank in ranks.items()}
+        self.workers = workers
 
     def end(self) -> None:
         """The workers are gone: what they said counts no more."""
@@ -124,22 +86,22 @@ class WorkerChannel:
     def listening(self) -> bool:
         """Tell whether any worker can be asked to leave."""
         self.catch_up()
-        return any(heard.listening and heard.connection is not None for heard in self.workers.values())
+        return any(heard.report.listening and heard.connection is not None for heard in self.workers.values())
 
     def has_saved(self, local_rank: int) -> bool:
         """Tell whether a worker has said that it saved and leaves; its last words are heard first."""
         self.catch_up()
         heard = self.workers.get(local_rank)
-        return heard is not None and heard.left_at is not None
+        return heard is not None and heard.report.left_at is not None
 
-    def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[WorkerReport]:
+    def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[TrackedProcess]:
         """Give the word of a planned stop to those of `local_ranks` that listen; those that got it."""
         self.catch_up()
         asked = []
         for local in sorted(local_ranks):
             heard = self.workers[local]
             if (
-                heard.listening
+                heard.report.listening
                 and heard.connection is not None
                 and self._server is not None
                 and self._server.send(heard.connection, PlannedStopRequest(reason))
@@ -165,35 +127,18 @@ class WorkerChannel:
         if heard is None or hello.generation != self.g or hello.rank != heard.rank:
             self._server.close_connection(connection, f"is no worker of generation {self.g} here")
             return
-        match message:
-            case WorkerHello():
-                # A second program of a worker's shell script begins as one that has said nothing.
-                heard = self.workers[hello.local_rank] = WorkerReport(heard.rank, heard.local_rank, connection)
-            case AgentLogLine():
-                self._note(message)
-                return
-            case AcceptsPlannedStop():
-                heard.listening, heard.started, heard.unrecoverable = True, True, None
-            case FirstCommit():
-                heard.committed, heard.started, heard.unrecoverable = True, True, None
-            case Serving():
-                heard.unrecoverable = None
-            case Unrecoverable():
-                heard.unrecoverable = message
-            case GroupFormed():
-                heard.started, heard.unrecoverable = True, None
-            case Progress():
-                heard.started = True
-            case SavedAndLeaving():
-                heard.left_at = message.step
-            case CheckpointSaved():
-                heard.saved = max(heard.saved, message.step)
+        if isinstance(message, AgentLogLine):
+            self._note(message)
+            return
+        if isinstance(message, WorkerHello):
+            heard.connection = connection
+        heard.heard(message, boottime())
         self._on_report(heard, message)
 
     def _hung_up(self, connection: WorkerConnection) -> None:
         for heard in self.workers.values():
             if heard.connection is connection:
-                heard.connection = None
+                heard.hung_up(boottime())
 
     def _note(self, note: AgentLogLine) -> None:
         if note.text in self._notes or len(self._notes) >= NOTES_MAX:

@@ -26,7 +26,8 @@ from launcher.logs.logger import AgentLog, Verbosity
 from launcher.peers import partition_watch
 from launcher.peers.listener import PeerListener
 from launcher.peers.partition_watch import PartitionWatch
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
+from launcher.workers.reports.worker_channel import WorkerChannel
+from tests.support.worker_messages import tracked
 
 KEYS = JobKeys("j1")
 LIMIT_S = 0.2
@@ -85,7 +86,7 @@ class Watched:
 
     def says(self, message: WorkerMessage) -> None:
         """The worker says something. Its connection is not looked at."""
-        self.watch.on_message(WorkerReport(0, 0), message)
+        self.watch.on_message(tracked(0), message)
 
 
 def closed() -> int:

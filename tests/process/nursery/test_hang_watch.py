@@ -23,6 +23,7 @@ from launcher.workers.hang_watch import HangWatch
 from launcher.workers.reports import stacks
 from launcher.workers.reports.worker_channel import WorkerChannel
 from tests.support.start_logs import Nowhere
+from tests.support.worker_messages import tracked
 
 LIMIT_S = 0.1
 STORY_LIMIT_S = 30.0
@@ -47,7 +48,7 @@ class Watched:
 
     def begin(self, g: int, count: int) -> None:
         """The next generation has so many workers here; each of them makes one step, and no other."""
-        self.talk.begin(g, {local: local for local in range(count)})
+        self.talk.begin(g, {local: tracked(local, g) for local in range(count)})
         self.watch.begin(g)
         for local in range(count):
             end = ChannelClient(self.talk.path, WorkerHello(local, local, os.getpid(), g, signal.SIGUSR2))

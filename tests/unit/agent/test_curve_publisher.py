@@ -16,9 +16,9 @@ from elastic.errors import OutcomeUnknown, StoreUnavailable
 from launcher.agent.publishers import CurvePublisher
 from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
-from launcher.workers.reports.worker_channel import WorkerChannel, WorkerReport
 from tests.support.single_job_store import OneJob
 from tests.support.strategies import KEYS
+from tests.support.worker_messages import tracked
 
 
 class Job(OneJob):
@@ -29,7 +29,6 @@ class Job(OneJob):
         self.now = 1000.0
         self.back = 0.0
         """So far the wall clock has been set back."""
-        self.folder = folder
 
     def node(self, g: int = 1, incarnation: str = "i1") -> Node:
         """An agent that has just begun, with workers of generation `g`."""
@@ -53,18 +52,18 @@ class Node:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.talk = WorkerChannel(job.folder / "talk", job.agent_log, lambda heard, message: None)
+        self.g = 0
         self.writer = CurvePublisher(
-            job.store, KEYS, self.talk, job.agent_log, clock=lambda: job.now - job.back, steady=lambda: job.now
+            job.store, KEYS, job.agent_log, clock=lambda: job.now - job.back, steady=lambda: job.now
         )
 
     def begin(self, g: int, incarnation: str = "i1") -> None:
-        self.talk.g = g
+        self.g = g
         self.writer.begin(incarnation)
 
     def report(self, *steps: int, rank: int = 0, every_s: float = 1.0, **metrics: float | None) -> None:
         for step in steps:
-            self.writer.on_message(WorkerReport(rank, rank), Progress(step, 2, metrics))
+            self.writer.on_message(tracked(rank, self.g), Progress(step, 2, metrics))
             self.job.now += every_s
 
     def run(self, body: Callable[[], Awaitable[None]] | None = None) -> None:

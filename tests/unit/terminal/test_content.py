@@ -48,10 +48,10 @@ def test_the_world_is_counted_against_the_maximum_if_there_is_one() -> None:
 
 def test_how_far_training_is_stands_there_as_the_first_worker_of_the_node_says_it() -> None:
     workers = WorkerStates()
-    workers.begin(TrackedProcess(Role.WORKER, rank, rank, f"workerlog.{rank}", 1, 0.0) for rank in (1, 0))
+    workers.begin(TrackedProcess(Role.WORKER, rank, rank, rank, f"workerlog.{rank}", 1, 0.0) for rank in (1, 0))
     for rank in (0, 1):
         for now in (10.0, 20.0):
-            workers.heard(rank, Progress(round(now) + rank, 2, {"loss": 0.5}, total=40), now)
+            workers.seen[rank].heard(Progress(round(now) + rank, 2, {"loss": 0.5}, total=40), now)
     block = block_content(running().facts, workers.seen, said="")
     assert (block.step, block.done, block.rest) == ("step 20 of 40", 0.5, "1.0 steps/s · 0:20 left · loss 0.5")
     leaving = running().facts

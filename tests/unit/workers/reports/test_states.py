@@ -27,7 +27,9 @@ HELLO = WorkerHello(rank=2, local_rank=0, pid=70, generation=3, stacks_signal=64
 def states(role: Role = Role.WORKER) -> WorkerStates:
     """Two processes of generation 3 that were started at 100."""
     made = WorkerStates()
-    made.begin(TrackedProcess(role, 2 + local, local, f"/log/workerlog.{2 + local}", 3, 100.0) for local in (0, 1))
+    made.begin(
+        TrackedProcess(role, 2 + local, local, 2 + local, f"/log/workerlog.{2 + local}", 3, 100.0) for local in (0, 1)
+    )
     return made
 
 
@@ -74,21 +76,21 @@ def test_what_is_told_of_another_generation_counts_for_nothing() -> None:
 def test_what_it_says_is_what_it_does(said: list[WorkerMessage], state: str, detail: str) -> None:
     made = spawned()
     for at, message in enumerate(said):
-        made.heard(0, message, 110.0 + at)
+        made.seen[0].heard(message, 110.0 + at)
     assert (made.seen[0].state, made.seen[0].detail) == (state, detail)
     assert made.seen[1].state is WorkerState.RUNNING
 
 
 def test_a_server_that_stands_serves() -> None:
     made = spawned(Role.SERVER)
-    made.heard(0, Serving(), 110.0)
+    made.seen[0].heard(Serving(), 110.0)
     assert made.seen[0].state is WorkerState.SERVING
 
 
 def test_since_counts_from_the_first_word_of_a_state_and_not_from_other_words_for_it() -> None:
     made = spawned()
-    made.heard(0, Preparing("downloading"), 110.0)
-    made.heard(0, Preparing("unpacking"), 120.0)
+    made.seen[0].heard(Preparing("downloading"), 110.0)
+    made.seen[0].heard(Preparing("unpacking"), 120.0)
     now = made.seen[0].at(130.0)
     assert (now.since_s, now.detail) == (20.0, "unpacking")
 
@@ -96,7 +98,7 @@ def test_since_counts_from_the_first_word_of_a_state_and_not_from_other_words_fo
 def test_who_is_to_end_is_stopping_whatever_it_says_and_its_steps_count() -> None:
     made = spawned()
     made.stopping("because b was lost", 110.0)
-    made.heard(0, Progress(13, 4, {"loss": 0.5}), 111.0)
+    made.seen[0].heard(Progress(13, 4, {"loss": 0.5}), 111.0)
     now = made.seen[0].at(112.0)
     assert (now.state, now.detail, now.step, now.metrics) == ("stopping", "because b was lost", 13, {"loss": 0.5})
 
@@ -105,7 +107,7 @@ def test_who_has_ended_has_a_code_and_words_and_stays_so() -> None:
     made = spawned()
     made.exited(3, 0, -9, "killed by SIGKILL", 110.0)
     made.stopping("because rank 2 failed", 111.0)
-    made.heard(0, Progress(13, 4, {}), 112.0)
+    made.seen[0].heard(Progress(13, 4, {}), 112.0)
     now = made.seen[0].at(115.0)
     assert (now.state, now.detail, now.code, now.since_s, now.step) == ("exited", "killed by SIGKILL", -9, 5.0, None)
     assert made.seen[1].state is WorkerState.STOPPING
@@ -114,7 +116,7 @@ def test_who_has_ended_has_a_code_and_words_and_stays_so() -> None:
 def test_steps_are_told_with_their_age_and_rates() -> None:
     made = spawned()
     for at in range(21):
-        made.heard(0, Progress(10 * at, 4, {}), 110.0 + at)
+        made.seen[0].heard(Progress(10 * at, 4, {}), 110.0 + at)
     now = made.seen[0].at(133.0)
     assert (now.step, now.step_age_s) == (200, 3.0)
     assert [now.rate, now.rate_g] == pytest.approx([10.0, 10.0])
@@ -123,8 +125,8 @@ def test_steps_are_told_with_their_age_and_rates() -> None:
 
 def test_another_program_of_a_workers_shell_script_has_made_no_step_yet() -> None:
     made = spawned()
-    made.heard(0, Progress(13, 4, {}), 110.0)
-    made.heard(0, HELLO, 111.0)
+    made.seen[0].heard(Progress(13, 4, {}), 110.0)
+    made.seen[0].heard(HELLO, 111.0)
     assert made.seen[0].at(112.0).step is None
 
 
