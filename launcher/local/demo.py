@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -17,9 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from elastic.errors import ElasticError
 from elastic.store.embedded import EmbeddedEtcd
+from launcher.system.signals import SignalQueue
 from launcher.system.time_limit import wait_at_most
 
 EPOCHS = 36
@@ -203,29 +204,16 @@ def narrate(text: str) -> None:
 
 async def run(folder: Path) -> int:
     """Serve etcd, play, and leave nothing running, also after a signal: the agents have sessions of their own."""
-    ended_by = _end_at_signals()
-    try:
-        return await _run(folder)
-    except asyncio.CancelledError:
-        if not ended_by:
-            raise  # Ctrl-C
-        return 128 + ended_by[0]
-
-
-def _end_at_signals() -> list[int]:
-    """Cancel this task at the first SIGTERM, or when the terminal is closed; which signal came is in the answer."""
-    task, loop, came = asyncio.current_task(), asyncio.get_running_loop(), list[int]()
-    assert task is not None
-
-    def end(number: int) -> None:
-        if not came:
-            task.cancel()
-        came.append(number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
-            loop.add_signal_handler(number, end, number)
-    return came
+    signals = SignalQueue()
+    playing = asyncio.create_task(_run(folder))
+    either: set[asyncio.Future[Any]] = {playing, signals.first}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if playing.done():
+        return playing.result()
+    playing.cancel()
+    forced = asyncio.create_task(signals.second.wait())
+    await asyncio.wait({playing, forced}, return_when=asyncio.FIRST_COMPLETED)
+    return 128 + signals.first.result()
 
 
 async def _run(folder: Path) -> int:
@@ -258,8 +246,6 @@ def main() -> int:
         except ElasticError as error:
             narrate(f"BAD: {error}")
             return error.exit_code
-        except KeyboardInterrupt:
-            return 130
 
 
 if __name__ == "__main__":

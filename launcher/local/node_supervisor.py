@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -31,7 +32,7 @@ from launcher.local import etcd_addresses
 from launcher.local.commands import extra_variable, joiner_line, node_argv, node_environments, status_line
 from launcher.logs.stdio import StdioRedirect
 from launcher.system.child_exit import wait_for_exit
-from launcher.system.signals import HEARD
+from launcher.system.signals import SignalQueue
 from launcher.terminal.tty import may_draw, wipe
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
@@ -44,7 +45,16 @@ def run(config: Config, outputs: StdioRedirect) -> int:
     Without a server it starts an etcd, which ends when no node is registered any more, those of other terminals
     included. The first SIGINT, SIGTERM or SIGHUP lets every node leave in order; the second ends everything at once.
     """
-    return asyncio.run(_LocalSupervisor(config, outputs).run())
+
+    async def supervise() -> int:
+        supervisor = _LocalSupervisor(config, outputs, SignalQueue())
+        passing_on = asyncio.create_task(supervisor.pass_signals_on())
+        try:
+            return await supervisor.run()
+        finally:
+            passing_on.cancel()
+
+    return asyncio.run(supervise())
 
 
 def exit_code(codes: Sequence[int], *, ended: bool) -> int:
@@ -64,25 +74,19 @@ def exit_code(codes: Sequence[int], *, ended: bool) -> int:
 class _LocalSupervisor:
     """The process that a user starts with --local_nodes."""
 
-    def __init__(self, config: Config, outputs: StdioRedirect) -> None:
+    def __init__(self, config: Config, outputs: StdioRedirect, signals: SignalQueue) -> None:
         self._config = config
         self._outputs = outputs
         self._say = outputs.write_line
         self._children: list[subprocess.Popen[bytes]] = []
-        self._signal: signal.Signals | None = None
+        self._signals = signals
         self._draws = config.local_nodes == 1 and may_draw(config, os.environ) and os.isatty(2)
         """Whether the node may show its status on our terminal."""
-        self._stop = asyncio.Event()
-        self._kill = asyncio.Event()
 
     async def run(self) -> int:
         """Serve, start the nodes, and wait for their end."""
-        loop = asyncio.get_running_loop()
-        for number in HEARD:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # As under nohup.
-                loop.add_signal_handler(number, self._signalled, number)
         if self._draws:
-            loop.add_signal_handler(signal.SIGTSTP, self._stopped)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._stopped)
         if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
         from launcher.local.etcd_supervisor import LocalEtcd
@@ -102,9 +106,9 @@ class _LocalSupervisor:
             code = await nodes
             if tending.done():
                 await tending
-            if not self._kill.is_set():
+            if not self._signals.second.is_set():
                 await self._wait_for_members(server)
-            if self._signal is not None and not config.quiet:
+            if self._signals.first.done() and not config.quiet:
                 self._say("the etcd of this job ends with this process, and the job with it")
             return code
         finally:
@@ -113,16 +117,12 @@ class _LocalSupervisor:
                 await asyncio.gather(tending, return_exceptions=True)
             await etcd.stop()
 
-    def _signalled(self, number: signal.Signals) -> None:
-        """Only notes the signal and passes it on: the first in kindness, the second as SIGKILL."""
-        if self._signal is not None:
-            self._kill.set()
-            self._outputs.process.hurry()
-            self._send(signal.SIGKILL)
-            return
-        self._signal = number
-        self._stop.set()
-        self._send(number)
+    async def pass_signals_on(self) -> None:
+        """Pass signals on to the nodes: the first in kindness, the second as SIGKILL."""
+        self._send(await self._signals.first)
+        await self._signals.second.wait()
+        self._outputs.process.hurry()
+        self._send(signal.SIGKILL)
 
     def _stopped(self) -> None:
         """Ctrl-Z stops this process alone: the node goes on, in the background. Its status must go before the shell."""
@@ -138,8 +138,8 @@ class _LocalSupervisor:
                 child.send_signal(number)
 
     async def _run_nodes(self, server: str, *, everywhere: bool = False) -> int:
-        if self._signal is not None:
-            return 128 + self._signal
+        if self._signals.first.done():
+            return 128 + self._signals.first.result()
         environments = node_environments(self._config, os.environ)
         if self._config.serves and not self._config.login.secret and not etcd_addresses.is_local_only(self._config):
             self._say(f"warning: {etcd_addresses.no_secret_warning(etcd_addresses.served_endpoint(self._config))}")
@@ -154,7 +154,8 @@ class _LocalSupervisor:
             wipe(2)
         doubtful = 0 in codes and 1 not in codes and any(codes)
         ended = doubtful and await self._has_ended(server)
-        return 128 + self._signal if self._kill.is_set() and self._signal else exit_code(codes, ended=ended)
+        killed = self._signals.second.is_set()
+        return 128 + self._signals.first.result() if killed else exit_code(codes, ended=ended)
 
     async def _has_ended(self, server: str) -> bool:
         """Tell whether the job has completed, or was stopped; not if nobody says so."""
@@ -215,13 +216,12 @@ class _LocalSupervisor:
         store = replace(self._config.store_access, endpoints=(server,)).open()
         try:
             waiting = asyncio.create_task(_wait_until_empty(store, self._config, self._say))
-            stopped = asyncio.create_task(self._stop.wait() if self._signal is None else self._kill.wait())
+            first, second = self._signals.first, self._signals.second
+            stopped = asyncio.create_task(second.wait()) if first.done() else first
             await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (waiting, stopped):
-                task.cancel()
-            for result in await asyncio.gather(waiting, stopped, return_exceptions=True):
-                if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | StoreError):
-                    raise result
+            waiting.cancel()
+            with suppress(asyncio.CancelledError, StoreError):
+                await waiting
         finally:
             await store.close()
 
