@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from elastic.core.model import Generation, GenerationMember
+from launcher.config.config import Config
 from launcher.config.env_reference import DocumentedVariables
-from launcher.config.worker_settings import CheckpointSettings
 from launcher.net.endpoints import join_host_port, parse_endpoint
 from launcher.net.traffic_variables import LIST_BYTES_MAX, proxy_exceptions
 from launcher.system.private_env import inheritable_env
@@ -49,25 +49,22 @@ class JobContext:
 class LaunchContext:
     """What every process of a generation on a node is told, whatever it does.
 
-    `base` is the agent's own environment. `master` is the `host:port` of the go; `restarts` are those charged so far;
-    `interface` is the network interface of the advertised address, None to let NCCL and gloo choose. `servers` are
-    etcd's endpoints, which no proxy serves. The paths in `asked` are full ones.
+    `base` is the agent's own environment. `config` went through `check`: its paths are full ones. `master` is the
+    `host:port` of the go; `restarts` are those charged so far; `interface` is the network interface of the advertised
+    address, None to let NCCL and gloo choose.
     """
 
     base: Mapping[str, str]
+    config: Config
     generation: Generation
     master: str
     restarts: int
     restarts_max: int
-    job_id: str
     node_id: str
     incarnation: str
     endpoints_file: str
-    asked: CheckpointSettings
-    no_torch_patch: bool = False
     learned: JobContext = JobContext()
     interface: str | None = None
-    servers: Sequence[str] = ()
 
     @cached_property
     def endpoints(self) -> str | None:
@@ -77,8 +74,8 @@ class LaunchContext:
 
     @cached_property
     def no_proxy(self) -> tuple[str, ...] | None:
-        """The hosts that no proxy serves, where a proxy is set."""
-        hosts = [one.host for one in self.generation.members] + [parse_endpoint(one)[0] for one in self.servers]
+        """The hosts that no proxy serves, where a proxy is set: etcd's, too."""
+        hosts = [one.host for one in self.generation.members] + [parse_endpoint(one)[0] for one in self.config.servers]
         return tuple(proxy_exceptions(self.base, hosts).values()) or None
 
 
@@ -93,17 +90,10 @@ class ProcessContext:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveContext(ProcessContext):
-    """What worker `local_rank` of member `m_id` in a collective generation finds.
-
-    `gpus` are this node's, in the order of the local ranks; () leaves the choice to what the agent's environment says.
-    With `one_gpu` each worker sees its own alone. `no_gpu` says that there is none on this node.
-    """
+    """What worker `local_rank` of member `m_id` in a collective generation finds."""
 
     m_id: int
     local_rank: int
-    gpus: Sequence[str] = ()
-    one_gpu: bool = False
-    no_gpu: bool = False
 
     @property
     def processes(self) -> int:
@@ -123,7 +113,8 @@ class CollectiveContext(ProcessContext):
     @property
     def cards(self) -> str | None:
         """What CUDA is to see; None leaves it alone."""
-        return self.gpus[self.local_rank] if self.gpus and self.one_gpu else ",".join(self.gpus) or None
+        gpus, alone = self.launch.config.shown_gpus, self.launch.config.one_card_per_worker
+        return gpus[self.local_rank] if gpus and alone else ",".join(gpus) or None
 
 
 P_contra = TypeVar("P_contra", contravariant=True)
@@ -161,7 +152,7 @@ DEFAULTS: Final[tuple[Variable[Any], ...]] = (
 COMMON: Final[tuple[Variable[ProcessContext], ...]] = (
     Variable(("TORCHELASTIC_RESTART_COUNT",), "the restarts charged so far", lambda p: str(p.launch.restarts)),
     Variable(("TORCHELASTIC_MAX_RESTARTS",), "--max_restarts of this node", lambda p: str(p.launch.restarts_max)),
-    Variable(("TORCHELASTIC_RUN_ID", "ELASTIC_JOB_ID"), "the job id", lambda p: p.launch.job_id),
+    Variable(("TORCHELASTIC_RUN_ID", "ELASTIC_JOB_ID"), "the job id", lambda p: p.launch.config.job_id),
     Variable(("TORCHELASTIC_ERROR_FILE",), "a file where torch's @record may write its error", lambda p: p.error_file),
     Variable(("TORCHELASTIC_USE_AGENT_STORE",), "False", lambda p: "False"),
     Variable(
@@ -185,11 +176,11 @@ COMMON: Final[tuple[Variable[ProcessContext], ...]] = (
         "the run of the job: 1, and one more with each --rerun",
         lambda p: str(p.launch.generation.run),
     ),
-    Variable(("ELASTIC_CHECKPOINT_DIR",), "--checkpoint_dir as a full path", lambda p: p.launch.asked.checkpoint_dir),
+    Variable(("ELASTIC_CHECKPOINT_DIR",), "--checkpoint_dir as a full path", lambda p: p.launch.config.checkpoint_dir),
     Variable(
         ("ELASTIC_RESUME_FROM",),
         "--resume_from as a full path, if it is given",
-        lambda p: p.launch.asked.resume_from or None,
+        lambda p: p.launch.config.resume_from or None,
     ),
     Variable(
         ("ELASTIC_RESTORE_STEP",),
@@ -197,11 +188,15 @@ COMMON: Final[tuple[Variable[ProcessContext], ...]] = (
         lambda p: None if p.launch.learned.restore_step is None else str(p.launch.learned.restore_step),
     ),
     Variable(
-        ("ELASTIC_ALLOW_ROLLBACK",), "1 with --allow_rollback", lambda p: "1" if p.launch.asked.allow_rollback else None
+        ("ELASTIC_ALLOW_ROLLBACK",),
+        "1 with --allow_rollback",
+        lambda p: "1" if p.launch.config.allow_rollback else None,
     ),
-    Variable(("ELASTIC_CHECK_NAN",), "1 with --check_nan", lambda p: "1" if p.launch.asked.check_nan else None),
+    Variable(("ELASTIC_CHECK_NAN",), "1 with --check_nan", lambda p: "1" if p.launch.config.check_nan else None),
     Variable(
-        ("ELASTIC_NO_TORCH_PATCH",), "1 with --no_torch_patch", lambda p: "1" if p.launch.no_torch_patch else None
+        ("ELASTIC_NO_TORCH_PATCH",),
+        "1 with --no_torch_patch",
+        lambda p: "1" if p.launch.config.no_torch_patch else None,
     ),
     Variable(
         ("ELASTIC_SAVED",),
@@ -243,7 +238,7 @@ VARIABLES: Final[tuple[Variable[CollectiveContext], ...]] = (
     Variable(
         ("FLAGS_selected_gpus",),
         "the index of its card among the visible ones: N_id, or 0 with --one_card_per_worker",
-        lambda p: "0" if p.one_gpu else str(p.local_rank),
+        lambda p: "0" if p.launch.config.one_card_per_worker else str(p.local_rank),
     ),
     Variable(
         ("WORLD_SIZE", "ROLE_WORLD_SIZE", "PADDLE_TRAINERS_NUM", "PADDLE_GLOBAL_SIZE"),
@@ -300,7 +295,9 @@ VARIABLES: Final[tuple[Variable[CollectiveContext], ...]] = (
     Variable(
         ("PADDLE_DISTRI_BACKEND",),
         "gloo, on a node without cards and unless it is set",
-        lambda p: "gloo" if p.no_gpu else None,  # Paddle looks for NCCL otherwise, also where there is no card.
+        lambda p: (
+            None if p.launch.config.gpu_ids else "gloo"
+        ),  # Paddle looks for NCCL otherwise, also where there is no card.
         outer="preferred",
     ),
 )

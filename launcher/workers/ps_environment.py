@@ -60,7 +60,7 @@ class TaskContext(ProcessContext):
     def secret(self) -> str:
         """What servers and workers prove to each other to know, "" if the job's secret is not known."""
         known = self.launch.learned.secret
-        return derived_secret(known, "parameter servers", self.launch.job_id) if known else ""
+        return derived_secret(known, "parameter servers", self.launch.config.job_id) if known else ""
 
     @cached_property
     def cluster_spec(self) -> ClusterSpec:

@@ -58,9 +58,6 @@ class SpecBuilder:
             local_rank=local,
             error_file=str(self._private / f"error.{generation.g}.{rank}.json"),
             progress_file=str(self._private / f"progress.{generation.g}.{rank}"),
-            gpus=config.shown_gpus,
-            one_gpu=config.one_card_per_worker,
-            no_gpu=not config.gpu_ids,
         )
         return WorkerSpec(
             rank=rank,
@@ -124,21 +121,17 @@ class SpecBuilder:
         self, action: StartWorkers, learned: JobContext, base: Mapping[str, str], master: str, restarts: int
     ) -> LaunchContext:
         """What every process of this node is told."""
-        config = self._config
         return LaunchContext(
             base=base,
+            config=self._config,
             generation=action.generation,
             master=master,
             restarts=restarts,
             restarts_max=action.restarts_max,
-            job_id=config.job_id,
             node_id=self._node,
             incarnation=action.incarnation,
             endpoints_file=str(self._private / f"endpoints.{action.generation.g}.log"),
             interface=self._interface,
-            servers=config.servers,
-            asked=config,
-            no_torch_patch=config.no_torch_patch,
             learned=learned,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from elastic.core.model import ChangeReason
 from elastic.core.ps.model import ClusterSpec, Role, Task, TaskMember
-from launcher.config.worker_settings import CheckpointSettings
+from launcher.config.config import Config
 from launcher.workers.environment import LaunchContext
 from launcher.workers.ps_environment import TaskContext, ps_environment
 
@@ -51,16 +51,15 @@ def environment(
 ) -> dict[str, str]:
     told = LaunchContext(
         base=base or {},
+        config=Config(script="train.py", job_id="j1", checkpoint_dir="/data/checkpoints/j1"),
         generation=world,
         master=master,
         restarts=1,
         restarts_max=3,
-        job_id="j1",
         node_id=world.members[m_id].node,
         incarnation="abc",
         endpoints_file="/data/log/endpoints.7.log",
         interface=interface,
-        asked=CheckpointSettings(checkpoint_dir="/data/checkpoints/j1"),
     )
     return ps_environment(
         TaskContext(

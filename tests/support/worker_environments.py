@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic.core.model import ChangeReason, Generation, GenerationMember
-from launcher.config.worker_settings import CheckpointSettings
+from launcher.config.config import Config
 from launcher.workers.environment import CollectiveContext, JobContext, LaunchContext, worker_environment
 
 
@@ -38,28 +38,22 @@ def environment(
     base: Mapping[str, str] | None = None,
     interface: str | None = None,
     master: str = "10.0.0.0:5000",
-    gpus: tuple[str, ...] = (),
-    one_gpu: bool = False,
-    no_gpu: bool = False,
-    servers: tuple[str, ...] = (),
     learned: JobContext | None = None,
-    no_torch_patch: bool = False,
     **asked: Any,
 ) -> dict[str, str]:
+    """Of a worker on a node with two cards, unless something else is `asked`."""
+    settings = {"gpu_ids": ("0", "1"), "checkpoint_dir": "/data/checkpoints/j1", **asked}
     told = LaunchContext(
         base=base or {},
+        config=Config(script="train.py", job_id="j1", **settings),
         generation=world,
         master=master,
         restarts=2,
         restarts_max=3,
-        job_id="j1",
         node_id=f"n{m_id}",
         incarnation="abc",
         endpoints_file="/data/log/endpoints.log",
         interface=interface,
-        servers=servers,
-        asked=CheckpointSettings(checkpoint_dir="/data/checkpoints/j1", **asked),
-        no_torch_patch=no_torch_patch,
         learned=learned or JobContext(),
     )
     return worker_environment(
@@ -69,8 +63,5 @@ def environment(
             local_rank=local_rank,
             error_file="/data/log/error.3.json",
             progress_file="/data/log/progress.3",
-            gpus=gpus,
-            one_gpu=one_gpu,
-            no_gpu=no_gpu,
         )
     )

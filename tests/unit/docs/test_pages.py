@@ -27,9 +27,9 @@ from elastic.core.ps import model as ps_model
 from elastic.core.restart_policy import Judgement
 from elastic.errors import ElasticError
 from launcher.config import argv, env_reference
+from launcher.config.config import Config
 from launcher.config.env_reference import DocumentedVariables
 from launcher.config.flags import BY_NAME, FLAGS
-from launcher.config.worker_settings import CheckpointSettings
 from launcher.job import named_job
 from launcher.metrics.catalog import METRICS
 from launcher.system.private_env import SECRETS
@@ -289,21 +289,27 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
-def everything_told(base: dict[str, str], world: model.Generation) -> LaunchContext:
+def everything_told(base: dict[str, str], world: model.Generation, gpu_ids: tuple[str, ...] = ()) -> LaunchContext:
     """What a process is told when everything was asked for."""
     return LaunchContext(
         base=base,
+        config=Config(
+            script="train.py",
+            gpus=gpu_ids,
+            gpu_ids=gpu_ids,
+            resume_from="r",
+            allow_rollback=True,
+            check_nan=True,
+            no_torch_patch=True,
+        ),
         generation=world,
         master="h:7000",
         restarts=0,
         restarts_max=3,
-        job_id="j",
         node_id="h-1",
         incarnation="i",
         endpoints_file="e",
         interface="eth0",
-        asked=CheckpointSettings(resume_from="r", allow_rollback=True, check_nan=True),
-        no_torch_patch=True,
         learned=JobContext(saved="{}", restore_step=1, channel="c"),
     )
 
@@ -311,12 +317,11 @@ def everything_told(base: dict[str, str], world: model.Generation) -> LaunchCont
 def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
     place = model.GenerationMember("h-1", "h", (7000,), (8000, 8001))
     world = model.Generation(g=1, run=1, leader="", why=model.ChangeReason.FIRST, reason="", members=(place,), slots=2)
-    told = everything_told({"http_proxy": "http://p:1"}, world)
-    made = worker_environment(
-        CollectiveContext(
-            launch=told, m_id=0, local_rank=0, error_file="x", progress_file="y", gpus=("3", "2"), no_gpu=True
-        )
-    )
+    made: dict[str, str] = {}
+    for gpu_ids in ((), ("3", "2")):
+        told = everything_told({"http_proxy": "http://p:1"}, world, gpu_ids)
+        process = CollectiveContext(launch=told, m_id=0, local_rank=0, error_file="x", progress_file="y")
+        made |= worker_environment(process)
     cells = first_cells(section("reference.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
     assert sorted(explained) == sorted(made.keys() - {"http_proxy"})

@@ -57,9 +57,9 @@ def test_a_worker_finds_what_paddle_sets() -> None:
 
 def test_paddle_uses_gloo_where_there_is_no_card_unless_the_user_says_otherwise() -> None:
     assert "PADDLE_DISTRI_BACKEND" not in environment(generation())
-    assert environment(generation(), no_gpu=True)["PADDLE_DISTRI_BACKEND"] == "gloo"
+    assert environment(generation(), gpu_ids=())["PADDLE_DISTRI_BACKEND"] == "gloo"
     mine = {"PADDLE_DISTRI_BACKEND": "xccl"}
-    assert environment(generation(), base=mine, no_gpu=True)["PADDLE_DISTRI_BACKEND"] == "xccl"
+    assert environment(generation(), base=mine, gpu_ids=())["PADDLE_DISTRI_BACKEND"] == "xccl"
 
 
 def test_a_worker_finds_our_own_variables() -> None:
@@ -168,14 +168,14 @@ def test_a_process_can_be_started_with_the_longest_lists() -> None:
 def test_every_worker_sees_the_chosen_cards_in_their_order_and_its_local_rank_picks_one() -> None:
     base = {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
     for local_rank in range(2):
-        found = environment(generation(), 1, local_rank, base=base, gpus=("3", "2"))
+        found = environment(generation(), 1, local_rank, base=base, gpus=("3", "2"), gpu_ids=("3", "2"))
         assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == ("3,2", "PCI_BUS_ID")
         assert found["LOCAL_RANK"] == found["FLAGS_selected_gpus"] == str(local_rank)
 
 
 def test_with_one_card_per_worker_each_sees_its_own_alone_and_keeps_its_local_rank() -> None:
     for local_rank, gpu in enumerate(("3", "2")):
-        found = environment(generation(), 1, local_rank, gpus=("3", "2"), one_gpu=True)
+        found = environment(generation(), 1, local_rank, gpu_ids=("3", "2"), one_card_per_worker=True)
         assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (gpu, "PCI_BUS_ID")
         assert (found["LOCAL_RANK"], found["FLAGS_selected_gpus"]) == (str(local_rank), "0")
 
@@ -183,6 +183,9 @@ def test_with_one_card_per_worker_each_sees_its_own_alone_and_keeps_its_local_ra
 @pytest.mark.parametrize("one_gpu", [False, True])
 def test_without_chosen_cards_the_users_choice_stays(one_gpu: bool) -> None:
     mine = {"CUDA_VISIBLE_DEVICES": "5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    found = environment(generation(), base=mine, one_gpu=one_gpu)
+    found = environment(generation(), base=mine, gpu_ids=(), one_card_per_worker=one_gpu)
     assert found | mine == found
-    assert not {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"} & environment(generation(), one_gpu=one_gpu).keys()
+    assert (
+        not {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
+        & environment(generation(), gpu_ids=(), one_card_per_worker=one_gpu).keys()
+    )

@@ -7,7 +7,7 @@ import subprocess
 
 from elastic import environment as environment_module
 from elastic.core.model import ChangeReason, Generation, GenerationMember
-from launcher.config.worker_settings import CheckpointSettings
+from launcher.config.config import Config
 from launcher.net.traffic_variables import LIST_BYTES_MAX
 from launcher.system.private_env import SECRETS
 from launcher.workers.environment import CollectiveContext, LaunchContext, worker_environment
@@ -202,15 +202,14 @@ def test_a_collective_job_started_by_such_a_process_knows_nothing_of_its_role() 
     )
     told = LaunchContext(
         base=environment(DOCUMENTED, 0, 0),
+        config=Config(script="train.py", job_id="inner"),
         generation=world,
         master="h:5000",
         restarts=0,
         restarts_max=3,
-        job_id="inner",
         node_id="n",
         incarnation="i",
         endpoints_file="e",
-        asked=CheckpointSettings(),
     )
     found = worker_environment(CollectiveContext(launch=told, m_id=0, local_rank=0, error_file="x", progress_file="y"))
     place = environment_module.read(found)
