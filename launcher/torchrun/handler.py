@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 import weakref
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from functools import partial
@@ -124,17 +125,16 @@ class EtcdRendezvous(RendezvousHandler):
                 gone = self._node.rounds.rejoin()
             self._server = None  # Whoever still uses the store of the round before is of an old world.
             self._succeeded = False
-            stay, end = self._node.join()
+            stay = self._node.join()
             stay.put(*gone)
-            round_ = self._wait(stay, end)
+            round_ = self._wait(stay)
             if (info := self._meet(round_)) is not None:
                 return info
 
     def is_closed(self) -> bool:
         """Tell whether the job has ended, as far as this node knows; etcd is asked if it has not joined."""
         self._check_process()
-        stay, end = self._node.stay, self._node.end
-        if stay is not None and end is not None and not end.done():
+        if (stay := self._node.current()) is not None:
             return stay.verdict is not None
         if self._left is not None and self._left.verdict is not None:
             return True
@@ -150,9 +150,9 @@ class EtcdRendezvous(RendezvousHandler):
         verdict afterwards.
         """
         self._check_process()
-        stay, end = self._node.join()
+        stay = self._node.join()
         until = time.monotonic() + self._settings.close_timeout_s
-        while stay.verdict is None and not end.done():
+        while stay.verdict is None and not stay.end.done():
             if time.monotonic() >= until:
                 limit = f"within {self._settings.close_timeout_s:g} s (close_timeout in --rdzv-conf)"
                 raise errors.RoundTimedOut(_write_error(f"the job was not closed {limit}; it stays open"))
@@ -160,15 +160,14 @@ class EtcdRendezvous(RendezvousHandler):
             with self._node.changed:
                 self._node.changed.wait(min(LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
         if stay.verdict is None:
-            error = self._ended(end)
+            error = self._ended(stay)
             if not isinstance(error, errors.JobClosed):
                 raise error
 
     def num_nodes_waiting(self) -> int:
         """How many nodes wait for another round. 1 also where a member was lost, has failed, leaves, or is this one."""
-        end = self._node.end
         with self._node.changed:
-            if self._node.rounds.taken is not None and end is not None and end.done():
+            if self._node.rounds.taken is not None and self._node.current() is None:
                 return 1  # Whatever ended it: this node has no right to run workers any more.
             return self._node.rounds.waiting()
 
@@ -184,9 +183,9 @@ class EtcdRendezvous(RendezvousHandler):
         agree_s, leave_s = close_limits(limit_s)
         error = sys.exc_info()[1]
         failed = error if isinstance(error, ChildFailedError) and id(error) != self._handled else None
-        stay, end = self._node.stay, self._node.end
+        stay = self._node.current()
         try:
-            if stay is None or end is None or end.done():
+            if stay is None:
                 return True
             if self._node.rounds.taken is None or not (self._succeeded or failed):
                 return self._node.leave(min(LEAVE_LIMIT_S, agree_s + leave_s))
@@ -198,7 +197,7 @@ class EtcdRendezvous(RendezvousHandler):
             # Who has failed for good is needed until that has been judged.
             stay.put(*finished, over=self._succeeded)
             try:
-                end.result(agree_s)
+                stay.end.result(agree_s)
             except NotYet:
                 stay.agent_log.warning(
                     f"the end of the job was not agreed within {limit_s:g} s (close_timeout in --rdzv-conf); leaving"
@@ -220,13 +219,13 @@ class EtcdRendezvous(RendezvousHandler):
         if self._node.backstage.forked:
             raise errors.NodeRejected(_write_error(FORKED), 2)
 
-    def _wait(self, stay: TorchrunSession, end: Future[SessionResult]) -> actions.StartWorkers:
+    def _wait(self, stay: TorchrunSession) -> actions.StartWorkers:
         """Wait until a round has started with this node in it."""
         limit_s = self._settings.join_timeout_s
         until = time.monotonic() + limit_s
         with self._node.changed:
             while True:
-                if end.done():
+                if stay.end.done():
                     break
                 if (round_ := self._node.rounds.take()) is not None:
                     return round_
@@ -236,8 +235,8 @@ class EtcdRendezvous(RendezvousHandler):
                 elif now >= until:
                     break
                 self._node.changed.wait(min(until - now, LOOK_EVERY_S))
-        if end.done():
-            raise self._ended(end)
+        if stay.end.done():
+            raise self._ended(stay)
         self._node.leave()
         raise errors.RoundTimedOut(
             _write_error(f"no round came together in {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
@@ -248,7 +247,7 @@ class EtcdRendezvous(RendezvousHandler):
         host, port = parse_endpoint(round_.go.master)
         me, size = round_.generation.members[round_.m_id].host, len(round_.generation.members)
         bootstrap = RendezvousStoreInfo(host, port)
-        meeting = stores.RoundConnector(host, port, round_.m_id, size)
+        reached = threading.Event()
         limit_s = self._settings.join_timeout_s
         own_s = min(limit_s, stores.SERVE_S) if round_.m_id == 0 else limit_s
         began = time.monotonic()
@@ -256,7 +255,7 @@ class EtcdRendezvous(RendezvousHandler):
 
         def goes_on() -> bool:
             with self._node.changed:
-                in_time = met or time.monotonic() < began + (limit_s if meeting.reached else own_s)
+                in_time = met or time.monotonic() < began + (limit_s if reached.is_set() else own_s)
                 return self._node.rounds.taken is round_ and self._goes_on() and in_time
 
         def ended(text: str) -> None:
@@ -277,15 +276,15 @@ class EtcdRendezvous(RendezvousHandler):
                 pass  # So says `goes_on`, too.
             if self._server is not None and not self.use_agent_store:
                 bootstrap = RendezvousStoreInfo.build(0, self._server, me)  # Before the others look for it.
-        store = meeting.meet(goes_on, ended, succeeded)
+        store = stores.meet((host, port), round_.m_id, size, goes_on, ended, succeeded, reached=reached)
         if store is None and self._goes_on():
             self._node.leave()
-            if round_.m_id == 0 and not meeting.reached:
+            if round_.m_id == 0 and not reached.is_set():
                 text = f"this node does not reach {round_.go.master} itself, where the round meets, in {own_s:g} s"
                 raise errors.RendezvousUnreachable(
                     _write_error(f"{text}; is --local-addr an address of this machine?"), 4
                 )
-            raise _not_met(round_.go.master, limit_s, reached=meeting.reached)
+            raise _not_met(round_.go.master, limit_s, reached=reached.is_set())
         if store is None:
             return None
         if round_.m_id > 0 and not self.use_agent_store:
@@ -297,15 +296,14 @@ class EtcdRendezvous(RendezvousHandler):
         return RendezvousInfo(store, round_.m_id, size, bootstrap)
 
     def _goes_on(self) -> bool:
-        end = self._node.end
         with self._node.changed:
-            return not self._node.rounds.stops and end is not None and not end.done()
+            return not self._node.rounds.stops and self._node.current() is not None
 
-    def _ended(self, end: Future[SessionResult]) -> BaseException:
+    def _ended(self, stay: TorchrunSession) -> BaseException:
         """Why there is no further round."""
         self._node.forget()
         try:
-            left = self._left = end.result()
+            left = self._left = stay.end.result()
         except StoreError as error:
             return errors.RendezvousUnreachable(_write_error(error), error.exit_code)
         except ElasticError as error:

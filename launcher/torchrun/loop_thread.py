@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Set
+import weakref
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -38,7 +39,7 @@ class AgentLoopThread:
         """Nothing runs yet."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._begun: set[asyncio.Task[Any]] = set()
+        self._begun = weakref.WeakSet[asyncio.Task[Any]]()
 
     @property
     def forked(self) -> bool:
@@ -56,20 +57,34 @@ class AgentLoopThread:
         assert not self.forked
         _process = os.getpid()
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="elastic-etcd", daemon=True)
+            started: Future[asyncio.AbstractEventLoop] = Future()
+            self._thread = threading.Thread(
+                target=lambda: asyncio.run(self._live(started)), name="elastic-etcd", daemon=True
+            )
             self._thread.start()
+            self._loop = started.result()
 
         async def tracked() -> T:
             task = asyncio.current_task()
             assert task is not None
             self._begun.add(task)
-            try:
-                return await work()
-            finally:
-                self._begun.discard(task)
+            return await work()
 
         return asyncio.run_coroutine_threadsafe(tracked(), self._loop)
+
+    async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        """Run until `close`; then cancel what was begun, which ends in order whatever it has started itself."""
+        self._stop = asyncio.Event()
+        started.set_result(asyncio.get_running_loop())
+        await self._stop.wait()
+        for task in self._begun:
+            task.cancel()
+        await asyncio.gather(*self._begun, return_exceptions=True)
+
+    def call(self, callback: Callable[[], object]) -> None:
+        """Have this called in the loop's thread. It does nothing where there is none any more."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(callback)
 
     def close(self, limit_s: float = JOIN_LIMIT_S) -> None:
         """End what runs, and the thread, for which it waits at most `limit_s`. A second call does nothing.
@@ -80,18 +95,6 @@ class AgentLoopThread:
         if loop is None or thread is None or self.forked:
             return
         self._loop = self._thread = None
-        ended = asyncio.run_coroutine_threadsafe(_end(self._begun), loop)
-        ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
-        if thread is threading.current_thread():
-            return
-        thread.join(limit_s)
-        if not thread.is_alive():
-            loop.close()
-
-
-async def _end(begun: Set[asyncio.Task[Any]]) -> None:
-    """Cancel what was begun, which ends in order whatever it has started itself."""
-    tasks = list(begun)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        loop.call_soon_threadsafe(self._stop.set)
+        if thread is not threading.current_thread():
+            thread.join(limit_s)

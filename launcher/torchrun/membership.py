@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
 
 from elastic.core.agent import actions
@@ -18,7 +18,7 @@ from elastic.errors import ElasticError
 from launcher.torchrun.loop_thread import AgentLoopThread
 from launcher.torchrun.options import RdzvSettings
 from launcher.torchrun.rounds import RoundTracker
-from launcher.torchrun.session import SessionResult, TorchrunSession, WorkersAction
+from launcher.torchrun.session import TorchrunSession, WorkersAction
 
 LEAVE_LIMIT_S = 6.0
 """A node that leaves has said so within this time, or others find out by themselves."""
@@ -26,10 +26,7 @@ LEAVES = "torchrun ends"
 
 
 class Membership:
-    """Not a member before `join`. `changed` guards `rounds`, and is notified of whatever may end a wait.
-
-    `end` is how the stay ends, once there is one.
-    """
+    """Not a member before `join`. `changed` guards `rounds`, and is notified of whatever may end a wait."""
 
     def __init__(self, settings: RdzvSettings) -> None:
         """Nothing runs yet."""
@@ -38,33 +35,27 @@ class Membership:
         self.rounds = RoundTracker()
         self.backstage = AgentLoopThread()
         self.stay: TorchrunSession | None = None
-        self.end: Future[SessionResult] | None = None
 
-    def join(self) -> tuple[TorchrunSession, Future[SessionResult]]:
-        """This node's stay in the job, and its end; a new stay where there is none."""
-        if self.stay is None or self.end is None:
-            made: Future[TorchrunSession] = Future()
+    def join(self) -> TorchrunSession:
+        """This node's stay in the job; a new one where there is none."""
+        if self.stay is None:
+            self.stay = TorchrunSession(self._settings, self.backstage, self._on_workers_action, self._notify_all)
+        return self.stay
 
-            async def live() -> SessionResult:
-                stay = TorchrunSession(self._settings, self._on_workers_action, self._notify_all)
-                made.set_result(stay)
-                return await stay.run()
-
-            self.end = self.backstage.begin(live)
-            self.end.add_done_callback(lambda _: self._notify_all())
-            self.stay = made.result()
-        return self.stay, self.end
+    def current(self) -> TorchrunSession | None:
+        """The stay, unless it has ended."""
+        return self.stay if self.stay is not None and not self.stay.end.done() else None
 
     def leave(self, limit_s: float = LEAVE_LIMIT_S) -> bool:
         """Leave the job, which stays open; tell whether the others know. Takes no longer than `limit_s`."""
-        stay, end = self.stay, self.end
-        if stay is None or end is None:
+        stay = self.stay
+        if stay is None:
             return True
         with self.changed:
             gone = self.rounds.leave()
         stay.leave(signal.SIGTERM, LEAVES, gone)
         try:
-            end.result(limit_s)
+            stay.end.result(limit_s)
         except (ElasticError, CancelledError, NotYet):
             return False
         finally:
@@ -73,7 +64,7 @@ class Membership:
 
     def forget(self) -> None:
         """The stay has ended; the next `join` begins another one."""
-        self.stay = self.end = None
+        self.stay = None
 
     def abandon(self) -> None:
         """Leave the job and end the thread: nobody has a use for this membership, or the process ends.

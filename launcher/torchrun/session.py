@@ -28,6 +28,7 @@ from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.system.clock import boottime
 from launcher.torchrun.flag_names import translate_message
+from launcher.torchrun.loop_thread import AgentLoopThread
 from launcher.torchrun.options import RdzvSettings
 
 STDERR = 2
@@ -60,19 +61,23 @@ class _TorchrunLog(AgentLog):
 
 
 class TorchrunSession:
-    """One node in one job. Everything but `put` is called in the loop's thread."""
+    """One node in one job, in a thread of its own. `end` is how it ends."""
 
     def __init__(
-        self, settings: RdzvSettings, tell: Callable[[WorkersAction, AgentState], None], look: Callable[[], None]
+        self,
+        settings: RdzvSettings,
+        thread: AgentLoopThread,
+        tell: Callable[[WorkersAction, AgentState], None],
+        look: Callable[[], None],
     ) -> None:
-        """`tell` hears what the core wants of workers, `look` that it has thought again. Nothing happens before `run`.
+        """It begins at once. `tell` hears what the core wants of workers, `look` that it has thought again, or ended.
 
-        Must be made within the loop.
+        Both are called in the `thread`.
         """
         self._config = settings.config
         self._tell = tell
         self._look = look
-        self._loop = asyncio.get_running_loop()
+        self._call = thread.call
         self._events = EventQueue(boottime)
         self._driver: CoreDriver | None = None
         """There is none before etcd is reached."""
@@ -80,6 +85,8 @@ class TorchrunSession:
         self._held: list[agent_events.Event] = []
         self.host = ""
         self.agent_log = _TorchrunLog("-", Console(STDERR))
+        self.end = thread.begin(self._run)
+        self.end.add_done_callback(lambda _: look())
 
     def put(self, *events: agent_events.Event, over: bool = False) -> None:
         """Tell the core something, from any thread. `over`: torch's agent has ended, and leaves if a round begins."""
@@ -89,7 +96,7 @@ class TorchrunSession:
             for event in events:
                 self._events.put_nowait(event)
 
-        self._loop.call_soon_threadsafe(arrive)
+        self._call(arrive)
 
     def leave(self, number: int, reason: str, gone: Sequence[agent_events.Event]) -> None:
         """Have the node leave, from any thread; `gone` says of the workers that it had that they are gone.
@@ -101,9 +108,9 @@ class TorchrunSession:
             self._over = True
             self._held.extend(gone)
             self._events.put_nowait(agent_events.DrainRequested(128 + number, reason))
-            self._loop.call_later(SAY_LIMIT_S, self._release)
+            asyncio.get_running_loop().call_later(SAY_LIMIT_S, self._release)
 
-        self._loop.call_soon_threadsafe(arrive)
+        self._call(arrive)
 
     def _release(self) -> None:
         held, self._held = self._held, []
@@ -124,7 +131,7 @@ class TorchrunSession:
             return False
         return facts.view.go is not None and facts.view.go.value.g == facts.generation.g
 
-    async def run(self) -> SessionResult:
+    async def _run(self) -> SessionResult:
         """Join, take part, leave. Raises `ElasticError` for a store that is not there, or what this machine lacks."""
         config = self._config
         host = self.host = await resolve(config)
@@ -138,7 +145,7 @@ class TorchrunSession:
             store = config.store_access.open()
             closing.push_async_callback(store.close)
             closing.callback(self.agent_log.close)
-            connecting = StoreConnector(config, self._loop.create_future())
+            connecting = StoreConnector(config, asyncio.get_running_loop().create_future())
             await connecting.until(lambda: store.list(spec), self.agent_log, lambda: store.last_error)
             core, listener = await registration.open_node(config, node, host, closing)
             core.facts.registration.prepared = True  # Torch's agent has nothing to load.
@@ -157,7 +164,7 @@ class TorchrunSession:
 
     def _perform(self, action: actions.Action) -> None:
         assert self._driver is not None
-        match action:
+        match action:  # Torch's agent cannot be told of a cluster spec, or of a later run deadline.
             case actions.StartWorkers() | actions.StopWorkers():
                 self._tell(action, self._driver.core.facts)
             case actions.ReportFailure(cause=cause):
@@ -165,12 +172,10 @@ class TorchrunSession:
                 self.agent_log.info(f"generation {cause.g} failed: {failed}; the job goes on")
             case actions.ReportVerdict():
                 self._driver.report_verdict(action)
-            case _:
-                pass  # Torch's agent cannot be told of a cluster spec, or of a later run deadline.
 
     def ask_to_conclude(self) -> None:
         """Have `_conclude` called, from any thread."""
-        self._loop.call_soon_threadsafe(self._conclude)
+        self._call(self._conclude)
 
     def _conclude(self) -> None:
         """Write that the job has completed, if this node may and nobody has written a verdict yet."""

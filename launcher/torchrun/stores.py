@@ -41,54 +41,45 @@ EXIT_BARRIER = "torchelastic/agent/terminal_state"
 """How the keys begin under which torch's agents meet when all workers of a node have ended well, and only then."""
 
 
-class RoundConnector:
-    """One node's way into the store of a round, which all of them enter before torch's agent hears of it.
+def meet(
+    at: tuple[str, int],
+    m_id: int,
+    size: int,
+    goes_on: Callable[[], bool],
+    ended: Callable[[str], None],
+    succeeded: Callable[[], None] = lambda: None,
+    *,
+    reached: threading.Event,
+) -> RoundStore | None:
+    """Enter the store of a round, at that host and port, and wait until every node of the round is in it.
 
-    Torch's agent cannot come back from a round once it has heard of it, before it has started its workers.
+    None if `goes_on` says meanwhile that the round is over. Torch's agent hears of the round only afterwards: it cannot
+    come back from one that it has heard of, before it has started its workers. `reached` is set once the store was
+    there. `goes_on`, `ended` and `succeeded` are the store's, too.
     """
 
-    def __init__(self, host: str, port: int, m_id: int, size: int) -> None:
-        """Nothing is connected before `meet`."""
-        self._at = (host, port)
-        self._m_id = m_id
-        self._size = size
-        self.reached = False
-        """Whether the store was there."""
-
-    def meet(
-        self,
-        goes_on: Callable[[], bool],
-        ended: Callable[[str], None],
-        succeeded: Callable[[], None] = lambda: None,
-    ) -> RoundStore | None:
-        """Wait until every node of the round is in its store; None if `goes_on` says meanwhile that it is over.
-
-        `goes_on`, `ended` and `succeeded` are the store's, too.
-        """
-        try:
-            return call_until(lambda: self._meet(goes_on, ended, succeeded), goes_on)
-        except RoundOver:
-            return None
-
-    def _meet(
-        self, goes_on: Callable[[], bool], ended: Callable[[str], None], succeeded: Callable[[], None]
-    ) -> RoundStore | None:
+    def enter() -> RoundStore | None:
         store: RoundStore | None = None
         while goes_on():
             try:
                 if store is None:
-                    with socket.create_connection(self._at, timeout=TRY_S):
+                    with socket.create_connection(at, timeout=TRY_S):
                         pass  # Torch's own attempts say on stderr that they fail.
-                    store = RoundStore(*self._at, goes_on, ended, succeeded)
-                    self.reached = True
-                    store.set(HERE.format(m_id=self._m_id), "")
-                if self._m_id == 0 and store.check([HERE.format(m_id=m_id) for m_id in range(self._size)]):
+                    store = RoundStore(*at, goes_on, ended, succeeded)
+                    reached.set()
+                    store.set(HERE.format(m_id=m_id), "")
+                if m_id == 0 and store.check([HERE.format(m_id=other) for other in range(size)]):
                     store.set(ALL, "")
                 if store.check([ALL]):
                     return store
             except (OSError, RuntimeError):  # Torch's errors are RuntimeErrors. Nobody listens there yet, or any more.
                 store = None
             time.sleep(PAUSE_S)
+        return None
+
+    try:
+        return call_until(enter, goes_on)
+    except RoundOver:
         return None
 
 
@@ -174,7 +165,7 @@ def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
 
     Raises `RuntimeError` (torch's) if the port is taken, and `RoundOver` if the round is over before it listens.
     Torch's own connection to the server goes over loopback: to an address that this machine cannot reach itself torch
-    would try again and again, with stack traces on stderr. `RoundConnector` finds that out quietly.
+    would try again and again, with stack traces on stderr. `meet` finds that out quietly.
     """
     limit = timedelta(seconds=SERVE_S)
     store = call_until(

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from launcher.torchrun.errors import RoundOver
-from launcher.torchrun.stores import RoundConnector, RoundStore, serve
+from launcher.torchrun.stores import RoundStore, meet, serve
 
 
 class Round:
@@ -19,6 +19,7 @@ class Round:
 
     def __init__(self) -> None:
         self.over = threading.Event()
+        self.reached = threading.Event()
         self.looks = 0
         self.said: list[str] = []
 
@@ -30,6 +31,11 @@ class Round:
     def over_soon(self) -> bool:
         """Tell that it goes on, a few times."""
         return self.goes_on() and self.looks < 10
+
+
+def met(port: int, m_id: int, round_: Round, goes_on: Callable[[], bool]) -> RoundStore | None:
+    """What one of two nodes gets in the store at this port."""
+    return meet(("127.0.0.1", port), m_id, 2, goes_on, round_.said.append, reached=round_.reached)
 
 
 class Between:
@@ -76,21 +82,18 @@ class Between:
 def test_a_node_that_accepts_and_says_nothing_is_waited_for_only_while_the_round_goes_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         round_ = Round()
-        meeting = RoundConnector("127.0.0.1", frozen.getsockname()[1], 1, 2)
-        assert meeting.meet(round_.over_soon, round_.said.append) is None
-        assert not meeting.reached
+        assert met(frozen.getsockname()[1], 1, round_, round_.over_soon) is None
+        assert not round_.reached.is_set()
 
 
 def test_nobody_leaves_the_meeting_before_all_are_there() -> None:
     server = serve(0, lambda: True)
     round_ = Round()
-    first = RoundConnector("127.0.0.1", server.port, 0, 2)
-    assert first.meet(round_.over_soon, round_.said.append) is None
-    assert first.reached
+    assert met(server.port, 0, round_, round_.over_soon) is None
+    assert round_.reached.is_set()
     round_ = Round()
     with ThreadPoolExecutor() as pool:
-        meetings = [RoundConnector("127.0.0.1", server.port, m_id, 2) for m_id in (0, 1)]
-        stores = list(pool.map(lambda one: one.meet(round_.goes_on, round_.said.append), meetings))
+        stores = list(pool.map(lambda m_id: met(server.port, m_id, round_, round_.goes_on), (0, 1)))
     assert all(isinstance(store, RoundStore) for store in stores)
     assert round_.said == []
 
