@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +41,8 @@ _ACCURACY = re.compile(r"test accuracy (\d+\.\d) % after (\d+) steps")
 
 class DemoFailed(Exception):
     """Something did not happen that was promised; the text says what."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -217,25 +219,14 @@ async def run(folder: Path) -> int:
 
 
 async def _run(folder: Path) -> int:
-    etcd = EmbeddedEtcd()
-    try:
-        demo = Demo(await etcd.start(), folder)
+    async with EmbeddedEtcd() as etcd:
+        demo = Demo(etcd.endpoint, folder)
         try:
             return 0 if await demo.play() else 1
-        except DemoFailed as broken:
-            narrate(f"BAD: {broken}")
-            return 1
         finally:
-            await end_all(demo.nodes)
-    finally:
-        await etcd.stop()
-
-
-async def end_all(nodes: Sequence[DemoNode]) -> None:
-    """End every node that still runs, at once."""
-    async with asyncio.TaskGroup() as group:
-        for node in nodes:
-            group.create_task(node.end())
+            async with asyncio.TaskGroup() as group:
+                for node in demo.nodes:
+                    group.create_task(node.end())
 
 
 def main() -> int:
@@ -243,7 +234,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="elastic-demo-") as folder:
         try:
             return asyncio.run(run(Path(folder)))
-        except ElasticError as error:
+        except (ElasticError, DemoFailed) as error:
             narrate(f"BAD: {error}")
             return error.exit_code
 

@@ -8,6 +8,7 @@ comes back its etcd is empty, and the job forms again.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,11 +91,10 @@ def check_port(where: ServedAddresses, port: int, *, flag: str = "--serve_port")
     """Raise `ConfigError` unless the port is free at every address; `flag` named it."""
     for host in where.hosts:
         try:
-            with socket.socket(socket.AF_INET6 if is_v6(host) else socket.AF_INET) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As etcd does it.
-                probe.bind((host, port))
+            family = socket.AF_INET6 if is_v6(host) else socket.AF_INET
+            socket.create_server((host, port), family=family).close()  # With SO_REUSEADDR, as etcd does it.
         except OSError as error:
-            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({os.strerror(error.errno or 0)})"
             same = ", the same on every node" if flag == "--serve_port" else " with another port"
             raise ConfigError(
                 f"port {port} of {host} {why}: this host serves etcd for the others there; end what uses it, or "

@@ -39,12 +39,12 @@ class LocalEtcd:
         self.everywhere = not config.serve and self._where.hosts == (etcd_addresses.ANY,)
         """Whether it listens at every address of this machine, because none is that of the list."""
         secret = config.login.secret
-        self._etcd = EmbeddedEtcd(hosts=self._where.hosts, port=self._port, hidden=bool(secret))
-        self._auth_proxy = AuthProxy(secret, lambda: self._etcd.socket) if secret else None
+        self.etcd = EmbeddedEtcd(hosts=self._where.hosts, port=self._port, hidden=bool(secret))
+        self._auth_proxy = AuthProxy(secret, lambda: self.etcd.socket) if secret else None
 
     async def start(self) -> str:
         """Start it; where the nodes of this machine reach it. Raises as `EmbeddedEtcd.start`."""
-        server = await self._etcd.start()
+        server = await self.etcd.start()
         if self._auth_proxy is not None:
             self._port = await self._auth_proxy.open(self._where.hosts, self._port)
         return join_host_port(self._where.own, self._port) if self._port else server
@@ -53,18 +53,14 @@ class LocalEtcd:
         """The warning about an etcd that other hosts reach and that is not safe, else "". Call it after `start`."""
         if all(map(addresses.is_loopback, self._where.hosts)):
             return ""
-        version = self._etcd.version()
+        version = self.etcd.version()
         return "" if is_safe(version) else etcd_addresses.old_release(version, closed=self._auth_proxy is not None)
-
-    async def tend(self, say: Callable[[str], None]) -> None:
-        """Start it anew whenever it has ended; see `keep_running`."""
-        await keep_running(self._etcd, say)
 
     async def stop(self) -> None:
         """End it, and let nobody in any more."""
         if self._auth_proxy is not None:
             await self._auth_proxy.close()
-        await self._etcd.stop()
+        await self.etcd.stop()
 
 
 async def keep_running(etcd: EmbeddedEtcd, say: Callable[[str], None]) -> None:

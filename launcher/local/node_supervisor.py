@@ -47,12 +47,7 @@ def run(config: Config, outputs: StdioRedirect) -> int:
     """
 
     async def supervise() -> int:
-        supervisor = _LocalSupervisor(config, outputs, SignalQueue())
-        passing_on = asyncio.create_task(supervisor.pass_signals_on())
-        try:
-            return await supervisor.run()
-        finally:
-            passing_on.cancel()
+        return await _LocalSupervisor(config, outputs).run()
 
     return asyncio.run(supervise())
 
@@ -74,12 +69,13 @@ def exit_code(codes: Sequence[int], *, ended: bool) -> int:
 class _LocalSupervisor:
     """The process that a user starts with --local_nodes."""
 
-    def __init__(self, config: Config, outputs: StdioRedirect, signals: SignalQueue) -> None:
+    def __init__(self, config: Config, outputs: StdioRedirect) -> None:
         self._config = config
         self._outputs = outputs
         self._say = outputs.write_line
         self._children: list[subprocess.Popen[bytes]] = []
-        self._signals = signals
+        self._signals = SignalQueue()
+        self._passing_on = asyncio.create_task(self._pass_signals_on())
         self._draws = config.local_nodes == 1 and may_draw(config, os.environ) and os.isatty(2)
         """Whether the node may show its status on our terminal."""
 
@@ -89,7 +85,7 @@ class _LocalSupervisor:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._stopped)
         if self._config.servers and not self._config.serves:
             return await self._run_nodes(",".join(self._config.endpoints))
-        from launcher.local.etcd_supervisor import LocalEtcd
+        from launcher.local.etcd_supervisor import LocalEtcd, keep_running
 
         config = self._config
         tending: asyncio.Task[None] | None = None
@@ -98,7 +94,7 @@ class _LocalSupervisor:
             server = await etcd.start()
             if old_release := etcd.old_release():
                 self._say(f"warning: {old_release}")
-            tending = asyncio.create_task(etcd.tend(self._say))
+            tending = asyncio.create_task(keep_running(etcd.etcd, self._say))
             nodes = asyncio.create_task(self._run_nodes(server, everywhere=etcd.everywhere))
             await asyncio.wait({tending, nodes}, return_when=asyncio.FIRST_COMPLETED)
             if tending.done():
@@ -117,7 +113,7 @@ class _LocalSupervisor:
                 await asyncio.gather(tending, return_exceptions=True)
             await etcd.stop()
 
-    async def pass_signals_on(self) -> None:
+    async def _pass_signals_on(self) -> None:
         """Pass signals on to the nodes: the first in kindness, the second as SIGKILL."""
         self._send(await self._signals.first)
         await self._signals.second.wait()
