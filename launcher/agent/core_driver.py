@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
@@ -38,23 +37,21 @@ VERDICT_WORDS = {
 }
 
 
-class EventQueue(asyncio.Queue[Event]):
-    """The events of one core. `arrived_at` is when the event that was taken last had been put in, by `clock`."""
+class EventQueue:
+    """The events of one core, each with the time at which it was put in, by `clock`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """It is empty, and has no limit."""
-        super().__init__()
         self._clock = clock
-        self._times: deque[float] = deque()
-        self.arrived_at = clock()
+        self._events: asyncio.Queue[tuple[Event, float]] = asyncio.Queue()
 
-    def _put(self, item: Event) -> None:
-        self._times.append(self._clock())
-        super()._put(item)
+    def put_nowait(self, event: Event) -> None:
+        """Put one in."""
+        self._events.put_nowait((event, self._clock()))
 
-    def _get(self) -> Event:
-        self.arrived_at = self._times.popleft()
-        return super()._get()
+    async def get(self) -> tuple[Event, float]:
+        """The next one, and when it came."""
+        return await self._events.get()
 
 
 class _CoreFinished(Exception):
@@ -162,9 +159,9 @@ class CoreDriver:
         """Read events until the core ends its node; the exit code."""
         self._plan_wake()
         while True:
-            event = await self._events.get()
+            event, arrived_at = await self._events.get()
             wanted = self.core.handle(event, boottime())
-            observe(event, wanted, self._events.arrived_at)
+            observe(event, wanted, arrived_at)
             for action in wanted:
                 self._perform(action, perform)
             self.wait_reporter.after_event()

@@ -17,7 +17,7 @@ def test_each_event_has_the_moment_in_which_it_came_and_not_that_in_which_it_is_
             now[0] += 1
             queue.put_nowait(event)
         now[0] = 100.0
-        taken = [(await queue.get(), queue.arrived_at) for _ in given]
+        taken = [await queue.get() for _ in given]
         assert taken == [(given[0], 2.0), (given[1], 3.0), (given[2], 4.0)]
 
     asyncio.run(main())
