@@ -82,7 +82,7 @@ def main() -> Callable[[], NoReturn]:
     adopt_orphans()
     on_parent_death(signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
     _ignore()
-    agent.put(encode(NurseryUp(os.getpid())))
+    agent.put(encode(NurseryUp()))
     agent.flush()
     ready, become = (NurseryReady(setup.cold, "", ()), spawn.execute) if setup.cold else _warm(setup, agent, environ)
     _ignore()  # What was imported may have changed them.

@@ -70,8 +70,6 @@ class RenewNursery(NamedTuple):
 class NurseryUp(NamedTuple):
     """The nursery stands: it holds its lock, and signals no longer reach it."""
 
-    pid: int
-
 
 class NurseryReady(NamedTuple):
     """The nursery has imported what it was to, and takes orders. `cold` says why it starts workers cold, "" if warm.

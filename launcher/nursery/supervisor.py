@@ -49,7 +49,6 @@ from launcher.nursery.protocol import (
     SetDeadline,
     SpawnWorkers,
     TerminateWorkers,
-    WireError,
     WorkerStart,
     decode,
     encode,
@@ -119,7 +118,7 @@ class Nursery:
         self._poll.register(self._agent, select.POLLIN)
         self._send_report(prepared)
         try:
-            while self._end is None or self._generation is not None or (self._agent.waiting and not self._orphaned):
+            while self._end is None or self._generation is not None or self._agent.waiting:
                 if not self._orphaned:
                     self._poll.register(self._agent, select.POLLIN | (select.POLLOUT if self._agent.waiting else 0))
                 ready = {fd for fd, _ in self._poll.poll(self._patience_ms())}
@@ -127,9 +126,9 @@ class Nursery:
                 if wake.fileno() in ready:
                     wake.recv(4096)  # If there are more, the next poll says so at once.
                 self._reap()
-                if not self._orphaned and os.getppid() != self._agent_pid:
+                if os.getppid() != self._agent_pid:
                     self._lose_agent()
-                if not self._orphaned and self._agent.fileno() in ready:
+                if self._agent.fileno() in ready:
                     self._read()
                 self._obey()
                 self._sweep()
@@ -190,7 +189,7 @@ class Nursery:
     def _obey(self) -> None:
         if not self._orders:
             return
-        while self._orders and not self._orphaned:
+        while self._orders:
             self._obeyed += 1
             match self._orders.popleft():
                 case SetDeadline(t_s):
@@ -211,10 +210,6 @@ class Nursery:
         self._send_report(OrderAck(self._obeyed))
 
     def _spawn(self, g: int, workers: tuple[WorkerStart, ...]) -> None:
-        if self._generation is not None:
-            raise WireError(f"generation {g} cannot start: generation {self._generation.g} is still there")
-        if len(self._agent.fds) < FDS_PER_WORKER * len(workers):
-            raise WireError("a Spawn came without its descriptors")
         running = self._generation = RunningGeneration(g)
         if boottime() >= self._until_s or self._end is NurseryExit.CLOSED:
             self._refuse(running, workers)
@@ -278,7 +273,8 @@ class Nursery:
         if self._orphaned:
             return
         self._end = NurseryExit.ORPHANED
-        self._poll.unregister(self._agent)  # It would wake us again and again.
+        self._poll.unregister(self._agent)
+        self._agent.close()
         self._orders.clear()
         if self._generation is not None:
             self._kill(self._generation)
@@ -322,8 +318,6 @@ class Nursery:
 
     def _flush(self) -> None:
         """Send what the socket takes now; a frozen agent must not freeze us."""
-        if self._orphaned:
-            return
         try:
             self._agent.flush()
         except ChannelClosed:

@@ -53,7 +53,7 @@ MESSAGES: tuple[protocol.NurseryOrder | protocol.NurseryReport, ...] = (
     protocol.KillWorkers(),
     protocol.RenewNursery(),
     protocol.CloseNursery(),
-    protocol.NurseryUp(12),
+    protocol.NurseryUp(),
     protocol.NurseryReady("", "said", ("a",)),
     protocol.OrderAck(3),
     protocol.ChildrenForked(3, (1, 2), ("", "cold")),

@@ -19,7 +19,7 @@ MESSAGES: list[protocol.NurseryOrder | protocol.NurseryReport] = [
     protocol.KillWorkers(),
     protocol.CloseNursery(),
     protocol.RenewNursery(),
-    protocol.NurseryUp(7),
+    protocol.NurseryUp(),
     protocol.NurseryReady("", "a warning", ("1.2.3:/a.py",)),
     protocol.OrderAck(4),
     protocol.ChildrenForked(3, (10, 0), ("", "not python")),
