@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import suppress
+from concurrent.futures import Future
 from pathlib import Path
 
 from elastic.errors import CheckpointError, CheckpointFenced
@@ -29,8 +29,7 @@ class CheckpointClaim:
         """Nothing is claimed yet."""
         self._folder = folder
         self._agent_log = agent_log
-        self._mark = ""
-        self._timer: asyncio.TimerHandle | None = None
+        self._claiming: asyncio.Task[None] | None = None
 
     def begin(self, mark: str) -> None:
         """From soon on only the generation of `mark`, `<incarnation>/<g>`, writes there; its workers wait for that.
@@ -38,53 +37,51 @@ class CheckpointClaim:
         A folder that cannot be written now may be mended before the workers ask for the mark: it is tried again.
         """
         self.end()
-        self._mark = mark
-        self._claim(mark, TRIES_MAX)
+        self._claiming = asyncio.get_running_loop().create_task(self._claim(mark))
 
     def end(self) -> None:
         """Try no more: its workers are gone. A claim that still comes through is overtaken by the next one's."""
-        self._mark = ""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._claiming is not None:
+            self._claiming.cancel()
 
-    def _claim(self, mark: str, tries: int) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(SLOW_S, self._slow) if tries == TRIES_MAX else None
+    async def _claim(self, mark: str) -> None:
+        warning = self._agent_log.warning
+        for tries in range(TRIES_MAX):
+            answer = self._try(mark)
+            await asyncio.wait({answer}, timeout=SLOW_S)
+            if not tries and not answer.done():
+                warning(
+                    f"the checkpoint folder {self._folder} has not answered for {SLOW_S:g} s; workers that restore "
+                    "wait for it"
+                )
+            result = await answer
+            if isinstance(result, str):
+                break
+            if not tries or isinstance(result, CheckpointFenced):
+                warning(f"the checkpoint folder is not guarded: {result}")
+            if isinstance(result, CheckpointFenced):
+                return
+            await asyncio.sleep(PAUSE_S)
+        else:
+            return
+        if tries:
+            warning("the checkpoint folder is guarded now")
+        if result:
+            warning(
+                f"another job ({result}) had claimed the checkpoint folder, and this one takes it back: they mix "
+                "their checkpoints; give each job a --checkpoint_dir of its own"
+            )
+
+    def _try(self, mark: str) -> asyncio.Future[str | CheckpointError]:
+        """The job that had the folder, or the error: in a thread of its own."""
+        answer: Future[str | CheckpointError] = Future()
+        answer.set_running_or_notify_cancel()  # So that the end of a wait for it does not cancel it.
 
         def claim() -> None:
-            result: str | CheckpointError
             try:
-                result = fence.claim(self._folder, mark)
+                answer.set_result(fence.claim(self._folder, mark))
             except CheckpointError as error:
-                result = error
-            with suppress(RuntimeError):  # The loop has ended.
-                loop.call_soon_threadsafe(self._claimed, mark, tries, result)
+                answer.set_result(error)
 
         threading.Thread(target=claim, name="claim", daemon=True).start()
-
-    def _slow(self) -> None:
-        self._agent_log.warning(
-            f"the checkpoint folder {self._folder} has not answered for {SLOW_S:g} s; workers that restore wait for it"
-        )
-
-    def _claimed(self, mark: str, tries: int, result: str | CheckpointError) -> None:
-        """What came of a try: whose the folder was, or the error."""
-        if mark != self._mark:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        if isinstance(result, CheckpointFenced):
-            self._agent_log.warning(f"the checkpoint folder is not guarded: {result}")
-        elif isinstance(result, CheckpointError):
-            if tries == TRIES_MAX:
-                self._agent_log.warning(f"the checkpoint folder is not guarded: {result}")
-            if tries > 1:
-                self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._claim, mark, tries - 1)
-        else:
-            if tries < TRIES_MAX:
-                self._agent_log.warning("the checkpoint folder is guarded now")
-            if result:
-                self._agent_log.warning(
-                    f"another job ({result}) had claimed the checkpoint folder, and this one takes it back: they mix "
-                    "their checkpoints; give each job a --checkpoint_dir of its own"
-                )
+        return asyncio.wrap_future(answer)
