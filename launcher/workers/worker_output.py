@@ -37,7 +37,7 @@ class PipeReader:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         self._writer: int | None = writer
         os.set_blocking(reader, False)
-        self._reader: int | None = reader
+        self._reader = open(reader, "rb", buffering=0)  # noqa: SIM115  # `_release` closes it.
         self._resume()
 
     def writer(self) -> int:
@@ -61,7 +61,7 @@ class PipeReader:
         self._release()
 
     def _resume(self) -> None:
-        if self._reader is None:
+        if self._reader.closed:
             return
         for flow in self._flows:
             if flow.paused:
@@ -78,14 +78,10 @@ class PipeReader:
                 return
 
     def _carry(self) -> int:
-        if self._reader is None:
-            return 0
-        try:
-            data = os.read(self._reader, READ_BYTES)
-        except BlockingIOError:
-            return 0
-        if not data:
+        data = None if self._reader.closed else self._reader.read(READ_BYTES)
+        if data == b"":
             self._release()
+        if not data:  # None: there is nothing now.
             return 0
         self._log.write(data)
         if self._show is not None:
@@ -93,12 +89,11 @@ class PipeReader:
         return len(data)
 
     def _release(self) -> None:
-        if self._reader is not None:
+        if not self._reader.closed:
             self._loop.remove_reader(self._reader)
-            os.close(self._reader)
+            self._reader.close()
             if self._show is not None:
                 self._show.end()
-        self._reader = None
 
 
 class WorkerProcess:
