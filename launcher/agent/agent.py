@@ -72,7 +72,7 @@ class Agent:
             store = config.store_access.open()
             closing.push_async_callback(store.close)
             await connecting.until(lambda: self._ask(store), agent_log, lambda: store.last_error)
-            await connecting.unless_ended(self._spot.wait_clear())
+            await connecting.unless_interrupted(self._spot.wait_clear())
             core, listener = await registration.open_node(config, self._node, self._host, closing)
             self._session = AgentSession(
                 config, self._out, self._events, self._workers, self._monitor, core=core, store=store, listener=listener

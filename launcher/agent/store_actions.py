@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 from elastic.core.agent import actions
@@ -113,9 +114,10 @@ class StoreActions:
             case actions.Relist():
                 self._mirror.refresh_soon()
             case actions.FindMember():
-                self._begin(self._find_member())
+                self._begin(self._look(KeyRange.prefix(self._keys.members), agent_events.MemberFound))
             case actions.LookUpNode():
-                self._begin(self._look_up(action.node))
+                member = KeyRange.key(self._keys.member(action.node))
+                self._begin(self._look(member, partial(agent_events.NodeLookedUp, action.node)))
             case actions.OpenSession():
                 self._begin(self._open_session(action.ttl_s))
             case actions.CloseSession():
@@ -202,22 +204,15 @@ class StoreActions:
             if result.succeeded:
                 self._history.add(transaction)
 
-    async def _find_member(self) -> None:
+    async def _look(self, wanted: KeyRange, answer: Callable[[bool | None], agent_events.Event]) -> None:
+        """Answer whether there is any key in a range; None: the store does not say."""
         try:
-            listing = await self._store.list(KeyRange.prefix(self._keys.members), keys_only=True, limit=1)
+            listing = await self._store.list(wanted, keys_only=True, limit=1)
         except StoreError as error:
             self._tolerate_denied(error)
-            self._put(agent_events.MemberFound(None))
+            self._put(answer(None))
         else:
-            self._put(agent_events.MemberFound(bool(listing.entries)))
-
-    async def _look_up(self, node: str) -> None:
-        try:
-            listing = await self._store.list(KeyRange.key(self._keys.member(node)), keys_only=True)
-        except StoreError:
-            self._put(agent_events.NodeLookedUp(node, None))
-        else:
-            self._put(agent_events.NodeLookedUp(node, bool(listing.entries)))
+            self._put(answer(bool(listing.entries)))
 
     async def _open_session(self, ttl_s: float) -> None:
         if self._session is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from elastic.errors import StoreError, StoreUnavailable
@@ -62,16 +62,7 @@ class StoreConnector:
         Raises `StoreUnavailable` after the limit, `JoinInterrupted` when a signal comes.
         """
         while True:
-            attempt: asyncio.Future[T] = asyncio.ensure_future(call())
-            waited: set[asyncio.Future[Any]] = {attempt, self._interrupted}
-            limit_s = max(self._ends_at - boottime(), ATTEMPT_MIN_S)
-            try:
-                await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                attempt.cancel()  # This does nothing to one that is done.
-            await asyncio.wait({attempt})
-            if attempt.cancelled():
-                self._raise_if_interrupted()
+            attempt = await self._attempt(call(), max(self._ends_at - boottime(), ATTEMPT_MIN_S))
             try:
                 return attempt.result()
             except asyncio.CancelledError:
@@ -81,16 +72,22 @@ class StoreConnector:
             await asyncio.wait({self._interrupted}, timeout=CONNECT_PAUSE_S)
             self._raise_if_interrupted()
 
-    async def unless_ended(self, wait: Coroutine[Any, Any, None]) -> None:
+    async def unless_interrupted(self, wait: Awaitable[None]) -> None:
         """Wait for that. Raises `JoinInterrupted` as soon as a signal comes."""
-        waiting = asyncio.ensure_future(wait)
-        either: set[asyncio.Future[Any]] = {waiting, self._interrupted}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            waiting.cancel()
-            await asyncio.wait({waiting})
+        (await self._attempt(wait)).result()
+
+    async def _attempt(self, work: Awaitable[T], limit_s: float | None = None) -> asyncio.Future[T]:
+        """What became of this: it has ended, or was cancelled at the limit."""
+        attempt = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {attempt, self._interrupted}
+        try:
+            await asyncio.wait(either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            attempt.cancel()  # This does nothing to one that is done.
+        await asyncio.wait({attempt})
+        if attempt.cancelled():
             self._raise_if_interrupted()
-        waiting.result()
+        return attempt
 
     def _raise_if_interrupted(self) -> None:
         if self._interrupted.done():
