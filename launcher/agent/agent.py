@@ -56,7 +56,6 @@ class Agent:
     async def run(self, connecting: StoreConnector) -> int:
         """Join, take part, leave, and close everything; the exit code."""
         config, agent_log = self._config, self._out.agent_log
-        self._log_gpus()
         async with AsyncExitStack() as closing:
             spot = asyncio.create_task(self._spot.run(), name="spot")  # From the start on.
             closing.callback(spot.cancel)
@@ -111,11 +110,6 @@ class Agent:
         if self._config.served_by and not listing.entries:
             # Otherwise a node with another list could be the first, and the one that serves would be refused.
             raise StoreUnavailable(etcd_addresses.why_waiting(self._config.served_by, self._config.job_id))
-
-    def _log_gpus(self) -> None:
-        gpus = self._config.gpu_ids[: self._config.slots]
-        if gpus and (self._config.shown_gpus or "CUDA_VISIBLE_DEVICES" in os.environ):
-            self._out.agent_log.info(f"cards of this node, in the order of the local ranks: {', '.join(gpus)}")
 
 
 async def _until_ended(task: asyncio.Task[None]) -> None:

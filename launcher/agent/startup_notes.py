@@ -1,4 +1,4 @@
-"""What an agent says of itself when it joins: the address and interface that it chose, and what may go wrong."""
+"""What an agent says of itself when it joins: the address, interface and GPUs that it chose, and what may go wrong."""
 
 from __future__ import annotations
 
@@ -45,3 +45,6 @@ def log_startup_notes(
     checkpoints = folder_warning(CHECKPOINTS, Path(config.checkpoint_dir))
     for warning in filter(None, (*known, node_lock.choose_lock_folder().note, checkpoints)):
         agent_log.warning(warning)
+    gpus = config.gpu_ids[: config.slots]
+    if gpus and (config.shown_gpus or "CUDA_VISIBLE_DEVICES" in environ):
+        agent_log.info(f"cards of this node, in the order of the local ranks: {', '.join(gpus)}")
