@@ -26,7 +26,7 @@ from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.logs.logger import AgentLog
 from launcher.system.time_limit import wait_at_most
-from launcher.workers.reports.states import TrackedProcess
+from launcher.workers.reports.states import TrackedProcess, WorkerReport
 
 TRIES_MAX = 5
 """How often a write is tried that another node's write came before."""
@@ -36,7 +36,6 @@ CURVE_PAUSE_S = 60.0
 """At most one write of the curve in this time while steps are made."""
 ENDED_S = 1.0
 """So long after the workers are gone it is written: the store has better things to do in that moment."""
-METRICS_HELD_MAX = 64
 DIGITS = 6
 """Of a loss, a rate or another metric."""
 
@@ -174,16 +173,15 @@ class CurvePublisher(DocumentPublisher):
         self._revision: int | None = None
         """Of the document as it was last read or written here; None: it must be read first."""
         self._g = 0
-        self._metrics: dict[str, float | None] = {}
-        self._newest: tuple[int, int] | None = None
-        """Generation and step of a report that is no point yet."""
+        self._newest: tuple[int, WorkerReport] | None = None
+        """The generation of a step that is no point yet, and what its worker has said."""
         self._due_at = float("-inf")
 
     def begin(self, incarnation: str) -> None:
         """Workers of a generation start. In another store the curve is a new one."""
         if incarnation != self._incarnation:
             self._incarnation, self._curve, self._revision = incarnation, TrainingCurve(), None
-        self._newest, self._metrics = None, {}
+        self._newest = None
 
     def hurry(self) -> None:
         """The workers are gone: what they reported is written soon."""
@@ -196,10 +194,7 @@ class CurvePublisher(DocumentPublisher):
         """Note a step that rank 0 reports."""
         if not isinstance(message, Progress) or heard.rank != 0:
             return
-        for name, number in message.metrics.items():
-            if name in self._metrics or len(self._metrics) < METRICS_HELD_MAX:
-                self._metrics[name] = number
-        self._newest = (heard.g, message.step)
+        self._newest = (heard.g, heard.report)
         self._changed()
         if self._steady() >= self._due_at or heard.g != self._g:
             self._take()
@@ -209,9 +204,10 @@ class CurvePublisher(DocumentPublisher):
         newest, self._newest = self._newest, None
         if newest is None:
             return
-        self._g, step = newest
-        metrics = {name: _rounded(number) for name, number in self._metrics.items()}
-        point = CurvePoint(step, round(self._clock(), 3), self._g, metrics.get("loss"))
+        self._g, steps = newest[0], newest[1].steps
+        assert steps.step is not None
+        metrics = {name: _rounded(number) for name, number in steps.metrics.items()}
+        point = CurvePoint(steps.step, round(self._clock(), 3), self._g, metrics.get("loss"))
         self._curve = training_curve.add(self._curve, point, metrics)
         self._due_at = self._steady() + self._curve.spacing_s
 

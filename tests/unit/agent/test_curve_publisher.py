@@ -16,6 +16,7 @@ from elastic.errors import OutcomeUnknown, StoreUnavailable
 from launcher.agent.publishers import CurvePublisher
 from launcher.history import training_curve
 from launcher.history.training_curve import CurvePoint, TrainingCurve
+from launcher.workers.reports.states import TrackedProcess
 from tests.support.single_job_store import OneJob
 from tests.support.strategies import KEYS
 from tests.support.worker_messages import tracked
@@ -52,18 +53,20 @@ class Node:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.g = 0
+        self.workers: dict[int, TrackedProcess] = {}
         self.writer = CurvePublisher(
             job.store, KEYS, job.agent_log, clock=lambda: job.now - job.back, steady=lambda: job.now
         )
 
     def begin(self, g: int, incarnation: str = "i1") -> None:
-        self.g = g
+        self.workers = {rank: tracked(rank, g) for rank in range(2)}
         self.writer.begin(incarnation)
 
     def report(self, *steps: int, rank: int = 0, every_s: float = 1.0, **metrics: float | None) -> None:
         for step in steps:
-            self.writer.on_message(tracked(rank, self.g), Progress(step, 2, metrics))
+            message = Progress(step, 2, metrics)
+            self.workers[rank].heard(message, self.job.now)
+            self.writer.on_message(self.workers[rank], message)
             self.job.now += every_s
 
     def run(self, body: Callable[[], Awaitable[None]] | None = None) -> None:
