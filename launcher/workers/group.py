@@ -44,7 +44,7 @@ from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.reports.worker_channel import ReportListener, WorkerChannel
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.spec_builder import SpecBuilder
-from launcher.workers.worker_ends import RunningWorkers, cause_lines, log_text, watched_end, worker_end
+from launcher.workers.worker_ends import cause_lines, watched_end, worker_end
 
 
 class WorkerGroup:
@@ -57,21 +57,14 @@ class WorkerGroup:
         host: str,
         out: NodeOutput,
         put: Callable[[Event], None],
-        *,
-        on_message: ReportListener,
-        on_event: Callable[[nursery_client.NurseryEvent], None],
     ) -> None:
-        """Nothing is started yet. `put` takes the events for the core.
-
-        `on_message` hears what workers say, `on_event` what the nursery says.
-        """
+        """Nothing is started yet. `put` takes the events for the core."""
         agent_log = out.agent_log
         self._config = config
         self._node = node
         self._agent_log = agent_log
         self._showing = ConsoleStreams(out.consoles, node, out.lines)
         self._put = put
-        self._on_report, self._on_event = on_message, on_event
         self._sink = out.disk
         remove_left_behind(NODE)
         self._scratch = TempFolder(NODE)
@@ -84,13 +77,17 @@ class WorkerGroup:
         self.states = WorkerStates()
         self._progress = ProgressReporter(self.states, agent_log, out.consoles, shown_elsewhere=out.live)
         self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
-        self._hangs = HangWatch(
-            self.talk, config.hang_timeout_s, self.give_up, lambda local_rank: self._nursery.log(local_rank)
-        )
+        self._hangs = HangWatch(self.talk, config.hang_timeout_s, self.give_up)
+        self.observers: list[ReportListener] = [
+            self._progress.on_message,
+            self._hangs.on_message,
+            self._plan.on_message,
+        ]
+        """They hear what workers say. The order does not matter: none reads what another one keeps."""
+        self.on_event: Callable[[nursery_client.NurseryEvent], None] = lambda event: None
+        """Hears what the nursery says."""
         self.last_logs = RecentStarts()
         self._incarnation = ""
-        self._running: RunningWorkers | None = None
-        self._newest: RunningWorkers | None = None
         self._preload_config = nursery_process.preload_config(config, os.environ, environment.default_env(config.slots))
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
@@ -129,24 +126,22 @@ class WorkerGroup:
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
-            stands = not self._nursery.dead  # What died may be one that had never stood.
-            while not stands:
-                pause_s = deaths.died(boottime() - began_s)
-                if pause_s is None:
-                    raise NurseryLost(
-                        f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
-                        "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
-                    )
-                wait = f" in {pause_s:g} s" if pause_s else ""
-                self._agent_log.warning(f"the nursery {self._how_it_died}; starting another{wait}")
-                self._nursery = self._new_nursery()
-                await asyncio.sleep(pause_s)
-                began_s = boottime()
-                try:
-                    await self._nursery.start()
-                    stands = True
-                except (NurseryLost, OSError) as error:
-                    self._how_it_died = f"cannot be started ({error})"
+            pause_s = deaths.died(boottime() - began_s)
+            if pause_s is None:
+                raise NurseryLost(
+                    f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
+                    "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
+                )
+            wait = f" in {pause_s:g} s" if pause_s else ""
+            self._agent_log.warning(f"the nursery {self._how_it_died}; starting another{wait}")
+            self._nursery = self._new_nursery()
+            await asyncio.sleep(pause_s)
+            began_s = boottime()
+            try:
+                await self._nursery.start()
+            except (NurseryLost, OSError) as error:
+                self._how_it_died = f"cannot be started ({error})"
+                self._nursery_died.set()
 
     async def close(self) -> None:
         """Kill what runs and let go of everything."""
@@ -172,13 +167,11 @@ class WorkerGroup:
         """
         self._plan.cancel()
         self._hangs.end()
-        running = self._running
-        if running is not None:
-            running.why_stopped = running.why_stopped or why
+        if not self.states.gone:
             self.states.stopping(why, boottime())
         line = sanitize.sanitize_line(failure_report.stopped_worker_line(why))
         collective = self._config.run_mode == "collective"
-        if planned and collective and running is not None and self.talk.listening():
+        if planned and collective and not self.states.gone and self.talk.listening():
             self._plan.begin(self._nursery, lambda: self.states.running, grace_s, why, line)
         elif grace_s > 0:
             self._nursery.stop(grace_s, line)
@@ -202,14 +195,13 @@ class WorkerGroup:
             with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         start = generation.start_of(generation.members[action.m_id].node) or (generation.g, 0)
-        first = generation.before is None and start[1] == 0
-        self._running = self._newest = RunningWorkers(generation.g, specs, first)
         self._hangs.begin(generation.g)
         self._nursery.run_until(run_until_s)
         now = boottime()
         self.states.begin(
-            TrackedProcess(spec.role, spec.rank, local, _number(spec), log_text(spec), generation.g, now)
-            for local, spec in specs.items()
+            generation.g,
+            (TrackedProcess(spec, _number(spec), generation.g, now) for spec in specs.values()),
+            first=generation.before is None and start[1] == 0,
         )
         self.talk.begin(generation.g, self.states.seen)
         try:
@@ -217,10 +209,10 @@ class WorkerGroup:
         except NurseryLost:
             self._all_lost()
         else:
-            self._running.processes = self._nursery.workers
             for local, spec in specs.items():
-                log = self._nursery.workers[local].log
-                self.last_logs.begin(log_text(spec), spec.log.name, start, spec.header, log)
+                output = self._nursery.workers[local]
+                self.states.seen[local].output = output
+                self.last_logs.begin(spec.log_text, spec.log.name, start, spec.header, output.log)
         for spec in specs.values():
             name, text = (
                 environment_dump.environment_file_name(spec.role, spec.rank),
@@ -233,21 +225,20 @@ class WorkerGroup:
         one = self.states.named(asked.role, asked.index)
         if one is None:
             return InspectRefusal(f"{process_name(asked.role, asked.index)} is not on {self._node}")
-        return await stacks_module.stacks(one, self._nursery.log(one.local_rank))
+        return await stacks_module.stacks(one)
 
     def annotate_logs_with_cause(self, cause: Cause) -> None:
         """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""
-        newest = self._newest
-        if newest is None or newest.g != cause.g or cause.first.secondary:
+        if self.states.g != cause.g or cause.first.secondary:
             return
-        for spec, line in cause_lines(newest, cause):
+        for spec, line in cause_lines(self.states, cause):
             self._sink.put(AppendClosed(path_bytes(spec.log), text_bytes(line)), spec.log.name)
 
     # From the nursery.
 
     def _on_worker_event(self, event: nursery_client.NurseryEvent) -> None:
         self.talk.catch_up()
-        self._on_event(event)
+        self.on_event(event)
         match event:
             case protocol.NurseryReady():
                 if event.cold:
@@ -268,7 +259,7 @@ class WorkerGroup:
             case protocol.GenerationExpired():
                 self._agent_log.warning("the nursery killed the workers: this node could not show its right to run")
             case nursery_client.NurseryDied():
-                self._how_it_died = "died" if self._running is None else "died, and its workers with it"
+                self._how_it_died = "died" if self.states.gone else "died, and its workers with it"
                 if not self._nursery.prepared:  # Perhaps it dies of them.
                     self._preload_config = self._preload_config._replace(cold="the nursery ended during its imports")
                     self._how_it_died = "died during its imports"
@@ -291,33 +282,20 @@ class WorkerGroup:
         self._agent_log.debug(f"workers of generation {event.g} run: pids {pids} ({how})")
 
     def _exited(self, event: protocol.ChildExited) -> None:
-        running = self._running
-        if running is None or running.g != event.g:
+        if not self.states.has(event.g):
             return
-        spec = running.specs[event.local_rank]
+        process = self.states.seen[event.local_rank]
         self._hangs.gone(event.local_rank)
-        exit_, also = worker_end(
-            running,
-            event,
-            self.states.seen[event.local_rank].report,
-            retry_startup_errors=self._config.retry_startup_errors,
-        )
-        if exit_.secondary:
-            running.secondary.add(event.local_rank)
+        exit_, also = worker_end(process, event, starting=self.states.first and not self._config.retry_startup_errors)
+        process.secondary = exit_.secondary
         words = (also or exit_).words
-        self.states.exited(event.g, event.local_rank, event.code, words, boottime())
-        self._agent_log.debug(f"{process_name(spec.role, spec.rank)} ended: {words}")
-        own = not event.stopped and event.local_rank not in running.given_up
+        process.exited(event.code, words, boottime())
+        self._agent_log.debug(f"{process_name(process.spec.role, process.spec.rank)} ended: {words}")
+        own = not event.stopped and not process.given_up
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 
     def _on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
-        for observer in (
-            self._progress.on_message,
-            self._hangs.on_message,
-            self._plan.on_message,
-            self._on_report,
-        ):
+        for observer in self.observers:
             observer(heard, message)
         if isinstance(message, AcceptsPlannedStop) and all(
             process.report.listening for process in self.states.seen.values()
@@ -326,26 +304,25 @@ class WorkerGroup:
 
     def watched(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> tuple[WorkerExit, ...]:
         """How those of these workers of generation `g` failed that run; `seen` are the numbers of each."""
-        running = self._running
-        if running is None or running.g != g:
+        if not self.states.has(g):
             return ()
         still = self.states.running
-        return tuple(watched_end(running, local, cause, seen[local]) for local in seen if local in still)
+        return tuple(watched_end(self.states.seen[local], cause, seen[local]) for local in seen if local in still)
 
     def give_up(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> None:
         """These workers cannot continue, although they run: it counts as their failure, which stops them."""
-        failures, running = self.watched(g, cause, seen), self._running
-        if failures and running is not None:
-            running.given_up.update(seen)
+        if failures := self.watched(g, cause, seen):
+            for local in seen:
+                self.states.seen[local].given_up = True
             self._put(WorkersHung(g, failures))
 
     def _gone(self, g: int) -> None:
-        running = self._running
-        if running is None or running.g != g:
+        if not self.states.has(g):
             return
-        self._running = None
-        steps = [worker_files.read_step(spec.env["ELASTIC_PROGRESS_FILE"]) for spec in running.specs.values()]
-        reports = [process.report for process in self.states.seen.values()]
+        self.states.gone = True
+        processes = self.states.seen.values()
+        steps = [worker_files.read_step(process.spec.env["ELASTIC_PROGRESS_FILE"]) for process in processes]
+        reports = [process.report for process in processes]
         steps += [report.saved for report in reports]
         steps += [step for report in reports if (step := report.steps.step) is not None]
         if any(report.committed or report.saved >= 0 for report in reports):
@@ -359,14 +336,15 @@ class WorkerGroup:
 
     def _all_lost(self) -> None:
         """The nursery is gone, and so is everything that it guarded."""
-        running = self._running
-        if running is None:
+        if self.states.gone:
             return
+        g = self.states.g
         for local in sorted(self.states.running):
-            lost = watched_end(running, local, NURSERY_DIED, {}, -signal.SIGKILL)
-            self.states.exited(running.g, local, lost.code, lost.words, boottime())
-            self._put(WorkerExited(running.g, lost, own=True))
-        self._gone(running.g)
+            process = self.states.seen[local]
+            lost = watched_end(process, NURSERY_DIED, {}, -signal.SIGKILL)
+            process.exited(lost.code, lost.words, boottime())
+            self._put(WorkerExited(g, lost, own=True))
+        self._gone(g)
 
 
 def _number(spec: WorkerSpec) -> int:

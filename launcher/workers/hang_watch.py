@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from elastic.channel.messages import PreparationOver, Preparing, Progress, WorkerHello, WorkerMessage
 from launcher.health.hang_detector import HangDetector
-from launcher.logs.worker_log import WorkerStartLog
 from launcher.system.processes import is_frozen
 from launcher.system.time_limit import wait_at_most
 from launcher.workers.exit_classification import GiveUp
@@ -29,18 +28,13 @@ class HangWatch:
         talk: WorkerChannel,
         limit_s: float,
         give_up: GiveUp,
-        log: Callable[[int], WorkerStartLog | None],
     ) -> None:
-        """`limit_s` as in `HangDetector`; `give_up` is called for those who are late, the one furthest behind first.
-
-        `log` is that of a worker, by its local rank.
-        """
+        """`limit_s` as in `HangDetector`; `give_up` is called for those who are late, the one furthest behind first."""
         self._worker_channel = talk
         self._limit_s = limit_s
         self._give_up = give_up
         self._g = 0
         self._clock = HangDetector(0.0)
-        self._log = log
         self._changed = asyncio.Event()
 
     def begin(self, g: int) -> None:
@@ -119,7 +113,8 @@ class HangWatch:
         Nobody is looked at any more when another `clock` counts: then these workers are not those that run.
         """
         workers = self._worker_channel.workers
-        before = {local: (log, log.bytes_written) for local in workers if (log := self._log(local)) is not None}
+        logs = {local: heard.output.log for local, heard in workers.items() if heard.output is not None}
+        before = {local: (log, log.bytes_written) for local, log in logs.items()}
         asked = {
             local: before[local]
             for local, heard in workers.items()

@@ -23,7 +23,6 @@ from typing import NamedTuple
 from elastic.errors import NurseryLost
 from launcher.logs.console import Console
 from launcher.logs.console_streams import ConsoleStreams
-from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer import SyncSink
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import UNBOUND, LogLimits
@@ -184,8 +183,6 @@ class NurseryClient:
             raise NurseryLost(f"generation {g} cannot start: its nursery is gone")
         if self._running is not None:
             raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
-        if not specs or len({spec.local_rank for spec in specs}) != len(specs):
-            raise ValueError("a generation has workers, each with its own local rank")
         self.workers = {
             spec.local_rank: WorkerProcess(spec, g, self._showing, self._sink, self._bound) for spec in specs
         }
@@ -225,19 +222,6 @@ class NurseryClient:
         says why. A second call can shorten the grace; it sends no second SIGTERM.
         """
         self._stop_with(protocol.TerminateWorkers(grace_s, tuple(local_ranks)), note, local_ranks)
-
-    def asked(self, local_ranks: Collection[int], note: str) -> None:
-        """These workers were asked to save and to leave: with 143 they count as stopped. `note` is for their logs."""
-        if self._running is not None:
-            for local_rank in local_ranks:
-                worker = self.workers[local_rank]
-                if worker.running:
-                    worker.asked_to_leave(note)
-
-    def log(self, local_rank: int) -> WorkerStartLog | None:
-        """The log of a worker of the newest generation, None if there is none."""
-        worker = self.workers.get(local_rank)
-        return worker.log if worker is not None else None
 
     def kill(self, note: str = "") -> None:
         """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""

@@ -42,9 +42,9 @@ class PlannedStop:
         """
         self.cancel()
         asked = self._worker_channel.ask_to_leave(sanitize.sanitize_line(why), running())
-        nursery.asked(
-            [heard.local_rank for heard in asked], sanitize.sanitize_line(failure_report.asked_worker_line(why))
-        )
+        for heard in asked:
+            if heard.output is not None:
+                heard.output.asked_to_leave(sanitize.sanitize_line(failure_report.asked_worker_line(why)))
         others = set(running()) - {heard.local_rank for heard in asked}
         if others or not asked:
             nursery.stop(grace_s, line, sorted(others))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from elastic.channel.messages import truncate_text
 from elastic.core.ps.model import Role
 
 
@@ -28,3 +29,8 @@ class WorkerSpec(Struct, frozen=True):
     header: str
     shared: bool = False
     role: Role = Role.WORKER
+
+    @property
+    def log_text(self) -> str:
+        """Where the log is, as documents may hold it."""
+        return truncate_text(str(self.log))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from elastic.core.ps.model import Role
 from launcher.workers.reports.states import TrackedProcess
+from launcher.workers.spec import WorkerSpec
 from tests.support.fake_workers import Worker
 
 
-def tracked(rank: int, g: int = 1) -> TrackedProcess:
+def tracked(rank: int, g: int = 1, *, local_rank: int | None = None, role: Role = Role.WORKER) -> TrackedProcess:
     """A worker that was started at 0, as its agent knows it; no connection of it is there."""
-    return TrackedProcess(Role.WORKER, rank, rank, rank, f"workerlog.{rank}", g, 0.0)
+    local_rank = rank if local_rank is None else local_rank
+    log = Path(f"/log/workerlog.{rank}")
+    spec = WorkerSpec(rank, local_rank, argv=(), env={}, cwd="/", log=log, shown=False, header="", role=role)
+    return TrackedProcess(spec, rank, g, 0.0)
 
 
 async def reports_steps(worker: Worker, *steps: int) -> None:

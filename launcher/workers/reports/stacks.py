@@ -39,16 +39,17 @@ OWN_SIGNAL: Final = signal.SIGRTMAX
 """What a warm worker has a handler for (`launcher.nursery.run_script`)."""
 
 
-async def stacks(process: TrackedProcess, log: WorkerStartLog | None) -> StackText | InspectRefusal:
-    """The stacks of a process, or why there are none. `log` is that of its start."""
-    name = process_name(process.role, process.index)
-    if process.state is WorkerState.EXITED or not process.pid or log is None:
+async def stacks(process: TrackedProcess) -> StackText | InspectRefusal:
+    """The stacks of a process, or why there are none."""
+    name = process_name(process.spec.role, process.spec.rank)
+    if process.state is WorkerState.EXITED or not process.pid or process.output is None:
         how = f" ({process.detail})" if process.detail else ""
         return InspectRefusal(f"{name} does not run now{how}: it has no stacks")
     if is_frozen(process.pid):
         return InspectRefusal(
             f"{name} (pid {process.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks"
         )
+    log = process.output.log
     before = log.bytes_written
     if (process.connection is not None and process.connection.show_stacks()) or _ask_warm(process):
         if text := await _written(log, before):

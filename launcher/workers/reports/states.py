@@ -33,6 +33,8 @@ from elastic.channel.server import WorkerConnection
 from elastic.core.ps.model import Role
 from launcher.wire.inspect_messages import METRICS_MAX, WORDS_MAX, WorkerSnapshot, WorkerState
 from launcher.workers.reports.step_rate import StepRate
+from launcher.workers.spec import WorkerSpec
+from launcher.workers.worker_output import WorkerProcess
 
 RATE_WINDOW_S = 10.0
 
@@ -64,16 +66,15 @@ class WorkerReport:
 
 @dataclass
 class TrackedProcess:
-    """One process of the newest start. `warm`: it was forked by a nursery that had loaded python's modules.
+    """One process of the newest start.
 
-    `rank` is as what it speaks. `connection` is None before it is there and after it hung up.
+    `rank` is as what it speaks. `warm`: it was forked by a nursery that had loaded python's modules. `output` is None
+    where no nursery has taken it, `connection` before it is there and after it hung up. `secondary`: it ended by losing
+    a peer. `given_up`: it was stopped because it could not continue.
     """
 
-    role: Role
-    index: int
-    local_rank: int
+    spec: WorkerSpec
     rank: int
-    log: str
     g: int
     since: float
     pid: int = 0
@@ -81,12 +82,20 @@ class TrackedProcess:
     state: WorkerState = WorkerState.STARTING
     detail: str = ""
     code: int | None = None
+    secondary: bool = False
+    given_up: bool = False
+    output: WorkerProcess | None = None
     connection: WorkerConnection | None = None
     report: WorkerReport = field(default_factory=WorkerReport)
 
+    @property
+    def local_rank(self) -> int:
+        """Its place among those of the node."""
+        return self.spec.local_rank
+
     def becomes(self, state: WorkerState, now: float, detail: str = "") -> None:
         """It does this now; other words for the same do not begin it anew. One that is to end does nothing else."""
-        if self.state is WorkerState.STOPPING and state is not WorkerState.EXITED:
+        if self.state in (WorkerState.STOPPING, WorkerState.EXITED) and state is not WorkerState.EXITED:
             return
         if state is not self.state:
             self.state, self.since = state, now
@@ -118,7 +127,7 @@ class TrackedProcess:
                 self.becomes(WorkerState.RESTORED, now, f"step {step}" if step >= 0 else "training begins")
             case Serving():
                 report.unrecoverable = None
-                self.becomes(WorkerState.SERVING if self.role is Role.SERVER else WorkerState.STEPPING, now)
+                self.becomes(WorkerState.SERVING if self.spec.role is Role.SERVER else WorkerState.STEPPING, now)
             case Progress(step, world, metrics):
                 report.started, report.world = True, world
                 report.steps.reported(step, metrics, now, message.total)
@@ -133,6 +142,11 @@ class TrackedProcess:
             case Unrecoverable():
                 report.unrecoverable = message
 
+    def exited(self, code: int, words: str, now: float) -> None:
+        """It has ended."""
+        self.becomes(WorkerState.EXITED, now, words)
+        self.code = code
+
     def hung_up(self, now: float) -> None:
         """It is heard no more: whom it waits for, or what it prepares, is not known."""
         self.connection = None
@@ -143,8 +157,8 @@ class TrackedProcess:
         """As it is told."""
         steps = self.report.steps
         return WorkerSnapshot(
-            role=self.role,
-            index=self.index,
+            role=self.spec.role,
+            index=self.spec.rank,
             local_rank=self.local_rank,
             pid=self.pid,
             g=self.g,
@@ -157,20 +171,32 @@ class TrackedProcess:
             rate_g=steps.whole_rate,
             metrics=dict(islice(steps.metrics.items(), METRICS_MAX)),
             code=self.code,
-            log=self.log,
+            log=self.spec.log_text,
         )
 
 
 class WorkerStates:
-    """The processes of one node, by local rank. They are kept when they have ended, until others start."""
+    """The processes of one node and one generation. They are kept when they have ended, until others start."""
 
     def __init__(self) -> None:
         """There were none yet."""
         self.seen: dict[int, TrackedProcess] = {}
+        """By local rank."""
+        self.g = 0
+        self.first = False
+        """Whether none of this run of the job had started before."""
+        self.gone = True
+        """Whether nothing of them is left."""
+        self.why_stopped = ""
 
-    def begin(self, starting: Iterable[TrackedProcess]) -> None:
+    def begin(self, g: int, starting: Iterable[TrackedProcess], *, first: bool) -> None:
         """Others start."""
         self.seen = {one.local_rank: one for one in starting}
+        self.g, self.first, self.gone, self.why_stopped = g, first, False, ""
+
+    def has(self, g: int) -> bool:
+        """Tell whether those of generation `g` are there."""
+        return g == self.g and not self.gone
 
     @property
     def running(self) -> list[int]:
@@ -179,7 +205,7 @@ class WorkerStates:
 
     def named(self, role: Role, index: int) -> TrackedProcess | None:
         """The process with that rank, or in that seat; None if it is not here."""
-        return next((one for one in self.seen.values() if (one.role, one.index) == (role, index)), None)
+        return next((one for one in self.seen.values() if (one.spec.role, one.spec.rank) == (role, index)), None)
 
     def spawned(self, g: int, pids: Iterable[int], cold: Iterable[str], now: float) -> None:
         """They were forked, in the order of their local ranks as they were begun."""
@@ -190,13 +216,6 @@ class WorkerStates:
 
     def stopping(self, why: str, now: float) -> None:
         """All that run are to end; `why` reads on after "stopped"."""
+        self.why_stopped = self.why_stopped or why
         for one in self.seen.values():
-            if one.state not in (WorkerState.STOPPING, WorkerState.EXITED):
-                one.becomes(WorkerState.STOPPING, now, why)
-
-    def exited(self, g: int, local_rank: int, code: int, words: str, now: float) -> None:
-        """One has ended."""
-        one = self.seen.get(local_rank)
-        if one is not None and one.g == g:
-            one.becomes(WorkerState.EXITED, now, words)
-            one.code = code
+            one.becomes(WorkerState.STOPPING, now, why)

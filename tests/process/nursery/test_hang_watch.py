@@ -7,7 +7,8 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from launcher.workers.failure_causes import HUNG, FailureCause
 from launcher.workers.hang_watch import HangWatch
 from launcher.workers.reports import stacks
 from launcher.workers.reports.worker_channel import WorkerChannel
+from launcher.workers.worker_output import WorkerProcess
 from tests.support.start_logs import Nowhere
 from tests.support.worker_messages import tracked
 
@@ -41,14 +43,17 @@ class Watched:
         self.logs = [WorkerStartLog(Nowhere(), Path(f"workerlog.{local}"), "") for local in range(2)]
         self.asked = asyncio.Event()
         self.told: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()
-        self.watch = HangWatch(self.talk, LIMIT_S, self._hung, self.logs.__getitem__)
+        self.watch = HangWatch(self.talk, LIMIT_S, self._hung)
         self._ends: list[ChannelClient] = []
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self.asked.set)
         self.talk.start()
 
     def begin(self, g: int, count: int) -> None:
         """The next generation has so many workers here; each of them makes one step, and no other."""
-        self.talk.begin(g, {local: tracked(local, g) for local in range(count)})
+        workers = {local: tracked(local, g) for local in range(count)}
+        for local, worker in workers.items():
+            worker.output = cast(WorkerProcess, SimpleNamespace(log=self.logs[local]))
+        self.talk.begin(g, workers)
         self.watch.begin(g)
         for local in range(count):
             end = ChannelClient(self.talk.path, WorkerHello(local, local, os.getpid(), g, signal.SIGUSR2))

@@ -259,7 +259,8 @@ class TestEnding:
                     os.mkfifo(word)
                 it.workers.spawn(1, [it.spec(leave, str(143 + rank), str(words[rank]), rank=rank) for rank in range(2)])
                 await it.spawned()
-                it.workers.asked([0, 1], "==== asked ====")
+                for worker in it.workers.workers.values():
+                    worker.asked_to_leave("==== asked ====")
                 for rank, expected in enumerate([(143, True, True), (144, False, False)]):
                     await asyncio.to_thread(words[rank].write_text, "leave")
                     event = await it.exited()

@@ -11,15 +11,15 @@ from rich.cells import cell_len
 
 from elastic.channel.messages import Progress
 from elastic.core.agent.state import Phase
-from elastic.core.ps.model import Role
 from launcher.config.argv import split_argv
 from launcher.config.config import Config
 from launcher.config.parse import build
 from launcher.terminal.content import BlockContent, block_content
 from launcher.terminal.status_block import NARROW, lines
 from launcher.terminal.tty import may_draw
-from launcher.workers.reports.states import TrackedProcess, WorkerStates
+from launcher.workers.reports.states import WorkerStates
 from tests.support.agent_harness import running
+from tests.support.worker_messages import tracked
 
 BLOCK = BlockContent(
     "j1", "generation 2 · 3 of 4 nodes · world 3", "training", "step 293 of 690", 293 / 690, "18.9 steps/s · 0:21 left"
@@ -48,7 +48,7 @@ def test_the_world_is_counted_against_the_maximum_if_there_is_one() -> None:
 
 def test_how_far_training_is_stands_there_as_the_first_worker_of_the_node_says_it() -> None:
     workers = WorkerStates()
-    workers.begin(TrackedProcess(Role.WORKER, rank, rank, rank, f"workerlog.{rank}", 1, 0.0) for rank in (1, 0))
+    workers.begin(1, map(tracked, (1, 0)), first=True)
     for rank in (0, 1):
         for now in (10.0, 20.0):
             workers.seen[rank].heard(Progress(round(now) + rank, 2, {"loss": 0.5}, total=40), now)

@@ -19,17 +19,16 @@ from elastic.channel.messages import (
 )
 from elastic.core.ps.model import Role
 from launcher.wire.inspect_messages import WorkerState
-from launcher.workers.reports.states import TrackedProcess, WorkerStates
+from launcher.workers.reports.states import WorkerStates
+from tests.support.worker_messages import tracked
 
 HELLO = WorkerHello(rank=2, local_rank=0, pid=70, generation=3, stacks_signal=64)
 
 
 def states(role: Role = Role.WORKER) -> WorkerStates:
-    """Two processes of generation 3 that were started at 100."""
+    """Two processes of generation 3."""
     made = WorkerStates()
-    made.begin(
-        TrackedProcess(role, 2 + local, local, 2 + local, f"/log/workerlog.{2 + local}", 3, 100.0) for local in (0, 1)
-    )
+    made.begin(3, (tracked(2 + local, 3, local_rank=local, role=role) for local in (0, 1)), first=True)
     return made
 
 
@@ -50,8 +49,9 @@ def test_a_process_starts_and_runs_with_its_pid_and_how_it_was_started() -> None
 def test_what_is_told_of_another_generation_counts_for_nothing() -> None:
     made = states()
     made.spawned(2, (70, 71), ("", ""), 101.0)
-    made.exited(2, 0, 1, "exit 1", 102.0)
     assert made.seen[0].state is WorkerState.STARTING
+    assert made.has(3)
+    assert not made.has(2)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_who_is_to_end_is_stopping_whatever_it_says_and_its_steps_count() -> Non
 
 def test_who_has_ended_has_a_code_and_words_and_stays_so() -> None:
     made = spawned()
-    made.exited(3, 0, -9, "killed by SIGKILL", 110.0)
+    made.seen[0].exited(-9, "killed by SIGKILL", 110.0)
     made.stopping("because rank 2 failed", 111.0)
     made.seen[0].heard(Progress(13, 4, {}), 112.0)
     now = made.seen[0].at(115.0)
@@ -133,7 +133,7 @@ def test_another_program_of_a_workers_shell_script_has_made_no_step_yet() -> Non
 def test_those_run_that_have_not_ended() -> None:
     made = spawned()
     assert made.running == [0, 1]
-    made.exited(3, 0, 1, "exit 1", 110.0)
+    made.seen[0].exited(1, "exit 1", 110.0)
     assert made.running == [1]
 
 
