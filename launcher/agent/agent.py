@@ -6,6 +6,7 @@ import asyncio
 import os
 from contextlib import AsyncExitStack
 
+from elastic.channel.messages import WorkerMessage
 from elastic.core.agent.events import DrainRequested
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
@@ -26,6 +27,8 @@ from launcher.system.signals import SignalQueue
 from launcher.terminal.content import BlockContent
 from launcher.workers.group import WorkerGroup
 from launcher.workers.node_output import NodeOutput
+from launcher.workers.nursery_client import NurseryEvent
+from launcher.workers.reports.states import TrackedProcess
 
 
 class Agent:
@@ -41,7 +44,9 @@ class Agent:
         self._events = EventQueue(boottime)
         put = self._events.put_nowait
         self._spot = SpotWatch(config.spot, os.environ, out.agent_log, put, self._is_joining)
-        self._workers = WorkerGroup(config, node, host, out, put)
+        self._workers = WorkerGroup(
+            config, node, host, out, put, on_message=self._on_worker_message, on_event=self._on_worker_event
+        )
         self._monitor = (
             MetricsExporter(config, out, self._workers, self._reading) if config.metrics_at is not None else None
         )
@@ -78,6 +83,14 @@ class Agent:
         return self._session.block() if self._session is not None else None
 
     # --- what others tell or ask, before and after etcd is reached -------------------------------------------------
+
+    def _on_worker_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
+        if self._session is not None:
+            self._session.on_message(heard, message)
+
+    def _on_worker_event(self, event: NurseryEvent) -> None:
+        if self._session is not None:
+            self._session.on_worker_event(event)
 
     def _reading(self) -> AgentReading:
         return self._session.reading() if self._session is not None else AgentReading(None, self._spot.held, 0)

@@ -39,6 +39,7 @@ from launcher.wire.inspect_messages import NodeSnapshot
 from launcher.workers.failure_causes import UNREACHED
 from launcher.workers.group import WorkerGroup
 from launcher.workers.node_output import NodeOutput
+from launcher.workers.nursery_client import NurseryEvent
 from launcher.workers.reports.states import TrackedProcess
 
 
@@ -108,15 +109,6 @@ class AgentSession:
             tell=self._unreached,
             give_up=workers.give_up,
         )
-        workers.observers += [
-            self._note_checkpoint,
-            self._recovery_reporter.on_message,
-            self._curve.on_message,
-            self._partition_watch.on_message,
-        ]
-        if monitor is not None:
-            workers.observers.append(monitor.on_message)
-        workers.on_event = self._recovery_reporter.on_worker_event
 
     async def run(self, *work: Coroutine[Any, Any, None]) -> int:
         """Take part until the core ends the agent; the exit code. `work` runs with it, and ends it by an error."""
@@ -186,6 +178,22 @@ class AgentSession:
         self._failures.after_event()
         self._event_log.observe(self._core.facts, event, wanted, self._core.taken)
         self._death_proofs.check(self._core.facts)
+
+    def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
+        """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
+        for observer in (
+            self._note_checkpoint,
+            self._recovery_reporter.on_message,
+            self._curve.on_message,
+            self._partition_watch.on_message,
+        ):
+            observer(heard, message)
+        if self._monitor is not None:
+            self._monitor.on_message(heard, message)
+
+    def on_worker_event(self, event: NurseryEvent) -> None:
+        """Tell of what the nursery says."""
+        self._recovery_reporter.on_worker_event(event)
 
     async def _settle(self, limit_s: float) -> None:
         await self._recovery_reporter.close(limit_s)  # It notes something in the history.

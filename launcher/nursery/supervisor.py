@@ -49,6 +49,7 @@ from launcher.nursery.protocol import (
     SetDeadline,
     SpawnWorkers,
     TerminateWorkers,
+    WireError,
     WorkerStart,
     decode,
     encode,
@@ -210,6 +211,10 @@ class Nursery:
         self._send_report(OrderAck(self._obeyed))
 
     def _spawn(self, g: int, workers: tuple[WorkerStart, ...]) -> None:
+        if self._generation is not None:
+            raise WireError(f"generation {g} cannot start: generation {self._generation.g} is still there")
+        if len(self._agent.fds) < FDS_PER_WORKER * len(workers):
+            raise WireError("a Spawn came without its descriptors")
         running = self._generation = RunningGeneration(g)
         if boottime() >= self._until_s or self._end is NurseryExit.CLOSED:
             self._refuse(running, workers)

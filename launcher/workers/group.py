@@ -57,14 +57,21 @@ class WorkerGroup:
         host: str,
         out: NodeOutput,
         put: Callable[[Event], None],
+        *,
+        on_message: ReportListener,
+        on_event: Callable[[nursery_client.NurseryEvent], None],
     ) -> None:
-        """Nothing is started yet. `put` takes the events for the core."""
+        """Nothing is started yet. `put` takes the events for the core.
+
+        `on_message` hears what workers say, `on_event` what the nursery says.
+        """
         agent_log = out.agent_log
         self._config = config
         self._node = node
         self._agent_log = agent_log
         self._showing = ConsoleStreams(out.consoles, node, out.lines)
         self._put = put
+        self._on_report, self._on_event = on_message, on_event
         self._sink = out.disk
         remove_left_behind(NODE)
         self._scratch = TempFolder(NODE)
@@ -78,14 +85,6 @@ class WorkerGroup:
         self._progress = ProgressReporter(self.states, agent_log, out.consoles, shown_elsewhere=out.live)
         self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self.give_up)
-        self.observers: list[ReportListener] = [
-            self._progress.on_message,
-            self._hangs.on_message,
-            self._plan.on_message,
-        ]
-        """They hear what workers say. The order does not matter: none reads what another one keeps."""
-        self.on_event: Callable[[nursery_client.NurseryEvent], None] = lambda event: None
-        """Hears what the nursery says."""
         self.last_logs = RecentStarts()
         self._incarnation = ""
         self._preload_config = nursery_process.preload_config(config, os.environ, environment.default_env(config.slots))
@@ -126,22 +125,24 @@ class WorkerGroup:
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
-            pause_s = deaths.died(boottime() - began_s)
-            if pause_s is None:
-                raise NurseryLost(
-                    f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
-                    "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
-                )
-            wait = f" in {pause_s:g} s" if pause_s else ""
-            self._agent_log.warning(f"the nursery {self._how_it_died}; starting another{wait}")
-            self._nursery = self._new_nursery()
-            await asyncio.sleep(pause_s)
-            began_s = boottime()
-            try:
-                await self._nursery.start()
-            except (NurseryLost, OSError) as error:
-                self._how_it_died = f"cannot be started ({error})"
-                self._nursery_died.set()
+            replaced = not self._nursery.dead  # What died may be one that never started.
+            while not replaced:
+                pause_s = deaths.died(boottime() - began_s)
+                if pause_s is None:
+                    raise NurseryLost(
+                        f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
+                        "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
+                    )
+                wait = f" in {pause_s:g} s" if pause_s else ""
+                self._agent_log.warning(f"the nursery {self._how_it_died}; starting another{wait}")
+                self._nursery = self._new_nursery()
+                await asyncio.sleep(pause_s)
+                began_s = boottime()
+                try:
+                    await self._nursery.start()
+                    replaced = True
+                except (NurseryLost, OSError) as error:
+                    self._how_it_died = f"cannot be started ({error})"
 
     async def close(self) -> None:
         """Kill what runs and let go of everything."""
@@ -238,7 +239,7 @@ class WorkerGroup:
 
     def _on_worker_event(self, event: nursery_client.NurseryEvent) -> None:
         self.talk.catch_up()
-        self.on_event(event)
+        self._on_event(event)
         match event:
             case protocol.NurseryReady():
                 if event.cold:
@@ -295,7 +296,8 @@ class WorkerGroup:
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 
     def _on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        for observer in self.observers:
+        """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
+        for observer in (self._progress.on_message, self._hangs.on_message, self._plan.on_message, self._on_report):
             observer(heard, message)
         if isinstance(message, AcceptsPlannedStop) and all(
             process.report.listening for process in self.states.seen.values()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from elastic.channel.messages import (
     AcceptsPlannedStop,
@@ -29,12 +30,14 @@ from elastic.channel.messages import (
     WorkerMessage,
     truncate_text,
 )
-from elastic.channel.server import WorkerConnection
 from elastic.core.ps.model import Role
 from launcher.wire.inspect_messages import METRICS_MAX, WORDS_MAX, WorkerSnapshot, WorkerState
 from launcher.workers.reports.step_rate import StepRate
 from launcher.workers.spec import WorkerSpec
-from launcher.workers.worker_output import WorkerProcess
+
+if TYPE_CHECKING:
+    from elastic.channel.server import WorkerConnection
+    from launcher.workers.worker_output import WorkerProcess
 
 RATE_WINDOW_S = 10.0
 
