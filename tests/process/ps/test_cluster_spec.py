@@ -75,7 +75,10 @@ async def test_a_lost_server_comes_back_on_a_spare_and_the_workers_learn_where(j
     assert again.node == spare.id
     worker = world["worker 0"]
     node = job.node_of(worker)
-    await node.says(f"{serving.id} was on this machine, and nothing is left of it")
+    proven = f"{serving.id} was on this machine, and nothing is left of it"
+    await job.told.until(
+        lambda: any(proven in line for one in job.nodes for line in one.lines), "a node proposes and has the proof"
+    )
     await node.says(rf"revision \d+ of the roster: .* {again.node} \(server 0\) joins")
     assert roster(worker)["servers"] == [again.env["PADDLE_CURRENT_ENDPOINT"]]
     assert not worker.ended
