@@ -26,7 +26,7 @@ lint: setup
 # A story of real processes waits now and then, so more run at once than there are cores; the simulation takes every core.
 test: lint
 	$(BIN)/python -m pytest tests/sim
-	$(BIN)/python -m pytest tests/unit tests/store tests/process -m "not hosts" -n 3 --dist loadscope
+	$(BIN)/python -m pytest tests/unit tests/store tests/process -m "not hosts" -n 4 --dist loadscope
 
 demo: setup
 	$(BIN)/python -m elastic.examples.demo

@@ -40,6 +40,8 @@ class AgentLoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._begun = weakref.WeakSet[asyncio.Task[Any]]()
+        self._stop = asyncio.Event()
+        """Of the loop that runs, or is the next to."""
 
     @property
     def forked(self) -> bool:
@@ -74,7 +76,6 @@ class AgentLoopThread:
 
     async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         """Run until `close`; then cancel what was begun, which ends in order whatever it has started itself."""
-        self._stop = asyncio.Event()
         started.set_result(asyncio.get_running_loop())
         await self._stop.wait()
         for task in self._begun:
@@ -96,5 +97,6 @@ class AgentLoopThread:
             return
         self._loop = self._thread = None
         loop.call_soon_threadsafe(self._stop.set)
+        self._stop = asyncio.Event()
         if thread is not threading.current_thread():
             thread.join(limit_s)

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from tests.bench.idle import pss_mb
+from tests.support.awaited_events import marked
 
 OWN_SHM = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs shm /dev/shm && exec "$@"', "sh")
 """What runs a command with a /dev/shm of its own, so that nothing of other programs is counted. It needs root."""
@@ -115,16 +116,6 @@ def of_machine(mark: str, tmp: Path, logs: Path) -> dict[str, float]:
         "log files": float(len(files)),
         "log bytes": float(sum(path.stat().st_size for path in files)),
     }
-
-
-def marked(mark: str) -> list[int]:
-    """Processes with this text in their environment."""
-    found, text = [], mark.encode()
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if text in environ.read_bytes():
-                found.append(int(environ.parent.name))
-    return found
 
 
 def of_etcd(endpoint: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from launcher.agent.node_id import MARK
-from tests.support.awaited_events import LIMIT_S, Happenings, command_of, process_end
+from tests.support.awaited_events import LIMIT_S, Happenings, command_of, marked, process_end
 
 
 class Process(Protocol):
@@ -114,12 +114,7 @@ class Node:
 
     def processes(self) -> list[int]:
         """Every process with the mark of this node in its environment."""
-        mark, found = self.mark.encode(), []
-        for environ in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if mark in environ.read_bytes():
-                    found.append(int(environ.parent.name))
-        return found
+        return marked(self.mark)
 
     def writers(self) -> list[int]:
         """The process that writes its logs, none once it has ended."""
