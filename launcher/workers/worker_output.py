@@ -15,9 +15,11 @@ from launcher.logs.file_names import closing_line, signal_info_line
 from launcher.logs.worker_log import WorkerStartLog
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import UNBOUND, LogLimits
+from launcher.system.descriptors import widen_pipe
 from launcher.workers.spec import WorkerSpec
 
-READ_BYTES = 1 << 16
+READ_BYTES = 1 << 17
+"""Room in the pipe of a worker, and read at once: with the usual 64 kB an agent would be woken twice as often."""
 DRAIN_BYTES = 4 << 20
 """Most that `drain` reads: a pipe holds at most 1 MB, but a grandchild may go on writing meanwhile."""
 
@@ -35,6 +37,7 @@ class PipeReader:
         self._flows: tuple[LogSink | Console, ...] = (log.sink,) if show is None else (log.sink, show.console)
         self._loop = asyncio.get_running_loop()
         reader, writer = os.pipe2(os.O_CLOEXEC)
+        widen_pipe(writer, READ_BYTES)
         self._writer: int | None = writer
         os.set_blocking(reader, False)
         self._reader = open(reader, "rb", buffering=0)  # noqa: SIM115  # `_release` closes it.
