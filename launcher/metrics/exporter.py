@@ -73,13 +73,12 @@ class MetricsExporter:
         server = MetricsServer(self._answer, self._complain)
         try:
             where = join_host_port(*server.listen(host, port))
-        except (OSError, UnicodeError) as error:  # The latter: it looks like a name and cannot be one.
-            number = (isinstance(error, OSError) and error.errno) or 0  # Less than 0 of a name that is not known.
-            why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
-            self._agent_log.warning(
-                f"--metrics_port {join_host_port(host, port)} cannot be used ({why}): this node goes on without "
-                "metrics; name a free port of an address of this machine"
-            )
+        except OSError as error:
+            number = error.errno or 0  # Less than 0 of a name that is not known.
+            why = os.strerror(number) if number > 0 else error.strerror or str(error)
+            self._agent_log.warning(_unusable(host, port, why))
+        except UnicodeError as error:  # It looks like a name and cannot be one.
+            self._agent_log.warning(_unusable(host, port, str(error)))
         else:
             self._server = server
             self._agent_log.info(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
@@ -126,3 +125,10 @@ class MetricsExporter:
         states = Counter(WORKER_LABELS[one.state] for one in self._workers.states.seen.values())
         workers = {label: states[label] for label in WORKER_LABELS.values()}
         return Readings(self.collector, known.facts, workers, known.dropped, self._disk.left_out_bytes, boottime())
+
+
+def _unusable(host: str, port: int, why: str) -> str:
+    return (
+        f"--metrics_port {join_host_port(host, port)} cannot be used ({why}): this node goes on without metrics; "
+        "name a free port of an address of this machine"
+    )

@@ -19,8 +19,9 @@ class HealthAnswer(NamedTuple):
 
 def healthy(*, nursery: bool) -> HealthAnswer:
     """Whether the agent is alive and can start workers. Whoever hears the answer knows that its loop goes round."""
-    alive, dead = "the agent and its nursery live", "the nursery is dead; the agent starts another one"
-    return HealthAnswer(nursery, alive if nursery else dead)
+    if nursery:
+        return HealthAnswer(True, "the agent and its nursery live")
+    return HealthAnswer(False, "the nursery is dead; the agent starts another one")
 
 
 def ready(facts: AgentState | None, *, running: int, reason: str) -> HealthAnswer:
