@@ -281,7 +281,9 @@ def test_when_a_link_closed_is_forgotten_with_the_member_so_that_a_later_proof_i
             await watcher.until("up", "n-1")
             watcher.links.watch({})
             await watcher.until("up")
-            assert watcher.links._watched == {}
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            assert watcher.links._watched["n-1"].closed_at == 0.0
 
     played(story)
 
