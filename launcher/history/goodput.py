@@ -95,7 +95,7 @@ class GoodputMeter:
         self._newest, self.stepped_at = step, self._until
         if before is None:
             made, again = 1, int(step <= self._best)
-        elif step < before:  # It counts anew, as in each epoch: nothing is known to be made again.
+        elif step < before:  # It counts from the beginning, as in each epoch: no step is known to be repeated.
             made, again, self._best = 1, 0, step
         else:
             made, again = step - before, max(min(self._best, step) - before, 0)

@@ -186,11 +186,11 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
             self._vacate(facts, old, generation, proposal.evidence_at if proposal is not None else arrived)
         starts = [place for place in generation.members if not place.leaving and _fresh(place, generation, old)]
         for place in starts:
-            mended = [self._vacant.pop(task) for task in place.tasks if task in self._vacant]
+            filled = [self._vacant.pop(task) for task in place.tasks if task in self._vacant]
             if place.node != self._node:
-                self._note_beginning(generation, place, mended, proposal, arrived)
+                self._note_beginning(generation, place, filled, proposal, arrived)
             else:
-                self._begin(facts, generation, place, mended, proposal, arrived)
+                self._begin(facts, generation, place, filled, proposal, arrived)
         self._signs.keep({place.node for place in generation.members} - {place.node for place in starts})
 
     def _vacate(self, facts: AgentState, old: ClusterSpec, new: ClusterSpec, evidence_at: float) -> None:
@@ -216,19 +216,19 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         self,
         generation: ClusterSpec,
         place: TaskMember,
-        mended: list[_TaskVacancy],
+        filled: list[_TaskVacancy],
         proposal: SentProposal | None,
         arrived: float,
     ) -> None:
         """If this node proposed the start of another one, nobody else knows as well how it began."""
-        if proposal is None or not mended or not place.since:
+        if proposal is None or not filled or not place.since:
             return
-        since = min(mended).since
+        since = min(filled).since
         marks = {PhaseEnd.NOTICED: since.known_at, PhaseEnd.ASSIGNED: proposal.evidence_at}
         marks |= {PhaseEnd.DECIDED: proposal.sent_at, PhaseEnd.PUBLISHED: proposal.published_at or arrived}
         lengths = phases(since.at, marks, PS_ORDER)
         self._beginnings.append(
-            RecoveryBeginning(generation.g, place.since, place.node, _text(mended, generation.reason), lengths)
+            RecoveryBeginning(generation.g, place.since, place.node, _text(filled, generation.reason), lengths)
         )
 
     def _begin(
@@ -236,7 +236,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         facts: AgentState,
         generation: ClusterSpec,
         place: TaskMember,
-        mended: list[_TaskVacancy],
+        filled: list[_TaskVacancy],
         proposal: SentProposal | None,
         arrived: float,
     ) -> None:
@@ -247,7 +247,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         start = _TaskStart(
             generation=generation,
             began=evidence_at,
-            text=_text(mended, generation.reason),
+            text=_text(filled, generation.reason),
             tells=bool(place.since) or teller == self._node,
             since=place.since,
             tasks=place.tasks,
@@ -255,8 +255,8 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
             asked_at=arrived,
             foreign=bool(place.since) and generation.leader != self._node,
         )
-        if mended:
-            since = min(mended).since
+        if filled:
+            since = min(filled).since
             start.began = since.at
             start.marks |= {PhaseEnd.NOTICED: since.known_at, PhaseEnd.ASSIGNED: evidence_at}
             if self._gone_at is not None and self._gone_at >= since.at:
@@ -295,6 +295,6 @@ def _fresh(place: TaskMember, generation: ClusterSpec, old: ClusterSpec | None) 
     return old is None or old.g != generation.g or place.since > old.rev
 
 
-def _text(mended: Collection[_TaskVacancy], reason: str) -> str:
+def _text(filled: Collection[_TaskVacancy], reason: str) -> str:
     """What happened, in the order in which it did."""
-    return "; ".join(dict.fromkeys([*(vacancy.text for vacancy in sorted(mended)), reason]))
+    return "; ".join(dict.fromkeys([*(vacancy.text for vacancy in sorted(filled)), reason]))

@@ -47,7 +47,7 @@ SHORT_MAX = 8
 
 
 class DialResult(Enum):
-    """What an attempt came to."""
+    """The result of one attempt."""
 
     LINKED = auto()
     """A link."""

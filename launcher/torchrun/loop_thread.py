@@ -41,7 +41,7 @@ class AgentLoopThread:
         self._thread: threading.Thread | None = None
         self._begun = weakref.WeakSet[asyncio.Task[Any]]()
         self._stop = asyncio.Event()
-        """Of the loop that runs, or is the next to."""
+        """Ends the loop that runs, or the next one."""
 
     @property
     def forked(self) -> bool:

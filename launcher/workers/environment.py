@@ -295,9 +295,8 @@ VARIABLES: Final[tuple[Variable[CollectiveContext], ...]] = (
     Variable(
         ("PADDLE_DISTRI_BACKEND",),
         "gloo, on a node without cards and unless it is set",
-        lambda p: (
-            None if p.launch.config.gpu_ids else "gloo"
-        ),  # Paddle looks for NCCL otherwise, also where there is no card.
+        # Paddle looks for NCCL otherwise, also on a node without cards.
+        lambda p: None if p.launch.config.gpu_ids else "gloo",
         outer="preferred",
     ),
 )

@@ -19,7 +19,7 @@ from launcher.system.descriptors import widen_pipe
 from launcher.workers.spec import WorkerSpec
 
 READ_BYTES = 1 << 17
-"""Room in the pipe of a worker, and read at once: with the usual 64 kB an agent would be woken twice as often."""
+"""The capacity of a worker's pipe, and of one read: with the usual 64 kB the agent would wake twice as often."""
 DRAIN_BYTES = 4 << 20
 """Most that `drain` reads: a pipe holds at most 1 MB, but a grandchild may go on writing meanwhile."""
 

@@ -44,12 +44,11 @@ RATE_WINDOW_S = 10.0
 
 @dataclass
 class WorkerReport:
-    """What the program of a worker has said: its steps, and more.
+    """What the program of a worker has reported: its steps, and more.
 
-    `world` is the size of the world in which it made the newest step. `started`: it has done anything that we know of:
-    a process group, a step, a word of our library. `saved` is the highest step that it saved, -1 if none. `left_at` is
-    the step that it saved before it left, when it was asked to. `unrecoverable` is its word that it ends, and would at
-    each start.
+    `world` is the world size at the newest step. `started`: it has formed a process group, made a step, or called our
+    library. `saved` is the highest step that it saved, -1 if none. `left_at` is the step that it saved before it left,
+    when it was asked to. `unrecoverable` is its message that it ends, and would at each start.
     """
 
     steps: StepRate = field(default_factory=lambda: StepRate(RATE_WINDOW_S))
@@ -71,9 +70,9 @@ class WorkerReport:
 class TrackedProcess:
     """One process of the newest start.
 
-    `rank` is as what it speaks. `warm`: it was forked by a nursery that had loaded python's modules. `output` is None
-    where no nursery has taken it, `connection` before it is there and after it hung up. `secondary`: it ended by losing
-    a peer. `given_up`: it was stopped because it could not continue.
+    `rank` is the one that its messages carry. `warm`: it was forked by a nursery with python's modules loaded. `output`
+    is None if the nursery was lost before it was handed over, `connection` while the program has none. `secondary`: it
+    ended because it lost a peer. `given_up`: it was stopped because it could not continue.
     """
 
     spec: WorkerSpec
@@ -97,7 +96,7 @@ class TrackedProcess:
         return self.spec.local_rank
 
     def becomes(self, state: WorkerState, now: float, detail: str = "") -> None:
-        """It does this now; other words for the same do not begin it anew. One that is to end does nothing else."""
+        """Enter a state; a new `detail` of the same state does not restart its time. Only an exit follows a stop."""
         if self.state in (WorkerState.STOPPING, WorkerState.EXITED) and state is not WorkerState.EXITED:
             return
         if state is not self.state:
@@ -105,7 +104,7 @@ class TrackedProcess:
         self.detail = truncate_text(detail, WORDS_MAX)
 
     def heard(self, message: WorkerMessage, now: float) -> None:
-        """It has said something."""
+        """Note a message of its program."""
         if self.state is WorkerState.EXITED:
             return
         report = self.report
@@ -151,7 +150,7 @@ class TrackedProcess:
         self.code = code
 
     def hung_up(self, now: float) -> None:
-        """It is heard no more: whom it waits for, or what it prepares, is not known."""
+        """Its connection is closed, so whom it waits for, or what it prepares, is unknown from now on."""
         self.connection = None
         if self.state in (WorkerState.PREPARING, WorkerState.JOINING):
             self.becomes(WorkerState.RUNNING, now)

@@ -23,7 +23,7 @@ NOTES_MAX = 100
 
 
 ReportListener = Callable[[TrackedProcess, WorkerMessage], None]
-"""Is told of each message, after the `TrackedProcess` has been brought up to date."""
+"""Receives each message, after the `TrackedProcess` was updated."""
 
 
 class WorkerChannel:

@@ -45,7 +45,7 @@ async def linked() -> AsyncIterator[tuple[Watching, Watching, PeerListener]]:
 
 @contextlib.contextmanager
 def turns() -> Iterator[asyncio.Semaphore]:
-    """It is released each time somebody has been tried to be linked."""
+    """It is released after each attempt to link a member."""
     tried, attempt = asyncio.Semaphore(0), PeerLink._try
 
     async def counted(one: PeerLink, address: str) -> DialResult:
