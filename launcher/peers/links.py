@@ -3,7 +3,7 @@
 The *watcher* dials the *watched*: the leader every member, some agents the leader. The addresses come
 from the store, with the registration that a proof is about. How it is used:
 
-    links = Links(job_id, node, on_change=…, on_proof=…, …)     # in a running loop; every callback comes from it
+    links = PeerLinks(job_id, node, on_change=…, on_proof=…, …) # in a running loop; every callback comes from it
     hello.hand_to(links.accept)                     # the agent's listener, from when the agent may be watched
     links.secret(text)                              # whenever the store is read; without one there are no links
     links.watch({node: LinkTarget(host, link, create_revision), …})     # whenever that may have changed; cheap if not
