@@ -10,10 +10,33 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from elastic.errors import CheckpointError
 from elastic.train.checkpoint import atomic_files
+from elastic.train.comm import byte_collectives
 
 _PREFIX = ".probe-"
+
+
+def why_not_shared(folder: Path, *, host: str, rank: int, group: Any) -> str:
+    """Say on every rank why `folder` is not one folder that all see; "" if it is, or if rank 0 cannot write there.
+
+    A collective of `group`. `host` is this rank's.
+    """
+    token = ""
+    if rank == 0:
+        with suppress(CheckpointError):  # The save itself says the same.
+            token = write_token(folder)
+    token = byte_collectives.broadcast(token.encode() if rank == 0 else None, 0, group).decode()
+    if not token:
+        return ""
+    answer = [host, str(folder.absolute()), str(int(sees_token(folder, token)))]
+    answers = [reply.decode().split("\n") for reply in byte_collectives.gather("\n".join(answer).encode(), group)]
+    if rank == 0:
+        remove_token(folder, token)
+    blind = [(other, where) for other, where, sees in answers if sees == "0"]
+    return not_shared(answers[0][0], folder.absolute(), blind) if blind else ""
 
 
 def write_token(folder: Path) -> str:

@@ -1,0 +1,48 @@
+"""A worker's part in a planned stop: all ranks agree on a step, and leave together once it is saved."""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from elastic.channel.client import ChannelClient
+from elastic.channel.messages import SavedAndLeaving
+from elastic.train import report
+from elastic.train.process_group import shutdown, stop_agreement
+from elastic.train.process_group.topology import Topology
+
+LEAVING: Final = 143
+"""Exit code of a worker that left in a planned stop: that of a process that SIGTERM ended."""
+
+
+class PlannedStop:
+    """Stops all ranks at one step. The rules are in `elastic.train.process_group.stop_agreement`."""
+
+    def __init__(self, place: Topology, channel: ChannelClient | None) -> None:
+        """Nothing is asked for yet."""
+        self._place = place
+        self._channel = channel
+        self._board: stop_agreement.StopBoard | None = None
+
+    def agreed(self, step: int) -> bool:
+        """Whether all ranks stop at this step. Every rank calls it at each commit once it has the request."""
+        place = self._place
+        if place.alone:
+            return True
+        first = self._board is None
+        if self._board is None:
+            from torch.distributed.distributed_c10d import _get_default_store
+
+            self._board = stop_agreement.StopBoard(_get_default_store(), place.world_size)
+        rules = stop_agreement.at_commit(step, place.world_size, first=first)
+        return self._board.run(rules) is stop_agreement.CommitVerdict.STOP
+
+    def leave(self, step: int, reason: str) -> NoReturn:
+        """End this worker, whose step is saved, once the others have seen that all stop here."""
+        if self._channel is not None:
+            self._channel.send(SavedAndLeaving(step))
+        if self._board is not None:
+            self._board.leave(self._place.rank, self._place.world_size)
+            shutdown.mark_gil_released_wait()
+        if self._place.rank == 0:
+            report.log_to_agent(f"step {step} is saved; the workers leave: {reason}")
+        raise SystemExit(LEAVING)

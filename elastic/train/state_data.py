@@ -1,0 +1,44 @@
+"""What a `State` consists of, for those who save and restore it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from elastic.train.data.tracked import TrackedData
+from elastic.train.statedict import parts
+from elastic.train.statedict.parts import StatePart
+
+
+class StateData:
+    """The things of a state, its parts and values, the number of steps done, and the epoch."""
+
+    def __init__(self, things: Mapping[str, Any]) -> None:
+        """Sort `things` into parts and plain values. Raises `ConfigError` for one that could not be loaded again."""
+        self.parts: dict[str, StatePart] = parts.make(things)
+        self.values = {name: parts.plain(name, thing) for name, thing in things.items() if name not in self.parts}
+        self.things = {name: things[name] for name in self.parts}
+        self.loaders = TrackedData(self.things.values())
+        self.step = 0
+        self.epoch = 0
+
+    @property
+    def sharded(self) -> bool:
+        """Whether some part is."""
+        return any(part.sharded for part in self.parts.values())
+
+    @property
+    def modules(self) -> Iterator[torch.nn.Module]:
+        """The modules among the things, as the script has them."""
+        return (thing for thing in self.things.values() if isinstance(thing, torch.nn.Module))
+
+    def take(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All as it is now: trees that are the same on all ranks, "values" among them, and those of sharded parts."""
+        replicated: dict[str, Any] = {}
+        sharded: dict[str, Any] = {}
+        for name, part in self.parts.items():
+            (sharded if part.sharded else replicated)[name] = part.take()
+        known = parts.without_numpy(dict(self.values))  # Lists in it may have grown since they were given.
+        return {**replicated, "values": {"step": self.step, "epoch": self.epoch, "values": known}}, sharded
