@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
+from pkgutil import resolve_name
+
+import pytest
 
 from elastic.testing import End, Failure, Loss, Planned, World
 from elastic.testing.schedule import Until
 from tests.fuzz.training.check import Judge, Rank, read
-from tests.fuzz.training.plan import Plan, Training, plan
+from tests.fuzz.training.plan import PLACES, Plan, Training, plan
 
 TRAINING = Training(
     mode="manual", samples=8, epochs=1, total=2, per_rank=1, most=None, every=None, memory_every=1, stream=False,
@@ -88,3 +92,8 @@ def test_a_diary_that_was_cut_off_is_read_up_to_there() -> None:
 def test_a_seed_is_always_the_same_plan_and_another_one_another() -> None:
     assert plan(7) == plan(7)
     assert len({str(plan(seed)) for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("place", sorted(set(chain(*PLACES.values()))))
+def test_a_place_where_replicas_are_killed_is_a_function(place: str) -> None:
+    assert callable(resolve_name(place))
