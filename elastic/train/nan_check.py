@@ -20,7 +20,7 @@ VARIABLES: Final = ("ELASTIC_CHECK_NAN", "FLAGS_check_nan_inf")
 """The first that is set counts."""
 YES: Final = frozenset({"1", "true", "yes", "on"})
 NO: Final = frozenset({"0", "false", "no", "off"})
-WRAPPERS: Final = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.")
+WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module"})
 """What DDP, torch.compile and activation checkpointing put into the names of modules."""
 DEPTH_MAX: Final = 16
 """How deep a module's output is looked into."""
@@ -42,28 +42,23 @@ def enabled(environ: Mapping[str, str]) -> bool:
 def first_bad(named: Iterable[tuple[str, Tensor]]) -> str | None:
     """The name of the first tensor that has nan or inf; None if there is none.
 
-    One fast pass over all tensors of a type, and one wait for each card. Of a DTensor this rank's shard is looked at.
-    Whole numbers are finite. A mask, all of whose values are 0, 1 or infinite, counts as finite.
+    All tensors are summed, which reads memory at its full speed, before it waits once for each device. Of a DTensor
+    this rank's shard is looked at. Whole numbers are finite. So are masks: some of their values are infinite, and the
+    others 0 or 1.
     """
-    pairs = list(named)
-    groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = {}
+    looked: dict[torch.device, list[tuple[int, str, Tensor]]] = {}
+    bad: list[tuple[int, str]] = []
     with torch.no_grad():
-        for index, (_, tensor) in enumerate(pairs):
-            values = _values(tensor)
-            if values is not None:
-                indices, tensors = groups.setdefault((values.device, values.dtype), ([], []))
-                indices.append(index)
-                tensors.append(values)
-        bad: list[int] = []
-        for indices, tensors in groups.values():
-            certain = _summaries(tensors).isfinite()
-            if bool(certain.all()):
-                continue
-            for index, tensor, good in zip(indices, tensors, certain.tolist(), strict=True):
-                if not good and not bool(tensor.isfinite().all()) and not _is_mask(tensor):
-                    bad.append(index)
+        for index, (name, tensor) in enumerate(named):
+            if (values := _values(tensor)) is not None:
+                looked.setdefault(values.device, []).append((index, name, values))
+        for entries in looked.values():
+            sums = torch.stack([values.sum().double() for _, _, values in entries]).isfinite().tolist()
+            for good, (index, name, values) in zip(sums, entries, strict=True):
+                if not (good or bool(values.isfinite().all()) or _is_mask(values)):  # A sum may have overflown.
+                    bad.append((index, name))
                     break
-    return pairs[min(bad)][0] if bad else None
+    return min(bad)[1] if bad else None
 
 
 def check_commit(
@@ -80,29 +75,13 @@ def check_commit(
             raise NotFinite(f"the loss is {_kind(loss)} {where}")
     elif isinstance(loss, float) and not math.isfinite(loss):
         raise NotFinite(f"the loss is {'nan' if math.isnan(loss) else 'inf'} {where}")
-    tensors = {
-        (part, path): tensor for part, tree in parts.items() for path, tensor in _tensors(tree)
-    }  # A tensor that is there twice is looked at twice, which is rare.
-    names = {f"part {part}: {path}": tensor for (part, path), tensor in tensors.items()}
-    name = first_bad(names.items())
+    tensors = {f"part {part}: {path}": tensor for part, tree in parts.items() for path, tensor in _tensors(tree)}
+    name = first_bad(tensors.items())
     if name is not None:
-        raise NotFinite(f"{name} has {_kind(names[name])} {where}")
+        raise NotFinite(f"{name} has {_kind(tensors[name])} {where}")
 
 
-class NanHooks:
-    """The hooks of `watch`."""
-
-    def __init__(self, handles: Iterable[Any]) -> None:
-        """Keep them."""
-        self._handles = list(handles)
-
-    def remove(self) -> None:
-        """Take them off. A second call does nothing."""
-        while self._handles:
-            self._handles.pop().remove()
-
-
-def watch(module: nn.Module, step: Callable[[], int], rank: int) -> NanHooks:
+def watch(module: nn.Module, step: Callable[[], int], rank: int) -> None:
     """From now on raise `NotFinite` in the first module whose output has nan or inf while its inputs had not.
 
     The text has the module's name and class, the step that `step()` says, and the rank. Works in DDP, FSDP2, autocast
@@ -110,11 +89,9 @@ def watch(module: nn.Module, step: Callable[[], int], rank: int) -> NanHooks:
     `torch.compile(model)` returns the whole is checked, of `model.compile()` nothing, and the commit's check serves.
     Modules that are added later are not watched.
     """
-    handles = [
-        submodule.register_forward_hook(_hook(_clean(name), step, rank, whole=submodule is module), with_kwargs=True)
-        for name, submodule in module.named_modules()
-    ]
-    return NanHooks(handles)
+    for name, submodule in module.named_modules():
+        hook = _hook(_clean(name), step, rank, whole=submodule is module)
+        submodule.register_forward_hook(hook, with_kwargs=True)
 
 
 def _hook(name: str, step: Callable[[], int], rank: int, *, whole: bool) -> Callable[..., None]:
@@ -153,17 +130,12 @@ def _named(name: str, module: nn.Module) -> str:
 
 def _clean(name: str) -> str:
     """The name in the script's own model."""
-    dotted = f"{name}."
-    for wrapper in WRAPPERS:
-        dotted = dotted.replace(f".{wrapper}", ".")
-        while dotted.startswith(wrapper):
-            dotted = dotted.removeprefix(wrapper)
-    return dotted.strip(".")
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def _recording() -> bool:
     """Whether torch only writes down what is called: for torch.jit.trace, or for a CUDA graph."""
-    if torch._C._get_tracing_state() is not None:
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
@@ -190,39 +162,21 @@ def _tensors(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, T
 
 def _values(tensor: Tensor) -> Tensor | None:
     """What of a tensor can be nan or inf on this rank; None if nothing can."""
-    local = getattr(tensor, "to_local", None)
-    if local is not None:
-        tensor = local()
     tensor = tensor.detach()
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor._values()
-    elif tensor.layout is not torch.strided:
-        tensor = tensor.values()
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if tensor.layout is not torch.strided:
+        tensor = (tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor).values()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
         return None
-    return tensor.float() if tensor.itemsize == 1 else tensor  # Types of 8 bits have no norm.
+    return tensor.float() if tensor.itemsize == 1 else tensor  # Types of 8 bits cannot be asked.
 
 
-def _summaries(tensors: list[Tensor]) -> Tensor:
-    """A number for each tensor, which is finite only if all of the tensor is.
-
-    On a card the largest magnitude, in one fused call; on the CPU, where that is slow, the sum, which reads memory at
-    its full speed, and may overflow in good tensors.
-    """
-    if tensors[0].device.type != "cpu":
-        return torch.stack(torch._foreach_norm(tensors, math.inf))
-    wide = torch.float32 if tensors[0].itemsize < 4 else tensors[0].dtype
-    return torch.stack([tensor.sum(dtype=wide) for tensor in tensors])
-
-
-def _is_mask(tensor: Tensor) -> bool:
-    return tensor.numel() > 1 and bool((tensor.isinf() | (tensor == 0) | (tensor == 1)).all()) and not _all_inf(tensor)
-
-
-def _all_inf(tensor: Tensor) -> bool:
-    return bool(tensor.isinf().all())
+def _is_mask(values: Tensor) -> bool:
+    infinite = values.isinf()
+    return not bool(infinite.all()) and bool((infinite | (values == 0) | (values == 1)).all())
 
 
 def _kind(tensor: Tensor) -> str:
