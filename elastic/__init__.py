@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from elastic.environment import ProcessEnvironment
     from elastic.script.relaunch import config as config
     from elastic.train.checkpoint.export import export as export
+    from elastic.train.data.batch import GlobalBatch as GlobalBatch
     from elastic.train.data.batch import batch as batch
+    from elastic.train.data.loader import DataLoader as DataLoader
     from elastic.train.data.sampler import ElasticSampler as ElasticSampler
     from elastic.train.data.stream import ElasticStream as ElasticStream
     from elastic.train.process_group.init import init as init
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
     from elastic.train.state import epochs as epochs
 
 LAZY: Final[Mapping[str, str]] = {
+    "DataLoader": "elastic.train.data.loader",
     "ElasticSampler": "elastic.train.data.sampler",
     "ElasticStream": "elastic.train.data.stream",
+    "GlobalBatch": "elastic.train.data.batch",
     "State": "elastic.train.state",
     "batch": "elastic.train.data.batch",
     "config": "elastic.script.relaunch",
@@ -39,8 +43,10 @@ LAZY: Final[Mapping[str, str]] = {
 """What `elastic.<name>` is, and the module that has it."""
 
 __all__ = [
+    "DataLoader",
     "ElasticSampler",
     "ElasticStream",
+    "GlobalBatch",
     "State",
     "batch",
     "config",

@@ -61,7 +61,7 @@ mesh = init_device_mesh(here.device.type, (here.world_size,))
 for part in (*model.blocks, model):
     fully_shard(part, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-batch = elastic.batch(total=args.batch)
+batch = elastic.GlobalBatch(total=args.batch)
 sampler = elastic.ElasticSampler(text, seed=0, batch=batch)
 loader = DataLoader(text, sampler=sampler, batch_size=batch.size)
 state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
@@ -72,7 +72,7 @@ for _ in elastic.epochs(state, args.steps):  # An epoch has at least one step.
             break
         optimizer.zero_grad()
         loss = cross_entropy(model(x.to(here.device)).flatten(0, 1), y.to(here.device).flatten())
-        batch.weigh(loss).backward()
+        batch.scale_loss(loss).backward()
         optimizer.step()
         state.commit(every=50, memory_every=1, loss=loss, total=args.steps)
         if here.rank == 0 and state.step % 10 == 0:

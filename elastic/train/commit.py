@@ -15,7 +15,7 @@ from elastic.train.checkpoint.async_saver import AsyncSaver
 from elastic.train.checkpoint.folder import Checkpoints
 from elastic.train.comm import byte_collectives
 from elastic.train.memory.tier import MemoryTier
-from elastic.train.planned_stop import LEAVING, PlannedStop
+from elastic.train.planned_stop import LEAVING, StopParticipant
 from elastic.train.process_group.topology import Topology, host
 from elastic.train.resume import Resumed
 from elastic.train.siblings import Sibling
@@ -44,7 +44,7 @@ class Committer:
         self._memory = memory
         self._channel = channel
         self._saver = AsyncSaver(checkpoints, place.background, on_saved=self._say_saved)
-        self._stop = PlannedStop(place, channel)
+        self._stop = StopParticipant(place, channel)
         self._checks = nan_check.enabled(os.environ)
         """Whether every commit looks at all tensors and at the loss (--check_nan)."""
         self._saves = False

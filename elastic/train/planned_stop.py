@@ -9,12 +9,13 @@ from elastic.channel.messages import SavedAndLeaving
 from elastic.train import report
 from elastic.train.process_group import shutdown, stop_agreement
 from elastic.train.process_group.topology import Topology
+from elastic.train.torch_internals import default_store
 
 LEAVING: Final = 143
 """Exit code of a worker that left in a planned stop: that of a process that SIGTERM ended."""
 
 
-class PlannedStop:
+class StopParticipant:
     """Stops all ranks at one step. The rules are in `elastic.train.process_group.stop_agreement`."""
 
     def __init__(self, place: Topology, channel: ChannelClient | None) -> None:
@@ -30,9 +31,7 @@ class PlannedStop:
             return True
         first = self._board is None
         if self._board is None:
-            from torch.distributed.distributed_c10d import _get_default_store
-
-            self._board = stop_agreement.StopBoard(_get_default_store(), place.world_size)
+            self._board = stop_agreement.StopBoard(default_store(), place.world_size)
         rules = stop_agreement.at_commit(step, place.world_size, first=first)
         return self._board.run(rules) is stop_agreement.CommitVerdict.STOP
 

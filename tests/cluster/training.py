@@ -46,7 +46,7 @@ def train(folder: Path, pause_s: float) -> None:
     network = torch.nn.Sequential(torch.nn.Linear(64, 16), torch.nn.Tanh(), torch.nn.Linear(16, 10)).double()
     optimizer = torch.optim.Adam(network.parameters(), lr=0.003)
     model = DistributedDataParallel(network) if here.world_size > 1 else network
-    batch = elastic.batch(total=TOTAL, most=MOST)
+    batch = elastic.GlobalBatch(total=TOTAL, max_per_rank=MOST)
     data = digits(SAMPLES)
     sampler = elastic.ElasticSampler(data, seed=11, batch=batch)
     loader = DataLoader(data, batch_size=batch.size, sampler=sampler)
@@ -59,8 +59,8 @@ def train(folder: Path, pause_s: float) -> None:
         for _ in elastic.epochs(state, ENDLESS):
             for x, y in loader:
                 with batch.accumulate(model):
-                    torch.autograd.backward(batch.weigh(cross_entropy(model(x), y)))
-                if not batch.last:
+                    torch.autograd.backward(batch.scale_loss(cross_entropy(model(x), y)))
+                if not batch.is_last_micro_batch:
                     continue
                 optimizer.step()
                 optimizer.zero_grad()

@@ -46,7 +46,7 @@ def train(rank: int, world: int, steps: int, saved: str, sharded: bool) -> None:
     if sharded:
         fully_shard(network)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    batch = elastic.batch(total=TOTAL, most=MOST)
+    batch = elastic.GlobalBatch(total=TOTAL, max_per_rank=MOST)
     dataset = digits(SAMPLES)
     sampler = elastic.ElasticSampler(dataset, seed=11, batch=batch)
     loader = DataLoader(dataset, batch_size=batch.size, sampler=sampler)
@@ -62,8 +62,8 @@ def train(rank: int, world: int, steps: int, saved: str, sharded: bool) -> None:
         for x, y in loader:
             taken += 1
             with batch.accumulate(model):
-                torch.autograd.backward(batch.weigh(cross_entropy(model(x), y)))
-            if not batch.last:
+                torch.autograd.backward(batch.scale_loss(cross_entropy(model(x), y)))
+            if not batch.is_last_micro_batch:
                 continue
             optimizer.step()
             optimizer.zero_grad()

@@ -33,7 +33,7 @@ def ddp(epochs: int, every: int, memory_every: int = 0, most: int | None = None,
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
-    batch = elastic.batch(total=70, most=most)
+    batch = elastic.GlobalBatch(total=70, max_per_rank=most)
     sampler = elastic.ElasticSampler(dataset, seed=3, batch=batch)
     loader = DataLoader(dataset, sampler=sampler, batch_size=batch.size, num_workers=workers)
     state = elastic.State(model=wrapped, optimizer=optimizer, scheduler=scheduler, sampler=sampler, seen=0)
@@ -42,8 +42,8 @@ def ddp(epochs: int, every: int, memory_every: int = 0, most: int | None = None,
     for epoch in elastic.epochs(state, epochs):
         for pixels, digits in loader:
             with batch.accumulate(wrapped):
-                batch.weigh(cross_entropy(wrapped(pixels), digits)).backward()
-            if batch.last:
+                batch.scale_loss(cross_entropy(wrapped(pixels), digits)).backward()
+            if batch.is_last_micro_batch:
                 optimizer.step()
                 optimizer.zero_grad()
                 state.seen += 1
@@ -65,7 +65,7 @@ def fsdp(steps: int, every: int, memory_every: int = 0) -> Any:
     model = network()
     fully_shard(model, mesh=init_device_mesh("cpu", (here.world_size,)))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    batch = elastic.batch(total=70)
+    batch = elastic.GlobalBatch(total=70)
     sampler = elastic.ElasticSampler(dataset, seed=3, batch=batch)
     loader = DataLoader(dataset, sampler=sampler, batch_size=batch.size)
     state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
@@ -73,7 +73,7 @@ def fsdp(steps: int, every: int, memory_every: int = 0) -> Any:
     record(["start", state.step])
     for _ in elastic.epochs(state, 1000):
         for pixels, digits in loader:
-            batch.weigh(cross_entropy(model(pixels).clone(), digits)).backward()
+            batch.scale_loss(cross_entropy(model(pixels).clone(), digits)).backward()
             optimizer.step()
             optimizer.zero_grad()
             record([0, state.step + 1])

@@ -83,8 +83,8 @@ def one_step(loops: Sequence[tuple[Source, Any]]) -> list[int] | None:
             if batch is None:
                 assert not count
                 break
-            assert source.consumed == before or source.last
-            count, last = count + 1, source.last
+            assert source.consumed == before or source.is_last_micro_batch
+            count, last = count + 1, source.is_last_micro_batch
             found += torch.as_tensor(batch).reshape(-1).tolist()[: source.samples]
             weights += source.weight
         counts.add(count)

@@ -1,37 +1,38 @@
-"""How large a batch is when the world changes: `elastic.batch`.
+"""How large a batch is when the world changes: `elastic.GlobalBatch`.
 
 Two ways::
 
-    batch = elastic.batch(total=512, most=64)                          # the same numbers in every world
-    batch = elastic.batch(per_rank=64, lr="linear", lr_base=256)       # the batch grows with the world
+    batch = elastic.GlobalBatch(total=512, max_per_rank=64)                # the same numbers in every world
+    batch = elastic.GlobalBatch(per_rank=64, lr="linear", lr_base=256)     # the batch grows with the world
 
     sampler = elastic.ElasticSampler(dataset, batch=batch)
-    loader = DataLoader(dataset, sampler=sampler, batch_size=batch.size)
+    loader = elastic.DataLoader(dataset, sampler=sampler)
     for x, y in loader:
         with batch.accumulate(model):
-            batch.weigh(loss_of(model(x), y)).backward()               # the loss is a mean over x
-        if batch.last:
+            batch.scale_loss(loss_of(model(x), y)).backward()              # the loss is a mean over x
+        if batch.is_last_micro_batch:
             optimizer.step()
             optimizer.zero_grad()
             state.commit(every=50)
 
 With `total` every step uses the same samples in every world, and the gradient is that of the mean over all of them. A
-run that changes its world ends with the same parameters as one that does not, but for rounding, since sums are added
+run whose world changes ends with the same parameters as one whose world does not, up to rounding, since sums are added
 in another order.
 
 What is *not* the same in another world:
 
 - **Dropout** and other random layers: each rank draws its own numbers, so a sample meets another mask.
 - **BatchNorm** in training takes mean and variance of the micro-batch that it sees, and those have other sizes in
-  another world; padding samples count there too. SyncBatchNorm sees a whole step only where `most` is not needed.
-  GroupNorm and LayerNorm look at one sample at a time: nothing changes.
-- A loss that is not a mean over samples (a sum, or a mean over tokens): `weigh` counts samples.
-- Gradient clipping stays the same if it is done when `last`, on the summed gradient.
+  another world; padding samples count there too. SyncBatchNorm sees a whole step only where `max_per_rank` is not
+  needed. GroupNorm and LayerNorm look at one sample at a time: nothing changes.
+- A loss that is not a mean over samples (a sum, or a mean over tokens): `scale_loss` counts samples.
+- Gradient clipping stays the same if it is done when `is_last_micro_batch`, on the summed gradient.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -72,16 +73,49 @@ class BatchSource(Protocol):
         """What the batch just taken counts."""
 
     @property
-    def last(self) -> bool:
+    def is_last_micro_batch(self) -> bool:
         """Whether the batch just taken completes its step."""
 
 
 class GlobalBatch:
-    """What `elastic.batch` returns. Bound to a sampler or stream by their argument `batch=`."""
+    """How large a batch is when the world changes. Give it to a sampler or stream: `ElasticSampler(..., batch=batch)`.
 
-    def __init__(self, rule: BatchRule, lr: str, lr_base: int | None) -> None:
-        """Call `elastic.batch` instead."""
-        self.rule = rule
+    Either `total` samples in each step over all ranks, whatever the world; or `per_rank` samples for each rank, so that
+    the batch grows with the world and the learning rate with it.
+
+    Args:
+        total: Samples of one step over all ranks. A rank gets its share; shares differ by at most one sample.
+        max_per_rank: With `total`: the most samples that a rank can hold at once. A larger share is taken in several
+            micro-batches before a step.
+        per_rank: Samples of one step for each rank.
+        lr: With `per_rank`: the rule for the learning rate: "linear" (Goyal et al. 2017), "sqrt" (Krizhevsky 2014) or
+            "none".
+        lr_base: The total batch, in samples, that the learning rate of the script is meant for.
+        drop_last: Leave out the samples at the end of an epoch that make no whole step.
+
+    Raises:
+        ConfigError: The values do not fit together.
+    """
+
+    def __init__(
+        self,
+        total: int | None = None,
+        max_per_rank: int | None = None,
+        *,
+        per_rank: int | None = None,
+        lr: str = "none",
+        lr_base: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        self.rule = BatchRule(per_rank, total, max_per_rank, drop_last)
+        if lr not in LR_RULES:
+            raise ConfigError(f"lr is {lr!r}; write one of {', '.join(LR_RULES)}")
+        if lr != "none" and total is not None:
+            raise ConfigError(f'with total the batch never changes, so lr="{lr}" has nothing to do; leave it out')
+        if lr != "none" and lr_base is None:
+            raise ConfigError(f'lr="{lr}" needs lr_base: the total batch that your learning rate is meant for')
+        if lr_base is not None and (not isinstance(lr_base, int) or lr_base < 1):
+            raise ConfigError(f"lr_base is {lr_base!r}; it is a number of samples, 1 or more")
         self.lr = lr
         self.lr_base = lr_base
         self._applied = 1.0
@@ -90,7 +124,7 @@ class GlobalBatch:
     def bind(self, source: BatchSource) -> None:
         """Take weights from `source`. `ElasticSampler` and `ElasticStream` call it."""
         if self._found() not in (None, source):
-            raise ConfigError("this elastic.batch belongs to another sampler; make one for each sampler")
+            raise ConfigError("this GlobalBatch belongs to another sampler; make one for each sampler")
         self._source = weakref.ref(source)
 
     @property
@@ -110,23 +144,40 @@ class GlobalBatch:
         return self.rule.step(self.world)
 
     @property
-    def last(self) -> bool:
+    def is_last_micro_batch(self) -> bool:
         """Whether the batch just taken completes its step: now call `optimizer.step()`."""
-        return self._bound().last
+        return self._bound().is_last_micro_batch
+
+    @property
+    def last(self) -> bool:
+        """Deprecated: `is_last_micro_batch`."""
+        renamed("GlobalBatch.last", "GlobalBatch.is_last_micro_batch")
+        return self.is_last_micro_batch
 
     @property
     def weight(self) -> float:
         """What the mean loss of the batch just taken counts; 1.0 where all shares are equal, 0.0 for padding."""
         return self._bound().weight
 
-    def weigh(self, loss: LossT) -> LossT:
-        """The loss of the batch just taken, times its weight.
+    def scale_loss(self, loss: LossT) -> LossT:
+        """Scale the loss of the batch just taken, so that gradients of unequal batches add up to that of the step.
 
-        `loss` is the mean over the samples of the batch. Then the gradient that DDP or FSDP averages over the ranks,
-        summed over the micro-batches of the step, is that of the mean over the whole step. A padding sample has
-        weight 0; its loss must be finite, since 0 times infinity is no number.
+        The gradient that DDP or FSDP averages over the ranks, summed over the micro-batches of the step, is then that
+        of the mean over all samples of the step.
+
+        Args:
+            loss: The mean over the samples of the batch: a number or a tensor of any shape. That of a padding sample,
+                which counts 0, must be finite, since 0 times infinity is no number.
+
+        Returns:
+            `loss * weight`, with `weight = samples of the batch * ranks / samples of the step`.
         """
         return cast("LossT", cast("Any", loss) * self._bound().weight)
+
+    def weigh(self, loss: LossT) -> LossT:
+        """Deprecated: `scale_loss`."""
+        renamed("GlobalBatch.weigh", "GlobalBatch.scale_loss")
+        return self.scale_loss(loss)
 
     @contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:
@@ -136,7 +187,7 @@ class GlobalBatch:
         FSDP2 the gradients of whole parameters are kept on each rank until then; where that does not fit, leave this
         out: the result is the same.
         """
-        if self._bound().last:
+        if self._bound().is_last_micro_batch:
             yield
             return
         with ExitStack() as stack:
@@ -187,38 +238,19 @@ class GlobalBatch:
 
     def _bound(self) -> BatchSource:
         if (source := self._found()) is None:
-            raise ConfigError("this elastic.batch has no sampler; write ElasticSampler(dataset, batch=batch)")
+            raise ConfigError("this GlobalBatch has no sampler; write ElasticSampler(dataset, batch=batch)")
         return source
 
 
-def batch(
-    total: int | None = None,
-    most: int | None = None,
-    *,
-    per_rank: int | None = None,
-    lr: str = "none",
-    lr_base: int | None = None,
-    drop_last: bool = False,
-) -> GlobalBatch:
-    """Say how large a batch is when the world changes.
+def batch(total: int | None = None, most: int | None = None, **others: Any) -> GlobalBatch:
+    """Deprecated: `GlobalBatch(total, max_per_rank)`."""
+    renamed("elastic.batch(total, most)", "elastic.GlobalBatch(total, max_per_rank)")
+    return GlobalBatch(total, most, **others)
 
-    `total` samples in each step over all ranks, whatever the world: a rank gets its share, at most `most` at once and
-    then several times before a step. Or `per_rank` samples for each rank, so that the batch grows with the world; then
-    `lr` is the rule for the learning rate (linear, sqrt or none) and `lr_base` the total batch that the script's
-    learning rate is meant for. With `drop_last` the samples that are left for no whole step are not used.
 
-    Raises `ConfigError` if the values do not fit together.
-    """
-    rule = BatchRule(per_rank, total, most, drop_last)
-    if lr not in LR_RULES:
-        raise ConfigError(f"lr is {lr!r}; write one of {', '.join(LR_RULES)}")
-    if lr != "none" and total is not None:
-        raise ConfigError(f'with total the batch never changes, so lr="{lr}" has nothing to do; leave it out')
-    if lr != "none" and lr_base is None:
-        raise ConfigError(f'lr="{lr}" needs lr_base: the total batch that your learning rate is meant for')
-    if lr_base is not None and (not isinstance(lr_base, int) or lr_base < 1):
-        raise ConfigError(f"lr_base is {lr_base!r}; it is a number of samples, 1 or more")
-    return GlobalBatch(rule, lr, lr_base)
+def renamed(old: str, new: str) -> None:
+    """Warn the caller of the caller that a name has changed; the old one goes with the next release."""
+    warnings.warn(f"{old} is {new} now; the old name goes with the next release", DeprecationWarning, stacklevel=3)
 
 
 def _scale_group(group: dict[str, Any], ratio: float) -> None:

@@ -10,11 +10,12 @@ DDP and FSDP wait for each other in every backward (FSDP also in every forward).
 - With `per_rank` a step is the next `world * per_rank` positions. The tail of the epoch is shared by all: if the last
   step would leave a rank without a sample, the last two steps are made even.
 - With `total` a step is the next `total` positions, in every world the same ones. Shares differ by at most one
-  sample. A rank that may hold at most `most` samples at once takes its share in several micro-batches.
+  sample. A rank that may hold at most `max_per_rank` samples at once takes its share in several micro-batches.
 
 Where fewer samples than ranks are left for a step, the ranks that go without take one *padding* sample of weight 0.
 That happens in the last step with `total`, after a world change close to the end of an epoch, and with `per_rank=1`; in
-every step if `total` is less than the ranks, and where `most` cuts a share into fewer micro-batches than another one.
+every step if `total` is less than the ranks, and where `max_per_rank` cuts a share into fewer micro-batches than
+another one.
 
 The weight of a micro-batch is `samples * world / samples of the global step`. DDP and FSDP average gradients over the
 ranks, so the sum of all `(mean loss * weight).backward()` is the gradient of the mean over the global step.
@@ -36,22 +37,22 @@ Sample = TypeVar("Sample")
 class BatchRule:
     """How an order is cut into steps: by `per_rank` samples for each rank, or by `total` for all.
 
-    `most` goes with `total`: how many samples a rank may hold at once. With `drop_last` only whole steps are served,
-    and what is left after them counts as consumed.
+    `max_per_rank` goes with `total`: how many samples a rank may hold at once. With `drop_last` only whole steps are
+    served, and what is left after them counts as consumed.
     """
 
     per_rank: int | None = None
     total: int | None = None
-    most: int | None = None
+    max_per_rank: int | None = None
     drop_last: bool = False
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` if the values do not fit together."""
         if (self.per_rank is None) == (self.total is None):
             raise ConfigError("a batch needs either per_rank or total; give one of them")
-        if self.most is not None and self.total is None:
-            raise ConfigError("most goes with total; with per_rank a rank holds per_rank samples")
-        for name in ("per_rank", "total", "most"):
+        if self.max_per_rank is not None and self.total is None:
+            raise ConfigError("max_per_rank goes with total; with per_rank a rank holds per_rank samples")
+        for name in ("per_rank", "total", "max_per_rank"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -66,7 +67,7 @@ class BatchRule:
     def size(self, world: int) -> int:
         """The most samples that a micro-batch of a rank may have."""
         share = -(-self.step(world) // world)
-        return share if self.most is None else min(self.most, share)
+        return share if self.max_per_rank is None else min(self.max_per_rank, share)
 
     def tail(self, left: int, world: int) -> tuple[int, tuple[int, ...]]:
         """How many whole steps `left` samples make, and the sizes of the steps after them (at most two)."""
@@ -220,7 +221,7 @@ def steps_of(samples: Iterable[Sample], rule: BatchRule, world: int) -> Iterator
 
 def _pieces(rule: BatchRule, share: int) -> int:
     """Into how many micro-batches the largest share of a step is cut."""
-    return 1 if rule.most is None else -(-share // rule.most)
+    return 1 if rule.max_per_rank is None else -(-share // rule.max_per_rank)
 
 
 def _part(of: int, parts: int, number: int) -> tuple[int, int]:

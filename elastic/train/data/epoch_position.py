@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Generic, Protocol, TypeVar
 
 from elastic.errors import ConfigError
 from elastic.train import report
-from elastic.train.data.batch import GlobalBatch
+from elastic.train.data.batch import GlobalBatch, renamed
 from elastic.train.data.batch_plan import BatchPlan, BatchRule, MicroBatch
-from elastic.train.data.loader_probe import LoaderInfo
 from elastic.train.ranks import rank_and_world
 
 
@@ -50,6 +50,35 @@ class RunningLoop(Protocol):
 
     def advance(self, batches: int) -> None:
         """Count by hand from now on."""
+
+
+class CountsBatches(Protocol):
+    """Knows how many batches a loop has taken."""
+
+    @property
+    def taken(self) -> int:
+        """The number of batches."""
+
+
+@dataclass(slots=True)
+class BatchCount:
+    """The batches that a loop has taken."""
+
+    taken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderInfo:
+    """What a loader takes from a sampler.
+
+    `batch_size` None: one index at a time. `count` is None where nobody can tell how many batches the loop has taken.
+    `problem` says why the loader cannot be served, "" if it can.
+    """
+
+    batch_size: int | None = None
+    drop_last: bool = False
+    count: CountsBatches | None = None
+    problem: str = ""
 
 
 Loop = TypeVar("Loop", bound=RunningLoop)
@@ -137,9 +166,15 @@ class EpochPosition(Generic[Loop]):
         return self._now().size
 
     @property
-    def last(self) -> bool:
+    def is_last_micro_batch(self) -> bool:
         """Whether the batch just taken completes this rank's share of its step."""
         return self._now().last
+
+    @property
+    def last(self) -> bool:
+        """Deprecated: `is_last_micro_batch`."""
+        renamed(f"{type(self).__name__}.last", f"{type(self).__name__}.is_last_micro_batch")
+        return self.is_last_micro_batch
 
     def _now(self) -> TakenBatch:
         if self._loop is None or (taken := self._loop.current) is None:
@@ -150,11 +185,11 @@ class EpochPosition(Generic[Loop]):
 class SamplerIteration:
     """One iteration over an `ElasticSampler`: its plan, and how far it is."""
 
-    def __init__(self, plan: BatchPlan, rank: int, caller: LoaderInfo, *, by_hand: bool) -> None:
+    def __init__(self, plan: BatchPlan, rank: int, count: CountsBatches | None, *, by_hand: bool) -> None:
         """Nothing is taken yet. `by_hand`: what is taken is told to `advance`."""
         self.plan = plan
         self.rank = rank
-        self.caller = caller
+        self._count = count
         self.cut = 0
         self.kept = 0
         """How many batches are committed."""
@@ -178,11 +213,11 @@ class SamplerIteration:
         """How many batches the training loop has taken. Raises `ConfigError` if nobody can know."""
         if self._by_hand is not None:
             return self._by_hand
-        if self.caller.loop is not None:
-            return self.caller.loop.taken
+        if self._count is not None:
+            return self._count.taken
         if self.cut:
             raise ConfigError(
-                "ElasticSampler: no DataLoader of torch is seen that takes from this sampler; call "
+                "ElasticSampler: no DataLoader is seen that takes from this sampler; use elastic.DataLoader, or call "
                 "sampler.advance(1) with each batch, before the commit"
             )
         return 0
@@ -226,28 +261,27 @@ def check_thread(who: str, thread: int) -> None:
         )
 
 
-def rule_for(batch: GlobalBatch | None, caller: LoaderInfo, world: int, before: int | None) -> BatchRule:
-    """How the order is cut for who asks; `before` is the batch size of an earlier loop, for who only asks the length.
+def rule_for(batch: GlobalBatch | None, loader: LoaderInfo, world: int, before: int | None) -> BatchRule:
+    """How the order is cut for a loader; `before` is the batch size of an earlier loop, for a call of len(sampler).
 
     Raises `ConfigError` if the DataLoader's settings cannot serve the batch.
     """
-    size = caller.batch_size
+    size = loader.batch_size
     if batch is None:
-        return BatchRule(
-            per_rank=size or (None if caller.loop is not None else before) or 1, drop_last=caller.drop_last
-        )
+        before = None if loader.count is not None else before
+        return BatchRule(per_rank=size or before or 1, drop_last=loader.drop_last)
     rule = batch.rule
-    if rule.total is not None and caller.drop_last:
+    if rule.total is not None and loader.drop_last:
         raise ConfigError(
             "ElasticSampler: DataLoader(drop_last=True) cannot serve the uneven shares of a fixed total; leave it "
-            "out, and write elastic.batch(..., drop_last=True) to leave out the tail of an epoch"
+            "out, and write GlobalBatch(..., drop_last=True) to leave out the tail of an epoch"
         )
-    if caller.loop is not None and size is None:
-        raise ConfigError("ElasticSampler: with an elastic.batch, write DataLoader(batch_size=batch.size)")
+    if loader.count is not None and size is None:
+        raise ConfigError("ElasticSampler: with a GlobalBatch, write DataLoader(batch_size=batch.size)")
     needed = rule.size(world)
     if size is not None and (size < needed or (rule.per_rank is not None and size != needed)):
         raise ConfigError(
             f"ElasticSampler: the DataLoader's batch_size is {size}, and a rank's batch has {needed} samples in a "
             f"world of {world}; write DataLoader(batch_size=batch.size)"
         )
-    return BatchRule(rule.per_rank, rule.total, rule.most, rule.drop_last or caller.drop_last)
+    return BatchRule(rule.per_rank, rule.total, rule.max_per_rank, rule.drop_last or loader.drop_last)

@@ -1,7 +1,7 @@
 """The order of the samples of a dataset, exact over world changes: `elastic.ElasticSampler`.
 
     sampler = elastic.ElasticSampler(dataset, shuffle=True, seed=0)
-    loader = DataLoader(dataset, sampler=sampler, batch_size=64, num_workers=4)
+    loader = elastic.DataLoader(dataset, batch_size=64, sampler=sampler, num_workers=4)
 
 Each sample of an epoch is used once in committed work, whatever happens to the world in between. What a DataLoader has
 fetched but the loop has not taken, and what the loop took after the last commit, is served again. How samples are
@@ -40,23 +40,36 @@ from torch.utils.data import Sampler
 from elastic.errors import ConfigError
 from elastic.train.data.batch import GlobalBatch
 from elastic.train.data.batch_plan import BatchPlan
-from elastic.train.data.epoch_position import EpochPosition, SamplerIteration, rule_for
-from elastic.train.data.loader_probe import LoaderInfo, inspect_loader
+from elastic.train.data.epoch_position import EpochPosition, LoaderInfo, SamplerIteration, rule_for
+from elastic.train.data.loader_probe import inspect_loader, report_probe
 from elastic.train.data.permutation import Permutation
 from elastic.train.ranks import rank_and_world
 
 
 class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
-    """Give it to an ordinary DataLoader: `DataLoader(dataset, sampler=sampler, batch_size=64)`.
+    """The order of a dataset's samples, and this rank's share of it, exact when the world changes.
 
-    `dataset_or_length` is what is sampled, or how many samples it has. `batch` is an `elastic.batch`; without one each
-    rank takes the DataLoader's `batch_size` in every step. `rank` and `world` are those of the process group, or of
-    RANK and WORLD_SIZE, as they are when a loop starts; give both where not every rank has data of its own (in tensor
-    parallelism: the place among those that have other data).
+    ::
 
-    Any `num_workers`, `prefetch_factor`, `persistent_workers` and `batch_size=None` will do. All ranks need the same
-    arguments. `len(loader)` is the number of batches of this iteration: what was left when it started. It raises
-    `ConfigError` for what cannot be served exactly.
+        sampler = elastic.ElasticSampler(dataset, shuffle=True, seed=0)
+        loader = elastic.DataLoader(dataset, batch_size=64, sampler=sampler)
+        state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
+
+    Each sample of an epoch is used once in committed work. All ranks need the same arguments.
+
+    Args:
+        dataset_or_length: The dataset, or how many samples it has.
+        shuffle: Shuffle each epoch, by `seed` and the number of the epoch; otherwise the order is that of the dataset.
+        seed: A whole number, the same on all ranks.
+        batch: A `GlobalBatch`; without one each rank takes the loader's `batch_size` in every step.
+        order: `order(epoch)` returns the indices of an epoch in their order; it must return the same on all ranks and
+            at each call.
+        rank: With `world`: this rank's place among those that have other data, where that is not its place in the
+            process group (tensor parallelism).
+        world: How many places there are. Without both they are those of the process group when a loop starts.
+
+    Raises:
+        ConfigError: An argument is wrong. In a loop: the loader cannot be served exactly.
     """
 
     def __init__(
@@ -70,7 +83,6 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        """Nothing is consumed; epoch 0."""
         super().__init__(batch, rank, world)
         self.shuffle = shuffle if order is None else False
         self.seed = _seed(seed)
@@ -117,7 +129,7 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a place, in any world. Raises `ConfigError` if it is one in another order."""
+        """Resume from a place, in any world. Raises `ConfigError` if it is a place in another order."""
         epoch, consumed = int(state["epoch"]), int(state["consumed"])
         length = self._order.length(epoch)
         current = {"length": length, "seed": self.seed, "shuffle": self.shuffle}
@@ -143,31 +155,40 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         self._epoch = self._restored = epoch
         self._base, self._loop = consumed, None
 
-    # What torch calls.
+    # What loaders call.
+
+    def batches(self, loader: LoaderInfo) -> Iterator[list[Any]]:
+        """The indices of each batch of this rank, in one iteration, which begins when the first batch is asked for.
+
+        Raises `ConfigError` if the loader cannot be served exactly.
+        """
+        loop = self._begin(loader)
+        while loop.cut < loop.plan.batches:
+            if loop is not self._loop:
+                raise ConfigError(
+                    "ElasticSampler: the sampler was moved, or another loop over it was started, while this loop was "
+                    "running; leave the loop first, and use one sampler for each DataLoader"
+                )
+            yield self._order.take(self._epoch, loop.next_cut().positions)
+
+    def plan(self, loader: LoaderInfo) -> BatchPlan:
+        """What this iteration serves: the one that has begun, else the next one."""
+        return self._loop.plan if self._loop is not None else self._planned(loader).plan
 
     def __iter__(self) -> Iterator[Any]:
         return _Indices(self)
 
     def __len__(self) -> int:
-        caller = inspect_loader(self)
-        loop = self._loop or self._planned(caller)
-        if caller.batch_size is not None:
-            return loop.plan.batches * caller.batch_size
-        return loop.plan.taken_by(loop.rank)
+        """How many indices a loader of another library takes, as `torch.utils.data.BatchSampler` reckons with."""
+        loader = inspect_loader(self)
+        plan = self.plan(loader)
+        if loader.batch_size is not None:
+            return plan.batches * loader.batch_size
+        return plan.taken_by(rank_and_world(*self._place)[0])
 
-    def _begin(self, caller: LoaderInfo) -> SamplerIteration:
-        """Start an iteration, for the caller that has just asked for the first index."""
-        if caller.loop is not None and not caller.loop.in_order:
-            raise ConfigError(
-                "ElasticSampler: DataLoader(in_order=False) gives batches in no fixed order; leave it out"
-            )
-        if caller.between:
-            raise ConfigError(
-                "ElasticSampler: something between it and the DataLoader takes single indices, so that the batches of "
-                "the ranks would not match at the end of an epoch; give it to the DataLoader itself, or let a batch "
-                "sampler of your own take whole batches, from torch's BatchSampler(sampler, batch_size, False), and "
-                "call sampler.advance() with each batch of the loop"
-            )
+    def _begin(self, loader: LoaderInfo) -> SamplerIteration:
+        if loader.problem:
+            raise ConfigError(f"ElasticSampler: {loader.problem}")
         if (before := self._loop) is not None and before.kept:
             self._base = before.committed
             if self._base >= self.length:
@@ -176,18 +197,18 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
                     f"sampler.set_epoch({self._epoch + 1}) before the next loop, or loop over elastic.epochs(state, "
                     "n); a sampler for validation stays out of the elastic.State, and then serves everything each time"
                 )
-        if caller.batch_size is not None:
-            self._batch_size = caller.batch_size
-        self._loop = self._planned(caller)
+        if loader.batch_size is not None:
+            self._batch_size = loader.batch_size
+        self._loop = self._planned(loader)
         begun, self._begun = self._begun, None
         if begun is not None:
             begun()
         return self._loop
 
-    def _planned(self, caller: LoaderInfo) -> SamplerIteration:
+    def _planned(self, loader: LoaderInfo) -> SamplerIteration:
         rank, world = rank_and_world(*self._place)
-        rule = rule_for(self.batch, caller, world, self._batch_size)
-        return SamplerIteration(BatchPlan(self.length, self._base, world, rule), rank, caller, by_hand=self._by_hand)
+        plan = BatchPlan(self.length, self._base, world, rule_for(self.batch, loader, world, self._batch_size))
+        return SamplerIteration(plan, rank, loader.count, by_hand=self._by_hand)
 
 
 def _length(given: Sized | int) -> int:
@@ -208,13 +229,18 @@ def _seed(given: int) -> int:
 
 
 class _Indices:
-    """The indices of this rank for one iteration. It ends with a StopIteration after each batch that is cut short."""
+    """The indices of this rank for a loader of another library, one by one.
+
+    Torch's BatchSampler makes a batch of what it gets before a StopIteration, and then asks on. So one is raised after
+    each batch that is smaller than the loader's, unless with drop_last, which has none.
+    """
 
     def __init__(self, sampler: ElasticSampler) -> None:
         self._sampler = sampler
-        self._loop: SamplerIteration | None = None
+        self._batches: Iterator[list[Any]] | None = None
         self._now: list[Any] = []
         self._at = 0
+        self._full = 0
         self._short = False
 
     def __iter__(self) -> _Indices:
@@ -230,16 +256,10 @@ class _Indices:
         if self._short:
             self._short = False
             raise StopIteration
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = self._sampler._begin(inspect_loader(self._sampler))
-        if loop.cut == loop.plan.batches:
-            raise StopIteration
-        if loop is not self._sampler._loop:
-            raise ConfigError(
-                "ElasticSampler: the sampler was moved, or another loop over it was started, while this loop was "
-                "running; leave the loop first, and use one sampler for each DataLoader"
-            )
-        micro = loop.next_cut()
-        self._now, self._at = self._sampler._order.take(self._sampler.epoch, micro.positions), 0
-        self._short = loop.caller.cuts and len(self._now) < (loop.caller.batch_size or 0)
+        if self._batches is None:
+            loader = inspect_loader(self._sampler)
+            report_probe(loader)
+            self._full = 0 if loader.drop_last else loader.batch_size or 0
+            self._batches = self._sampler.batches(loader)
+        self._now, self._at = next(self._batches), 0
+        self._short = len(self._now) < self._full

@@ -33,8 +33,8 @@ from elastic.errors import ConfigError
 from elastic.train.data.batch import GlobalBatch
 from elastic.train.data.batch_plan import BatchRule, micro_batches, steps_of
 from elastic.train.data.epoch_position import EpochPosition, check_thread
-from elastic.train.data.worker_info import without_worker_info
 from elastic.train.ranks import rank_and_world
+from elastic.train.torch_internals import without_worker_info
 
 OURS: Final = ("sampler", "batch_sampler", "shuffle", "in_order")
 """Options of a DataLoader that a stream decides itself."""
@@ -57,16 +57,25 @@ class BatchInfo(NamedTuple):
 
 
 class ElasticStream(EpochPosition["_StreamLoop"]):
-    """An iterable of this rank's batches.
+    """This rank's batches of data that can only be read from front to back, exact when the world changes.
 
-    `make(epoch)` returns the samples of an epoch: an iterable or an iterator. An iterable dataset will do too, if it is
-    the same in each epoch or has `set_epoch`. `batch_size` is what each rank takes in a step; or give an
-    `elastic.batch`. `collate_fn` makes a batch of a list of samples (torch's `default_collate`). With `num_workers`
-    each worker builds every n-th batch. `drop_last` leaves out the samples that make no whole step. `rank` and `world`
-    as in `ElasticSampler`. What else is given goes to the DataLoader: pin_memory, prefetch_factor, persistent_workers …
+    A batch counts as consumed when the loop has it; what was fetched ahead does not. A loop that was left is resumed
+    by the next one, after the last commit, or where it began if there was none.
 
-    A batch counts as consumed when the loop has it; what the DataLoader has fetched ahead does not. After a loop that
-    was left the next one goes on behind the last commit, and without a commit where that loop began.
+    Args:
+        make: `make(epoch)` returns the samples of an epoch: an iterable or an iterator, the same on all ranks and at
+            each call. Or an iterable dataset that is the same in each epoch, or has `set_epoch`.
+        batch_size: Samples that each rank takes in a step. Give this or `batch`.
+        batch: A `GlobalBatch`.
+        num_workers: Processes that build batches, every n-th each. Every one of them reads the whole stream.
+        collate_fn: Makes a batch of a list of samples; torch's `default_collate` if it is left out.
+        drop_last: Leave out the samples at the end of an epoch that make no whole step of all ranks.
+        rank: As in `ElasticSampler`.
+        world: As in `ElasticSampler`.
+        **loader_options: Other options of torch's DataLoader: pin_memory, prefetch_factor, persistent_workers …
+
+    Raises:
+        ConfigError: The arguments do not fit together.
     """
 
     def __init__(
@@ -82,7 +91,6 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
         world: int | None = None,
         **loader_options: Any,
     ) -> None:
-        """Nothing is consumed; epoch 0. Raises `ConfigError` for what does not fit together."""
         if (batch is None) == (batch_size is None):
             raise ConfigError("ElasticStream needs either batch_size= or batch=; give one of them")
         if theirs := [name for name in OURS if name in loader_options]:
@@ -94,7 +102,7 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
             )
         super().__init__(batch, rank, world)
         rule = batch.rule if batch is not None else BatchRule(per_rank=batch_size)
-        self._rule = BatchRule(rule.per_rank, rule.total, rule.most, rule.drop_last or drop_last)
+        self._rule = BatchRule(rule.per_rank, rule.total, rule.max_per_rank, rule.drop_last or drop_last)
         self._served = StreamDataset(make, self._rule, collate_fn or default_collate, shared=num_workers > 0)
         self._options = {"num_workers": num_workers, **loader_options}
         self._loader: DataLoader[Any] | None = None

@@ -50,8 +50,8 @@ PLACES: Final = {
     ),
     "copy": ("elastic.train.memory.slot:Slot.write",),
     "leave": (
-        "elastic.train.planned_stop:PlannedStop.agreed",
-        "elastic.train.planned_stop:PlannedStop.leave",
+        "elastic.train.planned_stop:StopParticipant.agreed",
+        "elastic.train.planned_stop:StopParticipant.leave",
         "elastic.train.process_group.stop_agreement:StopBoard.run",
         "elastic.train.process_group.stop_agreement:StopBoard.leave",
     ),

@@ -141,9 +141,9 @@ def _train(plan: Plan, folder: str, diary: Diary, strike: Strike | None) -> list
     )
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
     if wish.total is not None:
-        batch = elastic.batch(total=wish.total, most=wish.most)
+        batch = elastic.GlobalBatch(total=wish.total, max_per_rank=wish.most)
     else:
-        batch = elastic.batch(per_rank=wish.per_rank)
+        batch = elastic.GlobalBatch(per_rank=wish.per_rank)
     source, loader = _loader(plan, batch)
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, source=source, taken=0)
     resumed = state.restore(keep=wish.keep, memory_copies=wish.copies)
@@ -163,8 +163,8 @@ def _train(plan: Plan, folder: str, diary: Diary, strike: Strike | None) -> list
                 die(strike.after_us)
             diary.write("take", epoch, step, ids[: source.samples].tolist())
             with batch.accumulate(model) if wish.most is not None else nullcontext():
-                torch.autograd.backward(batch.weigh(mse_loss(model(x, step >= wish.late), y)))
-            if not source.last:
+                torch.autograd.backward(batch.scale_loss(mse_loss(model(x, step >= wish.late), y)))
+            if not source.is_last_micro_batch:
                 continue
             if wish.mode == "manual":
                 for one in (one for one in inner.parameters() if one.grad is not None):

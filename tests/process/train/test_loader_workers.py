@@ -39,24 +39,27 @@ def count_from(start: int, epoch: int) -> Iterable[int]:
     return range(start + epoch, start + epoch + LENGTH)
 
 
-def sampled(rank: int, world: int, *, total: bool, **options: Any) -> tuple[Source, Iterable[Any]]:
-    batch = elastic.batch(total=9, most=2) if total else elastic.batch(per_rank=3)
+def sampled(
+    rank: int, world: int, *, total: bool, loader_class: type[DataLoader[Any]] = elastic.DataLoader, **options: Any
+) -> tuple[Source, Iterable[Any]]:
+    batch = elastic.GlobalBatch(total=9, max_per_rank=2) if total else elastic.GlobalBatch(per_rank=3)
     sampler = elastic.ElasticSampler(LENGTH, shuffle=False, batch=batch, rank=rank, world=world)
-    loader: DataLoader[Any] = DataLoader(
-        Squares(), batch_size=batch.size, sampler=sampler, num_workers=2, **{**CLEAN, **options}
-    )
+    loader = loader_class(Squares(), batch_size=batch.size, sampler=sampler, num_workers=2, **{**CLEAN, **options})
     return sampler, loader
 
 
+sampled_by_torch = functools.partial(sampled, loader_class=DataLoader)
+
+
 def streamed(rank: int, world: int, *, total: bool, **options: Any) -> tuple[Source, Iterable[Any]]:
-    batch = elastic.batch(total=9, most=2) if total else elastic.batch(per_rank=3)
+    batch = elastic.GlobalBatch(total=9, max_per_rank=2) if total else elastic.GlobalBatch(per_rank=3)
     make = functools.partial(count_from, 0)
     stream = elastic.ElasticStream(make, batch=batch, rank=rank, world=world, **{"num_workers": 2, **CLEAN, **options})
     return stream, stream
 
 
 @pytest.mark.parametrize("phases", SCHEDULES)
-@pytest.mark.parametrize("make", [sampled, streamed])
+@pytest.mark.parametrize("make", [sampled, sampled_by_torch, streamed])
 @pytest.mark.parametrize("total", [False, True])
 def test_what_workers_fetched_ahead_and_no_loop_took_is_served_again(
     make: Any, phases: Sequence[Phase], total: bool
@@ -65,7 +68,7 @@ def test_what_workers_fetched_ahead_and_no_loop_took_is_served_again(
     assert done.samples == list(range(LENGTH))
 
 
-@pytest.mark.parametrize("make", [sampled, streamed])
+@pytest.mark.parametrize("make", [sampled, sampled_by_torch, streamed])
 def test_persistent_workers_serve_the_rest_of_an_epoch_and_the_next_one(make: Any) -> None:
     source, loader = make(1, 2, total=True, persistent_workers=True)
     first: list[int] = []
@@ -80,7 +83,7 @@ def test_persistent_workers_serve_the_rest_of_an_epoch_and_the_next_one(make: An
     assert source.finished
     source.set_epoch(1)
     second = [sample for batch in loader for sample in batch.tolist()[: source.samples]]
-    plan = BatchPlan(LENGTH, 0, 2, BatchRule(total=9, most=2))
+    plan = BatchPlan(LENGTH, 0, 2, BatchRule(total=9, max_per_rank=2))
     batches = [plan.micro_batch(number, 1) for number in range(plan.batches)]
     mine = [sample for micro in batches if micro.size for sample in micro.positions]
     assert first == mine
@@ -120,6 +123,6 @@ def test_workers_that_are_spawned_make_the_same_stream() -> None:
 
 
 def test_batches_that_come_in_no_order_are_refused() -> None:
-    _, loader = sampled(0, 1, total=False, in_order=False)
+    _, loader = sampled_by_torch(0, 1, total=False, in_order=False)
     with pytest.raises(elastic.errors.ConfigError, match=r"DataLoader\(in_order=False\)"):
         next(iter(loader))

@@ -163,7 +163,7 @@ def test_a_rule_for_the_rate_holds_for_schedulers_that_are_made_of_others(tmp_pa
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     parts = [ConstantLR(optimizer, 0.5, 9), LambdaLR(optimizer, lambda step: 1.0)]
     scheduler = SequentialLR(optimizer, parts, [2])
-    batch = elastic.batch(per_rank=4, lr="linear", lr_base=2)
+    batch = elastic.GlobalBatch(per_rank=4, lr="linear", lr_base=2)
     sampler = elastic.ElasticSampler(SAMPLES, batch=batch)
     state = elastic.State(optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     state.restore(folder=tmp_path)

@@ -1,4 +1,4 @@
-"""`elastic.batch`: sizes in any world, weights, accumulation and learning rates."""
+"""`elastic.GlobalBatch`: sizes in any world, weights, accumulation and learning rates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from elastic.train.data.batch import GlobalBatch
 
 def bound(world: int, rank: int = 0, **values: Any) -> tuple[GlobalBatch, elastic.ElasticSampler]:
     """A batch with a sampler of 24 samples."""
-    batch = elastic.batch(**values)
+    batch = elastic.GlobalBatch(**values)
     return batch, elastic.ElasticSampler(24, shuffle=False, batch=batch, rank=rank, world=world)
 
 
@@ -36,7 +36,7 @@ class TestSizes:
     def test_a_total_is_the_same_in_every_world_and_the_size_is_what_a_rank_holds(
         self, world: int, most: int | None, size: int
     ) -> None:
-        batch, _sampler = bound(world, total=16, most=most)
+        batch, _sampler = bound(world, total=16, max_per_rank=most)
         assert (batch.total, batch.size, batch.world) == (16, size, world)
 
     def test_with_per_rank_the_total_grows_with_the_world(self) -> None:
@@ -46,7 +46,7 @@ class TestSizes:
     def test_without_a_sampler_the_world_is_that_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "4")
-        assert elastic.batch(total=16).size == 4
+        assert elastic.GlobalBatch(total=16).size == 4
 
     @pytest.mark.parametrize(
         ("values", "said"),
@@ -60,7 +60,7 @@ class TestSizes:
     )
     def test_what_does_not_fit_together_is_refused(self, values: dict[str, Any], said: str) -> None:
         with pytest.raises(ConfigError, match=said):
-            elastic.batch(**values)
+            elastic.GlobalBatch(**values)
 
     def test_a_batch_belongs_to_one_sampler(self) -> None:
         batch, sampler = bound(1, total=4)
@@ -72,7 +72,7 @@ class TestSizes:
 
     def test_without_a_sampler_there_is_no_weight(self) -> None:
         with pytest.raises(ConfigError, match=r"write ElasticSampler\(dataset, batch=batch\)"):
-            elastic.batch(total=4).weigh(1.0)
+            elastic.GlobalBatch(total=4).scale_loss(1.0)
 
 
 class Recorder(torch.nn.Module):
@@ -104,17 +104,17 @@ class TestAStep:
         x = torch.arange(24, dtype=torch.float64)
         found = torch.zeros(3, dtype=torch.float64)
         for rank in range(world):
-            batch, sampler = bound(world, rank, total=10, most=2)
+            batch, sampler = bound(world, rank, total=10, max_per_rank=2)
             step = 0
             for mine in DataLoader(x, batch.size, sampler=sampler):  # type: ignore[arg-type]  # It has indices.
-                found[step] += batch.weigh((mine**2).mean()) / world
-                step += batch.last
+                found[step] += batch.scale_loss((mine**2).mean()) / world
+                step += batch.is_last_micro_batch
         means = [(x[:10] ** 2).mean(), (x[10:20] ** 2).mean(), (x[20:] ** 2).mean()]
         torch.testing.assert_close(found, torch.stack(means), rtol=1e-12, atol=0)
 
     @pytest.mark.parametrize("model", [Recorder(), Sharded()])
     def test_gradients_are_exchanged_with_the_last_micro_batch_only(self, model: Any) -> None:
-        batch, sampler = bound(1, total=6, most=2)
+        batch, sampler = bound(1, total=6, max_per_rank=2)
         quiet = []
         for _ in DataLoader(range(24), batch.size, sampler=sampler):  # type: ignore[arg-type]  # It has indices.
             with batch.accumulate(torch.nn.Linear(1, 1), model):
@@ -189,3 +189,16 @@ class TestLearningRates:
                     one.step()
                     its_scheduler.step()
             saved = [part.state_dict() for part in parts]
+
+
+def test_the_old_names_work_and_say_the_new_ones() -> None:
+    with pytest.warns(DeprecationWarning, match=r"elastic\.GlobalBatch\(total, max_per_rank\) now"):
+        batch = elastic.batch(8, most=2)
+    assert batch.rule == elastic.GlobalBatch(8, max_per_rank=2).rule
+    sampler = elastic.ElasticSampler(8, batch=batch)
+    next(iter(elastic.DataLoader(range(8), sampler=sampler)))  # type: ignore[arg-type]  # It has indices.
+    with pytest.warns(DeprecationWarning, match=r"GlobalBatch\.scale_loss now"):
+        assert batch.weigh(1.0) == batch.scale_loss(1.0)
+    for thing in (batch, sampler):
+        with pytest.warns(DeprecationWarning, match="is_last_micro_batch now"):
+            assert not thing.last

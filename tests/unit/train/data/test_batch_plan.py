@@ -13,7 +13,9 @@ from elastic.train.data.batch_plan import BatchPlan, BatchRule, MicroBatch, step
 
 RULES = st.one_of(
     st.builds(BatchRule, per_rank=st.integers(1, 9), drop_last=st.booleans()),
-    st.builds(BatchRule, total=st.integers(1, 60), most=st.none() | st.integers(1, 12), drop_last=st.booleans()),
+    st.builds(
+        BatchRule, total=st.integers(1, 60), max_per_rank=st.none() | st.integers(1, 12), drop_last=st.booleans()
+    ),
 )
 
 
@@ -138,7 +140,7 @@ def test_a_stream_is_read_ahead_no_further_than_its_rule_needs(rule: BatchRule, 
 
 
 def test_a_rank_that_cannot_hold_its_share_takes_it_in_even_parts() -> None:
-    assert sizes(BatchPlan(32, 0, 3, BatchRule(total=16, most=3))) == [[3, 3, 3, 3], [3, 2, 3, 2], [3, 2, 3, 2]]
+    assert sizes(BatchPlan(32, 0, 3, BatchRule(total=16, max_per_rank=3))) == [[3, 3, 3, 3], [3, 2, 3, 2], [3, 2, 3, 2]]
 
 
 def test_fewer_samples_than_ranks_are_padded_with_one_that_counts_nothing() -> None:
@@ -153,10 +155,10 @@ def test_fewer_samples_than_ranks_are_padded_with_one_that_counts_nothing() -> N
     [
         ({}, "either per_rank or total"),
         ({"per_rank": 4, "total": 8}, "either per_rank or total"),
-        ({"per_rank": 4, "most": 2}, "most goes with total"),
+        ({"per_rank": 4, "max_per_rank": 2}, "max_per_rank goes with total"),
         ({"total": 0}, "total is 0"),
         ({"per_rank": True}, "per_rank is True"),
-        ({"total": 8, "most": 2.5}, "most is 2.5"),
+        ({"total": 8, "max_per_rank": 2.5}, "max_per_rank is 2.5"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(values: dict[str, Any], said: str) -> None:

@@ -40,7 +40,7 @@ class TestAnyScheduleOfWorlds:
         self, phases: Sequence[Phase], length: int, total: int, most: int | None
     ) -> None:
         def make(rank: int, world: int) -> tuple[elastic.ElasticStream, elastic.ElasticStream]:
-            stream = numbers(length, batch=elastic.batch(total=total, most=most), rank=rank, world=world)
+            stream = numbers(length, batch=elastic.GlobalBatch(total=total, max_per_rank=most), rank=rank, world=world)
             return stream, stream
 
         def run(phases: Sequence[Phase]) -> Served:
@@ -98,7 +98,7 @@ class TestWhatIsServed:
         assert [(batch.tolist(), stream.finished) for batch in stream] == [([2, 3], False), ([6, 7], True)]
 
     def test_a_batch_that_drops_the_tail_drops_it_of_a_stream_too(self) -> None:
-        stream = numbers(7, batch=elastic.batch(total=3, drop_last=True))
+        stream = numbers(7, batch=elastic.GlobalBatch(total=3, drop_last=True))
         assert [batch.tolist() for batch in stream] == [[0, 1, 2], [3, 4, 5]]
 
     def test_only_what_is_kept_is_collated(self) -> None:
@@ -108,9 +108,9 @@ class TestWhatIsServed:
         assert collated == [[2, 3], [6, 7]]
 
     def test_the_weights_of_the_batches_just_taken_are_those_of_their_steps(self) -> None:
-        batch = elastic.batch(total=4, most=1)
+        batch = elastic.GlobalBatch(total=4, max_per_rank=1)
         stream = numbers(5, batch=batch, rank=1, world=3)
-        seen = [(batch.weight, stream.samples, batch.last, stream.consumed) for _ in stream]
+        seen = [(batch.weight, stream.samples, batch.is_last_micro_batch, stream.consumed) for _ in stream]
         assert seen == [(0.75, 1, False, 0), (0.0, 0, True, 4), (0.0, 0, True, 5)]
 
 
@@ -152,7 +152,7 @@ class TestWhatCounts:
                 stream.advance()
 
     def test_half_a_step_that_is_counted_by_hand_leaves_the_place_where_it_was(self) -> None:
-        stream = numbers(8, batch=elastic.batch(total=4, most=2))
+        stream = numbers(8, batch=elastic.GlobalBatch(total=4, max_per_rank=2))
         places = []
         for _ in list(stream):
             stream.advance()
@@ -224,7 +224,7 @@ class TestWhatCounts:
     ("options", "said"),
     [
         ({}, "either batch_size= or batch="),
-        ({"batch_size": 2, "batch": elastic.batch(total=4)}, "either batch_size= or batch="),
+        ({"batch_size": 2, "batch": elastic.GlobalBatch(total=4)}, "either batch_size= or batch="),
         ({"batch_size": 2, "shuffle": True}, "decides shuffle itself"),
         ({"batch_size": 0}, "per_rank is 0"),
     ],

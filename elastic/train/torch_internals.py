@@ -1,0 +1,85 @@
+"""What the library uses of torch that is not public. No other module of it does; a test checks that."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from torch.utils.data import dataloader, get_worker_info
+from torch.utils.data._utils import worker
+
+LoaderIterator: Final[type[Any]] = dataloader._BaseDataLoaderIter
+"""The class of what `iter(DataLoader)` returns."""
+
+
+class LoaderLoop:
+    """Counts the batches that a loop over torch's DataLoader has taken, also after the loop has ended.
+
+    The DataLoader's iterator is not kept alive: it stops its workers when it is dropped. Only its attributes are, and
+    those until it is gone. Used of it: `_num_yielded`, the batches that the loop has taken; `_index_sampler`, where it
+    takes indices; `_in_order` (torch 2.7 and later).
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        """Follow an iterator of a DataLoader from its start."""
+        self._attributes: dict[str, Any] | None = vars(iterator)
+        self._taken = 0
+        self._alive = weakref.ref(iterator, self._end)
+
+    def takes_from(self, sampler: object) -> bool:
+        """Whether the loop takes its indices from `sampler`, and its batches can be counted."""
+        attributes = self._attributes or {}
+        return attributes.get("_index_sampler") is sampler and "_num_yielded" in attributes
+
+    @property
+    def taken(self) -> int:
+        """The batches that the loop has been given so far.
+
+        With persistent workers the iterator serves the next loop too, and counts that one then; what was seen before
+        stays.
+        """
+        if self._attributes is not None:
+            self._taken = max(self._taken, int(self._attributes["_num_yielded"]))
+        return self._taken
+
+    @property
+    def in_order(self) -> bool:
+        """Whether batches come in the order of the indices, as they do unless DataLoader(in_order=False)."""
+        return self._attributes is None or bool(self._attributes.get("_in_order", True))
+
+    def _end(self, _: object) -> None:
+        self._taken = self.taken
+        self._attributes = None
+
+
+def without_worker_info(make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """The samples of `make()`, read within a DataLoader worker as if there were no other worker.
+
+    Iterable datasets are often written to share themselves among DataLoader workers: they ask `get_worker_info`, which
+    returns `_worker_info`. Our stream shares its samples itself, so they get None while they are being read.
+    """
+    if (info := get_worker_info()) is None:
+        yield from make()
+        return
+    worker._worker_info = None
+    try:
+        samples = iter(make())
+    finally:
+        worker._worker_info = info
+    while True:
+        worker._worker_info = None
+        try:
+            sample = next(samples)
+        except StopIteration:
+            return
+        finally:
+            worker._worker_info = info
+        yield sample
+
+
+def default_store() -> Any:
+    """The store of the process group: torch has no public way to it."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
