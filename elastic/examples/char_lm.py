@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import elastic
 
@@ -63,7 +63,7 @@ for part in (*model.blocks, model):
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 batch = elastic.GlobalBatch(total=args.batch)
 sampler = elastic.ElasticSampler(text, seed=0, batch=batch)
-loader = DataLoader(text, sampler=sampler, batch_size=batch.size)
+loader = elastic.DataLoader(text, sampler=sampler)
 state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
 state.restore()
 for _ in elastic.epochs(state, args.steps):  # An epoch has at least one step.

@@ -17,7 +17,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import elastic
 
@@ -45,7 +45,7 @@ model = DistributedDataParallel(network)
 optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
 batch = elastic.GlobalBatch(total=args.batch)
 sampler = elastic.ElasticSampler(len(train), seed=args.seed, batch=batch)
-loader = DataLoader(TensorDataset(x[train], y[train]), sampler=sampler, batch_size=batch.size)
+loader = elastic.DataLoader(TensorDataset(x[train], y[train]), sampler=sampler)
 state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
 state.restore()
 

@@ -21,73 +21,54 @@ BATCH_SIZE = 100
 
 def config_distributed(args: argparse.Namespace) -> None:
     """Say what the job is. Outside a worker this starts the script again in workers; inside one it does nothing."""
-    # Cards, and so workers, on every node.
-    flow.config.gpu_device_num(args.gpu_device_num)
-    # The port where the workers meet; without it any free one.
+    flow.config.gpu_device_num(args.gpu_device_num)  # GPUs, and so workers, on every node.
     if args.ctrl_port:
-        flow.env.ctrl_port(args.ctrl_port)
-    # The nodes. The first shows the output and saves the model.
-    if args.nodes:
+        flow.env.ctrl_port(args.ctrl_port)  # The port where the workers meet; without it any free one.
+    if args.nodes:  # The first node shows the output and saves the model.
         flow.env.machine([{"addr": address} for address in args.nodes.split(",")])
     else:
         flow.launch()
 
 
 def train(args: argparse.Namespace) -> None:
-    """What a worker does; rank 0 shows the loss and the accuracy.
-
-    What it needs is imported here: the process that the user starts becomes the launcher, and that loads no torch.
-    """
+    """Train in a worker. Torch is imported here: the process that the user starts becomes the launcher without it."""
     import torch
-    import torch.distributed as dist
     from sklearn.datasets import load_digits
     from torch.nn.functional import cross_entropy
     from torch.nn.parallel import DistributedDataParallel
 
     ctx = elastic.init()
-
     pixels, digits = load_digits(return_X_y=True)
     images = torch.tensor(pixels / 16, dtype=torch.float32, device=ctx.device)
     labels = torch.tensor(digits, device=ctx.device)
-    shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    test, known = shuffled[:360], shuffled[360:]
-    # DDP sends the weights of rank 0 to the others, and averages the gradients of all in each step.
+    test, known = torch.randperm(len(images), generator=torch.Generator().manual_seed(0)).tensor_split([360])
     network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(ctx.device)
-    model = DistributedDataParallel(network)
+    model = DistributedDataParallel(network)  # Sends rank 0's weights to all, and averages the gradients of all.
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for epoch in range(1, args.epochs + 1):
         order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(epoch))]
-        for first in range(0, len(order), BATCH_SIZE):
-            batch = order[first : first + BATCH_SIZE][ctx.rank :: ctx.world_size]
+        for samples in order.split(BATCH_SIZE):
+            batch = samples[ctx.rank :: ctx.world_size]
             optimizer.zero_grad()
             loss = cross_entropy(model(images[batch]), labels[batch])
             torch.autograd.backward(loss)
             optimizer.step()
         if ctx.rank == 0 and epoch % 10 == 0:
             print(f"epoch {epoch}  loss {loss.item():.4f}  world {ctx.world_size}", flush=True)
-
     if ctx.rank == 0:
         with torch.no_grad():
             right = (network(images[test]).argmax(1) == labels[test]).float().mean().item()
         torch.save(network.state_dict(), args.model)
         print(f"test accuracy {100 * right:.1f} %; the model is in {args.model}", flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
-def main() -> None:
-    """Say what the job is, and train in its workers."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", default="", help="the addresses of all nodes, with commas; without, this machine")
     parser.add_argument("--gpu_device_num", type=int, default=1)
     parser.add_argument("--ctrl_port", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--model", default="mlp.pt", help="where the first node saves the model")
-    args = parser.parse_args()
-
-    config_distributed(args)
-    train(args)
-
-
-if __name__ == "__main__":
-    main()
+    arguments = parser.parse_args()
+    config_distributed(arguments)
+    train(arguments)

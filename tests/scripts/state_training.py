@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
 import elastic
 from elastic.testing import reached, record
@@ -35,7 +34,7 @@ def ddp(epochs: int, every: int, memory_every: int = 0, most: int | None = None,
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
     batch = elastic.GlobalBatch(total=70, max_per_rank=most)
     sampler = elastic.ElasticSampler(dataset, seed=3, batch=batch)
-    loader = DataLoader(dataset, sampler=sampler, batch_size=batch.size, num_workers=workers)
+    loader = elastic.DataLoader(dataset, sampler=sampler, num_workers=workers)
     state = elastic.State(model=wrapped, optimizer=optimizer, scheduler=scheduler, sampler=sampler, seen=0)
     resumed = state.restore()
     record(["start", state.step, state.epoch, resumed])
@@ -67,7 +66,7 @@ def fsdp(steps: int, every: int, memory_every: int = 0) -> Any:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     batch = elastic.GlobalBatch(total=70)
     sampler = elastic.ElasticSampler(dataset, seed=3, batch=batch)
-    loader = DataLoader(dataset, sampler=sampler, batch_size=batch.size)
+    loader = elastic.DataLoader(dataset, sampler=sampler)
     state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
     state.restore()
     record(["start", state.step])

@@ -214,4 +214,5 @@ def _loader(plan: Plan, batch: Any) -> tuple[Any, Any]:
         stream = elastic.ElasticStream(samples, batch=batch, num_workers=wish.workers, rank=rank, world=world)
         return stream, stream
     sampler = elastic.ElasticSampler(dataset, seed=2, batch=batch, rank=rank, world=world)
-    return sampler, DataLoader(dataset, sampler=sampler, batch_size=batch.size, num_workers=wish.workers)
+    loader_class: type[DataLoader[Sample]] = elastic.DataLoader if plan.seed % 2 else DataLoader
+    return sampler, loader_class(dataset, sampler=sampler, batch_size=batch.size, num_workers=wish.workers)
