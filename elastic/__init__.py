@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from elastic.environment import ProcessEnvironment
+    from elastic.environment import ProcessEnvironment as ProcessEnvironment
     from elastic.script.relaunch import config as config
     from elastic.train.checkpoint.export import export as export
     from elastic.train.data.batch import GlobalBatch as GlobalBatch
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from elastic.train.process_group.init import init as init
     from elastic.train.process_group.preparing import preparing as preparing
     from elastic.train.process_group.preparing import ready as ready
+    from elastic.train.process_group.topology import env as env
     from elastic.train.report import report as report
     from elastic.train.state import State as State
     from elastic.train.state import epochs as epochs
@@ -30,9 +31,11 @@ LAZY: Final[Mapping[str, str]] = {
     "ElasticSampler": "elastic.train.data.sampler",
     "ElasticStream": "elastic.train.data.stream",
     "GlobalBatch": "elastic.train.data.batch",
+    "ProcessEnvironment": "elastic.environment",
     "State": "elastic.train.state",
     "batch": "elastic.train.data.batch",
     "config": "elastic.script.relaunch",
+    "env": "elastic.train.process_group.topology",
     "epochs": "elastic.train.state",
     "export": "elastic.train.checkpoint.export",
     "init": "elastic.train.process_group.init",
@@ -47,6 +50,7 @@ __all__ = [
     "ElasticSampler",
     "ElasticStream",
     "GlobalBatch",
+    "ProcessEnvironment",
     "State",
     "batch",
     "config",
@@ -58,21 +62,6 @@ __all__ = [
     "ready",
     "report",
 ]
-
-
-def env() -> ProcessEnvironment:
-    """What this process is told of its place in the job: role, rank, servers, job id and more.
-
-    It reads the environment anew at each call. Raises `elastic.errors.ConfigError` if a variable is wrong or missing;
-    uncaught it is one line and exit code 2.
-    """
-    import os
-
-    from elastic.environment import read
-    from elastic.script.error_report import reporting_config_errors
-
-    with reporting_config_errors():
-        return read(os.environ)
 
 
 def __getattr__(name: str) -> Any:

@@ -47,5 +47,5 @@ def time_text(seconds: float, digits: int = 0) -> str:
 
 
 def join_host_port(host: str, port: int) -> str:
-    """Write an endpoint; an IPv6 address gets its brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    """Write an endpoint; an IPv6 address gets brackets, unless it has them."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -1,18 +1,23 @@
-"""What a process is told of its place by its environment (pure).
+"""What a process is told of its place by its environment (pure). The one module that reads RANK and its like.
 
-`elastic.env()` reads the variables of whoever started the process: ours, Paddle's for parameter servers (so that a
-process can be started by hand with them), torchrun's, or Paddle's for collective jobs. With none of them the process
-is alone: worker 0 of 1. docs/reference.md lists the variables.
+`read` knows the variables of every launcher: ours, Paddle's for parameter servers (so that a process can be started
+by hand with them), torchrun's, and Paddle's for collective jobs. With none of them the process is alone: worker 0 of 1.
+docs/reference.md lists the variables. An empty variable counts as not set. A wrong one is a `ConfigError`, the same for
+every caller.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from elastic._text import join_host_port, joined
 from elastic.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 PORT_OF_SERVERS = 6174
 """PADDLE_PSERVER_PORT where it is not set, as in Paddle's quick start."""
@@ -23,22 +28,40 @@ RoleName = Literal["server", "worker", "heter"]
 OURS: Final[Mapping[str, RoleName]] = {"server": "server", "worker": "worker", "heter": "heter"}
 PADDLES: Final[Mapping[str, RoleName]] = {"PSERVER": "server", "TRAINER": "worker", "HETER_TRAINER": "heter"}
 NO_ROLE = "PADDLE_TRAINING_ROLE should be one of [TRAINER, PSERVER]"
+HINT: Final = "start the script with elastic-launch, or correct or unset what else has set it"
+GROUP: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What a process needs to join a process group, by torch's env://."""
 
 __all__ = ["ProcessEnvironment", "read"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnvironment:
-    """The place of this process in its job, as it was when the process was started.
+    """The place of a process in its job: what `elastic.env()` and `elastic.init()` return.
 
-    `index` counts from 0 within the role. `servers` are the parameter servers as host:port, by index, "" for one that
-    was vacant; none in a collective job, or when the list was too long for a variable: then `roster_file` has it.
-    `trainers` is the number of workers without heterogeneous ones. `current` is this process's own host:port, and
-    `endpoints` are those of all workers, as far as they were told.
+    What was not told is "", 0 or ().
 
-    `rank`, `world_size` and the local ones are torchrun's: workers first, then heterogeneous workers. A server takes
-    no part in them; its `rank` and `local_rank` are -1. `master` is the host:port where the workers' process group
-    meets. What was not told is "", 0 or ().
+    Attributes:
+        role: "server", "worker" or "heter"; "worker" in a collective job.
+        index: Counts from 0 within the role.
+        servers: The parameter servers as host:port, by index, "" for a vacancy. Empty in a collective job, or when the
+            list was too long for a variable: then `roster_file` has it.
+        trainers: The number of workers, without heterogeneous ones.
+        current: This process's own host:port.
+        endpoints: The host:port of every worker, as far as they are known.
+        rank: As under torchrun: workers first, then heterogeneous workers. -1 in a parameter server.
+        local_rank: The place among the workers of this node; -1 in a parameter server.
+        world_size: The number of ranks.
+        local_world_size: The number of ranks on this node; 0 in a parameter server.
+        master: The host:port where the workers' process group meets.
+        job_id: The job.
+        node_id: The node that this process belongs to.
+        generation: The world that this process belongs to, from 1; 0 outside elastic-launch. For logs.
+        restarts: How many failures were charged to the job so far. For logs.
+        checkpoint_dir: The job's folder for checkpoints.
+        endpoints_file: The file that lists the endpoints of this generation.
+        roster_file: The file that says where each process of a parameter-server job is now.
+        backend: The backend of the process group, such as "nccl"; "" until `elastic.init()` has joined it.
     """
 
     role: RoleName
@@ -55,9 +78,32 @@ class ProcessEnvironment:
     job_id: str
     node_id: str
     generation: int
+    restarts: int
     checkpoint_dir: str
     endpoints_file: str
     roster_file: str
+    backend: str = ""
+    _device: torch.device | None = field(default=None, repr=False)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that this worker computes on: its GPU, or the CPU.
+
+        Raises:
+            ConfigError: `elastic.init()` has not chosen one yet.
+        """
+        if self._device is None:
+            raise ConfigError("this process has no device yet; call elastic.init() first")
+        return self._device
+
+
+class Identity(NamedTuple):
+    """What identifies a process to the agent that started it. `number` is a server's index, or a rank."""
+
+    server: bool
+    number: int
+    slot: int
+    generation: int
 
 
 class _Ranks(NamedTuple):
@@ -72,23 +118,23 @@ def read(environ: Mapping[str, str]) -> ProcessEnvironment:
 
     Raises `ConfigError` if a variable is wrong, or if one that has no default is not set.
     """
-    role = _role(environ)
+    own_role = role(environ)
     servers: tuple[str, ...] = ()
     current = environ.get("PADDLE_CURRENT_ENDPOINT", "")
-    if role is None:
+    if own_role is None:
         ranks = _collective_ranks(environ)
-        role, index, trainers = "worker", ranks.rank, ranks.world_size
+        own_role, index, trainers = "worker", ranks.rank, ranks.world_size
     else:
         servers, trainers = _servers(environ), _trainers(environ)
-        if role == "server":
+        if own_role == "server":
             current = current or _current(environ) or (servers[0] if len(servers) == 1 else "")
             index = _server_index(environ, servers, current)
         else:
-            index = _trainer_index(environ, role, trainers)
-        ranks = _ranks(environ, role, index, trainers)
-    master_host, master_port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+            index = _trainer_index(environ, own_role, trainers)
+        ranks = _ranks(environ, own_role, index, trainers)
+    master_host, master_port = _text(environ, "MASTER_ADDR"), number(environ, "MASTER_PORT", 0)
     return ProcessEnvironment(
-        role=role,
+        role=own_role,
         index=index,
         servers=servers,
         trainers=trainers,
@@ -98,17 +144,18 @@ def read(environ: Mapping[str, str]) -> ProcessEnvironment:
         local_rank=ranks.local_rank,
         world_size=ranks.world_size,
         local_world_size=ranks.local_world_size,
-        master=f"{_bracketed(master_host)}:{master_port}" if master_host and master_port else "",
+        master=join_host_port(master_host, master_port) if master_host and master_port else "",
         job_id=environ.get("ELASTIC_JOB_ID", "") or environ.get("TORCHELASTIC_RUN_ID", ""),
         node_id=environ.get("ELASTIC_NODE_ID", ""),
-        generation=_number(environ, "ELASTIC_GENERATION", 0),
+        generation=number(environ, "ELASTIC_GENERATION", 0),
+        restarts=number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
         checkpoint_dir=environ.get("ELASTIC_CHECKPOINT_DIR", ""),
         endpoints_file=environ.get("ELASTIC_ENDPOINTS_FILE", ""),
         roster_file=environ.get("ELASTIC_ROSTER_FILE", ""),
     )
 
 
-def _role(environ: Mapping[str, str]) -> RoleName | None:
+def role(environ: Mapping[str, str]) -> RoleName | None:
     """What the process does in a job with parameter servers; None if it is in no such job."""
     ours = environ.get("ELASTIC_ROLE", "")
     if ours:
@@ -121,9 +168,39 @@ def _role(environ: Mapping[str, str]) -> RoleName | None:
             if text not in PADDLES:
                 raise ConfigError(NO_ROLE)
             return PADDLES[text]
-    if not environ.get("RANK") and (environ.get("PADDLE_PSERVER_IPS") or environ.get("PADDLE_PSERVERS_IP_PORT_LIST")):
+    if not _text(environ, "RANK") and (
+        environ.get("PADDLE_PSERVER_IPS") or environ.get("PADDLE_PSERVERS_IP_PORT_LIST")
+    ):
         raise ConfigError(NO_ROLE)
     return None
+
+
+def names_group(environ: Mapping[str, str]) -> bool:
+    """Tell whether the environment names a process group to join; False for a process that is alone.
+
+    Raises `ConfigError` if this is one of several processes, or has a rank, and not all of `GROUP` is set.
+    """
+    missing = [name for name in GROUP if not _text(environ, name)]
+    if not missing:
+        return True
+    if "RANK" in missing and read(environ).world_size == 1:
+        return False
+    verb = "is" if len(missing) == 1 else "are"
+    raise ConfigError(f"joining the other workers takes {joined(GROUP)}, but {joined(missing)} {verb} not set; {HINT}")
+
+
+def identity(environ: Mapping[str, str]) -> Identity:
+    """Read only what identifies this process to its agent, so that it can report a mistake in any other variable.
+
+    Raises `ConfigError` if one of these is wrong.
+    """
+    server = environ.get("ELASTIC_ROLE") == "server"
+    return Identity(
+        server=server,
+        number=number(environ, "ELASTIC_INDEX" if server else "RANK", 0),
+        slot=number(environ, "ELASTIC_SLOT", number(environ, "LOCAL_RANK", 0)),
+        generation=number(environ, "ELASTIC_GENERATION", 0),
+    )
 
 
 # A job with parameter servers
@@ -139,34 +216,32 @@ def _servers(environ: Mapping[str, str]) -> tuple[str, ...]:
                 raise ConfigError(f"PADDLE_PSERVERS_IP_PORT_LIST: {endpoint!r} is not host:port")
         return endpoints
     port = _port(environ)
-    return tuple(
-        f"{_bracketed(host)}:{port}" if host else "" for host in _listed(environ.get("PADDLE_PSERVER_IPS", ""))
-    )
+    return tuple(join_host_port(host, port) if host else "" for host in _listed(environ.get("PADDLE_PSERVER_IPS", "")))
 
 
 def _trainers(environ: Mapping[str, str]) -> int:
     """The number of workers. In a collective job PADDLE_TRAINERS is a list of hosts; here only a number counts."""
     text = environ.get("PADDLE_TRAINERS", "").strip()
     if not text.isdecimal() and environ.get("PADDLE_TRAINERS_NUM"):
-        return _number(environ, "PADDLE_TRAINERS_NUM", 0)
+        return number(environ, "PADDLE_TRAINERS_NUM", 0)
     if not text:
         raise ConfigError("PADDLE_TRAINERS is not set; it is the number of trainers, for example PADDLE_TRAINERS=2")
-    return _number(environ, "PADDLE_TRAINERS", 0)
+    return number(environ, "PADDLE_TRAINERS", 0)
 
 
 def _current(environ: Mapping[str, str]) -> str:
     """A server's own host:port, from the variables of the quick start or of Paddle's launcher."""
     host, pod = environ.get("PADDLE_CURRENT_IP", ""), environ.get("POD_IP", "")
     if host:
-        return f"{_bracketed(host)}:{_port(environ)}"
+        return join_host_port(host, _port(environ))
     if pod and environ.get("PADDLE_PORT"):
-        return f"{_bracketed(pod)}:{_number(environ, 'PADDLE_PORT', 0)}"
+        return join_host_port(pod, number(environ, "PADDLE_PORT", 0))
     return ""
 
 
 def _server_index(environ: Mapping[str, str], servers: tuple[str, ...], current: str) -> int:
     if environ.get("ELASTIC_ROLE"):
-        return _number(environ, "ELASTIC_INDEX", 0)
+        return number(environ, "ELASTIC_INDEX", 0)
     if not current:
         raise ConfigError("PADDLE_CURRENT_IP is not set; it says which of PADDLE_PSERVER_IPS this server is")
     if current not in servers:
@@ -179,8 +254,8 @@ def _server_index(environ: Mapping[str, str], servers: tuple[str, ...], current:
 
 def _trainer_index(environ: Mapping[str, str], role: RoleName, trainers: int) -> int:
     if environ.get("ELASTIC_ROLE"):
-        return _number(environ, "ELASTIC_INDEX", 0)
-    index = _number(environ, "PADDLE_TRAINER_ID", 0)
+        return number(environ, "ELASTIC_INDEX", 0)
+    index = number(environ, "PADDLE_TRAINER_ID", 0)
     if role == "worker" and index >= trainers and not environ.get("ELASTIC_ROSTER_FILE"):
         raise ConfigError(f"PADDLE_TRAINER_ID is {index}, but PADDLE_TRAINERS is {trainers}: ids count from 0")
     return index
@@ -193,12 +268,12 @@ def _ranks(environ: Mapping[str, str], role: RoleName, index: int, trainers: int
         return _Ranks(-1, -1, trainers + len(heters), 0)
     if environ.get("ELASTIC_ROLE"):
         return _torch_ranks(environ)
-    local_rank = _number(environ, "PADDLE_RANK_IN_NODE", 0)
+    local_rank = number(environ, "PADDLE_RANK_IN_NODE", 0)
     return _Ranks(index if role == "worker" else trainers + index, local_rank, trainers + len(heters), local_rank + 1)
 
 
 def _port(environ: Mapping[str, str]) -> int:
-    port = _number(environ, "PADDLE_PSERVER_PORT", PORT_OF_SERVERS)
+    port = number(environ, "PADDLE_PSERVER_PORT", PORT_OF_SERVERS)
     if not 1 <= port <= PORT_MAX:
         raise ConfigError(f"PADDLE_PSERVER_PORT is {port}; a port is 1 to {PORT_MAX}")
     return port
@@ -209,40 +284,43 @@ def _port(environ: Mapping[str, str]) -> int:
 
 def _collective_ranks(environ: Mapping[str, str]) -> _Ranks:
     """Torchrun's, or Paddle's, or those of a process that is alone."""
-    if environ.get("RANK"):
+    if _text(environ, "RANK"):
         ranks = _torch_ranks(environ)
+        rank_name, local_name, world_name = "RANK", "LOCAL_RANK", "WORLD_SIZE"
     else:
-        local_rank = _number(environ, "PADDLE_RANK_IN_NODE", 0)
-        rank, world_size = _number(environ, "PADDLE_TRAINER_ID", 0), _number(environ, "PADDLE_TRAINERS_NUM", 1)
-        ranks = _Ranks(rank, local_rank, world_size, local_rank + 1)
-    if ranks.rank >= ranks.world_size:
-        raise ConfigError(f"the rank of this process is {ranks.rank} of {ranks.world_size}: ranks count from 0")
+        local_rank = number(environ, "PADDLE_RANK_IN_NODE", 0)
+        world_size = number(environ, "PADDLE_TRAINERS_NUM", number(environ, "WORLD_SIZE", 1))
+        ranks = _Ranks(number(environ, "PADDLE_TRAINER_ID", 0), local_rank, world_size, local_rank + 1)
+        rank_name, local_name, world_name = "PADDLE_TRAINER_ID", "PADDLE_RANK_IN_NODE", "PADDLE_TRAINERS_NUM"
+    for name, index in ((rank_name, ranks.rank), (local_name, ranks.local_rank)):
+        if index >= ranks.world_size:
+            raise ConfigError(f"{name} {index} is not below {world_name} {ranks.world_size}; {HINT}")
     return ranks
 
 
 def _torch_ranks(environ: Mapping[str, str]) -> _Ranks:
-    rank, local_rank = _number(environ, "RANK", 0), _number(environ, "LOCAL_RANK", 0)
-    world_size = _number(environ, "WORLD_SIZE", rank + 1)
-    return _Ranks(rank, local_rank, world_size, _number(environ, "LOCAL_WORLD_SIZE", local_rank + 1))
+    rank, local_rank = number(environ, "RANK", 0), number(environ, "LOCAL_RANK", 0)
+    world_size = number(environ, "WORLD_SIZE", rank + 1)
+    return _Ranks(rank, local_rank, world_size, number(environ, "LOCAL_WORLD_SIZE", local_rank + 1))
 
 
 # Text
 
 
-def _number(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name, "").strip()
+def number(environ: Mapping[str, str], name: str, default: int) -> int:
+    """A variable that is a whole number from 0 on. Raises `ConfigError` if it is something else."""
+    text = _text(environ, name)
     if not text:
         return default
     if not re.fullmatch(r"[0-9]{1,12}", text):
-        raise ConfigError(f"{name} is {text!r}, which is not a whole number")
+        raise ConfigError(f"{name} is {text!r}, not a whole number; {HINT}")
     return int(text)
+
+
+def _text(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name, "").strip()
 
 
 def _listed(text: str) -> tuple[str, ...]:
     """What stands between commas; none if the text is empty."""
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
-
-
-def _bracketed(host: str) -> str:
-    """The host as it stands before a port: IPv6 in brackets."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -12,6 +12,7 @@ import select
 import socket
 from collections.abc import Mapping
 
+from elastic import environment
 from elastic.channel.messages import (
     PACKET_MAX,
     SERVERS_FROM,
@@ -26,6 +27,7 @@ from elastic.channel.messages import (
     encode,
     told,
 )
+from elastic.errors import ConfigError
 
 
 class ChannelClient:
@@ -161,13 +163,13 @@ _ends: dict[int, ChannelClient | None] = {}
 
 
 def hello(environ: Mapping[str, str], *, stacks_signal: int) -> WorkerHello:
-    """Who this process is."""
-    server = environ.get("ELASTIC_ROLE") == "server"
+    """Identify this process. Raises `ConfigError` if its environment no longer does."""
+    own = environment.identity(environ)
     return WorkerHello(
-        rank=SERVERS_FROM + int(environ.get("ELASTIC_INDEX") or 0) if server else int(environ.get("RANK") or 0),
-        local_rank=int(environ.get("ELASTIC_SLOT") or environ.get("LOCAL_RANK") or 0),
+        rank=SERVERS_FROM + own.number if own.server else own.number,
+        local_rank=own.slot,
         pid=os.getpid(),
-        generation=int(environ.get("ELASTIC_GENERATION") or 0),
+        generation=own.generation,
         stacks_signal=stacks_signal,
     )
 
@@ -188,6 +190,6 @@ def channel_client(environ: Mapping[str, str], *, stacks_signal: int = 0) -> Cha
         if not any(end is not None for end in _ends.values()) and environ.get(VARIABLE):
             try:
                 _ends[pid] = ChannelClient(environ[VARIABLE], hello(environ, stacks_signal=stacks_signal))
-            except OSError:
-                return None  # An agent of another life; it was the script that kept its environment.
+            except (OSError, ConfigError):
+                return None  # An agent of another life, whose variables the script kept; or it has changed them.
     return _ends[pid]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 
+from elastic import environment
 from elastic.errors import ConfigError
 
 
 def rank_and_world(rank: int | None = None, world: int | None = None) -> tuple[int, int]:
-    """The given rank and world; else those of the process group, of RANK and WORLD_SIZE, or a world of one.
+    """The given rank and world; else those of the process group, or without one those of the environment.
 
-    Raises `ConfigError` if only one is given, or if they do not fit together.
+    Raises `ConfigError` if only one is given, if they do not fit together, or if the environment is wrong.
     """
     if (rank is None) != (world is None):
         raise ConfigError(f"rank is {rank} and world is {world}; give both, or neither")
@@ -26,7 +27,5 @@ def _read_ranks() -> tuple[int, int]:
 
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    try:
-        return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-    except ValueError as error:
-        raise ConfigError(f"RANK and WORLD_SIZE must be whole numbers ({error}); start with elastic-launch") from error
+    found = environment.read(os.environ)
+    return found.rank, found.world_size

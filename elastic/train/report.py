@@ -11,8 +11,10 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
+from elastic import environment
 from elastic.channel.client import ChannelClient, channel_client
 from elastic.channel.messages import (
     METRICS_MAX,
@@ -23,6 +25,7 @@ from elastic.channel.messages import (
     clock,
     truncate_text,
 )
+from elastic.errors import ConfigError
 from elastic.train import stack_dump
 
 INTERVAL_S: Final = 0.5
@@ -127,8 +130,8 @@ class ProgressChannel:
         if not self._connected:
             self._connected = True
             self._end = self._connect()
-            world = os.environ.get("WORLD_SIZE", "")
-            self._world = int(world) if world.isdecimal() else 1
+            with suppress(ConfigError):  # `elastic.init` says what is wrong.
+                self._world = environment.read(os.environ).world_size
             if self._end is not None:
                 atexit.register(self.flush_pending)
         return self._end

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from elastic import _port_wait
 from elastic.channel import client, messages
+from elastic.errors import ConfigError
 
 OFF: Final = "ELASTIC_NO_TORCH_PATCH"
 """A worker that has this variable is left alone."""
@@ -97,7 +98,7 @@ def _speaking(environ: Mapping[str, str]) -> Iterator[client.ChannelClient | Non
         return
     try:
         end = client.ChannelClient(environ[messages.VARIABLE], client.hello(environ, stacks_signal=0))
-    except OSError:  # Nobody listens any more.
+    except (OSError, ConfigError):  # Nobody listens any more; or the script has changed its RANK: torch says that.
         yield None
         return
     end.send(messages.JoiningGroup(OTHERS))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import elastic
-from elastic.environment import ProcessEnvironment, read
+from elastic.environment import HINT, Identity, ProcessEnvironment, identity, names_group, read
 from elastic.errors import ConfigError
+from elastic.train.checkpoint import Checkpoints
+from elastic.train.process_group.topology import current_topology, host
+from elastic.train.ranks import rank_and_world
 from tests.support.ps_environments import DOCUMENTED, HETEROGENEOUS, environment
 
 PS0 = {
@@ -28,6 +34,8 @@ TRAINER0 = {
 }
 TRAINER1 = {**TRAINER0, "PADDLE_TRAINER_ID": "1"}
 """The four processes of Paddle's quick start, started by hand."""
+GROUP = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+"""What torchrun gives its workers."""
 
 
 def refusal(environ: dict[str, str]) -> str:
@@ -86,7 +94,7 @@ def test_the_number_of_trainers_must_be_said() -> None:
 
 def test_a_list_of_hosts_is_no_number_of_trainers() -> None:
     cloud = {**TRAINER0, "PADDLE_TRAINERS": "10.0.0.1,10.0.0.2"}
-    assert "PADDLE_TRAINERS is '10.0.0.1,10.0.0.2', which is not a whole number" in refusal(cloud)
+    assert "PADDLE_TRAINERS is '10.0.0.1,10.0.0.2', not a whole number" in refusal(cloud)
     assert read({**cloud, "PADDLE_TRAINERS_NUM": "2"}).trainers == 2
 
 
@@ -94,7 +102,7 @@ def test_a_list_of_hosts_is_no_number_of_trainers() -> None:
     ("change", "says"),
     [
         ({"PADDLE_TRAINER_ID": "2"}, "PADDLE_TRAINER_ID is 2, but PADDLE_TRAINERS is 2"),
-        ({"PADDLE_TRAINER_ID": "-1"}, "PADDLE_TRAINER_ID is '-1', which is not a whole number"),
+        ({"PADDLE_TRAINER_ID": "-1"}, "PADDLE_TRAINER_ID is '-1', not a whole number"),
         ({"PADDLE_TRAINER_ID": "²"}, "PADDLE_TRAINER_ID"),
         ({"PADDLE_PSERVER_PORT": "x"}, "PADDLE_PSERVER_PORT is 'x'"),
         ({"PADDLE_PSERVER_PORT": "70000"}, "PADDLE_PSERVER_PORT is 70000; a port is 1 to 65535"),
@@ -160,9 +168,12 @@ def test_a_server_of_our_launcher_finds_everything() -> None:
         "job_id": "j1",
         "node_id": "n17",
         "generation": 7,
+        "restarts": 1,
         "checkpoint_dir": "/data/checkpoints/j1",
         "endpoints_file": "/data/log/endpoints.7.log",
         "roster_file": "/tmp/x/roster.json",
+        "backend": "",
+        "_device": None,
     }
 
 
@@ -214,7 +225,69 @@ def test_paddles_collective_variables_suffice() -> None:
 
 
 def test_a_rank_beyond_the_world_is_refused() -> None:
-    assert refusal({"RANK": "4", "WORLD_SIZE": "4"}).startswith("the rank of this process is 4 of 4")
+    assert refusal({"RANK": "4", "WORLD_SIZE": "4"}).startswith("RANK 4 is not below WORLD_SIZE 4; ")
+    assert refusal({"PADDLE_TRAINER_ID": "2", "PADDLE_TRAINERS_NUM": "2"}).startswith(
+        "PADDLE_TRAINER_ID 2 is not below"
+    )
+
+
+def test_a_worker_that_has_a_machine_of_its_own_needs_no_local_rank() -> None:
+    found = read({**GROUP, "LOCAL_RANK": ""})
+    assert (found.rank, found.local_rank, found.world_size) == (3, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"RANK": "-1"}, "RANK is '-1', not a whole number"),
+        ({"WORLD_SIZE": "four"}, "WORLD_SIZE is 'four', not a whole number"),
+        ({"LOCAL_RANK": "9"}, "LOCAL_RANK 9 is not below WORLD_SIZE 4"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT is 'http', not a whole number"),
+        ({"ELASTIC_GENERATION": "new"}, "ELASTIC_GENERATION is 'new', not a whole number"),
+    ],
+)
+def test_whoever_asks_gets_the_same_line_with_the_hint_for_a_wrong_variable(
+    change: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environ = {**GROUP, **change}
+    text = refusal(environ)
+    assert text == f"{says}; {HINT}"
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    askers: list[Callable[[], object]] = [elastic.env, elastic.init, rank_and_world, current_topology, host]
+    askers.append(functools.partial(Checkpoints, tmp_path))
+    for asker in askers:
+        with pytest.raises(ConfigError) as caught:
+            asker()
+        assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("environ", "missing"),
+    [
+        ({"RANK": "0"}, "WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not set"),
+        ({"WORLD_SIZE": "2"}, "RANK, MASTER_ADDR and MASTER_PORT are not set"),
+        ({"PADDLE_TRAINERS_NUM": "2"}, "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not set"),
+        ({**GROUP, "MASTER_PORT": ""}, "MASTER_PORT is not set"),
+    ],
+)
+def test_one_of_several_processes_needs_all_that_names_their_group(environ: dict[str, str], missing: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        names_group(environ)
+    assert missing in str(caught.value)
+    assert str(caught.value).endswith(HINT)
+
+
+@pytest.mark.parametrize(("environ", "named"), [({}, False), ({"WORLD_SIZE": "1"}, False), (GROUP, True)])
+def test_a_process_that_is_alone_has_no_group_to_join(environ: dict[str, str], named: bool) -> None:
+    assert names_group(environ) == named
+
+
+def test_a_mistake_elsewhere_does_not_hide_from_the_agent_who_this_is() -> None:
+    own = {"RANK": "3", "ELASTIC_SLOT": "1", "ELASTIC_GENERATION": "7", "ELASTIC_ROLE": "guest", "WORLD_SIZE": "x"}
+    assert identity(own) == Identity(server=False, number=3, slot=1, generation=7)
+    assert identity({**own, "ELASTIC_ROLE": "server", "ELASTIC_INDEX": "2"}).number == 2
+    assert identity({"RANK": "3", "LOCAL_RANK": "1"}).slot == 1
 
 
 def test_a_process_that_nobody_told_anything_is_alone() -> None:
@@ -233,6 +306,13 @@ def test_env_reads_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatc
     found = elastic.env()
     assert isinstance(found, ProcessEnvironment)
     assert (found.role, found.index) == ("server", 1)
+
+
+def test_a_process_that_has_not_joined_the_others_has_no_backend_and_no_device() -> None:
+    found = read(GROUP)
+    assert found.backend == ""
+    with pytest.raises(ConfigError, match=r"call elastic\.init\(\) first"):
+        _ = found.device
 
 
 def test_what_was_read_cannot_be_changed() -> None:

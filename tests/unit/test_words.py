@@ -48,4 +48,4 @@ def test_a_measured_time_has_digits_and_is_in_milliseconds_below_a_second() -> N
 
 
 def test_an_ipv6_address_gets_brackets_before_its_port() -> None:
-    assert [join_host_port(host, 1) for host in ("a", "::1")] == ["a:1", "[::1]:1"]
+    assert [join_host_port(host, 1) for host in ("a", "::1", "[::1]")] == ["a:1", "[::1]:1", "[::1]:1"]

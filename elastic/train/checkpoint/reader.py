@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elastic import environment
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, fence, manifest
 
@@ -74,8 +75,9 @@ class CheckpointReader:
         given = environ.get("ELASTIC_CHECKPOINT_DIR") or "checkpoints"
         self.folder = Path(folder if folder is not None else given)
         self.keep = keep
-        self.rank = rank if rank is not None else int(environ.get("RANK") or 0)
-        self.generation = generation if generation is not None else int(environ.get("ELASTIC_GENERATION") or 0)
+        own = environment.read(environ)
+        self.rank = rank if rank is not None else max(own.rank, 0)  # A parameter server has none.
+        self.generation = generation if generation is not None else own.generation
         ours = self.folder.absolute() == Path(given).absolute()
         self.mark = mark if mark is not None else (environ.get("ELASTIC_FENCE") or "" if ours else "")
         reported = progress_file if progress_file is not None else environ.get("ELASTIC_PROGRESS_FILE") or None

@@ -8,66 +8,55 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic._text import counted, joined
+from elastic import environment
+from elastic._text import counted
 from elastic.channel.messages import GroupFormed, clock
+from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError
 from elastic.script.error_report import reporting_config_errors
 from elastic.train import report
-from elastic.train.process_group import preparing, rendezvous, shutdown
+from elastic.train.process_group import preparing, rendezvous, shutdown, topology
 
 if TYPE_CHECKING:
     import torch
 
 WORKER: Final = "worker"
 BACKENDS: Final = ("nccl", "gloo")
-SERVER_ROLES: Final = frozenset({"PSERVER", "SERVER"})
-"""What TRAINING_ROLE says in a parameter server."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerContext:
-    """This worker's place. `local_rank` is its place on its node, `device` what it computes on.
+def init(role: str | None = None, *, backend: str | None = None, timeout_s: float | None = None) -> ProcessEnvironment:
+    """Join the other workers, and tell this worker its place.
 
-    `generation` is the world it belongs to, 0 outside elastic-launch; `restarts` counts the failures so far that were
-    charged to the job. Both are for logs: a script need not look at them.
-    """
+    Returns when all workers have come. Until then it says who is missing: to the agent, which shows it, or without an
+    agent on the stderr of rank 0. Under elastic-launch and under torchrun it needs no argument; in a plain
+    `python train.py` it makes a world of one. A second call joins nothing and returns the place again; so does a call
+    after the script itself has started the process group.
 
-    rank: int
-    local_rank: int
-    world_size: int
-    device: torch.device
-    backend: str
-    generation: int
-    restarts: int
+    Args:
+        role: "worker" or None; both are the same.
+        backend: "nccl" or "gloo". By default nccl where a GPU is visible and gloo elsewhere. With nccl this worker's
+            GPU becomes the current device; with gloo the device is the CPU.
+        timeout_s: The longest that a collective may take, in seconds (torch's default without). The other workers are
+            waited for as long, 1800 s without it, and for longer while one of them prepares (`elastic.preparing`).
 
+    Returns:
+        The place of this worker, with its `backend` and `device`; `elastic.env()` then tells the same.
 
-_started: list[WorkerContext] = []
-"""The context of this process, once it is there."""
-
-
-def init(role: str | None = None, *, backend: str | None = None, timeout_s: float | None = None) -> WorkerContext:
-    """Join the other workers; this worker's place.
-
-    The backend is nccl where a card is visible and gloo elsewhere. With nccl the card of this worker becomes the
-    current device; with `backend="gloo"` the device is the CPU. `timeout_s` is the longest that a collective may take
-    (torch's default without). `role` is "worker", which is also the default. Returns when all workers are there, and
-    says meanwhile who is missing: to the agent, which says it to people. The others are waited for as long, 30 minutes
-    without `timeout_s`, and for longer while one of them says that it prepares (`elastic.preparing`). A second call
-    returns the same context; so does a call after the script itself has started the process group.
-
-    Raises `ConfigError` when the environment does not fit together; uncaught it is one line and exit code 2. Raises
-    `WorkersMissing`, which names them, when workers do not come. What torch says besides is passed on as it is.
+    Raises:
+        elastic.errors.ConfigError: An argument or the environment is wrong, or this process is a parameter server. If
+            nothing catches it, it is one line on stderr, and the exit code is 2.
+        elastic.errors.WorkersMissing: Workers did not come in time; it names them.
+        RuntimeError: What torch says when the process group cannot be started.
     """
     if "elastic.oneflow" in sys.modules:
         from elastic import oneflow
 
         oneflow.launch_if_collected()
     with reporting_config_errors():
-        _check_role(role, os.environ)
+        _check_role(role)
         if backend is not None and backend not in BACKENDS:
             raise ConfigError(f"backend is {backend!r}; leave it out, or write one of {', '.join(BACKENDS)}")
         if timeout_s is not None and timeout_s <= 0:
@@ -76,33 +65,24 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
 
         if not dist.is_available():
             raise ConfigError("this torch was built without torch.distributed; install one that has it")
-        if _started and dist.is_initialized():
-            return _started[0]
-        place = rank_info(os.environ)
-    with reporting_config_errors(unrecoverable=False):  # The cards of another node may be there.
+        place = topology.process_environment()
+        if place.backend:
+            return place
+        to_join = not dist.is_initialized() and environment.names_group(os.environ)
+    with reporting_config_errors(unrecoverable=False):  # The GPUs of another node may be there.
         chosen, device = _device(backend, os.environ, place)
     if not dist.is_initialized():
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
-        if "RANK" in os.environ:
+        if to_join:
             _join(chosen, place, timeout_s)
         else:  # A store in this process: no port is taken, and the environment stays as it is.
             dist.init_process_group(chosen, store=_store_of_one(), rank=0, world_size=1, timeout=timeout)
         shutdown.arm()
-    _started[:] = [
-        WorkerContext(
-            rank=dist.get_rank(),
-            local_rank=place.local_rank,
-            world_size=dist.get_world_size(),
-            device=device,
-            backend=dist.get_backend(),
-            generation=_number(os.environ, "ELASTIC_GENERATION", 0),
-            restarts=_number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0),
-        )
-    ]
-    return _started[0]
+    topology.mark_joined(device)
+    return topology.process_environment()
 
 
-def _join(backend: str, place: RankInfo, timeout_s: float | None) -> None:
+def _join(backend: str, place: ProcessEnvironment, timeout_s: float | None) -> None:
     """Meet the other workers, and start the process group with the store where they met."""
     import torch.distributed as dist
 
@@ -132,62 +112,17 @@ def _store_of_one() -> Any:
     return HashStore()
 
 
-@dataclass(frozen=True, slots=True)
-class RankInfo:
-    """What the environment says about the place of this worker."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-
-
-def rank_info(environ: Mapping[str, str]) -> RankInfo:
-    """The place that torchrun's variables give; without RANK a world of one.
-
-    LOCAL_RANK may be missing, as where each worker has a machine of its own: then it is 0. Raises `ConfigError` when
-    the variables contradict each other or one is missing.
-    """
-    if "RANK" not in environ:
-        if environ.get("WORLD_SIZE", "1") != "1":
-            raise ConfigError(f"WORLD_SIZE is {environ['WORLD_SIZE']}, but RANK is not set; {_HINT}")
-        return RankInfo(0, 0, 1)
-    missing = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
-    if missing:
-        raise ConfigError(f"RANK is set, but {joined(missing)} {'is' if len(missing) == 1 else 'are'} not; {_HINT}")
-    rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
-    local_rank = _number(environ, "LOCAL_RANK", 0)
-    if rank >= world_size:
-        raise ConfigError(f"RANK {rank} is not below WORLD_SIZE {world_size}; {_HINT}")
-    if local_rank >= world_size:
-        raise ConfigError(f"LOCAL_RANK {local_rank} is not below WORLD_SIZE {world_size}; {_HINT}")
-    return RankInfo(rank, local_rank, world_size)
-
-
-_HINT: Final = "start the script with elastic-launch, or unset what another launcher left"
-
-
-def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """A variable that is a whole number from 0 on. An empty one counts as not set."""
-    text = environ.get(name, "").strip()
-    if not text and default is not None:
-        return default
-    if not text.isdecimal():
-        raise ConfigError(f"{name} is {text!r}, not a whole number; {_HINT}")
-    return int(text)
-
-
-def _check_role(role: str | None, environ: Mapping[str, str]) -> None:
+def _check_role(role: str | None) -> None:
     if role is not None and role != WORKER:
         raise ConfigError(f"role is {role!r}; elastic.init joins workers: leave role out, or write role={WORKER!r}")
-    found = environ.get("TRAINING_ROLE", "")
-    if role is None and found in SERVER_ROLES:
+    if environment.role(os.environ) == "server":
         raise ConfigError(
-            f"elastic.init joins workers, and this process is a parameter server (TRAINING_ROLE={found}); call it in "
+            "elastic.init joins workers, and the environment says that this process is a parameter server; call it in "
             "workers only"
         )
 
 
-def _device(backend: str | None, environ: Mapping[str, str], place: RankInfo) -> tuple[str, torch.device]:
+def _device(backend: str | None, environ: Mapping[str, str], place: ProcessEnvironment) -> tuple[str, torch.device]:
     """The backend and this worker's device, which becomes the current one when it is a card."""
     import torch
 
@@ -202,7 +137,7 @@ def _device(backend: str | None, environ: Mapping[str, str], place: RankInfo) ->
     return backend or "nccl", device
 
 
-def gpu_index(environ: Mapping[str, str], place: RankInfo, gpus: int) -> int:
+def gpu_index(environ: Mapping[str, str], place: ProcessEnvironment, gpus: int) -> int:
     """The index of this worker's card among the `gpus` that are visible.
 
     It is LOCAL_RANK, except where our launcher shows each worker its own card only (--one_card_per_worker). Raises
@@ -210,7 +145,7 @@ def gpu_index(environ: Mapping[str, str], place: RankInfo, gpus: int) -> int:
     """
     index = place.local_rank
     if "ELASTIC_FENCE" in environ:
-        index = _number(environ, "FLAGS_selected_gpus", index)
+        index = environment.number(environ, "FLAGS_selected_gpus", index)
     if index >= gpus:
         raise ConfigError(
             f"this is worker {place.local_rank} of its node, and {counted(gpus, 'card is', 'cards are')} "

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from elastic import _port_wait
+from elastic import _port_wait, environment
 from elastic.channel.client import ChannelClient
 from elastic.channel.messages import JoiningGroup
-from elastic.errors import WorkersMissing
+from elastic.errors import ConfigError, WorkersMissing
 
 LIMIT_S: Final = 1800.0
 """How long workers are waited for without another word; torch's default for gloo."""
@@ -247,22 +247,24 @@ def missing_reporter(end: ChannelClient | None, rank: int, clock: Callable[[], f
 
 
 def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: int = 0) -> Rendezvous | None:
-    """The meeting of a worker with these variables of torchrun's; None where they are not there or make no sense."""
-    numbers = [environ.get(name, "").strip() for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")]
-    if not all(number.isdecimal() for number in numbers) or not environ.get("MASTER_ADDR"):
+    """The meeting of a worker with this environment; None where it names none, or makes no sense."""
+    try:
+        if not environment.names_group(environ):
+            return None
+        own = environment.read(environ)
+    except ConfigError:  # `elastic.init` says it.
         return None
-    rank, world_size, port = map(int, numbers)
+    host, _, port = own.master.rpartition(":")
     agent_hosts = environ.get(_port_wait.AGENT_STORE) == "True"
-    # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
-    life = environ.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_hosts else "0"
     return Rendezvous(
-        rank=rank,
-        world_size=world_size,
-        host=environ["MASTER_ADDR"],
-        port=port,
+        rank=own.rank,
+        world_size=own.world_size,
+        host=host.strip("[]"),
+        port=int(port),
         agent_hosts=agent_hosts,
-        attempt=f"{life}.{attempt}",
-        tell=missing_reporter(end, rank),
+        # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
+        attempt=f"{own.restarts if agent_hosts else 0}.{attempt}",
+        tell=missing_reporter(end, own.rank),
     )
 
 

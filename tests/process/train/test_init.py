@@ -10,17 +10,16 @@ from tests.support.script_runs import completed, completed_forked, run
 from tests.support.shared_console import by_rank
 
 SCRIPT = """
-import dataclasses
 import torch
 import torch.distributed as dist
 import elastic
 
 here = elastic.init()
-assert elastic.init() is here
+assert elastic.init() == elastic.env() == here
 total = torch.ones(1, device=here.device)
 dist.all_reduce(total)
-shown = {**dataclasses.asdict(here), "device": str(here.device)}
-said = " ".join(f"{name}={value}" for name, value in shown.items())
+names = "rank local_rank world_size local_world_size device backend generation restarts"
+said = " ".join(f"{name}={getattr(here, name)}" for name in names.split())
 print(f"{said} sum {total.item()}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
@@ -61,10 +60,10 @@ def script(tmp_path: Path) -> str:
     return "train.py"
 
 
-def line(rank: int, local_rank: int, world: int, generation: int) -> str:
+def line(rank: int, local_rank: int, world: int, generation: int, local_world: int = 1) -> str:
     return (
-        f"rank={rank} local_rank={local_rank} world_size={world} device=cpu backend=gloo generation={generation} "
-        f"restarts=0 sum {world}.0"
+        f"rank={rank} local_rank={local_rank} world_size={world} local_world_size={local_world} device=cpu "
+        f"backend=gloo generation={generation} restarts=0 sum {world}.0"
     )
 
 
@@ -74,7 +73,7 @@ def test_a_plain_python_command_is_a_world_of_one(script: str, tmp_path: Path) -
 
 def test_workers_of_torchrun_join(script: str, tmp_path: Path) -> None:
     torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", script]
-    assert sorted(completed_forked(torchrun, tmp_path)) == [line(0, 0, 2, 0), line(1, 1, 2, 0)]
+    assert sorted(completed_forked(torchrun, tmp_path)) == [line(0, 0, 2, 0, 2), line(1, 1, 2, 0, 2)]
 
 
 def test_workers_of_two_nodes_of_ours_join(script: str, tmp_path: Path) -> None:
@@ -99,6 +98,28 @@ def test_a_group_that_the_script_started_itself_is_taken_as_it_is(tmp_path: Path
     assert completed_forked(["train.py"], tmp_path) == ["1"]
 
 
+def test_env_says_what_the_group_says_while_there_is_one_and_in_a_fork_what_the_environment_says(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, torch.distributed as dist, elastic\n"
+        "here = elastic.init()\n"
+        "os.environ['ELASTIC_JOB_ID'] = 'j'  # Changed later, and read again.\n"
+        "os.environ |= {'RANK': '1', 'WORLD_SIZE': '2'}  # As for a process that this one starts.\n"
+        "def show(who):\n"
+        "    found = elastic.env()\n"
+        "    print(who, found.job_id, found.rank, found.world_size, found.backend or '-', flush=True)\n"
+        "show('joined')\n"
+        "if (child := os.fork()) == 0:\n"
+        "    show('fork')\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "dist.destroy_process_group()\n"
+        "show('ended')\n"
+    )
+    assert completed_forked(["train.py"], tmp_path) == ["joined j 0 1 gloo", "fork j 1 2 -", "ended j 1 2 -"]
+
+
 def test_a_group_that_was_ended_can_be_started_anew_with_a_limit_for_its_collectives(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import torch, torch.distributed as dist, elastic\n"
@@ -121,5 +142,5 @@ def test_workers_that_end_right_after_a_collective_end_well_without_ending_the_g
 def test_an_environment_that_does_not_fit_together_is_one_line_and_exit_2(script: str, tmp_path: Path) -> None:
     code, _, said = run([script], tmp_path, RANK="0")
     assert code == 2
-    assert said.startswith("elastic: error: RANK is set, but WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not; ")
+    assert said.startswith("elastic: error: joining the other workers takes RANK, WORLD_SIZE, MASTER_ADDR and ")
     assert said.count("\n") == 1
