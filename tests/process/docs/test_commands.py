@@ -233,7 +233,7 @@ def test_the_words_of_docs_training_about_long_preparation_run_as_they_stand(tmp
     assert (run.returncode, said.splitlines()[:1]) == (0, ["downloaded"]), said
 
 
-DOWNLOADS: Final = '    elastic.preparing("downloading the data")'
+DOWNLOADS: Final = '    with elastic.preparing("downloading the data"):'
 
 
 def test_every_reason_not_to_start_a_command_line_is_that_of_one() -> None:
