@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from elastic.environment import ProcessEnvironment as ProcessEnvironment
     from elastic.script.relaunch import config as config
+    from elastic.script.relaunch import launch as launch
     from elastic.train.checkpoint.export import export as export
     from elastic.train.data.batch import GlobalBatch as GlobalBatch
     from elastic.train.data.batch import batch as batch
@@ -39,6 +40,7 @@ LAZY: Final[Mapping[str, str]] = {
     "epochs": "elastic.train.state",
     "export": "elastic.train.checkpoint.export",
     "init": "elastic.train.process_group.init",
+    "launch": "elastic.script.relaunch",
     "preparing": "elastic.train.process_group.preparing",
     "ready": "elastic.train.process_group.preparing",
     "report": "elastic.train.report",
@@ -58,6 +60,7 @@ __all__ = [
     "epochs",
     "export",
     "init",
+    "launch",
     "preparing",
     "ready",
     "report",

@@ -26,7 +26,7 @@ from elastic.errors import ConfigError
 from elastic.script import error_report, flags, relaunch
 
 _collected: Final[dict[str, Any]] = {}
-"""What was set so far, by the name of the argument of `elastic.config`."""
+"""What was set so far, by the name of the argument of `elastic.launch`."""
 _launched: Final[list[str]] = []
 """The call that launched; only workers ever see one here."""
 
@@ -36,13 +36,27 @@ class config:  # noqa: N801  OneFlow's own name, used as flow.config.gpu_device_
 
     @staticmethod
     def gpu_device_num(count: int) -> None:
-        """Use so many cards, each with a worker of its own, on every node."""
+        """Start a worker for each of `count` GPUs on every node.
+
+        Args:
+            count: 1 or more.
+
+        Raises:
+            elastic.errors.ConfigError: It is no such number, or the job was launched already.
+        """
         with error_report.reporting_config_errors():
             _collect("gpu_device_num", flags.whole("gpu_device_num", count, 1))
 
     @staticmethod
     def ctrl_port(port: int) -> None:
-        """Meet at this port, the same on every node."""
+        """Have the workers meet at this port.
+
+        Args:
+            port: 1 to 65535, the same on every node.
+
+        Raises:
+            elastic.errors.ConfigError: It is no such number, or the job was launched already.
+        """
         with error_report.reporting_config_errors():
             _collect("ctrl_port", flags.whole("ctrl_port", port, 1, flags.PORT_MAX))
 
@@ -54,24 +68,38 @@ class env:  # noqa: N801  As above: flow.env.machine(nodes).
 
     @staticmethod
     def machine(nodes: Sequence[Mapping[str, str]]) -> None:
-        """Launch on these nodes with what was set before: a list of `{"addr": host}`, the same on every node."""
+        """Launch on these nodes with what was set before.
+
+        Args:
+            nodes: A dict `{"addr": host}` for each node, the same list on every node. The first node shows the output.
+
+        Raises:
+            elastic.errors.ConfigError: The list is wrong; one line on stderr, and exit code 2.
+        """
         _launch("flow.env.machine", nodes=nodes)
 
 
 def launch(**more: Any) -> None:
-    """Launch on this machine with what was set before; `more` as in `elastic.config`."""
+    """Launch on this machine with what was set before.
+
+    Args:
+        more: Flags of elastic-launch by name, as in `elastic.launch`.
+
+    Raises:
+        elastic.errors.ConfigError: An argument is wrong; one line on stderr, and exit code 2.
+    """
     _launch("flow.launch", **more)
 
 
 def launch_if_collected() -> None:
-    """Launch if something was set and nothing has launched yet."""
+    """Launch if something was set and nothing has launched yet: `elastic.init` calls this."""
     if _collected and not _launched:
         _launch("elastic.init")
 
 
 def _launch(call: str, **more: Any) -> None:
     _launched.append(call)
-    relaunch.config(**{**_collected, **more})
+    relaunch.launch(**{**_collected, **more})
 
 
 def _collect(name: str, value: Any) -> None:

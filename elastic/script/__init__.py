@@ -1,1 +1,1 @@
-"""`elastic.config`: restarts a script, which a user started with plain `python`, under elastic-launch."""
+"""`elastic.launch`: restarts a script, which a user started with plain `python`, under elastic-launch."""

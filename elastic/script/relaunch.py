@@ -1,7 +1,7 @@
-"""A script that starts itself again under elastic-launch: `elastic.config`.
+"""A script that starts itself again under elastic-launch: `elastic.launch`.
 
-The user types `python train.py` on every node. Outside a worker `config` replaces this process by the launcher, which
-runs the same script as a worker; there `config` does nothing. So what stands above the call in the script runs once
+The user types `python train.py` on every node. Outside a worker `launch` replaces this process by the launcher, which
+runs the same script as a worker; there `launch` does nothing. So what stands above the call in the script runs once
 more than there are workers, and what stands below it runs in workers only.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,7 @@ PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
 """Scripts that the launcher gives to python by itself. A test holds this and the launcher's own list together."""
 
 
-def config(
+def launch(
     nodes: Sequence[Mapping[str, str]] | None = None,
     gpu_device_num: int | None = None,
     ctrl_port: int | None = None,
@@ -38,19 +39,41 @@ def config(
 ) -> None:
     """Run this script as a job: the same script, with the same call, is started on every node.
 
-    `nodes` names all nodes, `[{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]`, the same list on each; the first
-    shows the output. Without it the job is one machine, or, with `elastic_server`, `job_id` and `np`, the nodes that
-    meet there. `gpu_device_num` is the number of workers, and so of cards, on every node; `ctrl_port` the port where
-    the workers meet. `more` are flags of elastic-launch by name: `max_restarts=5`, `log_dir="log"`, `rerun=True`.
+    In a process that is no worker it does not return: the process becomes `python -m launcher`, which starts the
+    script again as workers. In a worker it does nothing.
 
-    Outside a worker it does not return: this process becomes `python -m launcher`. Inside one it does nothing.
-    Raises `ConfigError`; one that nobody catches is one line on stderr and exit code 2.
+    Args:
+        nodes: All nodes, `[{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]`, the same list on each node; the first
+            one shows the output. Without it the job is this machine, or, with `elastic_server`, `job_id` and `np`, the
+            nodes that meet there.
+        gpu_device_num: The number of workers, each with a GPU of its own, on every node.
+        ctrl_port: The port where the workers meet.
+        elastic_server: One or more etcd servers, host:port.
+        job_id: The name of the job in etcd.
+        np: The number of nodes, or a range such as "1:4".
+        more: Further flags of elastic-launch by name: `max_restarts=5`, `log_dir="log"`, `rerun=True`.
+
+    Raises:
+        elastic.errors.ConfigError: An argument is wrong, or there is no script file to start. If nothing catches it,
+            it is one line on stderr, and the exit code is 2.
     """
     if inside_worker():
         return
     with reporting_config_errors():
         further = {"elastic_server": elastic_server, "job_id": job_id, "np": np, **more}
-        launch(script_flags.flags(nodes=nodes, gpu_device_num=gpu_device_num, ctrl_port=ctrl_port, more=further))
+        flags = script_flags.flags(nodes=nodes, gpu_device_num=gpu_device_num, ctrl_port=ctrl_port, more=further)
+        become_launcher(flags)
+
+
+def config(*arguments: Any, **flags: Any) -> None:
+    """Do what `launch` does. The old name of `elastic.launch`, which the next release no longer has."""
+    if not inside_worker():  # A warning for each worker would say the same again.
+        warnings.warn(
+            "elastic.config is elastic.launch now, with the same arguments; the next release has only elastic.launch",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+    launch(*arguments, **flags)
 
 
 def inside_worker() -> bool:
@@ -63,7 +86,7 @@ def inside_worker() -> bool:
     return child or any(mark in os.environ for mark in WORKER_MARKS)
 
 
-def launch(flags: Sequence[str]) -> NoReturn:
+def become_launcher(flags: Sequence[str]) -> NoReturn:
     """Replace this process by elastic-launch with these flags and the script that runs now.
 
     The interpreter, the working directory, the environment and `sys.argv` stay; options of the interpreter itself

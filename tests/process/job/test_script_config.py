@@ -1,4 +1,4 @@
-"""A script that says in Python what its job is: `elastic.config`, and OneFlow's way to say the same."""
+"""A script that says in Python what its job is: `elastic.launch`, and OneFlow's way to say the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import os, sys
 import elastic
 
 print("above", sys.argv[1:])  # Not flushed: what was printed is not lost.
-elastic.config({arguments})
+elastic.launch({arguments})
 print("below", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
 """
 
@@ -93,9 +93,20 @@ if __name__ == "__main__":
     child.join()
     print("it ended with", child.exitcode, flush=True)
 
-elastic.config()
+elastic.launch()
 """)
     assert completed(["train.py"], tmp_path) == ["child", "it ended with 0"] * 2
+
+
+def test_the_old_name_launches_with_one_warning_for_the_user_and_none_in_a_worker(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, elastic\nelastic.config(gpu_device_num=1, quiet=True)\nprint(os.environ['RANK'], flush=True)\n"
+    )
+    code, out, said = run(["train.py"], tmp_path)
+    assert (code, out) == (0, "0\n")
+    first, call = said.splitlines()
+    assert "train.py:2: DeprecationWarning: elastic.config is elastic.launch now" in first
+    assert call == "  elastic.config(gpu_device_num=1, quiet=True)"
 
 
 @pytest.mark.parametrize(
@@ -103,10 +114,10 @@ elastic.config()
     [
         (["train.py"], "elastic: error: nodes[1] has the address of nodes[0], a; name each once"),
         (
-            ["-c", "import elastic; elastic.config()"],
+            ["-c", "import elastic; elastic.launch()"],
             "elastic: error: a job starts the script again on every node, and",
         ),
-        (["-c", "import elastic; elastic.config(gpu_device_num=0)"], "elastic: error: gpu_device_num is 0"),
+        (["-c", "import elastic; elastic.launch(gpu_device_num=0)"], "elastic: error: gpu_device_num is 0"),
         (["unknown.py"], "elastic-launch: error: no such argument: --nonsense"),
     ],
 )

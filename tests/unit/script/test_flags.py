@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import elastic
 from elastic.errors import ConfigError, ScriptMistake
 from elastic.script import error_report, flags, relaunch
 from launcher.config.config import PYTHON_ENDINGS
@@ -181,7 +182,8 @@ def test_a_worker_of_any_launcher_is_known_by_its_environment(mark: str, monkeyp
     assert not relaunch.inside_worker()
     monkeypatch.setenv(mark, "0")
     assert relaunch.inside_worker()
-    relaunch.config(nodes=NODES, gpu_device_num=1)  # It does nothing: this test goes on.
+    elastic.launch(nodes=NODES, gpu_device_num=1)  # It does nothing: this test goes on.
+    elastic.config(nodes=NODES, gpu_device_num=1)  # And warns of nothing.
 
 
 @pytest.mark.parametrize("python", ["", "/nowhere/python"])
@@ -191,4 +193,4 @@ def test_a_python_that_cannot_be_started_again_is_one_line(python: str, monkeypa
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(sys, "executable", python)
     with pytest.raises(ConfigError, match="cannot be started again"):
-        relaunch.launch(())
+        relaunch.become_launcher(())

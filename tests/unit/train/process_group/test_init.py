@@ -53,8 +53,8 @@ def test_a_parameter_server_does_not_join_the_workers(role: str | None, monkeypa
 
 
 def test_names_of_the_library_are_loaded_when_they_are_used() -> None:
-    assert callable(elastic.config)
+    assert callable(elastic.launch)
     assert callable(elastic.init)
-    assert {"config", "init"} <= set(dir(elastic))
+    assert {"config", "init", "launch"} <= set(dir(elastic))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = elastic.nothing
