@@ -83,3 +83,12 @@ def default_store() -> Any:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
+
+
+SCHEDULER_RATES: Final = ("base_lrs", "max_lrs", "_last_lr")
+"""Lists of learning rates in a scheduler: CyclicLR has `max_lrs`; `_last_lr` is what `get_last_lr` returns."""
+
+
+def inner_schedulers(scheduler: Any) -> Iterable[Any]:
+    """The schedulers that a SequentialLR or ChainedScheduler is made of; none of any other."""
+    return getattr(scheduler, "_schedulers", ())

@@ -39,6 +39,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from elastic.errors import ConfigError
+from elastic.train import torch_internals
 from elastic.train.data.batch_plan import BatchRule
 from elastic.train.ranks import rank_and_world
 
@@ -56,9 +57,6 @@ linear: Goyal et al. 2017, for SGD. sqrt: Krizhevsky 2014, the usual choice for 
 
 GROUP_RATES: Final = ("lr", "initial_lr", "max_lr", "min_lr")
 """Learning rates in an optimizer's groups: its own, the schedulers' base, and those that OneCycleLR keeps there."""
-
-SCHEDULER_RATES: Final = ("base_lrs", "max_lrs", "_last_lr")
-"""Lists of learning rates in a scheduler: CyclicLR has `max_lrs`; `_last_lr` is what `get_last_lr` returns."""
 
 
 class BatchSource(Protocol):
@@ -266,8 +264,8 @@ def _scale_scheduler(scheduler: Any, ratio: float, seen: set[int]) -> None:
     if id(scheduler) in seen:
         return
     seen.add(id(scheduler))
-    for name in SCHEDULER_RATES:
+    for name in torch_internals.SCHEDULER_RATES:
         if isinstance(rates := getattr(scheduler, name, None), list):
             setattr(scheduler, name, [rate * ratio for rate in rates])
-    for inner in getattr(scheduler, "_schedulers", ()):
+    for inner in torch_internals.inner_schedulers(scheduler):
         _scale_scheduler(inner, ratio, seen)
