@@ -1,6 +1,36 @@
-"""The elastic-launch library: what a training script imports, and the core that the launcher runs on.
+"""The library of elastic-launch for training scripts.
 
-The names below are loaded when they are used: `import elastic` alone loads neither torch nor grpc.
+A script that uses all of it::
+
+    import torch
+    import elastic
+
+    here = elastic.init()                                              # joins the other workers
+    model = torch.nn.parallel.DistributedDataParallel(make_model().to(here.device))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = elastic.GlobalBatch(total=512, max_per_rank=64)            # the same steps whatever the world size is
+    sampler = elastic.ElasticSampler(dataset, shuffle=True, seed=0, batch=batch)
+    loader = elastic.DataLoader(dataset, sampler=sampler, num_workers=4)
+    state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
+    state.restore()                                                    # the newest step, of whatever world
+    for epoch in elastic.epochs(state, 30):
+        for inputs, targets in loader:                                 # only what this epoch has not used yet
+            loss = loss_of(model(inputs.to(here.device)), targets.to(here.device))
+            with batch.accumulate(model):
+                batch.scale_loss(loss).backward()
+            if batch.is_last_micro_batch:
+                optimizer.step()
+                optimizer.zero_grad()
+                state.commit(every=500, memory_every=1, loss=loss)     # counts a step, and saves each 500th
+
+Start it with `elastic-launch --np 1:4 train.py`, with torchrun, or with plain python. When nodes are lost or join,
+elastic-launch starts it again on the nodes that are there, and it continues from its newest step.
+
+`elastic.train.checkpoint` saves and loads checkpoints for scripts without a `State`; `elastic.train.ps` has parameter
+servers; `elastic.testing` runs a function as several replicas while their world changes; `elastic.errors` has the
+exceptions; `elastic.oneflow` has OneFlow's names.
+
+`import elastic` loads neither torch nor gRPC: each name is loaded at its first use.
 """
 
 from __future__ import annotations

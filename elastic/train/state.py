@@ -1,19 +1,5 @@
 """What a training script wants to keep: `elastic.State`.
 
-::
-
-    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler, best=0.0)
-    state.restore()                                   # every rank; the newest complete checkpoint of any world
-    for epoch in elastic.epochs(state, 30):
-        for batch in loader:
-            ...
-            state.best = max(state.best, accuracy)    # a plain value is an attribute
-            state.commit(every=50, memory_every=1)    # every rank, after each step
-
-Modules may be wrapped (DDP, torch.compile) or sharded (FSDP2). Everything with `state_dict` and `load_state_dict` may
-be a part. The random state of python, numpy and torch is kept as well: restored by rank where the world is the same,
-and derived from seed, rank and step where it is another one.
-
 It works under elastic-launch, under torchrun, and in a plain `python train.py`. Only elastic-launch asks for planned
 stops and has memory that outlives a worker.
 """
@@ -45,13 +31,31 @@ RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "sav
 
 
 class State:
-    """Parts and values that are committed together. See the module's text for an example."""
+    """Parts and values that are restored together, committed after each step, and saved to memory and disk.
+
+    ::
+
+        state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler, best=0.0)
+        state.restore()                                   # every rank, once
+        for epoch in elastic.epochs(state, 30):
+            for batch in loader:
+                ...
+                state.best = max(state.best, accuracy)    # a plain value is an attribute
+                state.commit(every=50, memory_every=1)    # every rank, after each step
+
+    Modules may be wrapped (DDP, torch.compile) or sharded (FSDP2). The random state of python, numpy and torch is kept
+    as well: restored by rank where the world has the same size, otherwise derived from seed, rank and step.
+
+    Args:
+        **things: What to keep, by name. A thing with `state_dict` and `load_state_dict` is a part: modules, optimizers,
+            schedulers, samplers. Anything else is a plain value: a number, a text, None, a tensor, or a list or dict of
+            them.
+
+    Raises:
+        ConfigError: A name is reserved, or a thing could not be loaded again.
+    """
 
     def __init__(self, **things: Any) -> None:
-        """Name what is to be kept. What has no `state_dict` is a plain value, and an attribute from now on.
-
-        Raises `ConfigError` for a reserved name, or a thing that could not be loaded again.
-        """
         with reporting_config_errors():
             for name in things:
                 if name in RESERVED or name.startswith("_"):
@@ -69,12 +73,12 @@ class State:
 
     @property
     def step(self) -> int:
-        """Steps that were committed so far, in all worlds."""
+        """The number of steps committed so far, in all worlds."""
         return self._data.step
 
     @property
     def epoch(self) -> int:
-        """The epoch that `elastic.epochs` is in, from 0 on."""
+        """The epoch that `elastic.epochs` is in, from 0."""
         return self._data.epoch
 
     def restore(
@@ -87,16 +91,25 @@ class State:
         keep: int = 3,
         memory_copies: int = 1,
     ) -> bool:
-        """Go on from the newest complete checkpoint; False if there is none and training starts anew.
+        """Continue from the newest checkpoint that is complete.
 
         A collective: every rank calls it once, after `elastic.init()` and before the first step. All ranks get the
-        newest step that any of them can read, from memory or from disk. `step`, `resume_from`, `allow_rollback` and
-        `folder` are what --restore_step, --resume_from, --allow_rollback and --checkpoint_dir say, which they
-        override; `keep` is how many checkpoints stay on disk, `memory_copies` on how many other nodes each shard is
-        kept in memory (replicated parts are on all nodes anyway).
+        newest step that any of them can read, from memory or from disk.
 
-        Raises `CheckpointError`, with the mend, when nothing as new as the newest committed step can be read, and
-        when every checkpoint is damaged.
+        Args:
+            step: Go back to this step; as --restore_step, which it overrides.
+            resume_from: With nothing saved yet, start from this checkpoint or file; as --resume_from.
+            allow_rollback: Accept an older step than the newest committed one; as --allow_rollback.
+            folder: Where checkpoints lie; as --checkpoint_dir.
+            keep: How many checkpoints stay on disk.
+            memory_copies: On how many other nodes each shard is kept in memory. Replicated parts are on all nodes.
+
+        Returns:
+            False if there was nothing to continue from, and training starts at step 0.
+
+        Raises:
+            CheckpointError: Nothing as new as the newest committed step can be read, or every checkpoint is damaged.
+                The message says what to do.
         """
         with reporting_config_errors():
             if self._committer is not None:
@@ -149,16 +162,20 @@ class State:
         loss: Any = None,
         total: int | None = None,
     ) -> None:
-        """Count a step that is done; save it when that is due. Every rank calls it after each step.
+        """Count a step that is done, and save it if its turn has come. Every rank calls it after each step.
 
-        `every`: each so many steps a checkpoint goes to disk, in the background. `memory_every`: each so many steps a
-        copy goes to memory of the node that outlives the worker. `loss` is for the progress line and for --check_nan.
-        `total` is how many steps there will be in all, where that is not what `elastic.epochs` makes of its sampler.
-        When a planned stop was asked for, all ranks stop at a common step here: it is saved, and the worker leaves
-        with exit code 143.
+        When a planned stop was requested, all ranks stop here at a common step: it is saved, and the worker exits with
+        code 143. A commit that saves nothing costs microseconds.
 
-        Raises `CheckpointError` when this or the save before could not be written (the checkpoint before stays), and
-        `NotFinite` with --check_nan. Costs microseconds when nothing is due.
+        Args:
+            every: A checkpoint goes to disk at each multiple of `every` steps, in the background.
+            memory_every: A copy goes to the node's memory, which outlives the worker, at each multiple of these steps.
+            loss: For the progress line and for --check_nan: a number or a tensor of one element.
+            total: The number of steps of the whole training, if `elastic.epochs` and the sampler do not tell it.
+
+        Raises:
+            CheckpointError: This save or the one before could not be written. Earlier checkpoints are untouched.
+            NotFinite: With --check_nan: a tensor or the loss has nan or inf.
         """
         committer, sibling = self._committer, self._sibling
         if committer is None or sibling is None:
@@ -187,9 +204,12 @@ class State:
     def save(self) -> None:
         """Save the newest committed step to disk now, and wait until it is there. Every rank calls it.
 
-        Call it right after a commit, or between epochs: it saves everything as it is now.
-        With several ranks nothing is saved while an exception is on its way (`finally: state.save()`), since the other
-        ranks are elsewhere and would be waited for; a line says so.
+        Call it right after a commit, or between epochs: it saves everything as it is now. With several ranks nothing is
+        saved while an exception is being raised (`finally: state.save()`), because the other ranks are elsewhere and
+        would never join the save; a line says so.
+
+        Raises:
+            CheckpointError: It could not be written. Earlier checkpoints are untouched.
         """
         if self._committer is not None:
             self._committer.save(self._data.step)
@@ -235,10 +255,20 @@ def _check_every(**given: int | None) -> None:
 
 
 def epochs(state: State, total: int) -> Iterator[int]:
-    """The epochs that are left, each by its number, up to `total`.
+    """Loop over the epochs that remain.
 
     Samplers and streams of the state are told the epoch. An epoch that was interrupted is entered again, and its loader
-    gives what is left of it, which may be nothing. At the end the last step is saved.
+    gives what remains of it, which may be nothing. At the end the last step is saved.
+
+    Args:
+        state: A state that was restored.
+        total: The number of epochs of the whole training.
+
+    Yields:
+        The number of each epoch, below `total`.
+
+    Raises:
+        ConfigError: The state was not restored, or is in another loop over epochs.
     """
     if total < 0:
         raise ValueError(f"epochs are 0 or more, not {total}")
