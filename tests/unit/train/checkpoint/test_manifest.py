@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from elastic.errors import CheckpointDamaged
 from elastic.train.checkpoint import Checkpoints, manifest
+from elastic.train.statedict import rng
 
 
 def put(folder: Path, meta: dict[str, Any]) -> manifest.CheckpointEntry:
@@ -39,6 +41,33 @@ def test_a_checkpoint_of_layout_1_with_sha_256_is_still_read(tmp_path: Path) -> 
     (entry.folder / "model.pt").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(CheckpointDamaged, match=r"the checksum of model.pt is wrong"):
         Checkpoints(tmp_path, mark="").load()
+
+
+def test_a_checkpoint_of_layout_2_of_version_0_1_0_is_still_read_in_all_its_parts() -> None:
+    checkpoints = Checkpoints(Path(__file__).with_name("layout_2"), mark="")
+    (candidate,) = checkpoints.candidates()
+    checkpoints.verify(candidate)
+    whole = checkpoints.read(candidate)
+    linear = torch.nn.Linear(2, 2)
+    model = torch.nn.Sequential(linear, torch.nn.BatchNorm1d(2))
+    model.load_state_dict(whole["model"])
+    assert torch.equal(linear.weight.detach(), torch.arange(4.0).reshape(2, 2))
+    assert whole["model"]._metadata["1"] == {"version": 2}
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.load_state_dict(whole["optimizer"])
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]) == (0.25, (0.9, 0.999))
+    assert whole["values"] == {"step": 7, "epoch": 1, "values": {"best": 0.5, "names": ["a", None], "pair": (1, 2)}}
+    shards = checkpoints.read_sharded(
+        candidate, "shards", lambda saved: {key: one and torch.empty(one.shape) for key, one in saved.items()}
+    )
+    assert torch.equal(shards["weight"], torch.arange(6.0).reshape(2, 3))
+    assert (shards["state.step"].item(), shards["lr"]) == (7.0, 0.125)
+    before = rng.capture()
+    try:
+        rng.restore(whole["rng"]["ranks"]["0"])
+        assert (random.random(), torch.rand(1).item()) == (0.13436424411240122, 0.3971373438835144)
+    finally:
+        rng.restore(before)
 
 
 def test_today_s_layout_is_2_and_lists_size_and_crc_32_of_every_file(tmp_path: Path) -> None:
