@@ -134,10 +134,10 @@ class Committer:
 
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
         self._saved_step = -1
-        everybody = byte_collectives.gather(tree.pack(own["rng"]), self._place.group)
+        everybody = byte_collectives.gather(tree.save(own["rng"]), self._place.group)
 
         def random() -> dict[str, Any]:
-            ranks = {str(rank): tree.unpack(data) for rank, data in enumerate(everybody)}
+            ranks = {str(rank): tree.load(data) for rank, data in enumerate(everybody)}
             return {"rng": {"world": self._place.world_size, "ranks": ranks}}
 
         self._saver.start(step, replicated, sharded, also=random)

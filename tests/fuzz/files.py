@@ -103,7 +103,7 @@ def good_slot() -> bytes:
         one = Slot(fd, SLOT_BYTES)
         plan = SlotLayout([LeafSpec("", torch.float32, (4, 4)), LeafSpec("w", torch.int64, (8,))])
         head = SlotHead(mark="i1/2", step=7, count=1, rank=0, world=2, local_world=1, replicated=True, sharded=False)
-        sizes = one.write(plan, head, tree.pack({"a": [1, 2.5, "x"]}), [torch.ones(4, 4), torch.arange(8)])
+        sizes = one.write(plan, head, tree.pack({"a": [1, 2.5, "x"]})[0], [torch.ones(4, 4), torch.arange(8)])
         raw = os.pread(fd, SLOT_BYTES, 0)
         return raw[:64] + raw[slot_module.DATA_AT : slot_module.DATA_AT + sizes.data + sizes.meta]
     finally:

@@ -152,7 +152,12 @@ def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) ->
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Takes the names that DCP's metadata needs, and no other."""
+    """Takes the names that DCP's metadata needs, and no other.
+
+    DCP writes `.metadata` as a bare pickle and reads it with `pickle.load`, which runs whatever is in it. The reader of
+    `torch.load(weights_only=True)`, with these names as `torch.serialization.safe_globals`, would do, but torch opens
+    it only for files that `torch.save` wrote (torch 2.13).
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if name in _KNOWN.get(module, ()) or (

@@ -32,10 +32,10 @@ def broadcast_trees(trees: Mapping[str, Any] | None, holders: Sequence[bool], gr
     if all(holders):
         assert trees is not None
         return dict(trees)
-    rest, tensors = tree.split_tensors(dict(trees)) if trees is not None else (None, [])
+    packed, tensors = tree.pack(dict(trees)) if trees is not None else (b"", [])
     leaves = [_TreeLeaf(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
     rank = torch.distributed.get_rank(group)
-    packed = byte_collectives.broadcast(tree.pack(rest) if rank == source else None, source, group)
+    packed = byte_collectives.broadcast(packed if rank == source else None, source, group)
     table = byte_collectives.broadcast(msgspec.json.encode(leaves) if rank == source else None, source, group)
     offers: dict[str, list[TensorPiece]] = {}
     needs: dict[str, TensorPiece] = {}

@@ -37,7 +37,7 @@ SPARE_BYTES = 64 << 10
 
 _HEADER = struct.Struct("<8s7Q")
 _FLAG_AT = 8
-_MAGIC = b"elastic1"
+_MAGIC = b"elastic2"
 _WHOLE = 0x656C6F6877
 _POPULATE = 23
 """MADV_POPULATE_WRITE, which Python 3.11 does not name; from Linux 5.14 on."""

@@ -111,9 +111,9 @@ class MemoryTier:
         if not self._refused:
             try:
                 if self._local_rank == 0 and replicated:
-                    rest, tensors = tree.split_tensors(dict(replicated))
+                    packed, tensors = tree.pack(dict(replicated))
                     specs = [LeafSpec("", tensor.dtype, tensor.shape) for tensor in tensors]
-                    self._write("node", head, rest, specs, tensors)
+                    self._write("node", head, packed, specs, tensors)
                 if own or sharded:
                     written = self._write(self._own_name, head, *self._taken(own, sharded))
             except (SlotMemoryShort, TypeError) as error:
@@ -146,26 +146,25 @@ class MemoryTier:
                 "shards have no copy on another node (memory_copies=0): a lost node is served from disk", warn=True
             )
 
-    def _taken(self, own: Trees, sharded: Mapping[str, Trees]) -> tuple[Any, list[LeafSpec], list[torch.Tensor]]:
-        """This rank's parts: the rest of the tree, and the tensors, those of the tree first."""
+    def _taken(self, own: Trees, sharded: Mapping[str, Trees]) -> tuple[bytes, list[LeafSpec], list[torch.Tensor]]:
+        """This rank's parts: the tree packed, and the tensors, those of the tree first."""
         values: dict[str, dict[str, Any]] = {}
         pieces: list[tuple[str, torch.Tensor]] = []
         for name, part in sharded.items():
             values[name] = {key: item for key, item in part.items() if not isinstance(item, torch.Tensor)}
             pieces += [(f"{name}/{key}", item) for key, item in part.items() if isinstance(item, torch.Tensor)]
-        rest, tensors = tree.split_tensors({"own": dict(own), "values": values})
+        packed, tensors = tree.pack({"own": dict(own), "values": values})
         specs = [LeafSpec("", tensor.dtype, tensor.shape) for tensor in tensors]
         for key, item in pieces:
             local, box = self._shards.local(item)
             specs.append(LeafSpec(key, local.dtype, item.shape, box))
             tensors.append(local)
-        return rest, specs, tensors
+        return packed, specs, tensors
 
     def _write(
-        self, name: str, head: SlotHead, rest: Any, specs: Sequence[LeafSpec], tensors: Sequence[torch.Tensor]
+        self, name: str, head: SlotHead, packed: bytes, specs: Sequence[LeafSpec], tensors: Sequence[torch.Tensor]
     ) -> tuple[Slot, SlotSizes]:
         layout = self._layouts.get(name)
-        packed = tree.pack(rest)
         if layout is None or layout.specs != specs:
             _check(tensors, packed)
             layout = self._layouts[name] = SlotLayout(specs)

@@ -76,7 +76,7 @@ def broadcast_from_rank_0(place: Topology, parts: Mapping[str, StatePart]) -> di
     """What rank 0 has in these whole parts, for the other ranks; nothing for rank 0 itself. A collective."""
     taken = {name: part.take() for name, part in parts.items()}
     for name, one in taken.items():  # On every rank, so that none waits for one that cannot read what it gets.
-        replicated_part.require_loadable(tree.unsafe(tree.pack(tree.split_tensors(one)[0])), name)
+        replicated_part.require_loadable(tree.unsafe(tree.pack(one)[0]), name)
     mine = taken if place.rank == 0 else None
     given = broadcast_trees(mine, [rank == 0 for rank in range(place.world_size)], place.group)
     return {} if mine is not None else given

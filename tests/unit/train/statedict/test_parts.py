@@ -35,8 +35,8 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def carried(things: Mapping[str, Any], others: Mapping[str, Any]) -> None:
     """Take the state of `things`, write and read it as a checkpoint does, and put it into `others`."""
     taken = {name: part.take() for name, part in parts.make(things).items()}
-    rest, tensors = tree.split_tensors(taken)
-    back = tree.merge_tensors(tree.unpack(tree.pack(rest)), [tensor.clone() for tensor in tensors])
+    packed, tensors = tree.pack(taken)
+    back = tree.merge_tensors(tree.unpack(packed), [tensor.clone() for tensor in tensors])
     for name, part in parts.make(others).items():
         part.put(back[name])
 

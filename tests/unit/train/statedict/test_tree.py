@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from elastic.train.statedict import tree
 
 def again(whole: Any) -> Any:
     """A tree after the way that it takes through memory or over the network."""
-    rest, tensors = tree.split_tensors(whole)
-    return tree.merge_tensors(tree.unpack(tree.pack(rest)), tensors)
+    packed, tensors = tree.pack(whole)
+    return tree.merge_tensors(tree.unpack(packed), tensors)
 
 
 def test_a_tree_comes_back_with_its_types_its_order_and_its_tensors() -> None:
@@ -33,9 +33,9 @@ def test_a_tree_comes_back_with_its_types_its_order_and_its_tensors() -> None:
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_tensors_in_lists_are_taken_apart_too(kind: type[Any]) -> None:
     moment = torch.ones(1)
-    rest, tensors = tree.split_tensors({"moments": kind([1, moment])})
+    packed, tensors = tree.pack({"moments": kind([1, moment])})
     assert tensors == [moment]
-    found = tree.merge_tensors(rest, tensors)["moments"]
+    found = tree.merge_tensors(tree.unpack(packed), tensors)["moments"]
     assert type(found) is kind
     assert found[1] is moment
 
@@ -47,38 +47,55 @@ def test_the_versions_that_a_module_writes_into_its_state_come_back() -> None:
 
 def test_tensors_that_share_their_memory_are_one_and_views_of_another_shape_are_not() -> None:
     weight = torch.ones(4, 4)
-    rest, tensors = tree.split_tensors({"a": weight, "b": weight.detach(), "row": weight[0], "flat": weight.flatten()})
+    packed, tensors = tree.pack({"a": weight, "b": weight.detach(), "row": weight[0], "flat": weight.flatten()})
     assert len(tensors) == 3
-    assert rest["a"] == rest["b"]
+    found = tree.merge_tensors(tree.unpack(packed), tensors)
+    assert found["a"] is found["b"]
 
 
 def test_tensors_without_memory_are_never_taken_for_one() -> None:
     empty = {"a": torch.empty(0), "b": torch.empty(0), "c": torch.empty(2, device="meta")}
     more = {"d": torch.empty(2, device="meta"), "e": torch.eye(2).to_sparse(), "f": torch.eye(2).to_sparse()}
-    assert len(tree.split_tensors({**empty, **more})[1]) == 6
+    assert len(tree.pack({**empty, **more})[1]) == 6
 
 
-def test_parts_of_a_tree_that_are_one_object_stay_one_object() -> None:
-    shared = [1, 2]
-    found = tree.unpack(tree.pack({"a": shared, "b": shared}))
-    assert found["a"] is found["b"]
+STRANGE_TO_MSGPACK = {
+    "a key that is a tuple": {(1, "a"): 2, (2, "b"): [True]},
+    "a key that is a truth value": {True: 1, 2: 2},
+    "a key of more than 64 bits": {2**70: 1},
+    "a number of more than 64 bits": {"state": 2**127 + 1, "least": -(2**63), "most": 2**64 - 1},
+    "half a surrogate pair": {"file": "a\udce4b"},
+    "a type of torch's": {"dtype": torch.float16, "size": torch.Size([2, 3])},
+    "a set": {"seen": {1, 2}},
+    "a complex number": {"z": 1j},
+    "a Counter": Counter({3: 1, 5: 2}),
+}
 
 
-def test_a_tree_with_a_few_tensors_can_be_packed_too() -> None:
-    found = tree.unpack(tree.pack({"words": torch.arange(3), "version": 3}))
+@pytest.mark.parametrize("strange", STRANGE_TO_MSGPACK.values(), ids=STRANGE_TO_MSGPACK.keys())
+def test_what_msgpack_has_no_type_for_comes_back_as_it_was_beside_tensors(strange: Any) -> None:
+    found = again({"strange": strange, "weight": torch.ones(2)})
+    assert found["strange"] == strange
+    assert type(found["strange"]) is type(strange)
+    assert [type(key) for key in found["strange"]] == [type(key) for key in strange]
+    assert torch.equal(found["weight"], torch.ones(2))
+
+
+def test_what_torch_saves_is_loaded_again() -> None:
+    found = tree.load(tree.save({"words": torch.arange(3), "version": 3}))
     assert found["version"] == 3
     assert torch.equal(found["words"], torch.arange(3))
 
 
 def test_what_is_not_plain_does_not_come_back() -> None:
     with pytest.raises(pickle.UnpicklingError):
-        tree.unpack(tree.pack({"where": Path("/")}))
+        tree.unpack(tree.pack({"where": Path("/")})[0])
 
 
 def test_what_would_not_come_back_is_named_also_where_there_are_tensors() -> None:
     plain = OrderedDict(where=Path("/"))
-    for whole in (plain, OrderedDict(plain, words=torch.arange(3))):
-        assert tree.unsafe(tree.pack(whole)) == ["pathlib.PosixPath"]
+    for whole in (plain, OrderedDict(plain, words=torch.arange(3)), {("a",): plain}):
+        assert tree.unsafe(tree.pack(whole)[0]) == ["pathlib.PosixPath"]
 
 
 def test_numbers_of_numpy_become_pythons_wherever_they_are_and_nothing_else_changes() -> None:
@@ -101,5 +118,5 @@ def test_a_state_without_numbers_of_numpy_is_not_copied() -> None:
 
 
 def test_a_number_that_torch_does_not_load_again_is_told() -> None:
-    assert tree.unsafe(tree.pack({"a": 2**1000})) == []
-    assert tree.unsafe(tree.pack({"a": 2**3000})) == ["a number of more than 2000 bits"]
+    assert tree.unsafe(tree.pack({"a": 2**1000})[0]) == []
+    assert tree.unsafe(tree.pack({"a": 2**3000})[0]) == ["a number of more than 2000 bits"]
