@@ -136,7 +136,15 @@ class NurseryLost(ElasticError):
 
 
 class CheckpointError(ElasticError):
-    """Anything that goes wrong with a checkpoint folder."""
+    """Anything that goes wrong with a checkpoint folder.
+
+    `transient` says that a disk or a network is behind it, which may do better at the next try.
+    """
+
+    def __init__(self, text: str, *, transient: bool = False) -> None:
+        """Remember the text, and whether the next try may do better."""
+        super().__init__(text)
+        self.transient = transient
 
 
 class CheckpointFenced(CheckpointError):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from elastic.errors import CheckpointError
+from elastic.errors import CheckpointDamaged, CheckpointError
 
 STALE_S = 3600.0
 """Age at which a staging folder counts as left over. No save takes so long without writing anything."""
@@ -45,10 +45,9 @@ def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint
     return f"{where}: {error.strerror or error}; mend that, or give another {other}"
 
 
-def is_transient(error: BaseException) -> bool:
+def is_transient(error: OSError) -> bool:
     """Tell whether a disk or a network is behind an error, which may do better at the next try."""
-    cause = error.__cause__
-    return cause is not None and ((isinstance(cause, OSError) and cause.errno not in _LASTING) or is_transient(cause))
+    return error.errno not in _LASTING
 
 
 @contextmanager
@@ -57,7 +56,17 @@ def as_checkpoint_error(doing: str, folder: Path, other: str = "--checkpoint_dir
     try:
         yield
     except OSError as error:
-        raise CheckpointError(explain(error, doing, folder, other)) from error
+        raise CheckpointError(explain(error, doing, folder, other), transient=is_transient(error)) from error
+
+
+@contextmanager
+def as_damage(name: str) -> Iterator[None]:
+    """Turn an OSError inside the block, which reads the file `name`, into CheckpointDamaged."""
+    try:
+        yield
+    except OSError as error:
+        text = f"{name} cannot be read ({error.strerror})"
+        raise CheckpointDamaged(text, transient=is_transient(error)) from error
 
 
 def staging(parent: Path, prefix: str) -> Path:

@@ -30,6 +30,7 @@ import msgspec
 
 from elastic._decode import UNREADABLE
 from elastic.errors import CheckpointDamaged
+from elastic.train.checkpoint import atomic_files
 
 META = "meta.json"
 SCHEMA = 2
@@ -110,12 +111,11 @@ def entries(folder: Path) -> list[CheckpointEntry]:
 
 def read_meta(entry: CheckpointEntry) -> CheckpointMeta:
     """Read what a checkpoint says of itself; CheckpointDamaged says what is wrong with it."""
-    try:
-        meta = _meta.decode((entry.folder / META).read_bytes())
-    except OSError as error:
-        raise CheckpointDamaged(f"{META} cannot be read ({error.strerror})") from error
-    except UNREADABLE as error:
-        raise CheckpointDamaged(f"{META} is damaged ({error})") from error
+    with atomic_files.as_damage(META):
+        try:
+            meta = _meta.decode((entry.folder / META).read_bytes())
+        except UNREADABLE as error:
+            raise CheckpointDamaged(f"{META} is damaged ({error})") from error
     if meta.schema not in READABLE:
         raise CheckpointDamaged(f"it was written in layout {meta.schema}; this version reads layout {SCHEMA}")
     if not all(map(str.isidentifier, (*meta.parts, *meta.sharded))):

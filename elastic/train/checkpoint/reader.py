@@ -82,10 +82,8 @@ class CheckpointReader:
         self.mark = mark if mark is not None else (environ.get("ELASTIC_FENCE") or "" if ours else "")
         reported = progress_file if progress_file is not None else environ.get("ELASTIC_PROGRESS_FILE") or None
         self.progress_file = Path(reported) if reported is not None else None
-        self.damaged: dict[str, str] = {}
+        self.damaged: dict[str, CheckpointDamaged] = {}
         """Checkpoints that could not be read, and why."""
-        self.transient_failures: set[str] = set()
-        """Those of them that a disk or a network withheld: another try may read them."""
         self._said: set[Path] = set()
 
     def candidates(self) -> list[CheckpointCandidate]:
@@ -119,7 +117,6 @@ class CheckpointReader:
     def forget_damage(self) -> None:
         """Look at every checkpoint as if for the first time."""
         self.damaged.clear()
-        self.transient_failures.clear()
 
     def read(self, candidate: CheckpointCandidate, *, map_location: Any = "cpu") -> dict[str, Any]:
         """Read the replicated parts of a checkpoint, each verified while it is read.
@@ -212,9 +209,7 @@ class CheckpointReader:
         )
 
     def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
-        self.damaged[folder.name] = str(error)
-        if atomic_files.is_transient(error):
-            self.transient_failures.add(folder.name)
+        self.damaged[folder.name] = error
         self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
 
     def _say_once(self, folder: Path, line: str) -> None:

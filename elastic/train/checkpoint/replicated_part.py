@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train.checkpoint import manifest
+from elastic.train.checkpoint import atomic_files, manifest
 
 CHUNK = 1 << 20
 """Bytes that are written and summed at a time: few enough to be in the processor's cache for both."""
@@ -113,15 +113,17 @@ def read(path: Path, part: manifest.PartFile, map_location: Any) -> Any:
     import torch
 
     try:
-        with path.open("rb") as file, ThreadPoolExecutor(1, "elastic-verify") as pool:
+        with (
+            atomic_files.as_damage(path.name),
+            path.open("rb") as file,
+            ThreadPoolExecutor(1, "elastic-verify") as pool,
+        ):
             _check_size(path, os.fstat(file.fileno()).st_size, part)
             verdict = pool.submit(verify, path, part)
             try:
                 return torch.load(file, map_location=map_location, weights_only=True)
             finally:
                 verdict.result()  # If both fail, this is the error that is raised: damage explains the other one.
-    except OSError as error:
-        raise CheckpointDamaged(f"{path.name} cannot be read ({error.strerror})") from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path} holds more than tensors, numbers, text, lists and dicts, and is not loaded for safety: {error}"
@@ -132,15 +134,12 @@ def verify(path: Path, part: manifest.PartFile) -> None:
     """Read a file once; CheckpointDamaged when it is not what `part` says."""
     import hashlib
 
-    try:
-        with path.open("rb", buffering=0) as file:
-            _check_size(path, os.fstat(file.fileno()).st_size, part)
-            if part.crc32:
-                right = f"{_crc32(file):08x}" == part.crc32
-            else:
-                right = hashlib.file_digest(file, "sha256").hexdigest() == part.sha256
-    except OSError as error:
-        raise CheckpointDamaged(f"{path.name} cannot be read ({error.strerror})") from error
+    with atomic_files.as_damage(path.name), path.open("rb", buffering=0) as file:
+        _check_size(path, os.fstat(file.fileno()).st_size, part)
+        if part.crc32:
+            right = f"{_crc32(file):08x}" == part.crc32
+        else:
+            right = hashlib.file_digest(file, "sha256").hexdigest() == part.sha256
     if not right:
         raise CheckpointDamaged(f"the checksum of {path.name} is wrong")
 

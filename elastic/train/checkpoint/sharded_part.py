@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
-from elastic.train.comm import byte_collectives, rank_errors
+from elastic.train.comm import byte_collectives
+from elastic.train.comm.rank_errors import RankError, decode_errors, encode_error
 from elastic.train.statedict.sharded import SavedTensor, Template
 
 METADATA = ".metadata"
@@ -120,10 +121,8 @@ _NOT_DCPS = (
 def metadata(folder: Path) -> Metadata:
     """Read DCP's `.metadata`; CheckpointDamaged when it holds anything but what DCP writes there."""
     try:
-        with (folder / METADATA).open("rb") as file:
+        with atomic_files.as_damage(f"{folder.name}/{METADATA}"), (folder / METADATA).open("rb") as file:
             loaded = _MetadataUnpickler(file).load()
-    except OSError as error:
-        raise CheckpointDamaged(f"{folder.name}/{METADATA} cannot be read ({error.strerror})") from error
     except _NOT_DCPS as error:
         raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's ({error})") from error
     if not isinstance(loaded, Metadata):
@@ -134,21 +133,17 @@ def metadata(folder: Path) -> Metadata:
 def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) -> None:
     """Verify all files, shared out over the ranks, and tell everybody what was found."""
     rank, world = (0, 1) if is_single_process(group) else (dist.get_rank(group), dist.get_world_size(group))
-    own = b""
+    own = None
     try:
         for index, file in enumerate(sorted(files)):
             if index % world == rank or file == METADATA:
                 replicated_part.verify(folder / file, files[file])
         metadata(folder)
     except CheckpointDamaged as error:
-        own = rank_errors.encode_error(
-            CheckpointDamaged(f"{folder.name}: {error}"), unrecoverable=not atomic_files.is_transient(error)
-        )
-    for verdict in [own] if world == 1 else byte_collectives.gather(own, group):
-        if verdict:
-            text = verdict[1:].decode()
-            # On every rank it has the kind of cause that it has where it was found (`atomic_files.is_transient`).
-            raise CheckpointDamaged(text) from (None if rank_errors.is_unrecoverable(verdict) else OSError(text))
+        own = RankError(f"{folder.name}: {error}", error.transient)
+    for found in decode_errors(byte_collectives.gather(encode_error(own), group)):
+        if found is not None:
+            raise CheckpointDamaged(found.text, transient=found.transient)
 
 
 class _MetadataUnpickler(pickle.Unpickler):

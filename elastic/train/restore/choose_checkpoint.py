@@ -57,7 +57,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
 
     `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `damaged` are those
-    that lie there and cannot be tried, `unrecoverable` if each start finds them so. `error` is why it cannot take part.
+    that lie there and cannot be tried, `transient` says that another start may find one of them whole. `error` is why
+    it cannot take part.
     """
 
     host: str
@@ -65,7 +66,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     seen: tuple[VisibleCheckpoint, ...] = ()
     damaged: tuple[DamagedCheckpoint, ...] = ()
-    unrecoverable: bool = msgspec.field(default=True, name="hopeless")
+    transient: bool = False
     known: KnownCheckpoint | None = None
     error: str = ""
 
@@ -115,25 +116,25 @@ def check_newest(
     *,
     allow_rollback: bool,
     damaged: Iterable[DamagedCheckpoint] = (),
-    unrecoverable: bool = True,
+    transient: bool = False,
 ) -> str:
     """A line that says what is given up, "" if nothing is.
 
     `newest` is the step that can be read, -1 for none; `damaged` are checkpoints that turned out to be so when they
-    were read; `unrecoverable` says that another start would find them so. Raises `RestoreUnrecoverable` if `newest` is
+    were read; `transient` says that another start may read one of them. Raises `RestoreUnrecoverable` if `newest` is
     older than what the job has committed, or there is nothing but damaged ones, and that was not allowed;
     `CheckpointError` instead where another start may find more: a disk that fails, or a host that is away.
     """
     committed = known(reports)
     bad = _unreadable(reports, damaged)
-    unrecoverable = unrecoverable and all(report.unrecoverable for report in reports)
+    transient = transient or any(report.transient for report in reports)
     if committed is None or newest >= committed.step:
         if newest >= 0 or not bad:
             return ""
         nothing = f"no checkpoint in {reports[0].folder} can be read ({_join_damaged(bad)})"
         if allow_rollback:
             return f"{nothing} (--allow_rollback)"
-        raise (RestoreUnrecoverable if unrecoverable else CheckpointDamaged)(
+        raise (CheckpointDamaged if transient else RestoreUnrecoverable)(
             f"{nothing}; bring one back, or start over with --allow_rollback"
         )
     best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
@@ -144,7 +145,7 @@ def check_newest(
     wanted = [checkpoint for checkpoint in bad if checkpoint.step >= committed.step]
     hint = f"{_join_damaged(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
     away = committed.host not in {report.host for report in reports}
-    raise (RestoreUnrecoverable if unrecoverable and not away else CheckpointError)(
+    raise (CheckpointError if transient or away else RestoreUnrecoverable)(
         f"{where} ({folders}); {hint}, or accept the loss with --allow_rollback"
     )
 

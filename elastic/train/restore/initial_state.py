@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
+from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
 from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
 from elastic.train.checkpoint.manifest import PARTS
-from elastic.train.comm import byte_collectives, rank_errors
+from elastic.train.comm import byte_collectives
 from elastic.train.comm.broadcast_tree import broadcast_trees
+from elastic.train.comm.rank_errors import RankError, decode_errors, encode_error, raise_first
 from elastic.train.process_group.topology import Topology
 from elastic.train.statedict import tree
 from elastic.train.statedict.parts import ShardedPart, StatePart
@@ -51,16 +52,16 @@ def _whole(
     A collective. `damaged` are folders whose shards cannot be read, each with the reason.
     """
     trees: dict[str, Any] | None = None
-    folder, said = "", b""
+    folder, own = "", None
     try:
         trees, candidate = _read(checkpoints, parts, path, damaged)
         folder = str(candidate.folder) if candidate is not None else ""
-    except (CheckpointError, ConfigError) as failed:
-        said = rank_errors.encode_error(failed, unrecoverable=not atomic_files.is_transient(failed))
-    replies = byte_collectives.gather(said, place.group)
-    if all(replies):
-        rank_errors.raise_first(replies)
-    first = replies.index(b"")
+    except CheckpointError as error:
+        own = RankError.of(error)
+    errors = decode_errors(byte_collectives.gather(encode_error(own), place.group))
+    if all(errors):
+        raise_first(errors)
+    first = errors.index(None)
     if not place.alone:
         holders = [rank == first for rank in range(place.world_size)]
         trees = broadcast_trees(trees if place.rank == first else None, holders, place.group)
@@ -103,7 +104,7 @@ def _read(
         except CheckpointDamaged as error:
             damage = damage or error
     if damage is not None:
-        raise CheckpointDamaged(f"--resume_from {path}: {damage}") from damage
+        raise CheckpointDamaged(f"--resume_from {path}: {damage}", transient=damage.transient) from damage
     return dict(source.trees), None
 
 
@@ -125,7 +126,7 @@ def _seen(place: Topology, folder: str) -> bool:
     try:
         sharded = bool(resume_from(folder).candidates[0].meta.sharded)
         own = b"sharded" if sharded else b"whole"
-    except (CheckpointError, ConfigError):
+    except CheckpointError:
         own = b""
     replies = byte_collectives.gather(own, place.group)
     if b"sharded" in replies and b"" in replies:
@@ -157,19 +158,22 @@ def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> R
 
     That is one checkpoint (`step-….gN`), a folder of them (the newest first), or a file that `elastic.export` or
     `torch.save` of a module's state dict wrote, which is read here. Of a checkpoint nothing but meta.json is read.
-    Raises ConfigError, one line, when there is nothing of the kind.
+    Raises CheckpointError, one line, when there is nothing of the kind.
     """
     place = Path(path)
     if not place.exists():
-        raise ConfigError(f"--resume_from {place}: there is nothing at that path")
+        raise CheckpointError(f"--resume_from {place}: there is nothing at that path")
     try:
         if not place.is_dir():
             return ResumeSource(place, trees=_trees(place, map_location))
         candidates = _candidates(place)
-    except (CheckpointError, OSError) as error:
-        raise ConfigError(f"--resume_from {place}: {error}") from error
+    except CheckpointError as error:
+        raise CheckpointError(f"--resume_from {place}: {error}", transient=error.transient) from error
+    except OSError as error:
+        transient = atomic_files.is_transient(error)
+        raise CheckpointError(f"--resume_from {place}: {error}", transient=transient) from error
     if not candidates:
-        raise ConfigError(f"--resume_from {place}: there is no checkpoint in that folder")
+        raise CheckpointError(f"--resume_from {place}: there is no checkpoint in that folder")
     return ResumeSource(place, candidates)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from elastic.train.comm.rank_errors import RankError
 from elastic.train.memory.step_agreement import RankStates
 from elastic.train.restore.choose_checkpoint import RestoreReport
 from elastic.train.restore.options import RestoreOptions
@@ -12,14 +13,14 @@ from elastic.train.restore.options import RestoreOptions
 class RestoreStart(msgspec.Struct, frozen=True):
     """What rank 0 has done and says for all: what is asked for, and what was set aside.
 
-    `since` is the generation from which on copies in memory count, `aside` are folders that no longer do. `word` is why
-    it cannot go on (see `word`), "" if it can.
+    `since` is the generation from which on copies in memory count, `aside` are folders that no longer do. `error` is
+    why it cannot go on.
     """
 
     wishes: RestoreOptions
     since: int = 0
     aside: frozenset[str] = frozenset()
-    word: str = ""
+    error: RankError | None = None
 
 
 class RestoreMessage(msgspec.Struct, frozen=True):
@@ -34,5 +35,13 @@ class RestoreMessage(msgspec.Struct, frozen=True):
     start: RestoreStart | None = None
 
 
+class ReadReply(msgspec.Struct, frozen=True):
+    """What a rank says of one checkpoint: it has read it, or why it could not, or neither: it does not see it."""
+
+    read: bool
+    error: RankError | None = None
+
+
 decoder = msgspec.json.Decoder(RestoreMessage)
 """Made once: a nursery has it already when it forks a worker."""
+reply_decoder = msgspec.json.Decoder(ReadReply)

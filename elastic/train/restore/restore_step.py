@@ -62,14 +62,13 @@ def run_mark(environ: Mapping[str, str] | None = None) -> str:
 
 def rolled_back(folder: Path) -> RollbackRecord | None:
     """Read what the last rollback noted; None if there was none. Raises CheckpointError when it is damaged."""
-    try:
-        return _record.decode((folder / RECORD).read_bytes())
-    except FileNotFoundError:
-        return None
-    except UNREADABLE as error:
-        raise CheckpointError(f"{folder / RECORD} is damaged ({error}); remove it to go back once more") from error
-    except OSError as error:
-        raise CheckpointError(atomic_files.explain(error, "reading what was rolled back", folder)) from error
+    with atomic_files.as_checkpoint_error("reading what was rolled back", folder):
+        try:
+            return _record.decode((folder / RECORD).read_bytes())
+        except FileNotFoundError:
+            return None
+        except UNREADABLE as error:
+            raise CheckpointError(f"{folder / RECORD} is damaged ({error}); remove it to go back once more") from error
 
 
 def names_aside(record: RollbackRecord) -> frozenset[str]:
@@ -120,15 +119,15 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
 def _check(checkpoints: Checkpoints, step: int) -> None:
     """Return if a step has a whole checkpoint."""
     candidates = checkpoints.candidates()
-    damaged = [DamagedCheckpoint.of(name, why) for name, why in checkpoints.damaged.items()]
-    hopeful = bool(checkpoints.transient_failures)
+    damaged = [DamagedCheckpoint.of(name, str(error)) for name, error in checkpoints.damaged.items()]
+    transient = any(error.transient for error in checkpoints.damaged.values())
     for candidate in candidates:
         if candidate.step == step:
             try:
                 checkpoints.verify(candidate)
             except CheckpointDamaged as error:
                 damaged.append(DamagedCheckpoint.of(candidate.folder.name, str(error)))
-                hopeful |= atomic_files.is_transient(error)
+                transient |= error.transient
             else:
                 return
     damage = next(
@@ -137,7 +136,7 @@ def _check(checkpoints: Checkpoints, step: int) -> None:
     steps = sorted({candidate.step for candidate in candidates} - {step}, reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
     there = f"there are steps {named}" if steps else "there is none"
-    raise (CheckpointError if hopeful else RestoreUnrecoverable)(
+    raise (CheckpointError if transient else RestoreUnrecoverable)(
         f"--restore_step {step}: {damage or 'there is no such checkpoint; '}in {checkpoints.folder} {there}"
     )
 

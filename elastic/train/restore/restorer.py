@@ -12,29 +12,27 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
 from elastic.channel.client import ChannelClient
 from elastic.channel.messages import AcceptsPlannedStop
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable, TensorsDiffer, TensorsMissing
-from elastic.train.checkpoint import atomic_files, fence
+from elastic.train.checkpoint import fence
 from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
-from elastic.train.comm import byte_collectives, rank_errors
+from elastic.train.comm import byte_collectives
 from elastic.train.comm.broadcast_tree import broadcast_trees
+from elastic.train.comm.rank_errors import RankError, raise_first
 from elastic.train.memory.step_agreement import AgreedStep, RankStates
 from elastic.train.memory.tier import MemoryTier
 from elastic.train.process_group.topology import Topology, host
 from elastic.train.report import log_to_agent
 from elastic.train.restore import choose_checkpoint, initial_state, messages, restore_step
 from elastic.train.restore.choose_checkpoint import DamagedCheckpoint, RestoreReport, VisibleCheckpoint
-from elastic.train.restore.messages import RestoreMessage, RestoreStart
+from elastic.train.restore.messages import ReadReply, RestoreMessage, RestoreStart
 from elastic.train.restore.options import RestoreOptions, newest_known, read_options
 from elastic.train.statedict.parts import ShardedModule, ShardedPart, StatePart
-
-UNSEEN: Final = b"-"
-"""What a rank says of a checkpoint that it does not see."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ class Restorer:
         said = self._exchange(RestoreMessage(report or _empty_report(), holding, early=report is None, start=start))
         start = said[0].start
         assert start is not None
-        rank_errors.raise_first([start.word.encode()])
+        raise_first([start.error])
         reports = [message.report for message in said]
         if start.wishes.step is not None or any(message.early for message in said):
             candidates, again = self._scan_checkpoints()
@@ -154,8 +152,8 @@ class Restorer:
                 restore_step.rollback(self._checkpoints, wishes.step, run)
             record = restore_step.rolled_back(self._checkpoints.folder)
         except CheckpointError as error:
-            word = rank_errors.encode_error(error, unrecoverable=isinstance(error, RestoreUnrecoverable))
-            return RestoreStart(wishes, word=word.decode())
+            transient = not isinstance(error, RestoreUnrecoverable)  # The next start may find it fixed.
+            return RestoreStart(wishes, error=RankError(str(error), transient))
         if record is not None:  # The generations of another run are counted anew.
             since, aside = record.generation if record.run == run else 0, restore_step.names_aside(record)
         return RestoreStart(wishes, since, aside)
@@ -194,8 +192,8 @@ class Restorer:
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
-            damaged=tuple(DamagedCheckpoint.of(name, why) for name, why in self._checkpoints.damaged.items()),
-            unrecoverable=not self._checkpoints.transient_failures,
+            damaged=tuple(DamagedCheckpoint.of(name, str(why)) for name, why in self._checkpoints.damaged.items()),
+            transient=any(why.transient for why in self._checkpoints.damaged.values()),
             known=known,
             error=error,
         )
@@ -214,20 +212,21 @@ class Restorer:
         wishes: RestoreOptions,
     ) -> RestoreResult:
         bad: list[DamagedCheckpoint] = []
-        unrecoverable = True
+        transient = False
         for choice in choices:
             candidate = candidates.get(choice.seen)
-            trees, why = self._read(candidate)
-            replies = byte_collectives.gather(why, self._here.group)
-            holders = [not word for word in replies]
-            damage = [word for word in replies if word not in (b"", UNSEEN)]
-            unrecoverable &= all(map(rank_errors.is_unrecoverable, damage))
+            trees, own_reply = self._read(candidate)
+            said = byte_collectives.gather(msgspec.json.encode(own_reply), self._here.group)
+            replies = [messages.reply_decoder.decode(data) for data in said]
+            holders = [reply.read for reply in replies]
+            errors = [reply.error for reply in replies if reply.error is not None]
+            transient = transient or any(error.transient for error in errors)
             if not any(holders):
-                bad.append(DamagedCheckpoint.of(choice.seen.name, damage[0][1:].decode()))
+                bad.append(DamagedCheckpoint.of(choice.seen.name, errors[0].text))
                 continue
             step, allowed = choice.seen.step, wishes.allow_rollback
             lost = choose_checkpoint.check_newest(
-                step, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable
+                step, reports, allow_rollback=allowed, damaged=bad, transient=transient
             )
             given = broadcast_trees(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
@@ -235,7 +234,7 @@ class Restorer:
                     given |= self._read_sharded(choice, candidate, holders, reports)
                 except CheckpointDamaged as error:  # On all ranks.
                     bad.append(DamagedCheckpoint.of(choice.seen.name, str(error)))
-                    unrecoverable &= not atomic_files.is_transient(error)
+                    transient = transient or error.transient
                     continue
             where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
@@ -245,21 +244,19 @@ class Restorer:
             restored = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
             return dataclasses.replace(restored, newest=step)
         allowed = wishes.allow_rollback
-        lost = choose_checkpoint.check_newest(
-            -1, reports, allow_rollback=allowed, damaged=bad, unrecoverable=unrecoverable
-        )
+        lost = choose_checkpoint.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, transient=transient)
         return self._initial_state(wishes.resume_from, lost)
 
-    def _read(self, candidate: CheckpointCandidate | None) -> tuple[dict[str, Any] | None, bytes]:
-        """The whole parts of a checkpoint; or None, and what the others are to know of it."""
+    def _read(self, candidate: CheckpointCandidate | None) -> tuple[dict[str, Any] | None, ReadReply]:
+        """The whole parts of a checkpoint, None where it cannot be read; and what the others are to know."""
         if candidate is None:
-            return None, UNSEEN
+            return None, ReadReply(read=False)
         try:
             if why := self._mismatch(candidate):
                 raise RestoreUnrecoverable(why)
-            return self._checkpoints.read(candidate, map_location="cpu"), b""
+            return self._checkpoints.read(candidate, map_location="cpu"), ReadReply(read=True)
         except CheckpointError as error:
-            return None, rank_errors.encode_error(error, unrecoverable=not atomic_files.is_transient(error))
+            return None, ReadReply(read=False, error=RankError.of(error))
 
     def _mismatch(self, candidate: CheckpointCandidate) -> str:
         """Say which part was saved in another way than this script keeps it; "" if none was."""

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import elastic
 from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError, RestoreRefused, RestoreUnrecoverable
-from elastic.train.checkpoint import atomic_files, manifest, sharded_part
+from elastic.train.checkpoint import manifest, sharded_part
 from elastic.train.restore.restore_step import RECORD, RollbackRecord
 from elastic.train.statedict.parts import on_its_device
 
@@ -207,9 +207,9 @@ def test_a_shard_that_a_disk_withholds_is_told_from_one_that_is_cut_off(tmp_path
     withheld(file)
     with pytest.raises(CheckpointDamaged, match=r"__0_0.distcp cannot be read") as raised:
         sharded_part.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
-    assert atomic_files.is_transient(raised.value)
+    assert raised.value.transient
     file.unlink()
     file.write_bytes(b"")
     with pytest.raises(CheckpointDamaged, match=r"the checksum of __0_0.distcp is wrong") as raised:
         sharded_part.read(folder, written, lambda saved: {"weight": torch.empty(2)}, None)
-    assert not atomic_files.is_transient(raised.value)
+    assert not raised.value.transient

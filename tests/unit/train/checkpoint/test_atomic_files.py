@@ -30,6 +30,23 @@ def test_an_error_of_the_disk_is_said_with_its_place_and_its_mend(number: int, w
     assert words in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("number", "transient"),
+    [(errno.EIO, True), (errno.ESTALE, True), (errno.ENOSPC, True), (errno.EACCES, False), (errno.ENOENT, False)],
+    ids=lambda value: errno.errorcode[value] if isinstance(value, int) and value > 1 else None,
+)
+def test_an_error_of_the_disk_may_be_gone_at_the_next_try_and_one_of_rights_or_names_is_not(
+    number: int, transient: bool
+) -> None:
+    for converting in (
+        atomic_files.as_checkpoint_error("saving", Path("/folder")),
+        atomic_files.as_damage("meta.json"),
+    ):
+        with pytest.raises(CheckpointError) as raised, converting:
+            raise OSError(number, os.strerror(number))
+        assert raised.value.transient is transient
+
+
 def test_an_error_without_words_of_the_system_keeps_its_own() -> None:
     assert "failed: odd; mend that" in atomic_files.explain(OSError("odd"), "saving", Path("/folder"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable
-from elastic.train.comm.rank_errors import encode_error, raise_first
+from elastic.train.comm.rank_errors import RankError, decode_errors, encode_error, raise_first
 from elastic.train.restore.choose_checkpoint import (
     DamagedCheckpoint,
     KnownCheckpoint,
@@ -31,11 +31,16 @@ def report(
     known: KnownCheckpoint | None = None,
     error: str = "",
     damaged: tuple[DamagedCheckpoint, ...] = (),
-    unrecoverable: bool = True,
+    transient: bool = False,
 ) -> RestoreReport:
     return RestoreReport(
-        host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged, unrecoverable=unrecoverable
+        host=host, folder="/ck", seen=seen, known=known, error=error, damaged=damaged, transient=transient
     )
+
+
+def exchanged(*errors: CheckpointError | None) -> list[RankError | None]:
+    """What the ranks hear of each other when these are their errors."""
+    return decode_errors([encode_error(None if error is None else RankError.of(error)) for error in errors])
 
 
 def test_the_newest_that_any_rank_sees_comes_first() -> None:
@@ -68,12 +73,12 @@ def test_what_another_start_may_still_read_is_not_hopeless() -> None:
     with pytest.raises(RestoreUnrecoverable):
         check_newest(-1, reports, allow_rollback=False)
     with pytest.raises(CheckpointError) as raised:
-        check_newest(-1, reports, allow_rollback=False, unrecoverable=False)
+        check_newest(-1, reports, allow_rollback=False, transient=True)
     assert not isinstance(raised.value, RestoreUnrecoverable)
     with pytest.raises(CheckpointDamaged):
-        check_newest(-1, [report(damaged=(NEW_BAD,))], allow_rollback=False, unrecoverable=False)
+        check_newest(-1, [report(damaged=(NEW_BAD,))], allow_rollback=False, transient=True)
     with pytest.raises(CheckpointError) as raised:  # One rank alone has hope.
-        check_newest(-1, [*reports, report(unrecoverable=False)], allow_rollback=False)
+        check_newest(-1, [*reports, report(transient=True)], allow_rollback=False)
     assert not isinstance(raised.value, RestoreUnrecoverable)
 
 
@@ -84,12 +89,13 @@ def test_the_host_that_has_the_committed_step_may_come_back() -> None:
 
 
 def test_an_error_of_one_rank_is_the_same_error_on_all_of_them() -> None:
-    raise_first([encode_error(None, unrecoverable=True), b""])
+    raise_first(exchanged(None, None))
     with pytest.raises(RestoreUnrecoverable, match=r"^it is gone: ü$"):
-        raise_first([b"", encode_error(CheckpointError("it is gone: ü"), unrecoverable=True)])
+        raise_first(exchanged(None, CheckpointError("it is gone: ü")))
     with pytest.raises(CheckpointError, match=r"^try again$") as raised:
-        raise_first([encode_error(CheckpointError("try again"), unrecoverable=False), b""])
+        raise_first(exchanged(CheckpointError("try again", transient=True), CheckpointError("it is gone")))
     assert not isinstance(raised.value, RestoreUnrecoverable)
+    assert raised.value.transient
 
 
 def test_a_committed_step_that_is_damaged_is_named_with_what_is_wrong() -> None:
@@ -114,7 +120,7 @@ def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_t
     with pytest.raises(RestoreUnrecoverable, match=f"{both}; bring one back, or start over with --allow_rollback"):
         check_newest(-1, [seen, seen], allow_rollback=False, damaged=[OLD_BAD])
     with pytest.raises(CheckpointDamaged, match=both):
-        check_newest(-1, [seen], allow_rollback=False, damaged=[OLD_BAD], unrecoverable=False)
+        check_newest(-1, [seen], allow_rollback=False, damaged=[OLD_BAD], transient=True)
     assert check_newest(-1, [seen], allow_rollback=True) == (
         f"no checkpoint in /ck can be read ({NEW_BAD}) (--allow_rollback)"
     )

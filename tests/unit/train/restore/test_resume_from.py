@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import elastic
-from elastic.errors import CheckpointDamaged, CheckpointError, ConfigError
+from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import Checkpoints, fence, manifest
 from elastic.train.checkpoint.async_saver import AsyncSaver
 from elastic.train.checkpoint.export import export, main
@@ -70,31 +70,43 @@ class TestResumeFrom:
     @pytest.mark.parametrize("content", [b"", b"no zip at all", b"abc", b"K", b"}."])
     def test_an_unreadable_file_is_one_line(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "m.pt").write_bytes(content)
-        with pytest.raises(ConfigError, match=r"--resume_from .*m.pt: it is not a file that") as caught:
+        with pytest.raises(CheckpointError, match=r"--resume_from .*m.pt: it is not a file that") as caught:
             resume_from(tmp_path / "m.pt")
         assert "\n" not in str(caught.value)
 
     def test_a_file_that_would_run_code_is_refused(self, tmp_path: Path) -> None:
         torch.save({"model": Path("x")}, tmp_path / "m.pt")
-        with pytest.raises(ConfigError, match="weights_only=True"):
+        with pytest.raises(CheckpointError, match="weights_only=True"):
             resume_from(tmp_path / "m.pt")
 
     def test_a_missing_path_and_an_empty_folder_are_one_line(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="there is nothing at that path"):
+        with pytest.raises(CheckpointError, match="there is nothing at that path"):
             resume_from(tmp_path / "absent")
-        with pytest.raises(ConfigError, match="there is no checkpoint in that folder"):
+        with pytest.raises(CheckpointError, match="there is no checkpoint in that folder"):
             resume_from(tmp_path)
 
     def test_a_renamed_checkpoint_is_told_apart_from_an_empty_folder(self, folder: Path) -> None:
         (folder / manifest.name(10, 3)).rename(folder / "best")
-        with pytest.raises(ConfigError, match=r"named like step-0000001234.g7, and this one was renamed"):
+        with pytest.raises(CheckpointError, match=r"named like step-0000001234.g7, and this one was renamed"):
             resume_from(folder / "best")
 
     def test_a_folder_of_damaged_checkpoints_is_one_line(self, folder: Path) -> None:
         for step in (10, 20):
             (folder / manifest.name(step, 3) / manifest.META).write_bytes(b"")
-        with pytest.raises(ConfigError, match=r"no checkpoint in .* can be read"):
+        with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read"):
             resume_from(folder)
+
+    def test_a_checkpoint_that_a_disk_withholds_may_be_there_at_the_next_start(self, folder: Path) -> None:
+        meta = folder / manifest.name(10, 3) / manifest.META
+        meta.unlink()
+        meta.symlink_to("/proc/self/mem")  # The kernel gives an error of the disk for its first page.
+        with pytest.raises(CheckpointError, match=r"meta.json cannot be read") as raised:
+            resume_from(meta.parent)
+        assert raised.value.transient
+        meta.unlink()
+        with pytest.raises(CheckpointError, match=r"meta.json cannot be read") as raised:
+            resume_from(meta.parent)
+        assert not raised.value.transient
 
 
 class TestExport:

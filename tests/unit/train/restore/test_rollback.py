@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from pathlib import Path
@@ -163,7 +162,7 @@ def test_what_another_try_may_still_read_is_not_hopeless(folder: Path, monkeypat
         rollback(Checkpoints(folder), 10, "abc")
 
     def withheld(*_: object) -> None:
-        raise CheckpointDamaged("value.pt cannot be read") from OSError(errno.EIO, os.strerror(errno.EIO))
+        raise CheckpointDamaged("value.pt cannot be read", transient=True)
 
     monkeypatch.setattr(Checkpoints, "verify", withheld)
     with pytest.raises(CheckpointError, match="is damaged") as raised:
