@@ -84,14 +84,14 @@ def slot(data: bytes) -> None:
         head, rest = data[:64], data[64:][: SLOT_BYTES - slot_module.DATA_AT]
         if len(head) == slot_module._HEADER.size:
             fields = list(slot_module._HEADER.unpack(head))
-            start, end = fields[5], fields[5] + fields[2] + fields[3] + fields[4]
-            fields[6] = zlib.crc32(rest[start:end]) if end < SLOT_BYTES else 0
+            start, end = fields[2], fields[2] + fields[3]
+            fields[4] = zlib.crc32(rest[start:end]) if end < SLOT_BYTES else 0
             head = slot_module._HEADER.pack(*fields)
         os.pwrite(fd, head, 0)
         os.pwrite(fd, rest, slot_module.DATA_AT)
         content = Slot(fd, SLOT_BYTES).read()
         if content is not None:
-            assert len(content.leaves) == len(content.tensors)
+            assert len(content.meta.leaves) == len(content.tensors)
     finally:
         os.close(fd)
 
@@ -103,7 +103,8 @@ def good_slot() -> bytes:
         one = Slot(fd, SLOT_BYTES)
         plan = SlotLayout([LeafSpec("", torch.float32, (4, 4)), LeafSpec("w", torch.int64, (8,))])
         head = SlotHead(mark="i1/2", step=7, count=1, rank=0, world=2, local_world=1, replicated=True, sharded=False)
-        sizes = one.write(plan, head, tree.pack({"a": [1, 2.5, "x"]})[0], [torch.ones(4, 4), torch.arange(8)])
+        meta = plan.meta(head, tree.pack({"a": [1, 2.5, "x"]})[0])
+        sizes = one.write(plan, meta, [torch.ones(4, 4), torch.arange(8)])
         raw = os.pread(fd, SLOT_BYTES, 0)
         return raw[:64] + raw[slot_module.DATA_AT : slot_module.DATA_AT + sizes.data + sizes.meta]
     finally:

@@ -141,9 +141,9 @@ def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) ->
         metadata(folder)
     except CheckpointDamaged as error:
         own = RankError(f"{folder.name}: {error}", error.transient)
-    for found in decode_errors(byte_collectives.gather(encode_error(own), group)):
-        if found is not None:
-            raise CheckpointDamaged(found.text, transient=found.transient)
+    for rank_error in decode_errors(byte_collectives.gather(encode_error(own), group)):
+        if rank_error is not None:
+            raise CheckpointDamaged(rank_error.text, transient=rank_error.transient)
 
 
 class _MetadataUnpickler(pickle.Unpickler):

@@ -7,6 +7,7 @@ them, also one that has nothing to send or no room, so nobody waits for a messag
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from elastic.train.memory.double_buffer import DoubleBuffer
 from elastic.train.memory.slot import Slot, SlotMemoryShort, SlotSizes
 
 MESSAGE_BYTES_MAX = 64 << 20
-_FIELDS = 6
+_FIELDS = 4
 _TAG = 1 << 20
 """Tags that no exchange uses."""
 
@@ -47,10 +48,9 @@ class PeerReplicator:
         """
         own = torch.zeros(_FIELDS, dtype=torch.int64, device="cpu")
         if sent is not None:
-            sizes = sent[1]
-            own[:] = torch.tensor([1, sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum], device="cpu")
-        comes, table, head, rest, data, checksum = self._exchange_ints(own, to=self._to, source=self._from, tag=0)
-        theirs = SlotSizes(table, head, rest, data, checksum)
+            own[:] = torch.tensor([1, *astuple(sent[1])], device="cpu")
+        comes, *sizes = self._exchange_ints(own, to=self._to, source=self._from, tag=0)
+        theirs = SlotSizes(*sizes)
         slot, why = None, ""
         if comes:
             slot, why = self._acquire_slot(pair, theirs, protected)

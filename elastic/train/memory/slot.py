@@ -4,7 +4,7 @@
 
     header    64 bytes: magic, flag, sizes, checksum of what describes the data
     data      from byte 4096 on: the tensors, each at a multiple of 64 bytes
-    meta      after the data: the table of leaves (JSON), the head (JSON), the rest of the tree (`tree.pack`)
+    meta      after the data, in msgpack: whose state it is, the table of tensors, the rest of the tree (`tree.pack`)
 
 Each slot is a segment of its own (`elastic.channel.shared_memory`), and a state has two slots in turn. So a state that
 outgrows its slot gets a larger one while the other still holds the state before, and a worker that is killed in the
@@ -35,7 +35,7 @@ ALIGNED_BYTES = 64
 SPARE_BYTES = 64 << 10
 """What a new slot has beyond its first state, so that a growing table does not need a new slot at once."""
 
-_HEADER = struct.Struct("<8s7Q")
+_HEADER = struct.Struct("<8s4Q24x")
 _FLAG_AT = 8
 _MAGIC = b"elastic2"
 _WHOLE = 0x656C6F6877
@@ -77,14 +77,15 @@ class TensorLeaf(msgspec.Struct, frozen=True, array_like=True):
     at: int
 
 
-class LeafTable(msgspec.Struct, frozen=True, array_like=True):
-    """All leaves, and the bytes of their data."""
+class SlotMeta(msgspec.Struct, frozen=True, array_like=True):
+    """All that describes the data of a slot."""
 
+    head: SlotHead
     leaves: tuple[TensorLeaf, ...]
-    data_size: int
+    rest: bytes
 
 
-_head, _table = msgspec.json.Decoder(SlotHead), msgspec.json.Decoder(LeafTable)
+meta_decoder = msgspec.msgpack.Decoder(SlotMeta)
 
 
 class LeafSpec(NamedTuple):
@@ -97,7 +98,7 @@ class LeafSpec(NamedTuple):
 
 
 class SlotLayout:
-    """The table of a state, made once and used as long as the tensors stay the same."""
+    """Where the tensors of a state lie, found once and used as long as they stay the same."""
 
     def __init__(self, specs: Sequence[LeafSpec]) -> None:
         """Give each tensor its place."""
@@ -108,34 +109,36 @@ class SlotLayout:
             name = str(spec.dtype).removeprefix("torch.")
             leaves.append(TensorLeaf(spec.key, name, tuple(spec.shape), box, at))
             at = _aligned(at + box.numel * spec.dtype.itemsize)
-        self.table = LeafTable(tuple(leaves), at)
-        self.encoded = msgspec.json.encode(self.table)
+        self.leaves = tuple(leaves)
+        self.data_size = at
+        self._encoded = msgspec.Raw(msgspec.msgpack.encode(leaves))
+
+    def meta(self, head: SlotHead, rest: bytes) -> bytes:
+        """What describes a state with these tensors, as `SlotMeta` is read."""
+        return msgspec.msgpack.encode((head, self._encoded, rest))
 
 
 @dataclass(frozen=True)
 class SlotSizes:
-    """How long the parts of a slot are, in bytes, and the checksum of those that describe the data."""
+    """How long data and meta are, in bytes, and the checksum of the meta."""
 
-    table: int
-    head: int
-    rest: int
     data: int
+    meta: int
     checksum: int
-
-    @property
-    def meta(self) -> int:
-        """All that describes the data."""
-        return self.table + self.head + self.rest
 
 
 @dataclass(frozen=True)
 class SlotContent:
     """What a slot holds. `tensors` are its memory itself: they change with the next but one commit."""
 
-    head: SlotHead
-    leaves: tuple[TensorLeaf, ...]
+    meta: SlotMeta
+    encoded: bytes
     tensors: tuple[torch.Tensor, ...]
-    rest: bytes
+
+    @property
+    def head(self) -> SlotHead:
+        """Whose state it is."""
+        return self.meta.head
 
 
 class Slot:
@@ -156,21 +159,19 @@ class Slot:
         """Tell whether a state of this size has room."""
         return DATA_AT + data_size + meta_size <= self.size
 
-    def write(self, layout: SlotLayout, head: SlotHead, rest: bytes, tensors: Sequence[torch.Tensor]) -> SlotSizes:
+    def write(self, layout: SlotLayout, meta: bytes, tensors: Sequence[torch.Tensor]) -> SlotSizes:
         """Copy a state here; it blocks for one copy of the data. The caller has made sure that it fits."""
         self.clear()
         if layout is not self._layout:
-            self._layout, self._views = layout, self._tensors(layout.table)
+            self._layout, self._views = layout, self._tensors(layout.leaves)
         if tensors:
             with torch.no_grad():
                 torch._foreach_copy_(self._views, list(tensors), non_blocking=True)
         for gpu in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.current_stream(gpu).synchronize()
-        encoded = msgspec.json.encode(head)
-        meta = b"".join((layout.encoded, encoded, rest))
-        data = layout.table.data_size
-        self._memory[DATA_AT + data : DATA_AT + data + len(meta)] = meta
-        sizes = SlotSizes(len(layout.encoded), len(encoded), len(rest), data, zlib.crc32(meta))
+        start = DATA_AT + layout.data_size
+        self._memory[start : start + len(meta)] = meta
+        sizes = SlotSizes(layout.data_size, len(meta), zlib.crc32(meta))
         self.finish(sizes)
         return sizes
 
@@ -182,8 +183,7 @@ class Slot:
 
     def finish(self, sizes: SlotSizes) -> None:
         """Say that what is here counts, once all of it is written."""
-        fields = (sizes.table, sizes.head, sizes.rest, sizes.data, sizes.checksum, 0)
-        self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, 0, *fields)
+        self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, 0, sizes.data, sizes.meta, sizes.checksum)
         self._memory[_FLAG_AT : _FLAG_AT + 8] = _WHOLE.to_bytes(8, "little")
 
     def stretches(self, sizes: SlotSizes, size_max: int) -> list[torch.Tensor]:
@@ -193,27 +193,25 @@ class Slot:
 
     def read(self) -> SlotContent | None:
         """What is here, None if nothing is that could be trusted."""
-        magic, flag, table, head, rest, data, checksum, _ = _HEADER.unpack(self._memory[: _HEADER.size])
-        sizes = SlotSizes(table, head, rest, data, checksum)
-        if (magic, flag) != (_MAGIC, _WHOLE) or not self.fits(sizes.data, sizes.meta):
+        magic, flag, data_size, meta_size, checksum = _HEADER.unpack(self._memory[: _HEADER.size])
+        if (magic, flag) != (_MAGIC, _WHOLE) or not self.fits(data_size, meta_size):
             return None
-        start = DATA_AT + sizes.data
-        meta = self._memory[start : start + sizes.meta]
-        if zlib.crc32(meta) != checksum:
+        start = DATA_AT + data_size
+        encoded = self._memory[start : start + meta_size]
+        if zlib.crc32(encoded) != checksum:
             return None
         try:
-            layout = _table.decode(meta[:table])
-            whose = _head.decode(meta[table : table + head])
+            meta = meta_decoder.decode(encoded)
         except UNREADABLE:
             return None
-        if layout.data_size != data or not all(map(_sound, layout.leaves, [data] * len(layout.leaves))):
+        if not all(_is_sound(leaf, data_size) for leaf in meta.leaves):
             return None
-        return SlotContent(whose, layout.leaves, self._tensors(layout), meta[table + head :])
+        return SlotContent(meta, encoded, self._tensors(meta.leaves))
 
-    def _tensors(self, table: LeafTable) -> tuple[torch.Tensor, ...]:
+    def _tensors(self, leaves: Sequence[TensorLeaf]) -> tuple[torch.Tensor, ...]:
         """Views of the data, a tensor for each leaf."""
         found = []
-        for leaf in table.leaves:
+        for leaf in leaves:
             dtype = getattr(torch, leaf.dtype)
             start = DATA_AT + leaf.at
             view = self._bytes[start : start + leaf.box.numel * dtype.itemsize]
@@ -232,7 +230,7 @@ class Slot:
         self._populated = True
 
 
-def _sound(leaf: TensorLeaf, data_size: int) -> bool:
+def _is_sound(leaf: TensorLeaf, data_size: int) -> bool:
     dtype = getattr(torch, leaf.dtype, None)
     return (
         isinstance(dtype, torch.dtype)

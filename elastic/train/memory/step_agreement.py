@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from elastic.errors import TensorsMissing
 from elastic.train.comm.tensor_boxes import Box, plan_transfers
 from elastic.train.memory.slot import SlotContent, SlotHead
-
-SKELETON_HEAD_BYTES: Final = 8
-"""What a tree begins with when it is sent: the length of its leaves."""
 
 
 class ShardRegion(msgspec.Struct, frozen=True, array_like=True):
@@ -38,8 +35,8 @@ class ShardRegion(msgspec.Struct, frozen=True, array_like=True):
 class StoredState(msgspec.Struct, frozen=True):
     """One state in memory: the replicated parts of a node, a rank's own and sharded ones, or a copy of such.
 
-    `cuts` names the entry of `RankStates.cuts` with the sharded tensors in it. `size` is how long its tree is, and
-    `sum` the checksum of its leaves.
+    `cuts` names the entry of `RankStates.cuts` with the sharded tensors in it. `size` is how many bytes describe it,
+    and `sum` the checksum of its leaves.
     """
 
     kind: Literal["node", "rank", "copy"]
@@ -150,12 +147,11 @@ def describe_states(
     """What a rank says of the states that it can read, and of itself."""
     held, cuts = [], list[Mapping[str, ShardRegion]]()
     for kind, content in contents:
-        parts = {leaf.key: ShardRegion(leaf.shape, leaf.box) for leaf in content.leaves if leaf.key}
+        leaves = content.meta.leaves
+        parts = {leaf.key: ShardRegion(leaf.shape, leaf.box) for leaf in leaves if leaf.key}
         if kind != "node" and content.head.sharded and parts not in cuts:
             cuts.append(parts)
-        leaves = msgspec.json.encode(content.leaves)
-        size = SKELETON_HEAD_BYTES + len(leaves) + len(content.rest)
-        held.append(
-            StoredState(kind, content.head, cuts.index(parts) if parts in cuts else -1, size, zlib.crc32(leaves))
-        )
+        number = cuts.index(parts) if parts in cuts else -1
+        checksum = zlib.crc32(msgspec.msgpack.encode(leaves))
+        held.append(StoredState(kind, content.head, number, len(content.encoded), checksum))
     return RankStates(tuple(held), tuple(dict(cut) for cut in cuts), local_world, sharded)

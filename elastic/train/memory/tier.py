@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-import msgspec
 import torch
 
 from elastic.channel.client import ChannelClient
@@ -168,10 +167,10 @@ class MemoryTier:
         if layout is None or layout.specs != specs:
             _check(tensors, packed)
             layout = self._layouts[name] = SlotLayout(specs)
-        meta_size = len(layout.encoded) + len(packed) + len(msgspec.json.encode(head))
+        meta = layout.meta(head, packed)
         pair = self._pair(name)
-        slot = pair.make_room(layout.table.data_size, meta_size, self._kept)
-        sizes = slot.write(layout, head, packed, tensors)
+        slot = pair.make_room(layout.data_size, len(meta), self._kept)
+        sizes = slot.write(layout, meta, tensors)
         pair.wrote(slot, head.mark, head.step)
         self._used.add(name)
         return slot, sizes

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import torch
 
 from elastic.errors import CheckpointDamaged, TensorsMissing
@@ -20,12 +19,11 @@ from elastic.train.comm import byte_collectives
 from elastic.train.comm.local_shard import LocalShards
 from elastic.train.comm.redistribute import TensorPiece, exchange
 from elastic.train.comm.tensor_boxes import Box
-from elastic.train.memory.slot import SlotContent, TensorLeaf
-from elastic.train.memory.step_agreement import SKELETON_HEAD_BYTES, RankStates, StoredState
+from elastic.train.memory.slot import SlotContent, TensorLeaf, meta_decoder
+from elastic.train.memory.step_agreement import RankStates, StoredState
 from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import SavedTensor, Template
 
-_leaves = msgspec.json.Decoder(tuple[TensorLeaf, ...])
 NODE = -1
 """Stands for the replicated parts where others have the number of a rank."""
 
@@ -114,16 +112,10 @@ def _offers(
     for who, content in contents.items():
         if said[rank].held[who].sum != said[sources[who]].held[who].sum:
             continue
-        for number, (leaf, tensor) in enumerate(zip(content.leaves, content.tensors, strict=True)):
+        for number, (leaf, tensor) in enumerate(zip(content.meta.leaves, content.tensors, strict=True)):
             if not (who == NODE and all_have_it):
                 offers.setdefault(_key(who, number, leaf), []).append(TensorPiece(leaf.box, tensor, leaf.shape))
     return offers
-
-
-def _trunk(content: SlotContent) -> bytes:
-    """Leaves and the rest of a tree, as they are sent."""
-    leaves = msgspec.json.encode(content.leaves)
-    return len(leaves).to_bytes(SKELETON_HEAD_BYTES, "little") + leaves + content.rest
 
 
 def _trunks(
@@ -138,7 +130,7 @@ def _trunks(
 ) -> dict[int, TreeSkeleton]:
     """The trees that this rank wants, its own or sent by the first rank that has them; none is with `local`."""
     sizes = {who: said[at].held[who].size for who, at in sources.items()}
-    data: dict[int, bytes] = {who: _trunk(contents[who]) for who in wanted if who in contents}
+    data: dict[int, bytes] = {who: contents[who].encoded for who in wanted if who in contents}
     needs = {
         who: TensorPiece(
             Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8, device="cpu"), (sizes[who],)
@@ -150,17 +142,17 @@ def _trunks(
         for who, content in contents.items():
             if sources[who] != rank:
                 continue
-            sent = torch.frombuffer(bytearray(_trunk(content)), dtype=torch.uint8)
+            sent = torch.frombuffer(bytearray(content.encoded), dtype=torch.uint8)
             offers[f"tree {who}"] = [TensorPiece(Box.whole(sent.shape), sent, tuple(sent.shape))]
         exchange(group, offers, {f"tree {who}": piece for who, piece in needs.items()})
     data |= {who: piece.tensor.numpy().tobytes() for who, piece in needs.items()}
     skeletons, wrong = {}, ""
-    for who, packed in data.items():
-        end = SKELETON_HEAD_BYTES + int.from_bytes(packed[:SKELETON_HEAD_BYTES], "little")
+    for who, encoded in data.items():
+        meta = meta_decoder.decode(encoded)
         try:
-            skeletons[who] = TreeSkeleton(_leaves.decode(packed[SKELETON_HEAD_BYTES:end]), tree.unpack(packed[end:]))
+            skeletons[who] = TreeSkeleton(meta.leaves, tree.unpack(meta.rest))
         except pickle.UnpicklingError:
-            strange = ", ".join(tree.unsafe(packed[end:])) or "what torch.load refuses"
+            strange = ", ".join(tree.unsafe(meta.rest)) or "what torch.load refuses"
             wrong = f"the copy in memory holds {strange}, which is not loaded for safety"
     if said_wrong := [word for word in byte_collectives.gather(wrong.encode(), group) if word]:
         raise CheckpointDamaged(said_wrong[0].decode())

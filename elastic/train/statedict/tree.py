@@ -92,10 +92,10 @@ def unsafe(packed: bytes) -> list[str]:
         try:
             load(bytes(data))
         except pickle.UnpicklingError:
-            found: list[str] = []
+            classes: list[str] = []
             with suppress(pickle.UnpicklingError):  # It does not read over such a number.
-                found = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(data))
-            names.update(found or ["a number of more than 2000 bits"])  # All else without a name is taken.
+                classes = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(data))
+            names.update(classes or ["a number of more than 2000 bits"])  # All else without a name is taken.
 
     msgspec.msgpack.Decoder(ext_hook=look).decode(packed)
     return sorted(names)

@@ -26,9 +26,9 @@ def write(
 ) -> None:
     tensor = torch.full((size,), step)
     layout = SlotLayout([LeafSpec("", tensor.dtype, (size,))])
-    slot = pair.make_room(layout.table.data_size, 1000, keep)
+    slot = pair.make_room(layout.data_size, 1000, keep)
     head = SlotHead(mark=f"a/{g}", step=step, count=1, rank=0, world=1, local_world=1, replicated=True, sharded=False)
-    slot.write(layout, head, b"", [tensor])
+    slot.write(layout, layout.meta(head, b""), [tensor])
     pair.wrote(slot, head.mark, step)
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from elastic.train.comm.tensor_boxes import Box
-from elastic.train.memory.slot import SlotContent, SlotHead, TensorLeaf
+from elastic.train.memory.slot import SlotContent, SlotHead, SlotMeta, TensorLeaf
 from elastic.train.memory.step_agreement import (
     AgreedStep,
     NoCommonStep,
@@ -161,8 +161,9 @@ class TestWhatARankSays:
     LEAF = TensorLeaf("model/w", "float32", (6, 2), Box((2, 0), (2, 2)), 0)
     PLAIN = TensorLeaf("", "float32", (3,), Box((0,), (3,)), 64)
 
-    def content(self, *leaves: TensorLeaf, sharded: bool = True) -> SlotContent:
-        return SlotContent(head(5, 1, sharded=sharded), leaves, (), b"")
+    def content(self, *leaves: TensorLeaf, sharded: bool = True, rest: bytes = b"") -> SlotContent:
+        meta = SlotMeta(head(5, 1, sharded=sharded), leaves, rest)
+        return SlotContent(meta, msgspec.msgpack.encode(meta), ())
 
     def test_only_sharded_tensors_are_named_and_states_with_the_same_ones_share_them(self) -> None:
         own, other = self.content(self.PLAIN, self.LEAF), self.content(self.LEAF)
@@ -181,7 +182,7 @@ class TestWhatARankSays:
         assert [(one.kind, one.head, one.cuts) for one in said.held] == [("rank", head(5, 1), -1)]
 
     def test_trees_with_the_same_leaves_have_the_same_sum_however_long_the_rest_is(self) -> None:
-        short, long = self.content(self.PLAIN), SlotContent(head(5, 1, sharded=True), (self.PLAIN,), (), b"rest")
+        short, long = self.content(self.PLAIN), self.content(self.PLAIN, rest=b"rest")
         one, same, other = describe_states([("node", short), ("node", long), ("node", self.content())]).held
         assert one.sum == same.sum != other.sum
         assert same.size == one.size + 4

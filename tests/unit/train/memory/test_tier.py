@@ -129,7 +129,7 @@ class TestTheWayBack:
             head = SlotHead(
                 mark="a/1", step=5, count=1, rank=rank, world=30, local_world=2, replicated=True, sharded=True
             )
-            pair.make_room(layout.table.data_size, 1000).write(layout, head, b"", [torch.arange(3)])
+            pair.make_room(layout.data_size, 1000).write(layout, layout.meta(head, b""), [torch.arange(3)])
         assert [one[:2] for one in held(tier(kept, 2))] == [("copy", 10), ("copy", 11), ("copy", 20)]
 
 
