@@ -12,31 +12,27 @@ COMMITS_SKIPPED = 2
 
 
 class CommitOverhead:
-    """Counts the time that commits block training."""
+    """Measures the time that commits block training."""
 
     def __init__(self) -> None:
-        """Nothing is counted yet."""
-        self._count = 0
-        self._since_s = 0.0
-        self._blocked_s = 0.0
-        self._said = False
+        """Nothing is measured yet."""
+        self._commits: list[tuple[float, float]] = []
+        self._is_reported = False
 
     def line(self, began_s: float, ended_s: float) -> str:
-        """Count one commit, by a monotonic clock; what to say about the last `COMMITS`, once, else ""."""
-        self._count += 1
-        if self._said:
+        """Add one commit, by a monotonic clock; what to say about the last `COMMITS`, once, else ""."""
+        if self._is_reported:
             return ""
-        if self._count <= COMMITS_SKIPPED:
-            self._since_s = ended_s
+        self._commits.append((began_s, ended_s))
+        if len(self._commits) < COMMITS_SKIPPED + COMMITS:
             return ""
-        self._blocked_s += ended_s - began_s
-        if self._count < COMMITS_SKIPPED + COMMITS:
-            return ""
-        blocked_s, trained_s = self._blocked_s, ended_s - self._since_s - self._blocked_s
-        self._count, self._since_s, self._blocked_s = COMMITS_SKIPPED, ended_s, 0.0
+        before, looked_at = self._commits[:COMMITS_SKIPPED], self._commits[COMMITS_SKIPPED:]
+        self._commits = looked_at[-COMMITS_SKIPPED:]
+        blocked_s = sum(ended - began for began, ended in looked_at)
+        trained_s = ended_s - before[-1][1] - blocked_s
         if blocked_s <= SHARE_MAX * trained_s:
             return ""
-        self._said = True
+        self._is_reported = True
         share = blocked_s / trained_s if trained_s > 0 else 1.0
         return (
             f"copies to memory cost {100 * share:.0f} % of the training time ({1000 * blocked_s / COMMITS:.1f} ms "

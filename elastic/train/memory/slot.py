@@ -137,7 +137,7 @@ class SlotContent:
 
     @property
     def head(self) -> SlotHead:
-        """Whose state it is."""
+        """The generation, the step and the rank of the state."""
         return self.meta.head
 
 

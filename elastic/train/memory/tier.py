@@ -84,13 +84,13 @@ class MemoryTier:
 
     # Commits.
 
-    def commit(self, step: int, replicated: Trees, own: Trees, sharded: Mapping[str, Trees]) -> float:
-        """Copy a state to memory; the seconds that this blocked. Every rank calls it, with the same names.
+    def commit(self, step: int, replicated: Trees, own: Trees, sharded: Mapping[str, Trees]) -> None:
+        """Copy a state to memory. Every rank calls it, with the same names.
 
         Never fails for want of memory: a line says what is not kept. Raises what gloo raises when a rank is gone.
         """
         if not self.on:
-            return 0.0
+            return
         began = time.perf_counter()
         self._count += 1
         head = SlotHead(
@@ -121,11 +121,9 @@ class MemoryTier:
             self._copy(step, written)
         if self._count == 2:
             self._drop_old()
-        ended = time.perf_counter()
-        line = self._overhead.line(began, ended)
+        line = self._overhead.line(began, time.perf_counter())
         if line and self._rank == 0:
             report.log_to_agent(line, warn=True)
-        return ended - began
 
     @property
     def _own_name(self) -> str:
