@@ -55,7 +55,7 @@ class CheckpointReader:
 
     Everything has a default from the environment that elastic-launch sets. `mark` is what the fence must say for this
     worker to write; None takes ELASTIC_FENCE if `folder` is the launcher's own, "" switches fencing off. A folder that
-    only the script knows is not fenced: nobody claims it.
+    only the script knows is not fenced: nobody claims it. A `progress_file` of "" reports nothing to the agent.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class CheckpointReader:
         self.generation = generation if generation is not None else own.generation
         ours = self.folder.absolute() == Path(given).absolute()
         self.mark = mark if mark is not None else (environ.get("ELASTIC_FENCE") or "" if ours else "")
-        reported = progress_file if progress_file is not None else environ.get("ELASTIC_PROGRESS_FILE") or None
-        self.progress_file = Path(reported) if reported is not None else None
+        reported = progress_file if progress_file is not None else environ.get("ELASTIC_PROGRESS_FILE")
+        self.progress_file = Path(reported) if reported else None
         self.damaged: dict[str, CheckpointDamaged] = {}
         """Checkpoints that could not be read, and why."""
         self._said: set[Path] = set()

@@ -160,7 +160,7 @@ class Server:
                 raise ended
         if self._snapshots is not None and service.changed.is_set():
             try:
-                self._snapshots.write(self._state(service), time.time())
+                self._snapshots.write(self._state(service))
             except CheckpointError as error:
                 log.error("no snapshot: %s", error)
         why = signal.Signals(signalled.result()).name if signalled.done() else "every worker has closed or is lost"
@@ -175,7 +175,7 @@ class Server:
             service.changed.clear()
             state, started = self._state(service), time.monotonic()
             # The thread is not left alone at the end: the last snapshot comes after it.
-            writing = asyncio.create_task(asyncio.to_thread(self._snapshots.write, state, time.time()))
+            writing = asyncio.create_task(asyncio.to_thread(self._snapshots.write, state))
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
@@ -198,13 +198,13 @@ class Server:
         restored = self._snapshots.load() if self._snapshots is not None else None
         if restored is None:
             return -1
-        state, meta = restored
+        state, written_at = restored
         holdings.load(state["holdings"])
         service.restored(state["workers"], state["step"])
         log.warning(
             "server %d is back from its snapshot; its state is %.1f s old (step %d)",
             self.env.index,
-            max(0.0, time.time() - meta.written_at),
+            max(0.0, time.time() - written_at),
             state["step"],
         )
         return int(state["step"])

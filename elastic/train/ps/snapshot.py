@@ -1,39 +1,39 @@
-"""What a server keeps on disk so that it can come back: the newest snapshots, each whole or not there.
+"""What a server keeps on disk so that it can come back: its newest snapshots, each whole or not there.
 
-    <folder>/server-<index>/snapshot-0000000012/state.pt    all values, of what `torch.load(weights_only=True)` takes
-                                               /meta.json   when, of how many servers, and the checksum of state.pt
+A snapshot is a checkpoint (see `elastic.train.checkpoint.manifest`) with one part, in a folder of its server. Snapshots
+are counted where checkpoints have their step::
 
-A snapshot that is damaged is passed over for the one before it.
+    <folder>/server-<index>/step-0000000012.g0/state.pt    what `write` was given, and which server that was
+                                              /meta.json
+
+A snapshot that is damaged is passed over for the one before it. Those of earlier versions are still read, and go when
+new ones have taken their place: `snapshot-0000000012/`, whose meta.json has a SHA-256 of state.pt.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import logging
-import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from elastic._decode import UNREADABLE
-from elastic.errors import CheckpointDamaged
-from elastic.train.checkpoint import atomic_files
+from elastic.errors import CheckpointDamaged, CheckpointError
+from elastic.train.checkpoint import atomic_files, manifest, replicated_part
+from elastic.train.checkpoint.folder import Checkpoints
 
 KEEP = 2
 """Snapshots that stay: the newest, and one for when that is damaged."""
 
-_NAME = re.compile(r"snapshot-([0-9]{10})")
-_STAGED = ".saving-"
+_EARLIER = re.compile(r"snapshot-([0-9]{10})")
 
 log = logging.getLogger(__name__)
 
 
-class SnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot says about itself. `written_at` is a wall clock's time."""
+class _EarlierMeta(msgspec.Struct, frozen=True):
+    """The meta.json of an earlier version. `written_at` is a wall clock's time."""
 
     written_at: float
     index: int
@@ -47,77 +47,81 @@ class Snapshots:
     def __init__(self, folder: Path, index: int, servers: int) -> None:
         """Touches no disk."""
         self.folder = folder / f"server-{index}"
-        self._index = index
-        self._servers = servers
+        self._owner = [index, servers]
+        self._checkpoints = Checkpoints(self.folder, keep=KEEP, rank=0, generation=0, mark="", progress_file="")
 
-    def write(self, state: dict[str, Any], now: float) -> Path:
-        """Write a snapshot, and remove the oldest. CheckpointError says what mends a full or read-only disk."""
+    def write(self, state: dict[str, Any]) -> None:
+        """Write a snapshot, and remove the oldest. The disk has it when this returns.
+
+        Args:
+            state: What `torch.load(weights_only=True)` takes, by name.
+
+        Raises:
+            CheckpointError: The disk is full or read-only; the text says how to fix it.
+        """
         with atomic_files.as_checkpoint_error("writing a snapshot", self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            data = io.BytesIO()
-            torch.save(state, data)
-            raw = data.getvalue()
-            meta = SnapshotMeta(
-                written_at=now, index=self._index, servers=self._servers, sha256=hashlib.sha256(raw).hexdigest()
-            )
-            staged = atomic_files.staging(self.folder, _STAGED)
-            try:
-                atomic_files.write(staged / "state.pt", raw)
-                atomic_files.write(staged / "meta.json", msgspec.json.encode(meta))
-                number = max(self._numbers(), default=0) + 1
-                while not atomic_files.publish(staged, target := self._path(number)):
-                    number += 1
-            finally:
-                atomic_files.drop(staged)
-            for old in sorted(self._numbers())[:-KEEP]:
-                atomic_files.discard(self._path(old))
-            atomic_files.sweep(self.folder, (_STAGED, ".removed-"), now)
-        log.debug("%s is written", target.name.replace("-", " "))
-        return target
+            number = 1 + max((number for number, _ in self._numbered()), default=0)
+            self._checkpoints.save(number, state={**state, "owner": self._owner})
+            for _, folder in self._numbered()[KEEP:]:  # Of an earlier version; `save` has removed its own.
+                atomic_files.discard(folder)
+        log.debug("snapshot %d is written", number)
 
-    def load(self) -> tuple[dict[str, Any], SnapshotMeta] | None:
-        """The newest snapshot that is whole; None if there is none, or it is of another number of servers."""
+    def load(self) -> tuple[dict[str, Any], float] | None:
+        """Read the newest snapshot that is whole.
+
+        Returns:
+            Its state, and when it was written as a wall clock's time in seconds. None if there is no snapshot, or the
+            newest one is of another number of servers.
+
+        Raises:
+            CheckpointError: There are snapshots, and the disk does not give them.
+        """
         with atomic_files.as_checkpoint_error("reading a snapshot", self.folder):
-            for number in sorted(self._numbers(), reverse=True):
+            for _, folder in self._numbered():
                 try:
-                    state, meta = self._read(self._path(number))
-                except CheckpointDamaged as error:
-                    log.warning("%s; the one before it is taken", error)
+                    state, written_at = _read(folder)
+                except CheckpointError as error:
+                    cause = error.__cause__
+                    if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+                        raise cause from None
+                    log.warning("%s is damaged: %s; the one before it is taken", folder, error)
                     continue
-                if (meta.servers, meta.index) != (self._servers, self._index):
-                    log.warning(
-                        "%s is of server %d of %d, this is server %d of %d: it is not loaded; use load_from= instead",
-                        self._path(number),
-                        meta.index,
-                        meta.servers,
-                        self._index,
-                        self._servers,
-                    )
-                    return None
-                return state, meta
+                if state["owner"] == self._owner:
+                    return state, written_at
+                log.warning(
+                    "%s is of server %d of %d, this is server %d of %d: it is not loaded; use load_from= instead",
+                    folder,
+                    *state["owner"],
+                    *self._owner,
+                )
+                return None
         return None
 
-    def _path(self, number: int) -> Path:
-        return self.folder / f"snapshot-{number:010}"
-
-    def _numbers(self) -> list[int]:
+    def _numbered(self) -> list[tuple[int, Path]]:
+        """Every snapshot with its number, the newest first."""
         if not self.folder.is_dir():
             return []
-        return [int(found[1]) for path in self.folder.iterdir() if (found := _NAME.fullmatch(path.name))]
+        earlier = [(int(m[1]), path) for path in self.folder.iterdir() if (m := _EARLIER.fullmatch(path.name))]
+        current = [(entry.step, entry.folder) for entry in manifest.entries(self.folder)]
+        return sorted(earlier + current, reverse=True)
 
-    @staticmethod
-    def _read(path: Path) -> tuple[dict[str, Any], SnapshotMeta]:
-        try:
-            meta = msgspec.json.decode((path / "meta.json").read_bytes(), type=SnapshotMeta)
-            raw = (path / "state.pt").read_bytes()
-        except (FileNotFoundError, *UNREADABLE) as error:
-            raise CheckpointDamaged(f"{path} is damaged: {error}") from error
-        if hashlib.sha256(raw).hexdigest() != meta.sha256:
-            raise CheckpointDamaged(f"{path} is damaged: the checksum of state.pt is wrong")
-        try:
-            state = torch.load(io.BytesIO(raw), weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-            raise CheckpointDamaged(f"{path} is damaged: {str(error).partition(chr(10))[0]}") from error
-        if not isinstance(state, dict):
-            raise CheckpointDamaged(f"{path} is damaged: state.pt has no names")
-        return state, meta
+
+def _read(folder: Path) -> tuple[dict[str, Any], float]:
+    """A snapshot's state, and when it was written. CheckpointError says what is wrong with it."""
+    entry = manifest.entry_of(folder)
+    if entry is None:
+        return _read_earlier(folder)
+    meta = manifest.read_meta(entry)
+    if "state" not in meta.parts:
+        raise CheckpointDamaged("it has no part 'state'")
+    return replicated_part.read(folder / "state.pt", meta.parts["state"], "cpu"), meta.at
+
+
+def _read_earlier(folder: Path) -> tuple[dict[str, Any], float]:
+    try:
+        meta = msgspec.json.decode((folder / manifest.META).read_bytes(), type=_EarlierMeta)
+        size = (folder / "state.pt").stat().st_size
+    except (OSError, *UNREADABLE) as error:
+        raise CheckpointDamaged(str(error)) from error
+    state = replicated_part.read(folder / "state.pt", manifest.PartFile(size, sha256=meta.sha256), "cpu")
+    return {**state, "owner": [meta.index, meta.servers]}, meta.written_at

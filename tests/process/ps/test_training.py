@@ -98,7 +98,7 @@ async def test_a_lost_server_comes_back_from_its_snapshot_and_the_workers_go_on(
         assignments, (spare,) = await start(job, 4)
         first = assignments["worker 0"]
         await first.shows(AFTER_SNAPSHOT)
-        assert list((job.folder / "checkpoints").glob("ps/server-0/snapshot-*"))
+        assert list((job.folder / "checkpoints").glob("ps/server-0/step-*"))
         await assignments["server 0"].killed()
     await first.says(r"server 0 at \S+ is back")
     line = await spare.says(r"\(server 0\) was lost.*: back in ([\d.]+) s: ")
