@@ -176,7 +176,8 @@ class Workers(RuleBasedStateMachine):
     @rule(worker=integers(0, 3))
     def come(self, worker: int) -> None:
         due = self.barrier.add_worker(worker)
-        self.at[worker] = max(due, self.at.get(worker, 0))
+        if worker not in self.waiting:  # What it waits for it asks for again, whatever it is due at now.
+            self.at[worker] = max(due, self.at.get(worker, 0))
         self.live.add(worker)
         self._take()
 
