@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from elastic._tempdir import ETCD, TempFolder, remove_left_behind
+from elastic._disk.temp_folder import ETCD, TempFolder, remove_left_behind
 from elastic._text import join_host_port
 from elastic.core.kv import KeyRange
 from elastic.errors import ConfigError, StoreUnavailable

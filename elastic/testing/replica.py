@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from elastic._disk.replace import replace_file
 from elastic.testing.environment import FILES, SOCKET, TASK
 
 PACKET_MAX = 1 << 12
@@ -213,9 +214,7 @@ def _write(value: Any, path: str) -> None:
     except (TypeError, ValueError):
         text = ""
     if text and _same(json.loads(text), value):
-        new = Path(f"{path}.new")
-        new.write_text(text)
-        new.rename(f"{path}.json")  # Killed before this, the replica has returned nothing.
+        replace_file(Path(f"{path}.json"), text.encode())  # Killed before its end, the replica has returned nothing.
         return
     import torch
 

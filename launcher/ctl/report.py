@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from elastic._disk.replace import replace_file
 from elastic.errors import ConfigError
 from launcher.job.history import read_report
 from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import overview_of
-from launcher.system.atomic_file import replace_file
 from launcher.system.stdout import write_stdout
 from launcher.web.html import document
 from launcher.web.page_data import sections

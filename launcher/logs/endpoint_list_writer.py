@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.system.atomic_file import replace_file
+from elastic._disk.replace import replace_file
 
 ENDPOINTS_KEPT = 50
 """So many lists of endpoints are kept; a job that lives for months makes thousands of generations."""

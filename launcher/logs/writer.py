@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from elastic._disk.replace import replace_file
 from elastic.errors import ConfigError
 from launcher.logs import endpoint_list_writer
 from launcher.logs.log_dir import HoldLogFolder
@@ -48,7 +49,6 @@ from launcher.logs.writer_protocol import (
     text_bytes,
 )
 from launcher.system import proctitle
-from launcher.system.atomic_file import replace_file
 from launcher.system.checks import warning
 from launcher.system.descriptors import keep_only, ready
 from launcher.system.folder_checks import LOG, folder_check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from elastic._disk.replace import replace_file
 from elastic.core.model import Generation
 from elastic.core.ps.model import ClusterSpec, Role
 from launcher.logs import endpoint_list_writer
@@ -11,7 +12,6 @@ from launcher.logs.logger import AgentLog
 from launcher.logs.writer_client import LogSink
 from launcher.logs.writer_protocol import WriteEndpoints, path_bytes
 from launcher.net.endpoints import join_host_port
-from launcher.system.atomic_file import replace_file
 from launcher.workers.ps_environment import cluster_spec_document
 
 

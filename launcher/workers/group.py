@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from elastic._tempdir import NODE, TempFolder, remove_left_behind
+from elastic._disk.temp_folder import NODE, TempFolder, remove_left_behind
 from elastic.channel.messages import SERVERS_FROM, AcceptsPlannedStop, WorkerMessage
 from elastic.core.agent.actions import StartWorkers
 from elastic.core.agent.events import Event, NodePrepared, WorkerExited, WorkersGone, WorkersHung, WorkersListen

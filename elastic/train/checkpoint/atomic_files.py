@@ -84,13 +84,6 @@ def write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Replace one small file atomically. Readers see the old or the new content; a crash may bring back the old."""
-    staged = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    staged.write_bytes(data)
-    staged.replace(path)
-
-
 def sync_folder(folder: Path) -> None:
     """Wait until the disk has the folder's names. File systems that cannot do this are taken as they are."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from elastic._disk.replace import replacing
 from elastic.errors import CheckpointDamaged, CheckpointError, ElasticError
 from elastic.train.checkpoint import atomic_files, manifest
 from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
@@ -75,12 +75,8 @@ def _part(candidate: CheckpointCandidate, name: str) -> Any:
 def _write(target: Path, content: Any) -> None:
     from elastic.train.checkpoint import replicated_part
 
-    staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        replicated_part.write(staged, content)
-        staged.replace(target)
-    finally:
-        staged.unlink(missing_ok=True)
+    with replacing(target) as new:
+        replicated_part.save_file(new, content)
     atomic_files.sync_folder(target.absolute().parent)
 
 

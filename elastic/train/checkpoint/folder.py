@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from elastic._disk.replace import replace_file
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, fence, manifest
 from elastic.train.checkpoint.reader import CheckpointCandidate as CheckpointCandidate
@@ -132,7 +133,7 @@ class Checkpoints(CheckpointReader):
         """Tell the agent the newest committed step, for the budget of restarts."""
         if self.progress_file is not None:
             try:
-                atomic_files.replace(self.progress_file, f"{step}\n".encode())
+                replace_file(self.progress_file, f"{step}\n".encode())
             except OSError as error:
                 log.warning("step %d is saved, but the agent is not told: %s", step, error)
 

@@ -73,6 +73,16 @@ def write(path: Path, tree: Any) -> manifest.PartFile:
 
     Raises OSError, and CheckpointError when the tree holds what `read` would refuse.
     """
+    part = save_file(path, tree)
+    require_loadable_file(path, path.stem)
+    return part
+
+
+def save_file(path: Path, tree: Any) -> manifest.PartFile:
+    """Write a new file as `torch.save` does, and wait until the disk has it.
+
+    Raises OSError, where `torch.save` would raise a RuntimeError without the reason.
+    """
     import torch
 
     with path.open("xb", buffering=CHUNK) as file:
@@ -84,7 +94,6 @@ def write(path: Path, tree: Any) -> manifest.PartFile:
                 raise
             raise summed.failure from error
         os.fsync(summed.fileno())
-    require_loadable_file(path, path.stem)
     return summed.part
 
 

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from elastic import environment
+from elastic._disk.replace import replacing
 from elastic.channel.messages import RestoreDone, Serving, clock
 from elastic.errors import ConfigError, MessageError
 from elastic.script.error_report import reporting_config_errors
 from elastic.train import report
-from elastic.train.checkpoint import atomic_files
+from elastic.train.checkpoint import atomic_files, replicated_part
 from elastic.train.ps import protocol
 from elastic.train.ps.cluster import TaskEnvironment, secret, servers
 from elastic.train.ps.connection import ServerConnection
@@ -156,16 +157,8 @@ class Worker:
         for index, (name, module) in enumerate(self._tables.items()):
             state[name] = self._whole(index, module)
         target = Path(path)
-        with atomic_files.as_checkpoint_error("saving the model", target.parent):
-            staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-            try:
-                with staged.open("xb") as file:
-                    torch.save(state, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                staged.replace(target)
-            finally:
-                staged.unlink(missing_ok=True)
+        with atomic_files.as_checkpoint_error("saving the model", target.parent), replacing(target) as new:
+            replicated_part.save_file(new, state)
 
     def close(self) -> None:
         """Tell every server that this worker has done its work. A second call does nothing.

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from elastic._decode import UNREADABLE
+from elastic._disk.replace import replace_file
 from elastic._text import counted
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable
 from elastic.train.checkpoint import atomic_files, manifest
@@ -104,7 +105,7 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
     with atomic_files.as_checkpoint_error(f"going back to step {step}", checkpoints.folder):
         aside = tuple(_set_aside(entry.folder) for entry in newer)
         record = RollbackRecord(run, step, checkpoints.generation, aside, time.time())
-        atomic_files.replace(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
+        replace_file(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
         atomic_files.sync_folder(checkpoints.folder)
     log.warning(
         "going back to step %d: %s in %s set aside, as %s*",

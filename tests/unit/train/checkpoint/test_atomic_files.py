@@ -80,12 +80,6 @@ def test_what_is_removed_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_replaced_whole_and_leaves_no_other(tmp_path: Path) -> None:
-    for data in (b"old", b"new"):
-        atomic_files.replace(tmp_path / "file", data)
-        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": data}
-
-
 def test_only_what_has_such_a_name_and_was_left_for_an_hour_is_swept(tmp_path: Path) -> None:
     names = [".saving-a", ".removed-b", "step-0000000001.g1", "aside-step-0000000002.g1", "fence"]
     for name in names:

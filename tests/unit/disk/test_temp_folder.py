@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic import _tempdir
+from elastic._disk import temp_folder
 from elastic.errors import ConfigError
 
 
@@ -20,11 +20,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_in_use_stays_and_one_that_nobody_locks_goes(folder: Path) -> None:
-    used = _tempdir.TempFolder(_tempdir.ETCD)
+    used = temp_folder.TempFolder(temp_folder.ETCD)
     free = folder / "elastic-etcd-free"
     (free / "data").mkdir(parents=True)
     (free / "lock").touch()
-    _tempdir.remove_left_behind(_tempdir.ETCD)
+    temp_folder.remove_left_behind(temp_folder.ETCD)
     assert list(folder.iterdir()) == [used.path]
     used.remove()
     assert not list(folder.iterdir())
@@ -39,7 +39,7 @@ def test_a_folder_without_a_lock_file_goes_when_nothing_in_it_was_written_for_a_
             os.utime(path, (past, past))
         if name != "new":
             os.utime(path.parent, (past, past))
-    _tempdir.remove_left_behind(_tempdir.ETCD)
+    temp_folder.remove_left_behind(temp_folder.ETCD)
     assert {path.name for path in folder.iterdir()} == {"elastic-etcd-new", "elastic-etcd-busy"}
 
 
@@ -49,7 +49,7 @@ def test_other_files_and_links_stay(folder: Path) -> None:
     (other / "lock").touch()
     (folder / "elastic-etcd-link").symlink_to(other)
     (folder / "elastic-etcd-file").touch()
-    _tempdir.remove_left_behind(_tempdir.ETCD)
+    temp_folder.remove_left_behind(temp_folder.ETCD)
     assert len(list(folder.iterdir())) == 3
     assert (other / "lock").exists()
 
@@ -58,11 +58,11 @@ def test_an_agent_that_was_killed_leaves_a_folder_that_the_next_one_removes(fold
     (folder / "elastic-node-killed").mkdir()
     (folder / "elastic-node-killed" / "lock").touch()
     (folder / "elastic-etcd-other").mkdir()
-    _tempdir.remove_left_behind(_tempdir.NODE)
+    temp_folder.remove_left_behind(temp_folder.NODE)
     assert [path.name for path in folder.iterdir()] == ["elastic-etcd-other"]
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
     with pytest.raises(ConfigError, match=r"in /proc/nowhere \(No such file or directory\); .* set TMPDIR"):
-        _tempdir.TempFolder(_tempdir.NODE)
+        temp_folder.TempFolder(temp_folder.NODE)
