@@ -1,6 +1,6 @@
 """The etcd v3 client, on `grpc.aio`: failover, deadlines, retries, and watches that report a lost stream."""
 
-from elastic.store.etcd import grpc_import  # noqa: F401
+from elastic import _grpc  # noqa: F401
 
 # isort: split
 

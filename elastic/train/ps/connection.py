@@ -11,13 +11,13 @@ import msgspec
 import torch
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
 
+from elastic._grpc import grpc
 from elastic.auth.handshake import Purpose, is_proof, new_nonce, proofs
 from elastic.errors import MessageError, ParameterServerError, SecretMismatch, ServerLost
 from elastic.train.ps import protocol
 from elastic.train.ps.cluster import cluster_spec
 from elastic.train.ps.framing import H, MessageHeader, frames, read_single, receive
 from elastic.train.ps.handlers import STATUS
-from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import UnknownSession
 
 CONNECT_S = 5.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from elastic._grpc import grpc
 from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SecretMismatch, SessionReplaced
 from elastic.train.ps.framing import H, MessageHeader, frames, receive
-from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import UnknownSession
 
 DRAINED_MAX = 64

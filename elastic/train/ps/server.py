@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from elastic import environment
+from elastic._grpc import grpc
 from elastic.channel.client import channel_client
 from elastic.channel.messages import VARIABLE, RestoreDone, Serving, clock
 from elastic.errors import CheckpointError, ConfigError
 from elastic.script.error_report import reporting_config_errors
 from elastic.train.ps.cluster import SECRET, TaskEnvironment, secret, servers, workers
 from elastic.train.ps.parameters import ParameterStore
-from elastic.train.ps.rpc import grpc
 from elastic.train.ps.service import ParameterService
 from elastic.train.ps.snapshot import Snapshots
 

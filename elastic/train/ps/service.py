@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import torch
 
+from elastic._grpc import grpc
 from elastic.auth.handshake import Purpose, is_proof, new_nonce, proofs
 from elastic.errors import MessageError, ModelMismatch, SecretMismatch, SessionReplaced
 from elastic.train.ps import protocol
@@ -18,7 +19,6 @@ from elastic.train.ps.barrier import GradientBarrier
 from elastic.train.ps.framing import MessageHeader, frames, read_single
 from elastic.train.ps.handlers import STATUS, HandlerAnswer, grpc_handler
 from elastic.train.ps.parameters import ParameterStore, PushedGradients, average
-from elastic.train.ps.rpc import grpc
 from elastic.train.ps.sessions import REPLACED, SessionState, UnknownSession, WorkerSessions
 
 PROOF_LIMIT_S = 5.0

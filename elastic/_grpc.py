@@ -1,0 +1,28 @@
+"""gRPC without its own log and without its handlers for forks. Modules that use gRPC import this one first.
+
+Its log is a line on stderr for each handshake that fails, several in a second; what went wrong is in our errors. Its
+fork handlers crash a process that forks while `grpc.aio` runs in another thread (tried: grpcio 1.85, a segmentation
+fault in most runs): torch's agent forks its workers with `start_method="fork"`, and `DataLoader` its own. Without the
+handlers the child has a gRPC in which nothing runs, and does not use it.
+
+gRPC reads both variables when it is imported. They are removed again at once, since children get our environment and
+may use gRPC in their own way. Values that the user has set stay.
+"""
+
+from __future__ import annotations
+
+import os
+
+_WANTED = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+_unset = [name for name in _WANTED if name not in os.environ]
+for name in _unset:
+    os.environ[name] = _WANTED[name]
+try:
+    import grpc  # type: ignore[import-untyped, unused-ignore]
+    import grpc.aio  # type: ignore[import-untyped, unused-ignore]
+finally:
+    for name in _unset:
+        del os.environ[name]
+
+__all__ = ["grpc"]
