@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import msgspec
 
 from elastic._decode import UNREADABLE
+from elastic.channel.client import channel_client
+from elastic.channel.messages import RestoreDone, Serving
+from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError
+from elastic.train import report
 
 SECRET = "ELASTIC_PS_SECRET"
 """The variable with the secret of servers and workers. The launcher sets it; by hand the user may."""
@@ -19,58 +24,12 @@ SECRET_LENGTH_MIN = 32
 log = logging.getLogger("elastic.train.ps")
 
 
-class TaskEnvironment(Protocol):
-    """What the library asks of the environment; `elastic.env()` gives one.
-
-    `trainers` is the number of workers that the first synchronous step waits for. `roster_file` is kept up to date by
-    the launcher; "" without one.
-    """
-
-    @property
-    def role(self) -> str:
-        """`server`, `worker` or `heter`."""
-
-    @property
-    def index(self) -> int:
-        """Counts from 0 within the role."""
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """Every server's host:port by index, "" for one that is not there yet."""
-
-    @property
-    def trainers(self) -> int:
-        """How many workers there are at first."""
-
-    @property
-    def current(self) -> str:
-        """This process's own host:port."""
-
-    @property
-    def job_id(self) -> str:
-        """The job, the same for everybody in it."""
-
-    @property
-    def checkpoint_dir(self) -> str:
-        """The job's folder for what it keeps."""
-
-    @property
-    def roster_file(self) -> str:
-        """Where the launcher writes who is where."""
-
-
-class ListedWorker(msgspec.Struct, frozen=True):
-    """A worker in the roster."""
-
-    index: int
-
-
 class ClusterSpecFile(msgspec.Struct, frozen=True):
-    """What the launcher's file says, as far as it concerns us."""
+    """What the launcher's file says, as far as it concerns us: where each server is, and how many workers there are."""
 
     servers: tuple[str, ...]
-    workers: tuple[ListedWorker, ...] = ()
-    heters: tuple[ListedWorker, ...] = ()
+    workers: tuple[Any, ...] = ()
+    heters: tuple[Any, ...] = ()
 
 
 def cluster_spec(path: str) -> ClusterSpecFile | None:
@@ -94,7 +53,7 @@ def secret(environ: Mapping[str, str]) -> bytes:
     return text.encode()
 
 
-def servers(place: TaskEnvironment) -> tuple[str, ...]:
+def servers(place: ProcessEnvironment) -> tuple[str, ...]:
     """Every server by index. `ConfigError` if none is named."""
     found = place.servers
     if not found and (now := cluster_spec(place.roster_file)):
@@ -104,7 +63,14 @@ def servers(place: TaskEnvironment) -> tuple[str, ...]:
     return found
 
 
-def workers(place: TaskEnvironment) -> int:
+def tell_agent(message: RestoreDone | Serving) -> None:
+    """Tell the agent of this node how far this process is, if there is one."""
+    client = report.end() or channel_client(os.environ)  # A server has no channel for its progress.
+    if client is not None:
+        client.send(message)
+
+
+def workers(place: ProcessEnvironment) -> int:
     """How many workers there are now."""
     now = cluster_spec(place.roster_file)
     return len(now.workers) + len(now.heters) if now else place.trainers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -42,6 +42,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 
 log = logging.getLogger("elastic.train.ps")
 
+T = TypeVar("T")
+
 
 class _ServerAway(Exception):
     """The server is not there just now; the text says why."""
@@ -67,8 +69,8 @@ class ServerConnection:
         """Connect to nothing yet. `values` gives this worker's own values for pieces of the server."""
         self.step = 0
         """The synchronous step that the server gathers, as far as was heard."""
-        self.lives: list[str] = []
-        """The starts of the server that were met. The state of a new one may be older than what was pulled."""
+        self.life = ""
+        """The start of the server that was met last. The state of a new one may be older than what was pulled."""
         self.address = address
         self._session_request = hello
         self._register = register
@@ -84,6 +86,7 @@ class ServerConnection:
         self._failure: ParameterServerError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: set[Any] = set()
+        """Those in flight: not every version of gRPC ends them when their channel closes."""
 
     @property
     def session(self) -> str:
@@ -103,21 +106,20 @@ class ServerConnection:
         check: Callable[[H], object] | None = None,
     ) -> tuple[H, tuple[torch.Tensor, ...]]:
         """Ask the server, again and again while it is away. `ServerLost` when that takes longer than the patience."""
-        async for attempt in self._tries():
-            with attempt:
-                channel = await self._connected()
-                try:
-                    return await self._once(channel, method, request, kind, tensors, check)
-                except _ServerAway as error:
-                    self._drop(channel, error)
-                    raise
-        raise AssertionError("tenacity ends by a result or an error")
+
+        async def ask() -> tuple[H, tuple[torch.Tensor, ...]]:
+            channel = await self._connected()
+            try:
+                return await self._once(channel, method, request, kind, tensors, check)
+            except _ServerAway as error:
+                self._drop(channel, error)
+                raise
+
+        return await self._patiently(ask)
 
     async def open(self) -> None:
         """Connect and register. Waits for the server, and there for worker 0's first values."""
-        async for attempt in self._tries():
-            with attempt:
-                await self._connected()
+        await self._patiently(self._connected)
 
     async def close(self) -> None:
         """Tell the server that this worker has done its work, if it can be told; then let go."""
@@ -144,23 +146,20 @@ class ServerConnection:
         if channel is not None:
             await channel.close()
 
-    def _tries(self) -> AsyncIterator[Any]:
-        async def tries() -> AsyncIterator[Any]:
-            retrying = AsyncRetrying(
-                retry=retry_if_exception_type(_ServerAway),
-                stop=self._out_of_patience,
-                wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-            )
-            try:
-                async for attempt in retrying:
-                    yield attempt
-            except RetryError as error:
-                raise ServerLost(
-                    f"{self} has been away for {self._patience_s:.0f} s ({error.last_attempt.exception()}); "
-                    "start it again, and then this worker"
-                ) from None
-
-        return tries()
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Try something again while the server is away, until the patience is over."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_ServerAway),
+            stop=self._out_of_patience,
+            wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+        )
+        try:
+            return await retrying(work)
+        except RetryError as error:
+            raise ServerLost(
+                f"{self} has been away for {self._patience_s:.0f} s ({error.last_attempt.exception()}); "
+                "start it again, and then this worker"
+            ) from None
 
     def _out_of_patience(self, _: RetryCallState) -> bool:
         return self._away_since is not None and self._now() >= self._away_since + self._patience_s
@@ -171,7 +170,11 @@ class ServerConnection:
             if self._failure is not None:
                 raise self._failure
             if self._channel is None:
-                self._channel = await self._connect()
+                try:
+                    self._channel = await self._connect()
+                except _ServerAway as error:
+                    self._missed(error)
+                    raise
             return self._channel
 
     async def _connect(self) -> Any:
@@ -181,35 +184,25 @@ class ServerConnection:
         proven: asyncio.Future[protocol.SessionRequest] = asyncio.get_running_loop().create_future()
         stream = channel.stream_stream(f"/{protocol.PACKAGE}/Session")(_introduction(challenge, proven))
         try:
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    proven.set_result(self._answer(challenge, await stream.read()))
-                    life = self._notice(await stream.read()).life
-            except TimeoutError:
-                raise _ServerAway("no answer") from None
-            except grpc.aio.AioRpcError as error:
-                raise _meaning(error) from None
-        except BaseException as error:
-            await channel.close()
-            if isinstance(error, _ServerAway):
-                self._missed(error)
-            raise
-        holding = self._begin(self._hold(stream, channel))
-        try:
+            async with asyncio.timeout(CONNECT_S):
+                proven.set_result(self._answer(challenge, await stream.read()))
+                life = _read(protocol.SessionNotice, await stream.read()).life
+            holding = self._begin(self._hold(stream, channel))
             await self._registered(channel)
             if holding.done():
                 raise _ServerAway("the session broke")
         except BaseException as error:
-            holding.cancel()
+            stream.cancel()  # That ends its holder, too.
             await channel.close()
-            if isinstance(error, _ServerAway):
-                self._missed(error)
+            if isinstance(error, TimeoutError):
+                raise _ServerAway("no answer") from None
+            if isinstance(error, grpc.aio.AioRpcError):
+                raise _meaning(error) from None
             raise
-        if self._away_since is not None and self.lives:
-            log.warning("%s is back%s", self, "" if life in self.lives else ", as a new process")
+        if self._away_since is not None and self.life:
+            log.warning("%s is back%s", self, "" if life == self.life else ", as a new process")
         self._away_since = None
-        if life not in self.lives:
-            self.lives.append(life)
+        self.life = life
         return channel
 
     async def _registered(self, channel: Any) -> None:
@@ -229,7 +222,7 @@ class ServerConnection:
         reason: Exception = _ServerAway("it has ended the session")
         try:
             while (frame := await stream.read()) is not grpc.aio.EOF:
-                log.warning("%s", self._notice(frame).text)
+                log.warning("%s", _read(protocol.SessionNotice, frame).text)
         except grpc.aio.AioRpcError as error:
             reason = _meaning(error)
         except MessageError as error:
@@ -291,7 +284,7 @@ class ServerConnection:
             self._away_since = self._now()
             self._said = False
         # At the start nobody is late yet.
-        late = bool(self.lives) or self._now() >= self._away_since + START_S
+        late = bool(self.life) or self._now() >= self._away_since + START_S
         if late and not self._said and not self._closing:
             self._said = True
             log.warning("%s does not answer (%s); it is asked again for %.0f s", self, reason, self._patience_s)
@@ -302,27 +295,17 @@ class ServerConnection:
         if now is not None and self._session_request.server < len(now.servers):
             self.address = now.servers[self._session_request.server]
         if not self.address:
-            reason = _ServerAway("nobody runs it just now")
-            self._missed(reason)
-            raise reason
+            raise _ServerAway("nobody runs it just now")
 
     def _answer(self, challenge: protocol.SessionChallenge, frame: Any) -> protocol.SessionRequest:
         """Our proof for a server that has proven itself: this worker says nothing of itself to any other."""
-        if frame is grpc.aio.EOF:
-            raise _ServerAway("it has ended the session")
-        proof = read_single(protocol.SessionProof, frame)
+        proof = _read(protocol.SessionProof, frame)
         expected = proofs(self._secret, Purpose.PARAMETERS, proof.nonce, challenge.nonce)
         if not is_proof(proof.mac, expected.server):
             raise SecretMismatch(
                 f"{self} cannot prove that it belongs to this job; give every process the same ELASTIC_PS_SECRET"
             )
         return msgspec.structs.replace(self._session_request, mac=expected.client)
-
-    @staticmethod
-    def _notice(frame: Any) -> protocol.SessionNotice:
-        if frame is grpc.aio.EOF:
-            raise _ServerAway("it has ended the session")
-        return read_single(protocol.SessionNotice, frame)
 
     @staticmethod
     def _now() -> float:
@@ -342,6 +325,13 @@ async def _introduction(
 async def _streamed(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
     for part in parts:
         yield part
+
+
+def _read(kind: type[H], frame: Any) -> H:
+    """Read a server's next word in a session."""
+    if frame is grpc.aio.EOF:
+        raise _ServerAway("it has ended the session")
+    return read_single(kind, frame)
 
 
 KINDS = {status: kind for kind, status in STATUS.items()}

@@ -36,11 +36,12 @@ class ParameterPiece(NamedTuple):
 
 
 def place_parameters(extents: Sequence[ParameterExtent], servers: int) -> tuple[ParameterPiece, ...]:
-    """Where every piece goes, ordered by the parameters as they were given. Names must be unique."""
-    if servers < 1:
-        raise ValueError("there is no server")
-    if len({extent.name for extent in extents}) != len(extents):
-        raise ValueError("two parameters have one name")
+    """Where every piece goes, ordered by the parameters as they were given.
+
+    Args:
+        extents: The parameters of a model, each with a name of its own.
+        servers: How many servers there are, at least 1.
+    """
     load = [0] * servers
     placed: dict[str, tuple[ParameterPiece, ...]] = {}
     whole = []

@@ -19,11 +19,11 @@ import torch
 
 from elastic import environment
 from elastic._grpc import grpc
-from elastic.channel.client import channel_client
-from elastic.channel.messages import VARIABLE, RestoreDone, Serving, clock
+from elastic.channel.messages import RestoreDone, Serving, clock
+from elastic.environment import ProcessEnvironment
 from elastic.errors import CheckpointError, ConfigError
 from elastic.script.error_report import reporting_config_errors
-from elastic.train.ps.cluster import SECRET, TaskEnvironment, secret, servers, workers
+from elastic.train.ps.cluster import SECRET, secret, servers, tell_agent, workers
 from elastic.train.ps.parameters import ParameterStore
 from elastic.train.ps.service import ParameterService
 from elastic.train.ps.snapshot import Snapshots
@@ -66,7 +66,7 @@ class Server:
     def __init__(
         self,
         *,
-        env: TaskEnvironment | None = None,
+        env: ProcessEnvironment | None = None,
         load_from: str | os.PathLike[str] | None = None,
         names: Sequence[str] | None = None,
         lost_after_s: float = LOST_AFTER_S,
@@ -76,7 +76,7 @@ class Server:
     ) -> None:
         """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
         with reporting_config_errors():
-            self.env: TaskEnvironment = env or environment.read(os.environ)
+            self.env = env or environment.read(os.environ)
             self._secret = secret(os.environ)
         if self.env.role != "server":
             raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
@@ -118,7 +118,7 @@ class Server:
             lost_after_s=self._lost_after_s,
             secret=self._secret,
         )
-        _say(RestoreDone(self._restore(holdings, service), clock()))
+        tell_agent(RestoreDone(self._restore(holdings, service), clock()))
         signalled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
@@ -133,7 +133,7 @@ class Server:
                 "machine; free it, or name another one"
             ) from error
         await server.start()
-        _say(Serving(clock()))
+        tell_agent(Serving(clock()))
         log.info(
             "server %d of %d listens on %s for %d workers",
             self.env.index,
@@ -213,13 +213,6 @@ class Server:
 def _is_loopback(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _say(word: RestoreDone | Serving) -> None:
-    """Tell the agent of this node how far this server is, if there is one."""
-    end = channel_client(os.environ) if os.environ.get(VARIABLE) else None
-    if end is not None:
-        end.send(word)
 
 
 def _on_signal(told: asyncio.Future[int], signum: int) -> None:

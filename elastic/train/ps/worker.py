@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import logging
 import os
 import secrets
@@ -18,12 +19,12 @@ import torch
 from elastic import environment
 from elastic._disk.replace import replacing
 from elastic.channel.messages import RestoreDone, Serving, clock
+from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError, MessageError
 from elastic.script.error_report import reporting_config_errors
-from elastic.train import report
 from elastic.train.checkpoint import atomic_files, replicated_part
 from elastic.train.ps import protocol
-from elastic.train.ps.cluster import TaskEnvironment, secret, servers
+from elastic.train.ps.cluster import secret, servers, tell_agent
 from elastic.train.ps.connection import ServerConnection
 from elastic.train.ps.dense import DenseParameters
 from elastic.train.ps.embedding import Embedding
@@ -67,12 +68,12 @@ class Worker:
         mode: str = "async",
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        env: TaskEnvironment | None = None,
+        env: ProcessEnvironment | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """Connect to all servers, register, and pull. Waits for servers that are not there yet, and for worker 0."""
         with reporting_config_errors():
-            self.env: TaskEnvironment = env or environment.read(os.environ)
+            self.env = env or environment.read(os.environ)
             self._secret = secret(os.environ)
         if self.env.role == "server":
             raise ConfigError("this process is a server and no worker; ask elastic.env().role")
@@ -104,23 +105,24 @@ class Worker:
             )
             for server in range(len(self._servers))
         ]
-        self._lives: list[int] = []
+        self._lives: list[str] = []
+        """The starts of the servers whose values the model has."""
         self._background: LoopThread | None = LoopThread("parameter servers")
         try:
             self._together(link.open() for link in self._links)
             self._step = max(link.step for link in self._links)
             for table, module in enumerate(self._tables.values()):
-                module.fetch = self._fetcher(table)
+                module.fetch = functools.partial(self._fetch, table)
             self.pull()
         except BaseException:
             self.abandon()
             raise
-        _say(RestoreDone(self._step, clock()))
+        tell_agent(RestoreDone(self._step, clock()))
         atexit.register(self._at_exit)
 
     def pull(self) -> None:
         """Bring the servers' values of all dense parameters into the model."""
-        lives = [len(link.lives) for link in self._links]
+        lives = self._server_lives()
         answers = self._together(
             link.call(
                 "Pull",
@@ -139,7 +141,7 @@ class Worker:
         `weight` is the share in the average of a synchronous step, for instance the number of samples. Parameters
         without a gradient count as zero.
         """
-        self._push(weight, pull=[len(link.lives) for link in self._links] != self._lives)
+        self._push(weight, pull=self._server_lives() != self._lives)
 
     def step(self, weight: float = 1.0) -> None:
         """`push` and `pull` in one."""
@@ -214,12 +216,15 @@ class Worker:
             secret=self._secret,
         )
 
+    def _server_lives(self) -> list[str]:
+        return [link.life for link in self._links]
+
     def _push(self, weight: float, *, pull: bool) -> None:
         if not weight > 0:
             raise ValueError(f"a weight is above 0, not {weight}")
         self._number += 1
         tables = [module.gathered() for module in self._tables.values()]
-        lives = [len(link.lives) for link in self._links]
+        lives = self._server_lives()
         answers = self._together(
             link.call(
                 "Push",
@@ -234,7 +239,7 @@ class Worker:
             self._dense.take([values for _, values in answers])
             self._lives = lives
         if self._number == 1:
-            _say(Serving(clock()))
+            tell_agent(Serving(clock()))
 
     def _gradients(
         self, server: int, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], weight: float, pull: bool
@@ -257,9 +262,6 @@ class Worker:
             pull=pull,
         )
         return push, protocol.ValuesReply, dense + sparse
-
-    def _fetcher(self, table: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        return lambda ids: self._fetch(table, ids)
 
     def _fetch(self, table: int, ids: torch.Tensor) -> torch.Tensor:
         """Rows of a table, in the order of the ids."""
@@ -334,10 +336,3 @@ class Worker:
             self.abandon()
         else:
             self.close()
-
-
-def _say(word: RestoreDone | Serving) -> None:
-    """Tell the agent of this node how far this worker is, if there is one."""
-    end = report.end()
-    if end is not None:
-        end.send(word)

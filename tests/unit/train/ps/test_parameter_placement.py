@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,10 +57,3 @@ def test_one_server_has_everything_in_one_piece() -> None:
     assert place_parameters([ParameterExtent("w", 10 * CUT_BYTES, 4)], 1) == (
         ParameterPiece("w", 0, 10 * CUT_BYTES, 0),
     )
-
-
-def test_two_parameters_of_one_name_and_no_server_are_mistakes() -> None:
-    with pytest.raises(ValueError, match="one name"):
-        place_parameters([ParameterExtent("w", 1, 4), ParameterExtent("w", 2, 4)], 1)
-    with pytest.raises(ValueError, match="no server"):
-        place_parameters([], 0)

