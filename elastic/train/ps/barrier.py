@@ -24,16 +24,13 @@ class GradientBarrier(Generic[G]):
 
     def __init__(self, trainers: int, *, step: int = 0, opened: bool = False) -> None:
         """Begin at a step; `opened` if the first step was done before this server was started again."""
+        self.trainers = trainers
+        """How many workers the first step waits for. It may change until then."""
         self.step = step
         self.opened = opened
-        self._trainers = trainers
         self._due: dict[int, int] = {}
         self._given: dict[int, dict[int, G]] = {}
         self._entered: set[int] = set()
-
-    def expect_workers(self, trainers: int) -> None:
-        """Before the first step wait for this many workers from now on."""
-        self._trainers = trainers
 
     def add_worker(self, worker: int) -> int:
         """A worker is here: from now on it is waited for. The step that it is due at."""
@@ -71,7 +68,7 @@ class GradientBarrier(Generic[G]):
 
         Empty if it is not. Call it again until it is empty: gradients that came early may complete the next one.
         """
-        if not self.opened and len(self._entered) < self._trainers:
+        if self.absent():
             return []
         if any(due <= self.step for due in self._due.values()):
             return []
@@ -93,4 +90,4 @@ class GradientBarrier(Generic[G]):
 
     def absent(self) -> int:
         """How many workers have yet to come before the first step."""
-        return 0 if self.opened else max(0, self._trainers - len(self._entered))
+        return 0 if self.opened else max(0, self.trainers - len(self._entered))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import pickle
@@ -12,8 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -49,6 +48,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
 log = logging.getLogger("elastic.train.ps")
 
 
@@ -77,20 +78,35 @@ class Server:
         """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
         with reporting_config_errors():
             self.env = env or environment.read(os.environ)
-            self._secret = secret(os.environ)
+            known = secret(os.environ)
         if self.env.role != "server":
             raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
-        self._servers = len(servers(self.env))
         if names is not None and load_from is None:
             raise ConfigError("names= says which parameters to load; say the file with load_from=")
-        self._initial = load(load_from, names) if load_from is not None else {}
-        self._lost_after_s = lost_after_s
+        index, count = self.env.index, len(servers(self.env))
+        self._service = ParameterService(
+            ParameterStore(index, count, load(load_from, names) if load_from is not None else {}),
+            index=index,
+            servers=count,
+            trainers=lambda: workers(self.env),
+            job=self.env.job_id,
+            replaced=bool(self.env.roster_file),
+            lost_after_s=lost_after_s,
+            secret=known,
+        )
+        if snapshots is None and self.env.checkpoint_dir:
+            snapshots = Path(self.env.checkpoint_dir) / "ps"
+        self._snapshots = Snapshots(Path(snapshots), index, count) if snapshots is not None else None
         self._snapshot_every_s = snapshot_every_s
-        folder = Path(snapshots) if snapshots is not None else None
-        if folder is None and self.env.checkpoint_dir:
-            folder = Path(self.env.checkpoint_dir) / "ps"
-        self._snapshots = Snapshots(folder, self.env.index, self._servers) if folder else None
+        self._writer = ThreadPoolExecutor(1, "snapshots")
+        """Writes one snapshot after the other, also the last one after another whose task was cancelled."""
         self._listen = listen or self.env.current
+        if not known and not _is_loopback(self._listen):
+            log.warning(
+                "server %d lets in every client that reaches its port; give every process the same random %s",
+                index,
+                SECRET,
+            )
 
     def run(self) -> None:
         """Serve until every worker has closed or is lost.
@@ -107,24 +123,40 @@ class Server:
 
     async def _serve(self) -> int:
         """Serve; the signal that was the end, or 0."""
-        holdings = ParameterStore(self.env.index, self._servers, self._initial)
-        service = ParameterService(
-            holdings,
-            index=self.env.index,
-            servers=self._servers,
-            trainers=lambda: workers(self.env),
-            job=self.env.job_id,
-            replaced=bool(self.env.roster_file),
-            lost_after_s=self._lost_after_s,
-            secret=self._secret,
-        )
-        tell_agent(RestoreDone(self._restore(holdings, service), clock()))
-        signalled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        tell_agent(RestoreDone(self._restore(), clock()))
+        loop = asyncio.get_running_loop()
+        signals: list[int] = []
+
+        def end(signum: int) -> None:
+            """Take the first signal as a wish to end. A second one is not waited with."""
+            signals.append(signum)
+            self._service.finished.set()
+            for each in ENDING:
+                loop.remove_signal_handler(each)
+
         if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(signum, _on_signal, signalled, signum)
+            for signum in ENDING:
+                loop.add_signal_handler(signum, end, signum)
+        server = await self._listening()
+        tell_agent(Serving(clock()))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._service.report_missing_workers())]
+            if self._snapshots is not None:
+                tasks.append(group.create_task(self._keep(self._snapshots)))
+            await self._service.finished.wait()
+            # Nothing is acknowledged any more before the last snapshot is written.
+            await server.stop(0 if signals else GOODBYE_S)
+            for task in tasks:
+                task.cancel()
+        if self._snapshots is not None and self._service.changed.is_set():
+            await self._write(self._snapshots)
+        why = signal.Signals(signals[0]).name if signals else "every worker has closed or is lost"
+        log.info("server %d ends: %s", self.env.index, why)
+        return signals[0] if signals else 0
+
+    async def _listening(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((service.handlers(),))
+        server.add_generic_rpc_handlers((self._service.handlers(),))
         try:
             server.add_insecure_port(self._listen)
         except RuntimeError as error:
@@ -133,74 +165,46 @@ class Server:
                 "machine; free it, or name another one"
             ) from error
         await server.start()
-        tell_agent(Serving(clock()))
         log.info(
             "server %d of %d listens on %s for %d workers",
             self.env.index,
-            self._servers,
+            len(servers(self.env)),
             self._listen,
             workers(self.env),
         )
-        if not self._secret and not _is_loopback(self._listen):
-            log.warning(
-                "server %d lets in every client that reaches its port; give every process the same random %s",
-                self.env.index,
-                SECRET,
-            )
-        tasks = [asyncio.create_task(service.report_missing_workers()), asyncio.create_task(self._keep(service))]
-        finished = asyncio.create_task(service.finished.wait())
-        ends: list[asyncio.Future[Any]] = [*tasks, finished, signalled]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        # Nothing is acknowledged any more before the last snapshot is written.
-        await server.stop(0 if signalled.done() else GOODBYE_S)
-        for task in [*tasks, finished]:
-            task.cancel()
-        for ended in await asyncio.gather(*tasks, finished, return_exceptions=True):
-            if isinstance(ended, Exception):
-                raise ended
-        if self._snapshots is not None and service.changed.is_set():
-            try:
-                self._snapshots.write(self._state(service))
-            except CheckpointError as error:
-                log.error("no snapshot: %s", error)
-        why = signal.Signals(signalled.result()).name if signalled.done() else "every worker has closed or is lost"
-        log.info("server %d ends: %s", self.env.index, why)
-        return signalled.result() if signalled.done() else 0
+        return server
 
-    async def _keep(self, service: ParameterService) -> None:
-        """Write snapshots whenever something changed. A full disk is said, and tried again: training goes on."""
-        while self._snapshots is not None:
-            await service.changed.wait()
+    async def _keep(self, snapshots: Snapshots) -> None:
+        """Write snapshots whenever something changed."""
+        while True:
+            await self._service.changed.wait()
             await asyncio.sleep(self._snapshot_every_s)
-            service.changed.clear()
-            state, started = self._state(service), time.monotonic()
-            # The thread is not left alone at the end: the last snapshot comes after it.
-            writing = asyncio.create_task(asyncio.to_thread(self._snapshots.write, state))
-            try:
-                await asyncio.shield(writing)
-            except asyncio.CancelledError:
-                with contextlib.suppress(CheckpointError):
-                    await writing
-                raise
-            except CheckpointError as error:
-                log.error("no snapshot: %s", error)
-                service.changed.set()
+            started = time.monotonic()
+            await self._write(snapshots)
             await asyncio.sleep(SNAPSHOT_SHARE * (time.monotonic() - started))
-        await asyncio.Event().wait()
 
-    @staticmethod
-    def _state(service: ParameterService) -> dict[str, Any]:
-        workers, step = service.kept()
-        return {"holdings": service.holdings.state(), "workers": workers, "step": step}
+    async def _write(self, snapshots: Snapshots) -> None:
+        """Write a snapshot. A full disk is said, and tried again: training goes on."""
+        self._service.changed.clear()
+        sessions, step = self._service.kept()
+        state = {"holdings": self._service.holdings.state(), "workers": sessions, "step": step}
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, snapshots.write, state)
+        except asyncio.CancelledError:
+            self._service.changed.set()  # Whether it is written is not known here: the last snapshot follows it.
+            raise
+        except CheckpointError as error:
+            log.error("no snapshot: %s", error)
+            self._service.changed.set()
 
-    def _restore(self, holdings: ParameterStore, service: ParameterService) -> int:
+    def _restore(self) -> int:
         """Take over the newest snapshot; its step, -1 without one."""
         restored = self._snapshots.load() if self._snapshots is not None else None
         if restored is None:
             return -1
         state, written_at = restored
-        holdings.load(state["holdings"])
-        service.restored(state["workers"], state["step"])
+        self._service.holdings.load(state["holdings"])
+        self._service.restored(state["workers"], state["step"])
         log.warning(
             "server %d is back from its snapshot; its state is %.1f s old (step %d)",
             self.env.index,
@@ -213,13 +217,6 @@ class Server:
 def _is_loopback(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _on_signal(told: asyncio.Future[int], signum: int) -> None:
-    """Take the first signal as a wish to end. A second one is not waited with."""
-    told.set_result(signum)
-    for one in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().remove_signal_handler(one)
 
 
 def load(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:

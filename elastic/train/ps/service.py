@@ -27,8 +27,6 @@ COMPLAINTS_MAX = 32
 """Addresses that are named because they have proven nothing."""
 NOTICE_EVERY_S = 10.0
 """How often everybody is told whom they wait for."""
-MISSING_AFTER_S = 120.0
-"""By hand: how long a server stays for workers that were never seen, once all others have ended."""
 ROWS_BYTES_MAX = 1024**3
 """The rows that one call may ask for: their ids are small, and the answer is not."""
 
@@ -64,15 +62,13 @@ class ParameterService:
         self.life = secrets.token_hex(8)
         self._index = index
         self._servers = servers
-        self._trainers = trainers()
-        self._ask_trainers = trainers
+        self._trainers = trainers
         self._job = job
         self._replaced = replaced
         self._secret = secret
         self._admitted: set[str] = set()
         """The connections whose session is open, as gRPC names them."""
         self._complained: set[str] = set()
-        self._registered: set[int] = set()
         self._notices: dict[int, asyncio.Queue[protocol.SessionNotice | SessionReplaced | None]] = {}
         self._moved = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -94,13 +90,15 @@ class ParameterService:
 
     def waits_for(self) -> str:
         """Whom everybody waits for just now, "" if for nobody."""
-        if self.holdings.missing() and self._registered:
+        registered = self.sessions.registered()
+        if self.holdings.missing() and registered:
             return f"worker 0 and its first values ({self._known(0)})"
         if self.holdings.mode is not protocol.UpdateMode.SYNC:
             return ""
-        if self._registered and (absent := self.barrier.absent()):
-            never = [str(worker) for worker in range(self._trainers) if worker not in self.sessions.seen]
-            who = f"worker {', '.join(never)}" if len(never) == absent else f"{absent} of {self._trainers} workers"
+        if registered and (absent := self.barrier.absent()):
+            trainers = self.barrier.trainers
+            never = [str(worker) for worker in range(trainers) if worker not in self.sessions.seen]
+            who = f"worker {', '.join(never)}" if len(never) == absent else f"{absent} of {trainers} workers"
             return f"{who} to come before the first step"
         if missing := self.barrier.missing():
             return f"step {self.barrier.step} of " + ", ".join(f"worker {w} ({self._known(w)})" for w in missing[:8])
@@ -113,8 +111,7 @@ class ParameterService:
             await asyncio.sleep(NOTICE_EVERY_S)
             if self.waits_for():
                 # Under the launcher there may be fewer workers by now than at the start.
-                self._trainers = self._ask_trainers()
-                self.barrier.expect_workers(self._trainers)
+                self.barrier.trainers = self._trainers()
                 self._change()
             text = self.waits_for()
             if text and text == before:
@@ -129,7 +126,7 @@ class ParameterService:
         If none was live, that job had ended, and this is another one with its values.
         """
         goes_on = any(state in (SessionState.HERE, SessionState.BROKEN) for _, _, _, state in sessions)
-        self.barrier = GradientBarrier(self._trainers, step=step, opened=goes_on)
+        self.barrier = GradientBarrier(self.barrier.trainers, step=step, opened=goes_on)
         for worker, session, applied, state in sessions if goes_on else ():
             if self.sessions.restore(worker, session, applied, SessionState(state), self._now()):
                 self.barrier.add_worker(worker)
@@ -160,7 +157,6 @@ class ParameterService:
         self._admitted.add(peer)
         if not known:
             self.barrier.remove_worker(worker)
-            self._registered.discard(worker)
             log.info("worker %d is here%s", worker, " again, as another process" if back else "")
         if older := self._notices.get(worker):
             older.put_nowait(None if known else SessionReplaced(REPLACED.format(worker)))
@@ -211,7 +207,6 @@ class ParameterService:
     async def _close(self, asked: protocol.CloseRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.close(asked.session, self._now())
         self.barrier.remove_worker(worker)
-        self._registered.discard(worker)
         if queue := self._notices.get(worker):
             queue.put_nowait(None)
         log.info("worker %d has closed", worker)
@@ -224,10 +219,10 @@ class ParameterService:
     async def _register(self, asked: protocol.RegisterRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.check(asked.session)
         self.holdings.register(asked)
-        self._registered.add(worker)
+        self.sessions.seen[worker].registered = True
         self._change()
         while wanted := self.holdings.missing():
-            if self.sessions.initializer(self._registered, self._trainers) == worker:
+            if self.sessions.initializer(self.barrier.trainers) == worker:
                 return protocol.RegisterReply(wanted=wanted), ()
             await self._moved.wait()
             self.sessions.check(asked.session)
@@ -318,36 +313,31 @@ class ParameterService:
         self._arm()
 
     def _arm(self) -> None:
-        """Set the timer for the next worker that will be lost, or end if nobody will come any more."""
+        """End if nobody will come any more, or set the timer for the next worker that will be lost or given up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        at = self.sessions.next_lapse()
-        if self.sessions.all_done(self._trainers, replaced=self._replaced):
+        over_at = self.sessions.over_at(self.barrier.trainers, replaced=self._replaced)
+        if over_at is not None and over_at <= self._now():
+            if (absent := self.barrier.trainers - len(self.sessions.seen)) > 0:
+                log.warning("%d of %d workers never came; the others have ended", absent, self.barrier.trainers)
             self.finished.set()
-        elif at is None and not self._replaced and self.sessions.seen and not self.sessions.live():
-            # Some were never seen. Who died before the first hello will not come.
-            at = max(seen.since for seen in self.sessions.seen.values()) + MISSING_AFTER_S
+            return
+        at = self.sessions.next_lapse() if over_at is None else over_at
         if at is not None:
             self._timer = asyncio.get_running_loop().call_at(at, self._lapse)
 
     def _lapse(self) -> None:
-        lost = self.sessions.lapse(self._now())
-        for worker in lost:
+        for worker in self.sessions.lapse(self._now()):
             log.warning("worker %d is lost; nobody waits for it any more", worker)
             self.barrier.remove_worker(worker)
-            self._registered.discard(worker)
             self.changed.set()
-        if not lost and not self.sessions.live() and self.sessions.next_lapse() is None:
-            absent = self._trainers - len(self.sessions.seen)
-            log.warning("%d of %d workers never came; the others have ended", absent, self._trainers)
-            self.finished.set()
         self._change()
 
     def _at_work(self, session: str, *, complete: bool = True) -> int:
         """The worker of a session that has registered the model. Nothing is done for anybody else."""
         worker = self.sessions.check(session)
-        if worker not in self._registered:
+        if not self.sessions.seen[worker].registered:
             raise UnknownSession(session)
         if complete and self.holdings.missing():
             raise MessageError("the parameters have no values yet")

@@ -12,12 +12,13 @@ With the session that it had it goes on where it was, with another one it has be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from elastic.errors import SessionReplaced
 
+MISSING_AFTER_S = 120.0
+"""By hand: how long a server stays for workers that were never seen, once all others have ended."""
 RETIRED_MAX = 64
 """Sessions of one worker that are remembered as replaced. More processes than that do not fight for one number."""
 REPLACED = "another process has come as worker {}; this one is no longer listened to"
@@ -47,6 +48,8 @@ class WorkerSession:
     """Counts the connections of this worker, so that the end of an old one is not taken for that of the new one."""
     applied: int = 0
     """The number of the last push of this session that was applied."""
+    registered: bool = False
+    """Whether it has said what its model is, since it was last not live."""
     retired: tuple[str, ...] = ()
     """The sessions that this one has replaced."""
 
@@ -70,7 +73,7 @@ class WorkerSessions:
             raise SessionReplaced(REPLACED.format(worker))
         else:
             retired = (*before.retired, before.session)[-RETIRED_MAX:]
-            self.seen[worker] = WorkerSession(session, SessionState.HERE, now, before.line + 1, 0, retired)
+            self.seen[worker] = WorkerSession(session, SessionState.HERE, now, before.line + 1, retired=retired)
         return self.seen[worker].line
 
     def restore(self, worker: int, session: str, applied: int, state: SessionState, now: float) -> bool:
@@ -93,8 +96,7 @@ class WorkerSessions:
     def close(self, session: str, now: float) -> int:
         """The worker has done its work; its number."""
         worker = self.check(session)
-        one = self.seen[worker]
-        one.state, one.since = SessionState.CLOSED, now
+        self._end(self.seen[worker], SessionState.CLOSED, now)
         return worker
 
     def lapse(self, now: float) -> list[int]:
@@ -102,9 +104,13 @@ class WorkerSessions:
         lost = []
         for worker, one in self.seen.items():
             if one.state is SessionState.BROKEN and now >= one.since + self._lost_after_s:
-                one.state, one.since = SessionState.LOST, now
+                self._end(one, SessionState.LOST, now)
                 lost.append(worker)
         return lost
+
+    @staticmethod
+    def _end(one: WorkerSession, state: SessionState, now: float) -> None:
+        one.state, one.since, one.registered = state, now, False
 
     def next_lapse(self) -> float | None:
         """When to call `lapse` next, None if nobody is broken."""
@@ -131,9 +137,13 @@ class WorkerSessions:
             worker for worker, one in self.seen.items() if one.state in (SessionState.HERE, SessionState.BROKEN)
         )
 
-    def initializer(self, candidates: Iterable[int], trainers: int) -> int | None:
-        """Who of the candidates gives first values: worker 0; without it, once it cannot come first, the lowest one."""
-        ready = sorted(candidates)
+    def registered(self) -> list[int]:
+        """The live workers that have said what their model is, in order."""
+        return sorted(worker for worker, one in self.seen.items() if one.registered)
+
+    def initializer(self, trainers: int) -> int | None:
+        """Which registered worker gives first values: 0; without it, once it cannot come first, the lowest one."""
+        ready = self.registered()
         if not ready:
             return None
         zero = self.seen.get(0)
@@ -141,10 +151,17 @@ class WorkerSessions:
             return ready[0]
         return ready[0] if zero is None and len(self.seen) >= trainers else None
 
-    def all_done(self, trainers: int, *, replaced: bool) -> bool:
-        """Whether no worker will come any more: `trainers` were seen and none is live.
+    def over_at(self, trainers: int, *, replaced: bool) -> float | None:
+        """When no worker will come any more; None while one is live, or may still come.
 
-        Where lost workers are replaced by others (`replaced`, under the launcher), every one must have closed.
+        That is so when `trainers` have come and ended. By hand, those that never came are given up a while after the
+        last one has ended. Where lost workers are replaced by others (`replaced`, under the launcher), every one must
+        have closed.
         """
         ended = (SessionState.CLOSED,) if replaced else (SessionState.CLOSED, SessionState.LOST)
-        return len(self.seen) >= trainers and all(one.state in ended for one in self.seen.values())
+        if not self.seen or any(one.state not in ended for one in self.seen.values()):
+            return None
+        last = max(one.since for one in self.seen.values())
+        if len(self.seen) >= trainers:
+            return last
+        return None if replaced else last + MISSING_AFTER_S

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from elastic.errors import MessageError, ModelMismatch, ServerLost, SessionReplaced
-from elastic.train.ps import framing, protocol, service
+from elastic.train.ps import framing, protocol, service, sessions
 from tests.support.ps_server_harness import PIECES, Bench, bench, message, shape
 
 SYNC = protocol.UpdateMode.SYNC
@@ -50,7 +50,17 @@ def noticed() -> Iterator[None]:
 
 
 @contextmanager
-def logged() -> Iterator[Callable[[str], Awaitable[None]]]:
+def given_up_after(seconds: float) -> Iterator[None]:
+    """Workers that never came are given up so soon."""
+    before, sessions.MISSING_AFTER_S = sessions.MISSING_AFTER_S, seconds
+    try:
+        yield
+    finally:
+        sessions.MISSING_AFTER_S = before
+
+
+@contextmanager
+def logged() -> Iterator[Callable[..., Awaitable[None]]]:
     """Wait for something that is logged."""
     heard: asyncio.Queue[str] = asyncio.Queue()
 
@@ -58,8 +68,8 @@ def logged() -> Iterator[Callable[[str], Awaitable[None]]]:
         def emit(self, record: logging.LogRecord) -> None:
             heard.put_nowait(record.getMessage())
 
-    async def said(text: str) -> None:
-        async with asyncio.timeout(30):
+    async def said(text: str, limit_s: float = 30) -> None:
+        async with asyncio.timeout(limit_s):
             while await heard.get() != text:
                 pass
 
@@ -75,7 +85,7 @@ class TestFirstValues:
     @told(trainers=2)
     async def test_those_of_worker_0_win_and_the_others_wait_for_them(self, made: Bench) -> None:
         other = asyncio.create_task(made.opened(1))
-        await made.until(lambda: 1 in made.service._registered)
+        await made.until(lambda: 1 in made.service.sessions.registered())
         assert "worker 0" in made.service.waits_for()
         first = await made.opened(0)
         await other
@@ -207,6 +217,19 @@ class TestSessions:
         async with asyncio.timeout(30):
             await made.service.finished.wait()
 
+    @told(trainers=2)
+    async def test_it_is_over_once_workers_that_never_came_are_given_up_and_that_is_said_once(
+        self, made: Bench
+    ) -> None:
+        with logged() as said, given_up_after(0.05):
+            link = await made.opened(0)
+            await link.close()
+            assert not made.service.finished.is_set()
+            await said("1 of 2 workers never came; the others have ended")
+            assert made.service.finished.is_set()
+            with pytest.raises(TimeoutError):
+                await said("1 of 2 workers never came; the others have ended", limit_s=0.1)
+
     @told(lost_after_s=0.05)
     async def test_a_worker_that_was_taken_for_lost_comes_back_by_itself(self, made: Bench) -> None:
         link = await made.opened(0)
@@ -221,7 +244,7 @@ class TestSessions:
         made.trainers = 2
         link = made.link(1)
         opening = asyncio.create_task(link.open())
-        await made.until(lambda: 1 in made.service._registered)
+        await made.until(lambda: 1 in made.service.sessions.registered())
         assert made.service.waits_for() == "worker 0 and its first values (it never came)"
         opening.cancel()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.errors import SessionReplaced
-from elastic.train.ps.sessions import SessionState, UnknownSession, WorkerSessions
+from elastic.train.ps.sessions import MISSING_AFTER_S, SessionState, UnknownSession, WorkerSessions
 
 LOST_AFTER_S = 10.0
 
@@ -13,6 +13,12 @@ LOST_AFTER_S = 10.0
 @pytest.fixture
 def sessions() -> WorkerSessions:
     return WorkerSessions(LOST_AFTER_S)
+
+
+def opened(sessions: WorkerSessions, worker: int) -> None:
+    """A worker comes and registers."""
+    sessions.open(worker, f"{worker}-a", 0.0)
+    sessions.seen[worker].registered = True
 
 
 class TestLife:
@@ -92,15 +98,25 @@ class TestReplaced:
 
 class TestTheEnd:
     def test_by_hand_it_is_over_when_all_have_come_and_closed_or_are_lost(self, sessions: WorkerSessions) -> None:
+        line = sessions.open(1, "1-a", 0.0)
+        assert sessions.over_at(2, replaced=False) is None
         sessions.open(0, "0-a", 0.0)
-        sessions.close("0-a", 1.0)
-        assert not sessions.all_done(2, replaced=False), "worker 1 has yet to come"
-        line = sessions.open(1, "1-a", 2.0)
-        assert not sessions.all_done(2, replaced=False)
+        sessions.close("0-a", 2.0)
+        assert sessions.over_at(2, replaced=False) is None
         sessions.disconnected(1, line, 3.0)
-        assert not sessions.all_done(2, replaced=False)
+        assert sessions.over_at(2, replaced=False) is None
         sessions.lapse(13.0)
-        assert sessions.all_done(2, replaced=False)
+        assert sessions.over_at(2, replaced=False) == 13.0
+
+    def test_by_hand_workers_that_never_came_are_given_up_a_while_after_the_others_have_ended(
+        self, sessions: WorkerSessions
+    ) -> None:
+        sessions.open(0, "0-a", 0.0)
+        assert sessions.over_at(2, replaced=False) is None
+        sessions.close("0-a", 1.0)
+        assert sessions.over_at(2, replaced=False) == 1.0 + MISSING_AFTER_S
+        sessions.open(1, "1-a", 2.0)
+        assert sessions.over_at(2, replaced=False) is None
 
     def test_under_the_launcher_a_loss_is_no_end(self, sessions: WorkerSessions) -> None:
         line = sessions.open(0, "0-a", 0.0)
@@ -108,36 +124,51 @@ class TestTheEnd:
         sessions.lapse(10.0)
         sessions.open(2, "2-a", 11.0)
         sessions.close("2-a", 12.0)
-        assert not sessions.all_done(1, replaced=True)
+        assert sessions.over_at(1, replaced=True) is None
         sessions.open(0, "0-b", 13.0)
         sessions.close("0-b", 14.0)
-        assert sessions.all_done(1, replaced=True)
+        assert sessions.over_at(1, replaced=True) == 14.0
+        assert sessions.over_at(3, replaced=True) is None, "another one will come"
 
     def test_nobody_ever_seen_is_no_end(self, sessions: WorkerSessions) -> None:
-        assert not sessions.all_done(1, replaced=False)
+        assert sessions.over_at(1, replaced=False) is None
 
 
 class TestFirstValues:
     def test_those_of_worker_0_win_and_the_others_wait_for_it(self, sessions: WorkerSessions) -> None:
-        sessions.open(1, "1-a", 0.0)
-        assert sessions.initializer({1}, 2) is None
+        opened(sessions, 1)
+        assert sessions.initializer(2) is None
         sessions.open(0, "0-a", 1.0)
-        assert sessions.initializer({1}, 2) is None, "worker 0 is here, and has not yet registered"
-        assert sessions.initializer({0, 1}, 2) == 0
+        assert sessions.initializer(2) is None, "worker 0 is here, and has not yet registered"
+        sessions.seen[0].registered = True
+        assert sessions.initializer(2) == 0
 
     def test_without_worker_0_the_lowest_gives_them_once_it_cannot_come_first(self, sessions: WorkerSessions) -> None:
-        sessions.open(2, "2-a", 0.0)
-        sessions.open(3, "3-a", 0.0)
-        assert sessions.initializer({2, 3}, 3) is None
-        assert sessions.initializer({2, 3}, 2) == 2
+        opened(sessions, 2)
+        opened(sessions, 3)
+        assert sessions.initializer(3) is None
+        assert sessions.initializer(2) == 2
         line = sessions.open(0, "0-a", 0.0)
-        assert sessions.initializer({2, 3}, 2) is None
+        assert sessions.initializer(2) is None
         sessions.disconnected(0, line, 0.0)
         sessions.lapse(10.0)
-        assert sessions.initializer({2, 3}, 9) == 2
+        assert sessions.initializer(9) == 2
 
     def test_nobody_who_registered_is_nobody(self, sessions: WorkerSessions) -> None:
-        assert sessions.initializer((), 0) is None
+        assert sessions.initializer(0) is None
+
+    def test_a_worker_that_ended_or_was_replaced_registers_again(self, sessions: WorkerSessions) -> None:
+        for worker in range(3):
+            opened(sessions, worker)
+        assert sessions.registered() == [0, 1, 2]
+        sessions.close("0-a", 1.0)
+        sessions.open(1, "1-b", 1.0)
+        sessions.disconnected(2, 1, 1.0)
+        assert sessions.registered() == [2]
+        sessions.lapse(11.0)
+        for worker, session in enumerate(("0-a", "1-b", "2-a")):
+            sessions.open(worker, session, 12.0)
+        assert sessions.registered() == []
 
 
 def test_a_server_that_came_back_waits_for_the_workers_it_knew(sessions: WorkerSessions) -> None:
@@ -145,6 +176,6 @@ def test_a_server_that_came_back_waits_for_the_workers_it_knew(sessions: WorkerS
     assert not sessions.restore(0, "0-a", 9, SessionState.CLOSED, 100.0)
     assert sessions.live() == [1]
     assert sessions.seen[1].applied == 5
-    assert not sessions.all_done(2, replaced=False)
+    assert sessions.over_at(2, replaced=False) is None
     assert sessions.lapse(110.0) == [1]
-    assert sessions.all_done(2, replaced=False)
+    assert sessions.over_at(2, replaced=False) == 110.0
