@@ -16,7 +16,7 @@ from elastic.auth.handshake import Purpose, is_proof, new_nonce, proofs
 from elastic.errors import MessageError, ParameterServerError, SecretMismatch, ServerLost
 from elastic.train.ps import protocol
 from elastic.train.ps.cluster import cluster_spec
-from elastic.train.ps.framing import H, MessageHeader, frames, read_single, receive
+from elastic.train.ps.framing import H, MessageHeader, TensorShape, frames, read_single, receive
 from elastic.train.ps.handlers import STATUS
 from elastic.train.ps.sessions import UnknownSession
 
@@ -103,9 +103,16 @@ class ServerConnection:
         request: MessageHeader,
         kind: type[H],
         tensors: Sequence[torch.Tensor] = (),
-        check: Callable[[H], object] | None = None,
+        expected: tuple[TensorShape, ...] | None = None,
     ) -> tuple[H, tuple[torch.Tensor, ...]]:
-        """Ask the server, again and again while it is away. `ServerLost` when that takes longer than the patience."""
+        """Ask the server, again and again while it is away. `ServerLost` when that takes longer than the patience.
+
+        `MessageError` if it answers with other tensors than `expected`; they are not read then.
+        """
+
+        def check(answer: H) -> None:
+            if expected is not None and answer.shapes != expected:
+                raise MessageError("a server has answered with other tensors than were asked for")
 
         async def ask() -> tuple[H, tuple[torch.Tensor, ...]]:
             channel = await self._connected()

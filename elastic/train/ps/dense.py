@@ -9,7 +9,7 @@ import torch
 
 from elastic.errors import ConfigError
 from elastic.train.ps.framing import NAMES, TensorShape
-from elastic.train.ps.parameter_placement import ParameterExtent, ParameterPiece, place_parameters
+from elastic.train.ps.parameter_placement import ParameterExtent, place_parameters
 from elastic.train.ps.protocol import PieceSpec
 
 
@@ -23,36 +23,28 @@ class DenseParameters:
         for name, value in self._parameters.items():
             if value.dtype not in NAMES:
                 raise ConfigError(f"{name} is of {value.dtype}; parameter servers hold {', '.join(NAMES.values())}")
-        self._pieces: list[list[ParameterPiece]] = [[] for _ in range(servers)]
+        self._specs: list[list[PieceSpec]] = [[] for _ in range(servers)]
         extents = [ParameterExtent(name, value.numel(), value.itemsize) for name, value in self._parameters.items()]
         for piece in place_parameters(extents, servers):
-            self._pieces[piece.server].append(piece)
+            whole = self._parameters[piece.name]
+            self._specs[piece.server].append(
+                PieceSpec(
+                    piece.name, tuple(whole.shape), NAMES[whole.dtype], piece.start, piece.stop, whole.requires_grad
+                )
+            )
 
     def specs(self, server: int) -> tuple[PieceSpec, ...]:
         """The pieces of a server, as it registers them."""
-        return tuple(
-            PieceSpec(
-                piece.name,
-                tuple(self._parameters[piece.name].shape),
-                NAMES[self._parameters[piece.name].dtype],
-                piece.start,
-                piece.stop,
-                self._parameters[piece.name].requires_grad,
-            )
-            for piece in self._pieces[server]
-        )
+        return tuple(self._specs[server])
 
     def shapes(self, server: int) -> tuple[TensorShape, ...]:
         """What a server sends when it sends all its pieces."""
-        return tuple(
-            TensorShape(NAMES[self._parameters[piece.name].dtype], (piece.stop - piece.start,))
-            for piece in self._pieces[server]
-        )
+        return tuple(spec.shape for spec in self._specs[server])
 
     def values(self, server: int, wanted: Sequence[int]) -> list[torch.Tensor]:
         """This worker's own values of some pieces of a server. May be called from another thread."""
         with self._copying:
-            return [_cut(self._pieces[server][index], self._parameters) for index in wanted]
+            return [_cut(self._specs[server][index], self._parameters) for index in wanted]
 
     def gradients(self, server: int) -> tuple[list[int], list[torch.Tensor]]:
         """The pieces of a server that have a gradient, by their place, and the gradients."""
@@ -61,8 +53,8 @@ class DenseParameters:
             for name, value in self._parameters.items()
             if value.grad is not None
         }
-        indexes = [index for index, piece in enumerate(self._pieces[server]) if piece.name in gradients]
-        return indexes, [_cut(self._pieces[server][index], gradients) for index in indexes]
+        indexes = [index for index, piece in enumerate(self._specs[server]) if piece.name in gradients]
+        return indexes, [_cut(self._specs[server][index], gradients) for index in indexes]
 
     def clear(self) -> None:
         """Forget the gradients: they have gone to the servers."""
@@ -72,7 +64,7 @@ class DenseParameters:
     def take(self, pulled: Sequence[Sequence[torch.Tensor]]) -> None:
         """Put what all servers sent into the model."""
         parts: dict[str, list[torch.Tensor]] = {name: [] for name in self._parameters}
-        for pieces, values in zip(self._pieces, pulled, strict=True):
+        for pieces, values in zip(self._specs, pulled, strict=True):
             for piece, value in zip(pieces, values, strict=True):
                 parts[piece.name].append(value)
         with self._copying, torch.no_grad():
@@ -81,5 +73,5 @@ class DenseParameters:
                 parameter.copy_(whole.view(parameter.shape))
 
 
-def _cut(piece: ParameterPiece, wholes: dict[str, torch.Tensor] | dict[str, torch.nn.Parameter]) -> torch.Tensor:
+def _cut(piece: PieceSpec, wholes: dict[str, torch.Tensor] | dict[str, torch.nn.Parameter]) -> torch.Tensor:
     return wholes[piece.name].detach().reshape(-1)[piece.start : piece.stop].cpu()

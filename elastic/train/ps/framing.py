@@ -16,7 +16,7 @@ import math
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 import torch
@@ -51,12 +51,13 @@ if sys.byteorder != "little":  # Tensors are sent as they lie in memory.
     raise ImportError("elastic.train.ps runs on little-endian machines only")
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+DtypeName = Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(DTYPES)})\Z")]
 
 
 class TensorShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One tensor of a message."""
 
-    dtype: Annotated[str, msgspec.Meta(max_length=16)]
+    dtype: DtypeName
     sizes: Annotated[tuple[Size, ...], msgspec.Meta(max_length=DIMENSIONS_MAX)]
 
     @classmethod
@@ -73,9 +74,7 @@ class TensorShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     @property
     def length(self) -> int:
-        """Its bytes. `MessageError` for a dtype that nobody knows."""
-        if self.dtype not in DTYPES:
-            raise MessageError(f"there is no dtype {self.dtype!r}")
+        """Its bytes. `MessageError` for a tensor without numbers that is wider than any other."""
         if self.numbers == 0 and math.prod(filter(None, self.sizes)) > BODY_BYTES_MAX:
             raise MessageError(f"no tensor is as wide as {self.sizes}")
         return self.numbers * DTYPES[self.dtype].itemsize
@@ -84,8 +83,6 @@ class TensorShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 class MessageHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stands before the tensors of every message. `shapes` is filled in when the message is sent."""
 
-    kind: ClassVar[str] = "Header"
-    """How errors name it."""
     shapes: tuple[TensorShape, ...] = ()
 
 
@@ -177,7 +174,7 @@ class MessageAssembly(Generic[H]):
         try:
             header = msgspec.msgpack.decode(memoryview(self._data)[_LENGTH.size : end], type=self._kind)
         except UNREADABLE as error:
-            raise MessageError(f"the header is no {self._kind.kind}: {error}") from error
+            raise MessageError(f"the header cannot be read: {error}") from error
         at = end
         for shape in header.shapes:
             at += -at % _ALIGNED
@@ -194,10 +191,16 @@ def read_single(kind: type[H], frame: Any) -> H:
     assembly = MessageAssembly(kind)
     if isinstance(frame, bytes):
         assembly.feed(frame)
-    if assembly.tensors():
-        raise MessageError(f"a {kind.kind} has no tensors")
+    assembly.tensors()
     assert assembly.header is not None
+    refuse_tensors(assembly.header)
     return assembly.header
+
+
+def refuse_tensors(header: MessageHeader) -> None:
+    """`MessageError` for a message that announces tensors."""
+    if header.shapes:
+        raise MessageError("such a message has no tensors")
 
 
 async def receive(

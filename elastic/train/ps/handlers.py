@@ -9,7 +9,7 @@ import torch
 
 from elastic._grpc import grpc
 from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SecretMismatch, SessionReplaced
-from elastic.train.ps.framing import H, MessageHeader, frames, receive
+from elastic.train.ps.framing import H, MessageHeader, frames, receive, refuse_tensors
 from elastic.train.ps.sessions import UnknownSession
 
 DRAINED_MAX = 64
@@ -31,12 +31,13 @@ Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 def grpc_handler(
     kind: type[H],
     answer: Callable[[H, Sequence[torch.Tensor]], Awaitable[HandlerAnswer]],
-    check: Callable[[H], object] | None,
     is_admitted: Callable[[str], bool],
+    check: Callable[[H], object] = refuse_tensors,
 ) -> Handler:
-    """A gRPC handler: one message in, one message out, or a status. `check` refuses by the header alone.
+    """A gRPC handler: one message in, one message out, or a status.
 
-    Nothing is read from a peer that `is_admitted` refuses.
+    Nothing is read from a peer that `is_admitted` refuses. `check` refuses by the header alone; by default it lets no
+    tensors in.
     """
 
     async def handle(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:

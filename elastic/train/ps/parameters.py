@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec.structs import astuple
 
 from elastic.errors import MessageError, ModelMismatch
 from elastic.train.ps.framing import DTYPES, TensorShape
@@ -55,6 +55,7 @@ class ParameterStore:
         self.pieces: tuple[PieceSpec, ...] = ()
         self.tables: list[SparseTable] = []
         self.mode: UpdateMode | None = None
+        """None until a worker has said, in this life of the server, what the model is."""
         self.sgd = SGD()
         self._index = index
         self._servers = servers
@@ -62,17 +63,12 @@ class ParameterStore:
         self._values: list[torch.Tensor | None] = []
         self._velocity: list[torch.Tensor | None] = []
 
-    @property
-    def registered(self) -> bool:
-        """Whether a worker has said, in this life of the server, what the model is."""
-        return self.mode is not None
-
     def register(self, asked: RegisterRequest) -> None:
         """Take the model from the first worker, and hold every later one to it. `ModelMismatch` names what differs."""
-        if self._values or self.tables or self.registered:
+        if self._values or self.tables or self.mode is not None:
             self._compare(asked)
         else:
-            _check_specs(asked, self._index, self._servers)
+            _check_specs(asked)
             self.pieces = asked.pieces
             self._values = [self._from_initial(spec) for spec in asked.pieces]
             self._velocity = [None] * len(asked.pieces)
@@ -85,7 +81,7 @@ class ParameterStore:
 
     def check_give(self, given: InitialValues) -> None:
         """`MessageError` unless the message carries whole pieces of ours."""
-        self._check_pieces(given.pieces, given.shapes, self._shape)
+        self._check_pieces(given.pieces, given.shapes, trained=False)
 
     def fill(self, indexes: Sequence[int], values: Sequence[torch.Tensor]) -> None:
         """Give pieces their first values. Those that have some keep them."""
@@ -99,10 +95,8 @@ class ParameterStore:
 
     def check_push(self, pushed: PushRequest) -> None:
         """`MessageError` unless the message carries gradients of trained pieces and of tables of ours."""
-        if not (math.isfinite(pushed.lr) and math.isfinite(pushed.weight)):
-            raise MessageError(f"a learning rate of {pushed.lr} and a weight of {pushed.weight}")
         dense = len(pushed.pieces)
-        self._check_pieces(pushed.pieces, pushed.shapes[:dense], self._trained_shape)
+        self._check_pieces(pushed.pieces, pushed.shapes[:dense], trained=True)
         rest = pushed.shapes[dense:]
         if len(set(pushed.tables)) != len(pushed.tables) or len(rest) != 2 * len(pushed.tables):
             raise MessageError("the tables of a push need ids and rows, once for each")
@@ -145,15 +139,15 @@ class ParameterStore:
     def state(self) -> dict[str, Any]:
         """A copy of everything, of what `torch.load(weights_only=True)` takes."""
         return {
-            "pieces": [list(_plain(spec)) for spec in self.pieces],
+            "pieces": [astuple(spec) for spec in self.pieces],
             "values": [None if value is None else value.clone() for value in self._values],
             "velocity": [None if velocity is None else velocity.clone() for velocity in self._velocity],
-            "tables": [(list(_plain(table.spec)), table.state()) for table in self.tables],
+            "tables": [(astuple(table.spec), table.state()) for table in self.tables],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` made."""
-        self.pieces = tuple(PieceSpec(*_tuples(spec)) for spec in state["pieces"])
+        self.pieces = tuple(PieceSpec(*spec) for spec in state["pieces"])
         self._values = list(state["values"])
         self._velocity = list(state["velocity"])
         self.tables = []
@@ -168,24 +162,17 @@ class ParameterStore:
             raise MessageError(f"{self.pieces[index].name} has no values yet")
         return value
 
-    def _shape(self, index: int) -> TensorShape:
-        if index >= len(self.pieces):
-            raise MessageError(f"there is no piece {index}")
-        spec = self.pieces[index]
-        return TensorShape(spec.dtype, (spec.stop - spec.start,))
-
-    def _trained_shape(self, index: int) -> TensorShape:
-        shape = self._shape(index)
-        if not self.pieces[index].trained:
-            raise MessageError(f"{self.pieces[index].name} is not trained")
-        return shape
-
-    def _check_pieces(self, indexes: Sequence[int], shapes: Sequence[TensorShape], expected: Any) -> None:
+    def _check_pieces(self, indexes: Sequence[int], shapes: Sequence[TensorShape], *, trained: bool) -> None:
         if len(set(indexes)) != len(indexes) or len(shapes) != len(indexes):
             raise MessageError("each piece needs one tensor")
         for index, shape in zip(indexes, shapes, strict=True):
-            if shape != expected(index):
-                raise MessageError(f"{shape} does not fit {self.pieces[index]}")
+            if index >= len(self.pieces):
+                raise MessageError(f"there is no piece {index}")
+            piece = self.pieces[index]
+            if shape != piece.shape:
+                raise MessageError(f"{shape} does not fit {piece}")
+            if trained and not piece.trained:
+                raise MessageError(f"{piece.name} is not trained")
 
     def _from_initial(self, spec: PieceSpec) -> torch.Tensor | None:
         whole = self._initial.get(spec.name)
@@ -202,39 +189,25 @@ class ParameterStore:
         return SparseTable(spec, self._index, self._servers, base)
 
     def _compare(self, asked: RegisterRequest) -> None:
-        for have, want in (
-            (self.pieces, asked.pieces),
-            (tuple(table.spec for table in self.tables), asked.tables),
-            ((self.mode, self.sgd) if self.registered else (), (asked.mode, asked.sgd) if self.registered else ()),
-        ):
-            for ours, theirs in zip(have, want, strict=False):
-                if ours != theirs:
-                    raise ModelMismatch(f"the servers have {ours}, this worker registers {theirs}")
-            if len(have) != len(want):
-                raise ModelMismatch(f"the servers have {len(have)} pieces or tables here, this worker {len(want)}")
+        have = [*self.pieces, *(table.spec for table in self.tables)]
+        want = [*asked.pieces, *asked.tables]
+        for ours, theirs in zip(have, want, strict=False):
+            if ours != theirs:
+                raise ModelMismatch(f"the servers have {ours}, this worker registers {theirs}")
+        if len(have) != len(want):
+            raise ModelMismatch(f"the servers have {len(have)} pieces and tables here, this worker {len(want)}")
+        if self.mode is not None and (self.mode, self.sgd) != (asked.mode, asked.sgd):
+            raise ModelMismatch(
+                f"the servers train {self.mode} with {self.sgd}, this worker {asked.mode} with {asked.sgd}"
+            )
 
 
-def _check_specs(asked: RegisterRequest, index: int, servers: int) -> None:
+def _check_specs(asked: RegisterRequest) -> None:
     for piece in asked.pieces:
         whole = TensorShape(piece.dtype, piece.sizes)
         if not 0 <= piece.start <= piece.stop <= whole.numbers or whole.length < 0:
             raise MessageError(f"there is no such piece: {piece}")
         if piece.trained and not DTYPES[piece.dtype].is_floating_point:
             raise MessageError(f"numbers of {piece.dtype} cannot be trained: {piece}")
-    for table in asked.tables:
-        if table.dtype not in DTYPES or not DTYPES[table.dtype].is_floating_point:
-            raise MessageError(f"a table has floating-point numbers: {table}")
-        if not math.isfinite(table.std):
-            raise MessageError(f"a deviation is a number: {table}")
-    if not (math.isfinite(asked.sgd.momentum) and math.isfinite(asked.sgd.weight_decay)):
-        raise MessageError(f"momentum and weight decay are numbers: {asked.sgd}")
     if len({(piece.name, piece.start, piece.stop) for piece in asked.pieces}) != len(asked.pieces):
         raise MessageError("a piece is registered twice")
-
-
-def _plain(spec: PieceSpec | TableSpec) -> tuple[Any, ...]:
-    return tuple(getattr(spec, name) for name in spec.__struct_fields__)
-
-
-def _tuples(spec: Sequence[Any]) -> list[Any]:
-    return [tuple(part) if isinstance(part, list | tuple) else part for part in spec]

@@ -15,13 +15,14 @@ Pieces and tables are named by their place in the registration.
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
 from elastic.auth.handshake import MAC, NONCE
-from elastic.train.ps.framing import DIMENSIONS_MAX, MessageHeader, Size
+from elastic.train.ps.framing import DIMENSIONS_MAX, DTYPES, DtypeName, MessageHeader, Size, TensorShape
 
 VERSION = 2
 """Of this protocol. A server refuses a worker that speaks another."""
@@ -34,6 +35,11 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Word = Annotated[str, msgspec.Meta(max_length=256)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
+FloatName = Annotated[
+    str, msgspec.Meta(pattern=rf"^({'|'.join(name for name, dtype in DTYPES.items() if dtype.is_floating_point)})\Z")
+]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+"""A number that is neither negative nor infinite, nor none."""
 Nonce = Annotated[str, msgspec.Meta(pattern=rf"^{NONCE}\Z")]
 Mac = Annotated[str, msgspec.Meta(pattern=rf"^{MAC}\Z")]
 
@@ -51,7 +57,7 @@ class SGD(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """How values follow gradients, as `torch.optim.SGD` does it. The learning rate comes with each push."""
 
     momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    weight_decay: Amount = 0.0
 
 
 class PieceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -59,10 +65,15 @@ class PieceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     name: Name
     sizes: Annotated[tuple[Size, ...], msgspec.Meta(max_length=DIMENSIONS_MAX)]
-    dtype: Word
+    dtype: DtypeName
     start: Count
     stop: Count
     trained: bool
+
+    @property
+    def shape(self) -> TensorShape:
+        """The piece as it is sent: a flat row."""
+        return TensorShape(self.dtype, (self.stop - self.start,))
 
     def __str__(self) -> str:
         """Say it in an error."""
@@ -75,9 +86,9 @@ class TableSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     name: Name
     rows: Count
     width: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
-    dtype: Word
+    dtype: FloatName
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-    std: Annotated[float, msgspec.Meta(ge=0)]
+    std: Amount
 
     def __str__(self) -> str:
         """Say it in an error."""
@@ -87,7 +98,6 @@ class TableSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class SessionChallenge(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The first message of a worker, of any version: the server is to prove that it knows the job's secret."""
 
-    kind: ClassVar[str] = "Hello"
     version: int
     nonce: Nonce = ""
 
@@ -95,7 +105,6 @@ class SessionChallenge(MessageHeader, frozen=True, kw_only=True, forbid_unknown_
 class SessionProof(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The server's proof, and its nonce, for which the worker makes its own."""
 
-    kind: ClassVar[str] = "Proof"
     nonce: Nonce
     mac: Mac
 
@@ -106,7 +115,6 @@ class SessionRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fi
     `mac` is the worker's proof that it knows the job's secret.
     """
 
-    kind: ClassVar[str] = "Session"
     mac: Mac = ""
     job: Word
     server: Index
@@ -121,16 +129,19 @@ class SessionNotice(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fie
     `life` is another one after each start of the server.
     """
 
-    kind: ClassVar[str] = "Notice"
     life: Word = ""
     text: Text = ""
 
 
-class RegisterRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SessionMessage(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every request of a worker whose session is open names it."""
+
+    session: Word
+
+
+class RegisterRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of the model that belongs to this server, and how it is trained."""
 
-    kind: ClassVar[str] = "Register"
-    session: Word
     mode: UpdateMode
     sgd: SGD
     pieces: tuple[PieceSpec, ...]
@@ -140,67 +151,51 @@ class RegisterRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_f
 class RegisterReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`wanted`: these pieces have no values, and this worker is to give its own. `step`: the one being gathered."""
 
-    kind: ClassVar[str] = "Registered"
     wanted: tuple[Index, ...] = ()
     step: Count = 0
 
 
-class InitialValues(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InitialValues(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Values for these pieces; those that have some by now keep them."""
 
-    kind: ClassVar[str] = "Give"
-    session: Word
     pieces: tuple[Index, ...]
 
 
-class PushRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PushRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Gradients: first those of `pieces`, then ids and rows for each of `tables`.
 
     `number` counts a session's pushes; a number that was applied is not applied again. `step` is the synchronous step
     that they are for. `weight` is this worker's share in the step's average.
     """
 
-    kind: ClassVar[str] = "Push"
-    session: Word
     number: Count
     step: Count
-    lr: Annotated[float, msgspec.Meta(ge=0)]
-    weight: Annotated[float, msgspec.Meta(gt=0)]
+    lr: Amount
+    weight: Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
     pieces: tuple[Index, ...]
     tables: tuple[Index, ...]
     pull: bool
 
 
-class PullRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PullRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All values, please."""
 
-    kind: ClassVar[str] = "Pull"
-    session: Word
 
-
-class RowsRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RowsRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rows of a table with the ids that follow."""
 
-    kind: ClassVar[str] = "Rows"
-    session: Word
     table: Index
 
 
 class ValuesReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The values asked for, and the step that is being gathered now."""
 
-    kind: ClassVar[str] = "Values"
     step: Count = 0
 
 
-class CloseRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CloseRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """This worker has done its work and will not come back."""
-
-    kind: ClassVar[str] = "Close"
-    session: Word
 
 
 class EmptyReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nothing more to say."""
-
-    kind: ClassVar[str] = "Done"

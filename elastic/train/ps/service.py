@@ -16,7 +16,7 @@ from elastic.auth.handshake import Purpose, is_proof, new_nonce, proofs
 from elastic.errors import MessageError, ModelMismatch, SecretMismatch, SessionReplaced
 from elastic.train.ps import protocol
 from elastic.train.ps.barrier import GradientBarrier
-from elastic.train.ps.framing import MessageHeader, frames, read_single
+from elastic.train.ps.framing import DTYPES, frames, read_single
 from elastic.train.ps.handlers import STATUS, HandlerAnswer, grpc_handler
 from elastic.train.ps.parameters import ParameterStore, PushedGradients, average
 from elastic.train.ps.sessions import REPLACED, SessionState, UnknownSession, WorkerSessions
@@ -77,12 +77,12 @@ class ParameterService:
         """What gRPC calls: bytes in, bytes out."""
         known = self._is_admitted
         answers = {
-            "Register": grpc_handler(protocol.RegisterRequest, self._register, self._check_bare, known),
-            "Give": grpc_handler(protocol.InitialValues, self._give, self._check_give, known),
-            "Push": grpc_handler(protocol.PushRequest, self._push, self._check_push, known),
-            "Pull": grpc_handler(protocol.PullRequest, self._pull, self._check_bare, known),
-            "Rows": grpc_handler(protocol.RowsRequest, self._rows, self._check_rows, known),
-            "Close": grpc_handler(protocol.CloseRequest, self._close, self._check_bare, known),
+            "Register": grpc_handler(protocol.RegisterRequest, self._register, known),
+            "Give": grpc_handler(protocol.InitialValues, self._give, known, self._check_give),
+            "Push": grpc_handler(protocol.PushRequest, self._push, known, self._check_push),
+            "Pull": grpc_handler(protocol.PullRequest, self._pull, known),
+            "Rows": grpc_handler(protocol.RowsRequest, self._rows, known, self._check_rows),
+            "Close": grpc_handler(protocol.CloseRequest, self._close, known),
         }
         table = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in answers.items()}
         table["Session"] = grpc.stream_stream_rpc_method_handler(self._session)
@@ -281,10 +281,6 @@ class ParameterService:
 
     # What is refused before the tensors of a message are read.
 
-    def _check_bare(self, asked: MessageHeader) -> None:
-        if asked.shapes:
-            raise MessageError(f"a {asked.kind} has no tensors")
-
     def _check_give(self, given: protocol.InitialValues) -> None:
         self._at_work(given.session, complete=False)
         self.holdings.check_give(given)
@@ -297,7 +293,8 @@ class ParameterService:
         self._at_work(asked.session)
         if len(asked.shapes) != 1 or asked.shapes[0].dtype != "int64" or len(asked.shapes[0].sizes) != 1:
             raise MessageError("rows are asked for with one list of int64 ids")
-        count, width = asked.shapes[0].numbers, self.holdings.table(asked.table).row_bytes
+        spec, count = self.holdings.table(asked.table).spec, asked.shapes[0].numbers
+        width = spec.width * DTYPES[spec.dtype].itemsize
         if count * max(width, 8) > ROWS_BYTES_MAX:
             raise MessageError(f"{count} rows of {width} bytes are more than {ROWS_BYTES_MAX}; ask for fewer at once")
 

@@ -33,15 +33,6 @@ class SparseTable:
         self._values = torch.empty((0, spec.width), dtype=self.dtype)
         self._velocity: torch.Tensor | None = None
 
-    def __len__(self) -> int:
-        """How many rows were changed."""
-        return len(self._places)
-
-    @property
-    def row_bytes(self) -> int:
-        """What one row takes in a message."""
-        return self.spec.width * DTYPES[self.spec.dtype].itemsize
-
     def check(self, ids: torch.Tensor) -> None:
         """`MessageError` for an id that the table does not have, or another server."""
         if not ids.numel():

@@ -20,7 +20,7 @@ from elastic import environment
 from elastic._disk.replace import replacing
 from elastic.channel.messages import RestoreDone, Serving, clock
 from elastic.environment import ProcessEnvironment
-from elastic.errors import ConfigError, MessageError
+from elastic.errors import ConfigError
 from elastic.script.error_report import reporting_config_errors
 from elastic.train.checkpoint import atomic_files, replicated_part
 from elastic.train.ps import protocol
@@ -128,7 +128,7 @@ class Worker:
                 "Pull",
                 protocol.PullRequest(session=self._session),
                 protocol.ValuesReply,
-                check=self._expecting(self._dense.shapes(server)),
+                expected=self._dense.shapes(server),
             )
             for server, link in enumerate(self._links)
         )
@@ -229,7 +229,7 @@ class Worker:
             link.call(
                 "Push",
                 *self._gradients(server, tables, weight, pull),
-                check=self._expecting(self._dense.shapes(server) if pull else ()),
+                expected=self._dense.shapes(server) if pull else (),
             )
             for server, link in enumerate(self._links)
         )
@@ -276,7 +276,7 @@ class Worker:
                 protocol.RowsRequest(session=self._session, table=table),
                 protocol.ValuesReply,
                 (ids[mask],),
-                self._expecting((TensorShape(NAMES[module.dtype], (int(mask.sum()), module.dim)),)),
+                (TensorShape(NAMES[module.dtype], (int(mask.sum()), module.dim)),),
             )
             for link, mask in asked
         )
@@ -291,14 +291,6 @@ class Worker:
             ids = torch.arange(start, min(start + count, module.num))
             whole[start : start + len(ids)] = self._fetch(table, ids)
         return whole
-
-    @staticmethod
-    def _expecting(shapes: tuple[TensorShape, ...]) -> Callable[[protocol.ValuesReply], None]:
-        def check(answer: protocol.ValuesReply) -> None:
-            if answer.shapes != shapes:
-                raise MessageError("a server has answered with other tensors than were asked for")
-
-        return check
 
     # The thread.
 

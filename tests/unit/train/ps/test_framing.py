@@ -22,6 +22,9 @@ def sent(
     return assembly.header, assembly.tensors()
 
 
+NO_AMOUNTS = (float("nan"), float("inf"), -1.0)
+
+
 def raw(header: object, body: bytes = b"") -> bytes:
     """A message made by hand, not padded."""
     packed = msgspec.msgpack.encode(header)
@@ -119,13 +122,13 @@ class TestRefused:
         ("shapes", "said"),
         [
             ([["float32", [2**40, 2**40]]], "more than"),
-            ([["float32", [2**41]]], "no Values"),
+            ([["float32", [2**41]]], "cannot be read"),
             ([["float32", [0, 2**40, 2**40]]], "as wide"),
-            ([["float32", [-1]]], "no Values"),
-            ([["float128", [1]]], "no dtype"),
-            ([["float32", [1] * 17]], "no Values"),
-            ([["float32", "ab"]], "no Values"),
-            ("no list", "no Values"),
+            ([["float32", [-1]]], "cannot be read"),
+            ([["float128", [1]]], "cannot be read"),
+            ([["float32", [1] * 17]], "cannot be read"),
+            ([["float32", "ab"]], "cannot be read"),
+            ("no list", "cannot be read"),
         ],
     )
     def test_a_shape_that_no_tensor_has_is_refused_before_memory_is_asked_for(self, shapes: object, said: str) -> None:
@@ -134,10 +137,35 @@ class TestRefused:
 
     def test_unknown_fields_and_missing_ones_are_refused(self) -> None:
         for header in ({"more": 1}, {"step": "x"}, [1], 5):
-            with pytest.raises(MessageError, match="no Values"):
+            with pytest.raises(MessageError, match="cannot be read"):
                 MessageAssembly(protocol.ValuesReply).feed(raw(header))
-        with pytest.raises(MessageError, match="no Give"):
+        with pytest.raises(MessageError, match="cannot be read"):
             MessageAssembly(protocol.InitialValues).feed(raw({"session": "0-a"}))
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"pieces": [["w", [4], "complex64", 0, 4, True]]},
+            {"tables": [["rows", 10, 2, "int64", 0, 1.0]]},
+            {"tables": [["rows", 10, 2, "text", 0, 1.0]]},
+            *({"tables": [["rows", 10, 2, "float32", 0, number]]} for number in NO_AMOUNTS),
+            *({"sgd": {"weight_decay": number}} for number in NO_AMOUNTS),
+            *({"sgd": {"momentum": number}} for number in (*NO_AMOUNTS, 1.0)),
+        ],
+    )
+    def test_a_model_of_other_numbers_is_refused(self, changed: dict[str, object]) -> None:
+        good = {"session": "0-a", "mode": "async", "sgd": {}, "pieces": [], "tables": []}
+        MessageAssembly(protocol.RegisterRequest).feed(raw(good))
+        with pytest.raises(MessageError, match="cannot be read"):
+            MessageAssembly(protocol.RegisterRequest).feed(raw(good | changed))
+
+    @pytest.mark.parametrize("name", ["lr", "weight"])
+    @pytest.mark.parametrize("number", NO_AMOUNTS)
+    def test_a_push_with_an_infinite_rate_or_weight_is_refused(self, name: str, number: float) -> None:
+        push = {"session": "0-a", "number": 1, "step": 0, "lr": 0.1, "weight": 1.0, "pieces": [], "tables": []}
+        MessageAssembly(protocol.PushRequest).feed(raw(push | {"pull": False}))
+        with pytest.raises(MessageError, match="cannot be read"):
+            MessageAssembly(protocol.PushRequest).feed(raw(push | {"pull": False, name: number}))
 
     def test_a_header_that_is_too_long_is_refused_by_its_length_alone(self) -> None:
         with pytest.raises(MessageError, match="longer than"):
