@@ -25,7 +25,6 @@ KINDS: tuple[type[MessageHeader], ...] = (
         protocol.SessionNotice,
         protocol.RegisterRequest,
         protocol.RegisterReply,
-        protocol.InitialValues,
         protocol.PushRequest,
     ),
     *(protocol.PullRequest, protocol.RowsRequest, protocol.ValuesReply, protocol.CloseRequest, protocol.EmptyReply),
@@ -42,7 +41,8 @@ def wire(data: bytes) -> None:
     with contextlib.suppress(MessageError):
         for start in range(0, len(rest), length):
             assembly.feed(rest[start : start + length])
-        for tensor, shape in zip(assembly.tensors(), assembly.header.shapes if assembly.header else (), strict=True):
+        header, tensors = assembly.message()
+        for tensor, shape in zip(tensors, header.shapes, strict=True):
             assert tuple(tensor.shape) == shape.sizes
             assert tensor.numel() * tensor.itemsize <= BODY_MAX
     assert len(assembly._data) <= len(rest)
@@ -77,20 +77,21 @@ SEEDS = (
             sgd=protocol.SGD(momentum=0.9),
             pieces=(protocol.PieceSpec("w", (2, 3), "float32", 0, 6, True),),
             tables=(protocol.TableSpec("t", 100, 4, "float32", 1, 0.1),),
+            given=(0,),
         ),
+        torch.ones(6),
     ),
-    message(4, protocol.InitialValues(session="s", pieces=(0,)), torch.ones(2, 3)),
     message(
-        5,
+        4,
         protocol.PushRequest(session="s", number=1, step=2, lr=0.1, weight=1.0, pieces=(0,), tables=(0,), pull=True),
         torch.ones(6),
         torch.arange(3),
         torch.ones(3, 4),
     ),
-    message(7, protocol.RowsRequest(session="s", table=0), torch.arange(3)),
-    message(11, protocol.SessionChallenge(version=protocol.VERSION, nonce="0" * 32)),
-    message(12, protocol.SessionProof(nonce="0" * 32, mac="0" * 64)),
-    message(8, protocol.ValuesReply(step=3), torch.ones(6), torch.empty(0, 4)),
+    message(6, protocol.RowsRequest(session="s", table=0), torch.arange(3)),
+    message(10, protocol.SessionChallenge(version=protocol.VERSION, nonce="0" * 32)),
+    message(11, protocol.SessionProof(nonce="0" * 32, mac="0" * 64)),
+    message(7, protocol.ValuesReply(step=3), torch.ones(6), torch.empty(0, 4)),
 )
 TARGETS = (
     Target("ps wire", wire, SEEDS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -214,15 +214,16 @@ class ServerConnection:
 
     async def _registered(self, channel: Any) -> None:
         """Tell the server our part of the model, and give it values where it has none and wants ours."""
+        request, values = self._register, list[torch.Tensor]()
         while True:
-            answer, _ = await self._once(channel, "Register", self._register, protocol.RegisterReply)
+            answer, _ = await self._once(channel, "Register", request, protocol.RegisterReply, values)
             if not answer.wanted:
                 self.step = max(self.step, answer.step)
                 return
             if max(answer.wanted) >= len(self._register.pieces):
                 raise MessageError(f"{self} wants pieces that there are not")
-            give = protocol.InitialValues(session=self._session_request.session, pieces=answer.wanted)
-            await self._once(channel, "Give", give, protocol.EmptyReply, self._values(answer.wanted))
+            request = msgspec.structs.replace(self._register, given=answer.wanted)
+            values = self._values(answer.wanted)
 
     async def _hold(self, stream: Any, channel: Any) -> None:
         """Listen until the session breaks, then open it again."""
@@ -262,7 +263,7 @@ class ServerConnection:
         check: Callable[[H], object] | None = None,
     ) -> tuple[H, tuple[torch.Tensor, ...]]:
         # Not call.write(): it waits for ever if the connection breaks before the call's metadata are sent (grpc 1.85).
-        call = channel.stream_stream(f"/{protocol.PACKAGE}/{method}")(_streamed(frames(request, tensors)))
+        call = channel.stream_stream(f"/{protocol.PACKAGE}/{method}")(frames(request, tensors))
         self._calls.add(call)
         try:
             return await receive(aiter(call), kind, check)
@@ -327,11 +328,6 @@ async def _introduction(
         yield frame
     for frame in frames(await proven):
         yield frame
-
-
-async def _streamed(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    for part in parts:
-        yield part
 
 
 def _read(kind: type[H], frame: Any) -> H:

@@ -125,11 +125,17 @@ def _parts(tensors: Sequence[torch.Tensor], at: int) -> Iterator[memoryview]:
 class MessageAssembly(Generic[H]):
     """One message as it arrives, frame by frame. Each wrong thing is a `MessageError` as soon as it shows."""
 
-    def __init__(self, kind: type[H], body_max: int = BODY_BYTES_MAX) -> None:
-        """Expect a message with a header of this kind and at most `body_max` bytes of tensors."""
+    def __init__(
+        self, kind: type[H], body_max: int = BODY_BYTES_MAX, check: Callable[[H], object] | None = None
+    ) -> None:
+        """Expect a message with a header of this kind and at most `body_max` bytes of tensors.
+
+        `check` may refuse the header before the tensors are read.
+        """
         self.header: H | None = None
         self._kind = kind
         self._body_max = body_max
+        self._check = check
         self._data = bytearray()
         self._length = 0
         self._starts: list[int] = []
@@ -151,11 +157,11 @@ class MessageAssembly(Generic[H]):
         if self.header is not None and len(self._data) > self._length:
             raise MessageError(f"{len(self._data) - self._length} bytes more than the header announces")
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The tensors of a complete message. They share its memory; nobody else does."""
+    def message(self) -> tuple[H, tuple[torch.Tensor, ...]]:
+        """A complete message. The tensors share its memory; nobody else does."""
         if self.header is None or not self.complete:
             raise MessageError("the message ended before all of it was here")
-        return tuple(
+        return self.header, tuple(
             torch.frombuffer(self._data, dtype=DTYPES[shape.dtype], count=shape.numbers, offset=start).view(shape.sizes)
             if shape.numbers
             else torch.empty(shape.sizes, dtype=DTYPES[shape.dtype])
@@ -182,19 +188,18 @@ class MessageAssembly(Generic[H]):
             at += shape.length
         if at - end > self._body_max:
             raise MessageError(f"{at - end} bytes of tensors are more than {self._body_max}")
+        if self._check is not None:
+            self._check(header)
         self._length = at
         self.header = header
 
 
 def read_single(kind: type[H], frame: Any) -> H:
     """Read a message of one frame, without tensors. `MessageError` for anything else, the end of a stream included."""
-    assembly = MessageAssembly(kind)
+    assembly = MessageAssembly(kind, check=refuse_tensors)
     if isinstance(frame, bytes):
         assembly.feed(frame)
-    assembly.tensors()
-    assert assembly.header is not None
-    refuse_tensors(assembly.header)
-    return assembly.header
+    return assembly.message()[0]
 
 
 def refuse_tensors(header: MessageHeader) -> None:
@@ -207,12 +212,7 @@ async def receive(
     stream: AsyncIterator[bytes], kind: type[H], check: Callable[[H], object] | None = None
 ) -> tuple[H, tuple[torch.Tensor, ...]]:
     """Read one message to the end of the stream. `check` may refuse its header before its tensors are read."""
-    assembly = MessageAssembly(kind)
+    assembly = MessageAssembly(kind, check=check)
     async for frame in stream:
-        known = assembly.header is not None
         assembly.feed(frame)
-        if not known and assembly.header is not None and check is not None:
-            check(assembly.header)
-    tensors = assembly.tensors()
-    assert assembly.header is not None
-    return assembly.header, tensors
+    return assembly.message()

@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 
 from elastic.errors import MessageError, ModelMismatch
 from elastic.train.ps.framing import DTYPES, TensorShape
-from elastic.train.ps.protocol import SGD, InitialValues, PieceSpec, PushRequest, RegisterRequest, TableSpec, UpdateMode
+from elastic.train.ps.protocol import SGD, PieceSpec, PushRequest, RegisterRequest, TableSpec, UpdateMode
 from elastic.train.ps.sparse_table import SparseTable, state_dtype
 
 
@@ -70,7 +70,7 @@ class ParameterStore:
         else:
             _check_specs(asked)
             self.pieces = asked.pieces
-            self._values = [self._from_initial(spec) for spec in asked.pieces]
+            self._values = [self._first_value(spec) for spec in asked.pieces]
             self._velocity = [None] * len(asked.pieces)
             self.tables = [self._table(spec) for spec in asked.tables]
         self.mode, self.sgd = asked.mode, asked.sgd
@@ -78,10 +78,6 @@ class ParameterStore:
     def missing(self) -> tuple[int, ...]:
         """The pieces that have no values yet."""
         return tuple(index for index, value in enumerate(self._values) if value is None)
-
-    def check_give(self, given: InitialValues) -> None:
-        """`MessageError` unless the message carries whole pieces of ours."""
-        self._check_pieces(given.pieces, given.shapes, trained=False)
 
     def fill(self, indexes: Sequence[int], values: Sequence[torch.Tensor]) -> None:
         """Give pieces their first values. Those that have some keep them."""
@@ -96,7 +92,9 @@ class ParameterStore:
     def check_push(self, pushed: PushRequest) -> None:
         """`MessageError` unless the message carries gradients of trained pieces and of tables of ours."""
         dense = len(pushed.pieces)
-        self._check_pieces(pushed.pieces, pushed.shapes[:dense], trained=True)
+        check_tensors(self.pieces, pushed.pieces, pushed.shapes[:dense])
+        if still := [self.pieces[index].name for index in pushed.pieces if not self.pieces[index].trained]:
+            raise MessageError(f"{still[0]} is not trained")
         rest = pushed.shapes[dense:]
         if len(set(pushed.tables)) != len(pushed.tables) or len(rest) != 2 * len(pushed.tables):
             raise MessageError("the tables of a push need ids and rows, once for each")
@@ -162,31 +160,21 @@ class ParameterStore:
             raise MessageError(f"{self.pieces[index].name} has no values yet")
         return value
 
-    def _check_pieces(self, indexes: Sequence[int], shapes: Sequence[TensorShape], *, trained: bool) -> None:
-        if len(set(indexes)) != len(indexes) or len(shapes) != len(indexes):
-            raise MessageError("each piece needs one tensor")
-        for index, shape in zip(indexes, shapes, strict=True):
-            if index >= len(self.pieces):
-                raise MessageError(f"there is no piece {index}")
-            piece = self.pieces[index]
-            if shape != piece.shape:
-                raise MessageError(f"{shape} does not fit {piece}")
-            if trained and not piece.trained:
-                raise MessageError(f"{piece.name} is not trained")
+    def _from_file(self, name: str, sizes: tuple[int, ...]) -> torch.Tensor | None:
+        """A whole parameter of the file that the server was started from."""
+        whole = self._initial.get(name)
+        if whole is not None and tuple(whole.shape) != sizes:
+            raise ModelMismatch(f"{name} is {list(whole.shape)} in the file, and {list(sizes)} in the model")
+        return whole
 
-    def _from_initial(self, spec: PieceSpec) -> torch.Tensor | None:
-        whole = self._initial.get(spec.name)
+    def _first_value(self, spec: PieceSpec) -> torch.Tensor | None:
+        whole = self._from_file(spec.name, spec.sizes)
         if whole is None:
             return None
-        if tuple(whole.shape) != spec.sizes:
-            raise ModelMismatch(f"{spec.name} is {list(whole.shape)} in the file, and {list(spec.sizes)} in the model")
         return whole.reshape(-1)[spec.start : spec.stop].to(state_dtype(DTYPES[spec.dtype])).clone()
 
     def _table(self, spec: TableSpec) -> SparseTable:
-        base = self._initial.get(spec.name)
-        if base is not None and tuple(base.shape) != (spec.rows, spec.width):
-            raise ModelMismatch(f"{spec.name} is {list(base.shape)} in the file, and {[spec.rows, spec.width]} here")
-        return SparseTable(spec, self._index, self._servers, base)
+        return SparseTable(spec, self._index, self._servers, self._from_file(spec.name, (spec.rows, spec.width)))
 
     def _compare(self, asked: RegisterRequest) -> None:
         have = [*self.pieces, *(table.spec for table in self.tables)]
@@ -200,6 +188,17 @@ class ParameterStore:
             raise ModelMismatch(
                 f"the servers train {self.mode} with {self.sgd}, this worker {asked.mode} with {asked.sgd}"
             )
+
+
+def check_tensors(pieces: Sequence[PieceSpec], indexes: Sequence[int], shapes: Sequence[TensorShape]) -> None:
+    """`MessageError` unless tensors of these shapes fit the pieces with these indexes, each named once."""
+    if len(set(indexes)) != len(indexes) or len(shapes) != len(indexes):
+        raise MessageError("each piece needs one tensor")
+    for index, shape in zip(indexes, shapes, strict=True):
+        if index >= len(pieces):
+            raise MessageError(f"there is no piece {index}")
+        if shape != pieces[index].shape:
+            raise MessageError(f"{shape} does not fit {pieces[index]}")
 
 
 def _check_specs(asked: RegisterRequest) -> None:

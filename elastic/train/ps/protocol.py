@@ -2,9 +2,8 @@
 
     Session   SessionChallenge         SessionProof              the handshake (`elastic.auth.handshake`)
               SessionRequest           SessionNotice, …          open for as long as the worker lives
-    Register  RegisterRequest          RegisterReply             the model; waits until there are values or some are
-                                                                 wanted
-    Give      InitialValues + values   EmptyReply                the values that `RegisterReply` asked for
+    Register  RegisterRequest          RegisterReply             the model; waits until there are values, or asks for
+              (+ values)                                         some, which come with the next request
     Push      PushRequest + gradients  ValuesReply (+ values)    gradients, applied once; with `pull` the values follow
     Pull      PullRequest              ValuesReply + values      all pieces of this server, in the order registered
     Rows      RowsRequest + ids        ValuesReply + rows        rows of a table
@@ -24,7 +23,7 @@ import msgspec
 from elastic.auth.handshake import MAC, NONCE
 from elastic.train.ps.framing import DIMENSIONS_MAX, DTYPES, DtypeName, MessageHeader, Size, TensorShape
 
-VERSION = 2
+VERSION = 3
 """Of this protocol. A server refuses a worker that speaks another."""
 
 PACKAGE = "elastic.train.ps"
@@ -140,12 +139,16 @@ class SessionMessage(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RegisterRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The part of the model that belongs to this server, and how it is trained."""
+    """The part of the model that belongs to this server, and how it is trained.
+
+    The values of the pieces `given` follow; those that have some by now keep them.
+    """
 
     mode: UpdateMode
     sgd: SGD
     pieces: tuple[PieceSpec, ...]
     tables: tuple[TableSpec, ...]
+    given: tuple[Index, ...] = ()
 
 
 class RegisterReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,12 +156,6 @@ class RegisterReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fie
 
     wanted: tuple[Index, ...] = ()
     step: Count = 0
-
-
-class InitialValues(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Values for these pieces; those that have some by now keep them."""
-
-    pieces: tuple[Index, ...]
 
 
 class PushRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ from elastic.train.ps import protocol
 from elastic.train.ps.barrier import GradientBarrier
 from elastic.train.ps.framing import DTYPES, frames, read_single
 from elastic.train.ps.handlers import STATUS, HandlerAnswer, grpc_handler
-from elastic.train.ps.parameters import ParameterStore, PushedGradients, average
+from elastic.train.ps.parameters import ParameterStore, PushedGradients, average, check_tensors
 from elastic.train.ps.sessions import REPLACED, SessionState, UnknownSession, WorkerSessions
 
 PROOF_LIMIT_S = 5.0
@@ -77,8 +77,7 @@ class ParameterService:
         """What gRPC calls: bytes in, bytes out."""
         known = self._is_admitted
         answers = {
-            "Register": grpc_handler(protocol.RegisterRequest, self._register, known),
-            "Give": grpc_handler(protocol.InitialValues, self._give, known, self._check_give),
+            "Register": grpc_handler(protocol.RegisterRequest, self._register, known, self._check_register),
             "Push": grpc_handler(protocol.PushRequest, self._push, known, self._check_push),
             "Pull": grpc_handler(protocol.PullRequest, self._pull, known),
             "Rows": grpc_handler(protocol.RowsRequest, self._rows, known, self._check_rows),
@@ -147,7 +146,7 @@ class ParameterService:
             worker = hello.worker
             back = worker in self.sessions.seen
             known = back and self.sessions.seen[worker].session == hello.session
-            line = self.sessions.open(worker, hello.session, self._now())
+            self.sessions.open(worker, hello.session, self._now())
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the handshake took too long")
             return
@@ -172,11 +171,11 @@ class ParameterService:
                     await context.write(frame)
         finally:
             self._admitted.discard(peer)
-            if self._notices.get(worker) is queue:
+            if self._notices.get(worker) is queue:  # No newer connection is there.
                 del self._notices[worker]
-            if self.sessions.disconnected(worker, line, self._now()):
-                log.info("the connection of worker %d broke", worker)
-                self._change()
+                if self.sessions.disconnected(worker, self._now()):
+                    log.info("the connection of worker %d broke", worker)
+                    self._change()
 
     async def _authenticated(self, context: Any) -> protocol.SessionRequest:
         """Prove to know the secret, and take the request of a worker that proves the same."""
@@ -216,10 +215,13 @@ class ParameterService:
 
     # The model.
 
-    async def _register(self, asked: protocol.RegisterRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _register(self, asked: protocol.RegisterRequest, values: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.check(asked.session)
         self.holdings.register(asked)
         self.sessions.seen[worker].registered = True
+        if asked.given:
+            self.holdings.fill(asked.given, values)
+            self.changed.set()
         self._change()
         while wanted := self.holdings.missing():
             if self.sessions.initializer(self.barrier.trainers) == worker:
@@ -229,13 +231,6 @@ class ParameterService:
         step = self.barrier.add_worker(worker)
         self._change()
         return protocol.RegisterReply(step=step), ()
-
-    async def _give(self, given: protocol.InitialValues, values: Sequence[torch.Tensor]) -> HandlerAnswer:
-        self._at_work(given.session, complete=False)
-        self.holdings.fill(given.pieces, values)
-        self.changed.set()
-        self._change()
-        return protocol.EmptyReply(), ()
 
     async def _push(self, pushed: protocol.PushRequest, tensors: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self._at_work(pushed.session)
@@ -281,9 +276,9 @@ class ParameterService:
 
     # What is refused before the tensors of a message are read.
 
-    def _check_give(self, given: protocol.InitialValues) -> None:
-        self._at_work(given.session, complete=False)
-        self.holdings.check_give(given)
+    def _check_register(self, asked: protocol.RegisterRequest) -> None:
+        self.sessions.check(asked.session)
+        check_tensors(asked.pieces, asked.given, asked.shapes)
 
     def _check_push(self, pushed: protocol.PushRequest) -> None:
         self._at_work(pushed.session)
@@ -331,12 +326,12 @@ class ParameterService:
             self.changed.set()
         self._change()
 
-    def _at_work(self, session: str, *, complete: bool = True) -> int:
+    def _at_work(self, session: str) -> int:
         """The worker of a session that has registered the model. Nothing is done for anybody else."""
         worker = self.sessions.check(session)
         if not self.sessions.seen[worker].registered:
             raise UnknownSession(session)
-        if complete and self.holdings.missing():
+        if self.holdings.missing():
             raise MessageError("the parameters have no values yet")
         return worker
 

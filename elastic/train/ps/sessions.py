@@ -44,8 +44,6 @@ class WorkerSession:
     session: str
     state: SessionState
     since: float
-    line: int = 0
-    """Counts the connections of this worker, so that the end of an old one is not taken for that of the new one."""
     applied: int = 0
     """The number of the last push of this session that was applied."""
     registered: bool = False
@@ -62,19 +60,18 @@ class WorkerSessions:
         self.seen: dict[int, WorkerSession] = {}
         self._lost_after_s = lost_after_s
 
-    def open(self, worker: int, session: str, now: float) -> int:
-        """Open or resume a session; the number of this connection. `SessionReplaced` for one that was replaced."""
+    def open(self, worker: int, session: str, now: float) -> None:
+        """Open or resume a session. `SessionReplaced` for one that was replaced."""
         before = self.seen.get(worker)
         if before is None:
-            self.seen[worker] = WorkerSession(session, SessionState.HERE, now, 1)
+            self.seen[worker] = WorkerSession(session, SessionState.HERE, now)
         elif before.session == session:
-            self.seen[worker] = replace(before, state=SessionState.HERE, since=now, line=before.line + 1)
+            self.seen[worker] = replace(before, state=SessionState.HERE, since=now)
         elif session in before.retired:
             raise SessionReplaced(REPLACED.format(worker))
         else:
             retired = (*before.retired, before.session)[-RETIRED_MAX:]
-            self.seen[worker] = WorkerSession(session, SessionState.HERE, now, before.line + 1, retired=retired)
-        return self.seen[worker].line
+            self.seen[worker] = WorkerSession(session, SessionState.HERE, now, retired=retired)
 
     def restore(self, worker: int, session: str, applied: int, state: SessionState, now: float) -> bool:
         """Remember a worker from before this server was started again. True if it was live.
@@ -82,13 +79,13 @@ class WorkerSessions:
         Such a worker counts as broken from now on: it has `lost_after_s` to come back.
         """
         live = state in (SessionState.HERE, SessionState.BROKEN)
-        self.seen[worker] = WorkerSession(session, SessionState.BROKEN if live else state, now, 0, applied)
+        self.seen[worker] = WorkerSession(session, SessionState.BROKEN if live else state, now, applied)
         return live
 
-    def disconnected(self, worker: int, line: int, now: float) -> bool:
-        """A connection ended without a close. False if a newer one is there, or the worker had closed."""
-        one = self.seen.get(worker)
-        if one is None or one.line != line or one.state is not SessionState.HERE:
+    def disconnected(self, worker: int, now: float) -> bool:
+        """The newest connection of a worker ended. False if the worker had closed."""
+        one = self.seen[worker]
+        if one.state is not SessionState.HERE:
             return False
         one.state, one.since = SessionState.BROKEN, now
         return True

@@ -287,9 +287,8 @@ class Worker:
     def _whole(self, table: int, module: Embedding) -> torch.Tensor:
         whole = torch.empty((module.num, module.dim), dtype=module.dtype)
         count = max(1, SAVE_ROWS_BYTES // (module.dim * whole.itemsize))
-        for start in range(0, module.num, count):
-            ids = torch.arange(start, min(start + count, module.num))
-            whole[start : start + len(ids)] = self._fetch(table, ids)
+        for ids in torch.split(torch.arange(module.num), count):
+            whole[ids] = self._fetch(table, ids)
         return whole
 
     # The thread.
@@ -297,8 +296,6 @@ class Worker:
     def _together(self, works: Any) -> list[Any]:
         """Ask all servers at once, and wait for all of them. The first error ends the others."""
         if self._background is None:
-            for work in works:
-                work.close()
             raise ConfigError("this ps.Worker is closed")
 
         async def together() -> list[Any]:

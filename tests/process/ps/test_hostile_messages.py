@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from elastic.train.ps import framing, protocol
 from elastic.train.ps.connection import ServerConnection
-from tests.support.ps_server_harness import Bench, bench, framed
+from tests.support.ps_server_harness import Bench, bench, framed, shape
 
 REFUSED = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -26,7 +26,7 @@ REFUSED = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.PERMISSION_DENIED,
 }
-METHODS = ("Register", "Give", "Push", "Pull", "Rows")
+METHODS = ("Register", "Push", "Pull", "Rows")
 
 anything = st.recursive(
     st.none()
@@ -75,8 +75,7 @@ class Target:
     def model(self, method: str) -> framing.MessageHeader:
         """A good message of that method."""
         headers = {
-            "Register": self.bench.register("0-s"),
-            "Give": protocol.InitialValues(session="0-s", pieces=(0,)),
+            "Register": self.bench.register("0-s", given=(0,), shapes=(shape("float64", 2),)),
             "Push": self.bench.push("0-s", self.number),
             "Pull": protocol.PullRequest(session="0-s"),
             "Rows": protocol.RowsRequest(session="0-s", table=0),

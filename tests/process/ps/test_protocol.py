@@ -187,6 +187,14 @@ class TestSessions:
             await made.pushed(old)
         assert await made.pushed(new, 2) == [-2, -2], "the old one did not come back"
 
+    @told()
+    async def test_the_end_of_an_older_connection_is_not_that_of_the_newer_one(self, made: Bench) -> None:
+        old = await made.opened(0)
+        new = await made.opened(0)
+        await old.abandon()
+        assert await made.pushed(new) == [-1, -1]
+        assert made.service.sessions.seen[0].state == "here"
+
     @told(lost_after_s=60.0)
     async def test_it_is_over_when_the_last_worker_closes(self, made: Bench) -> None:
         link = await made.opened(0)
@@ -315,7 +323,7 @@ class TestRefusals:
         of_version_1 = {"version": 1, "job": "j", "server": 0, "servers": 1, "worker": 0, "session": "0-s"}
         for sent in (of_version_1, {"version": 9, "nonce": "0" * 32}):
             said = await made.refusal(sent)
-            assert said == f"this server speaks version 2 of the protocol, the worker {sent['version']}"
+            assert said == f"this server speaks version 3 of the protocol, the worker {sent['version']}"
         assert not made.service.sessions.seen
 
     @told()
@@ -346,7 +354,7 @@ class TestHostile:
         refused = grpc.StatusCode.FAILED_PRECONDITION
         for method, header in (
             ("Push", made.push("0-x"[:2] + "9")),
-            ("Give", protocol.InitialValues(session="7-a", pieces=(0,))),
+            ("Register", made.register("7-a", given=(0,))),
         ):
             code, _ = await made.raw(method, message(header, big)[0])
             assert code in (refused, grpc.StatusCode.ABORTED)
@@ -385,7 +393,9 @@ class TestHostile:
             ("Rows", *message(protocol.RowsRequest(session="0-s", table=0), torch.tensor([-1]))),
             ("Rows", *message(protocol.RowsRequest(session="0-s", table=0), torch.tensor([10]))),
             ("Rows", packed(protocol.RowsRequest(session="0-s", table=0, shapes=(shape("int64", 2**35),)))),
-            ("Give", *message(protocol.InitialValues(session="0-s", pieces=(0,)), torch.ones(3, dtype=torch.float64))),
+            ("Register", *message(made.register("0-s", given=(0,)), torch.ones(3, dtype=torch.float64))),
+            ("Register", *message(made.register("0-s"), torch.ones(2, dtype=torch.float64))),
+            ("Register", *message(made.register("0-s", given=(7,)), torch.ones(2, dtype=torch.float64))),
             ("Register", *message(made.register("0-s", tables=()))),
         )
         for method, *sent in attacks:

@@ -62,6 +62,7 @@ def test_a_client_that_cannot_prove_anything_opens_no_session_and_is_named_once(
                 return request(made, mac)
 
             assert await made.hello_with(record) is grpc.StatusCode.OK
+            await made.until(lambda: made.service.sessions.seen[0].state == "broken")
             made.service.sessions.seen.clear()
             refused = grpc.StatusCode.PERMISSION_DENIED
             assert await made.hello_with(lambda mac: request(made, heard[0])) is refused, "a recorded proof"

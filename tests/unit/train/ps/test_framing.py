@@ -15,11 +15,11 @@ from elastic.train.ps.framing import DTYPES, FRAME_BYTES, MessageAssembly, Tenso
 
 def sent(
     header: protocol.ValuesReply, tensors: list[torch.Tensor]
-) -> tuple[protocol.ValuesReply | None, tuple[torch.Tensor, ...]]:
+) -> tuple[protocol.ValuesReply, tuple[torch.Tensor, ...]]:
     assembly = MessageAssembly(protocol.ValuesReply)
     for frame in frames(header, tensors):
         assembly.feed(frame)
-    return assembly.header, assembly.tensors()
+    return assembly.message()
 
 
 NO_AMOUNTS = (float("nan"), float("inf"), -1.0)
@@ -58,9 +58,9 @@ class TestRoundTrip:
         assert torch.equal(sent(protocol.ValuesReply(), [large])[1][0], large)
 
     def test_a_header_longer_than_a_frame_is_cut_as_well(self) -> None:
-        give = protocol.InitialValues(session="0-a", pieces=tuple(range(2**20)))
+        give = protocol.RegisterReply(wanted=tuple(range(2**20)))
         parts = list(frames(give))
-        assembly = MessageAssembly(protocol.InitialValues)
+        assembly = MessageAssembly(protocol.RegisterReply)
         for part in parts:
             assembly.feed(part)
         assert len(parts) > 1
@@ -77,7 +77,7 @@ class TestRoundTrip:
             for start in range(0, len(whole), size):
                 assert not assembly.complete
                 assembly.feed(whole[start : start + size])
-            assert torch.equal(assembly.tensors()[0], torch.arange(5.0))
+            assert torch.equal(assembly.message()[1][0], torch.arange(5.0))
 
     def test_the_tensors_of_a_message_are_nobody_elses(self) -> None:
         value = torch.zeros(3)
@@ -98,7 +98,7 @@ class TestRefused:
         try:
             for frame in noise:
                 assembly.feed(frame)
-            assembly.tensors()
+            assembly.message()
         except MessageError:
             return
         raise AssertionError("noise was taken for a message")
@@ -114,7 +114,7 @@ class TestRefused:
         assembly = MessageAssembly(protocol.ValuesReply)
         try:
             assembly.feed(bytes(whole))
-            assembly.tensors()
+            assembly.message()
         except MessageError:
             pass
 
@@ -140,7 +140,7 @@ class TestRefused:
             with pytest.raises(MessageError, match="cannot be read"):
                 MessageAssembly(protocol.ValuesReply).feed(raw(header))
         with pytest.raises(MessageError, match="cannot be read"):
-            MessageAssembly(protocol.InitialValues).feed(raw({"session": "0-a"}))
+            MessageAssembly(protocol.RowsRequest).feed(raw({"session": "0-a"}))
 
     @pytest.mark.parametrize(
         "changed",
@@ -184,7 +184,7 @@ class TestRefused:
         short = MessageAssembly(protocol.ValuesReply)
         short.feed(whole[:-1])
         with pytest.raises(MessageError, match="ended before"):
-            short.tensors()
+            short.message()
 
     def test_a_body_longer_than_the_limit_is_refused_by_its_header_alone(self) -> None:
         (whole,) = frames(protocol.ValuesReply(), [torch.arange(3)])

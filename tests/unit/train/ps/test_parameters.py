@@ -7,8 +7,8 @@ import torch
 
 from elastic.errors import MessageError, ModelMismatch
 from elastic.train.ps.framing import TensorShape
-from elastic.train.ps.parameters import ParameterStore, PushedGradients, average
-from elastic.train.ps.protocol import SGD, InitialValues, PieceSpec, PushRequest, RegisterRequest, TableSpec, UpdateMode
+from elastic.train.ps.parameters import ParameterStore, PushedGradients, average, check_tensors
+from elastic.train.ps.protocol import SGD, PieceSpec, PushRequest, RegisterRequest, TableSpec, UpdateMode
 
 PIECE = PieceSpec("w", (4,), "float64", 0, 4, True)
 FROZEN = PieceSpec("frozen", (2,), "float32", 0, 2, False)
@@ -203,10 +203,11 @@ class TestPushes:
                 holdings.gradients(fits, [torch.tensor(wrong_ids), torch.ones(2, 2, dtype=torch.float64)])
 
     def test_first_values_that_do_not_fit_are_refused(self) -> None:
-        holdings = filled(PIECE)
-        holdings.check_give(InitialValues(session="0-a", pieces=(0,), shapes=(TensorShape("float64", (4,)),)))
-        with pytest.raises(MessageError):
-            holdings.check_give(InitialValues(session="0-a", pieces=(0,), shapes=(TensorShape("float64", (3,)),)))
+        good = TensorShape("float64", (4,))
+        check_tensors((PIECE,), (0,), (good,))
+        for indexes, shapes in (((0,), (TensorShape("float64", (3,)),)), ((1,), (good,)), ((0, 0), (good, good))):
+            with pytest.raises(MessageError):
+                check_tensors((PIECE,), indexes, shapes)
 
 
 def test_a_snapshot_of_it_all_goes_on_to_the_same_bits() -> None:

@@ -28,8 +28,8 @@ class TestLife:
         assert sessions.check("3-a") == 3
 
     def test_a_broken_connection_is_a_loss_after_ten_seconds_and_not_before(self, sessions: WorkerSessions) -> None:
-        line = sessions.open(0, "0-a", 0.0)
-        assert sessions.disconnected(0, line, 5.0)
+        sessions.open(0, "0-a", 0.0)
+        assert sessions.disconnected(0, 5.0)
         assert sessions.next_lapse() == 15.0
         assert sessions.lapse(14.9) == []
         assert sessions.live() == [0]
@@ -39,21 +39,15 @@ class TestLife:
         assert sessions.lapse(99.0) == []
 
     def test_a_worker_that_comes_back_in_time_is_no_loss(self, sessions: WorkerSessions) -> None:
-        line = sessions.open(0, "0-a", 0.0)
-        sessions.disconnected(0, line, 5.0)
+        sessions.open(0, "0-a", 0.0)
+        sessions.disconnected(0, 5.0)
         sessions.open(0, "0-a", 14.0)
         assert sessions.lapse(99.0) == []
 
-    def test_the_end_of_an_old_connection_is_not_that_of_the_new_one(self, sessions: WorkerSessions) -> None:
-        old = sessions.open(0, "0-a", 0.0)
-        sessions.open(0, "0-a", 1.0)
-        assert not sessions.disconnected(0, old, 2.0)
-        assert sessions.seen[0].state is SessionState.HERE
-
     def test_a_worker_that_closed_is_no_loss_when_its_connection_ends(self, sessions: WorkerSessions) -> None:
-        line = sessions.open(0, "0-a", 0.0)
+        sessions.open(0, "0-a", 0.0)
         assert sessions.close("0-a", 1.0) == 0
-        assert not sessions.disconnected(0, line, 2.0)
+        assert not sessions.disconnected(0, 2.0)
         assert sessions.lapse(99.0) == []
         with pytest.raises(UnknownSession):
             sessions.check("0-a")
@@ -61,9 +55,9 @@ class TestLife:
     def test_a_lost_worker_may_come_back_with_its_session_and_its_pushes_stay_counted(
         self, sessions: WorkerSessions
     ) -> None:
-        line = sessions.open(0, "0-a", 0.0)
+        sessions.open(0, "0-a", 0.0)
         sessions.seen[0].applied = 7
-        sessions.disconnected(0, line, 0.0)
+        sessions.disconnected(0, 0.0)
         sessions.lapse(10.0)
         with pytest.raises(UnknownSession):
             sessions.check("0-a")
@@ -98,12 +92,12 @@ class TestReplaced:
 
 class TestTheEnd:
     def test_by_hand_it_is_over_when_all_have_come_and_closed_or_are_lost(self, sessions: WorkerSessions) -> None:
-        line = sessions.open(1, "1-a", 0.0)
+        sessions.open(1, "1-a", 0.0)
         assert sessions.over_at(2, replaced=False) is None
         sessions.open(0, "0-a", 0.0)
         sessions.close("0-a", 2.0)
         assert sessions.over_at(2, replaced=False) is None
-        sessions.disconnected(1, line, 3.0)
+        sessions.disconnected(1, 3.0)
         assert sessions.over_at(2, replaced=False) is None
         sessions.lapse(13.0)
         assert sessions.over_at(2, replaced=False) == 13.0
@@ -119,8 +113,8 @@ class TestTheEnd:
         assert sessions.over_at(2, replaced=False) is None
 
     def test_under_the_launcher_a_loss_is_no_end(self, sessions: WorkerSessions) -> None:
-        line = sessions.open(0, "0-a", 0.0)
-        sessions.disconnected(0, line, 0.0)
+        sessions.open(0, "0-a", 0.0)
+        sessions.disconnected(0, 0.0)
         sessions.lapse(10.0)
         sessions.open(2, "2-a", 11.0)
         sessions.close("2-a", 12.0)
@@ -148,9 +142,9 @@ class TestFirstValues:
         opened(sessions, 3)
         assert sessions.initializer(3) is None
         assert sessions.initializer(2) == 2
-        line = sessions.open(0, "0-a", 0.0)
+        sessions.open(0, "0-a", 0.0)
         assert sessions.initializer(2) is None
-        sessions.disconnected(0, line, 0.0)
+        sessions.disconnected(0, 0.0)
         sessions.lapse(10.0)
         assert sessions.initializer(9) == 2
 
@@ -163,7 +157,7 @@ class TestFirstValues:
         assert sessions.registered() == [0, 1, 2]
         sessions.close("0-a", 1.0)
         sessions.open(1, "1-b", 1.0)
-        sessions.disconnected(2, 1, 1.0)
+        sessions.disconnected(2, 1.0)
         assert sessions.registered() == [2]
         sessions.lapse(11.0)
         for worker, session in enumerate(("0-a", "1-b", "2-a")):
