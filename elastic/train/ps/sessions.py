@@ -156,9 +156,9 @@ class WorkerSessions:
         have closed.
         """
         ended = (SessionState.CLOSED,) if replaced else (SessionState.CLOSED, SessionState.LOST)
-        if not self.seen or any(one.state not in ended for one in self.seen.values()):
+        if not self.seen or any(session.state not in ended for session in self.seen.values()):
             return None
-        last = max(one.since for one in self.seen.values())
+        last = max(session.since for session in self.seen.values())
         if len(self.seen) >= trainers:
             return last
         return None if replaced else last + MISSING_AFTER_S

@@ -61,7 +61,6 @@ def test_what_was_written_is_loaded_with_its_time(tmp_path: Path, monkeypatch: p
 
 def test_a_snapshot_is_a_checkpoint_that_reports_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELASTIC_PROGRESS_FILE", str(tmp_path / "progress"))
-    monkeypatch.setenv("RANK", "-1")
     shelf(tmp_path).write(STATE)
     (candidate,) = Checkpoints(tmp_path / "server-1").candidates()
     assert (candidate.step, list(candidate.meta.parts)) == (1, ["state"])
