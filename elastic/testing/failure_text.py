@@ -25,7 +25,7 @@ def failed_text(story: WorldRun, failures: Mapping[int, ReplicaFailed | None], d
     if raised:
         first = min(raised, key=lambda rank: raised[rank].at_s)
         actors.sort(key=lambda actor: (actor.place.rank != first, actor.place.rank))
-        head = f"{name(actors[0])} raised {raised[first].line}"
+        head = f"{actors[0]} raised {raised[first].line}"
     parts = [head, *details]
     shown = [actor for actor in actors if actor.seen.output.strip()]
     parts += [_tail(actor) for actor in shown[:REPLICAS_MAX]]
@@ -37,26 +37,17 @@ def hung_text(
 ) -> str:
     """Who was still there at the end of the time, and where in the program."""
     ranks = ", ".join(str(actor.place.rank) for actor in hanging)
-    head = f"after {timeout_s:g} s world {story.result.generation - 1} still runs: {_plural(hanging)} {ranks}"
+    noun = "rank" if len(hanging) == 1 else "ranks"
+    head = f"after {timeout_s:g} s world {story.result.generation - 1} still runs: {noun} {ranks}"
     parts = [head + (f"; {waiting}" if waiting else ""), *details]
     for actor in hanging[:REPLICAS_MAX]:
         stacks = text(f"{actor.files}.stacks").strip() or "(it did not answer: it hangs outside of python)"
-        parts += [f"--- {name(actor)}, its stacks:", stacks]
+        parts += [f"--- {actor}, its stacks:", stacks]
         if actor.seen.output.strip():
             parts.append(_tail(actor))
     return "\n".join(parts)
 
 
-def name(actor: RunningReplica) -> str:
-    """A replica as messages have it. Worlds count from 0, as in `worlds`."""
-    place = actor.place
-    return f"rank {place.rank} of world {place.generation - 1} ({place.node})"
-
-
 def _tail(actor: RunningReplica) -> str:
     lines = actor.seen.output.rstrip().splitlines()
-    return "\n".join([f"--- {name(actor)}, the last lines of its output:", *lines[-LINES_MAX:]])
-
-
-def _plural(actors: Sequence[RunningReplica]) -> str:
-    return "rank" if len(actors) == 1 else "ranks"
+    return "\n".join([f"--- {actor}, the last lines of its output:", *lines[-LINES_MAX:]])

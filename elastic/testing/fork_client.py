@@ -82,7 +82,6 @@ class ForkServer:
 
     def return_to_pool(self) -> None:
         """Keep it for the next run; only when no replica runs."""
-        self._send(fork_protocol.RunOver())
         _idle.append(self)
 
     def close(self) -> None:

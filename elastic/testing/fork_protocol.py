@@ -25,10 +25,6 @@ class SignalReplica(msgspec.Struct, frozen=True, tag="signal"):
     session: bool = False
 
 
-class RunOver(msgspec.Struct, frozen=True, tag="done"):
-    """The run is over: its folder is removed by whoever made it."""
-
-
 class ReplicaExited(msgspec.Struct, frozen=True, tag="exited"):
     """A replica has ended with an exit code, or minus a signal."""
 
@@ -40,7 +36,7 @@ class ImportsDone(msgspec.Struct, frozen=True, tag="ready"):
     """The imports are done."""
 
 
-RunMessage = StartReplica | SignalReplica | RunOver
+RunMessage = StartReplica | SignalReplica
 ForkServerMessage = ReplicaExited | ImportsDone
 told = msgspec.json.Decoder(RunMessage)
 said = msgspec.json.Decoder(ForkServerMessage)

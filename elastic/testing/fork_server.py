@@ -16,12 +16,12 @@ import shutil
 import signal
 import socket
 import sys
+from dataclasses import dataclass
 
 from elastic.testing.fork_protocol import (
     PACKET_MAX,
     ImportsDone,
     ReplicaExited,
-    SignalReplica,
     StartReplica,
     encode,
     told,
@@ -45,87 +45,71 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A replica that is not reaped yet, so that its pid is its own."""
+
+    pid: int
+    pidfd: int
+    """Readable once it has ended."""
+
+    def signal(self, number: int, *, session: bool) -> None:
+        """Signal it, or its session."""
+        if session:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:  # It has not made its session yet.
+                os.kill(self.pid, number)
+        else:
+            os.kill(self.pid, number)
+
+    def reap(self) -> int:
+        """Kill what it left running in its session, and wait for it; its exit code, or minus a signal."""
+        self.signal(signal.SIGKILL, session=True)
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.pidfd)
+        return os.waitstatus_to_exitcode(status)
+
+
 def serve(control: socket.socket) -> StartReplica | None:
     """Fork what is wished until the other end is gone: None then. In a replica: what it is to run."""
-    running: dict[int, int] = {}
+    running: dict[int, _Child] = {}
     folder = ""
-    awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    watched: list[int | socket.socket] = [control, awake]
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for ending in (signal.SIGINT, signal.SIGTERM):
         # Ctrl-C and timeout(1) tell the whole group. The run says what ends, or the end of its socket does: then
         # everything goes that replicas have started, which would stay if this process went first.
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(ending, signal.SIG_IGN)
     control.send(encode(ImportsDone()))
     while True:
+        watched: list[int | socket.socket] = [control, *(child.pidfd for child in running.values())]
         readable, _, _ = select.select(watched, [], [])
-        if awake in readable:
-            os.read(awake, 4096)
-            _reap(running, control)
-        if control not in readable:
+        try:
+            for number in [number for number, child in running.items() if child.pidfd in readable]:
+                control.send(encode(ReplicaExited(number, running.pop(number).reap())))
+            packet = control.recv(PACKET_MAX) if control in readable else None
+        except ConnectionError:
+            packet = b""
+        if packet is None:
             continue
-        packet = _packet(control)
         if not packet:
-            _end(running, folder)
+            for child in running.values():
+                child.signal(signal.SIGKILL, session=True)
+            for child in running.values():
+                child.reap()
+            shutil.rmtree(folder, ignore_errors=True)  # Of the last run, which has removed it unless it was killed.
             return None
         message = told.decode(packet)
         if isinstance(message, StartReplica):
             folder = message.folder
             pid = _fork(message)
             if pid == 0:
-                signal.set_wakeup_fd(-1)
-                os.close(awake)
-                os.close(wake)
+                for child in running.values():
+                    os.close(child.pidfd)
                 control.close()
                 return message
-            running[message.number] = pid
-        elif isinstance(message, SignalReplica):
-            if message.number in running:
-                _signal(running[message.number], message.signal, message.session)
-        else:
-            folder = ""
-
-
-def _packet(control: socket.socket) -> bytes:
-    try:
-        return control.recv(PACKET_MAX)
-    except ConnectionError:
-        return b""
-
-
-def _reap(running: dict[int, int], control: socket.socket) -> None:
-    for number, pid in list(running.items()):
-        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if info is None:
-            continue
-        _signal(pid, signal.SIGKILL, session=True)  # While the pid is taken: what the replica itself left running.
-        _, status = os.waitpid(pid, 0)
-        del running[number]
-        try:
-            control.send(encode(ReplicaExited(number, os.waitstatus_to_exitcode(status))))
-        except ConnectionError:
-            return  # Nobody hears it any more; the next look at the socket ends this process.
-
-
-def _signal(pid: int, number: int, session: bool) -> None:
-    """Signal a child that is not reaped yet, so that its number is taken."""
-    if session:
-        try:
-            os.killpg(pid, number)
-        except ProcessLookupError:  # It has not made its session yet.
-            os.kill(pid, number)
-    else:
-        os.kill(pid, number)
-
-
-def _end(running: dict[int, int], folder: str) -> None:
-    for pid in running.values():
-        _signal(pid, signal.SIGKILL, session=True)
-    for pid in running.values():
-        os.waitpid(pid, 0)
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
+            running[message.number] = _Child(pid, os.pidfd_open(pid))
+        elif message.number in running:
+            running[message.number].signal(message.signal, session=message.session)
 
 
 def _fork(start: StartReplica) -> int:
@@ -139,8 +123,7 @@ def _fork(start: StartReplica) -> int:
             _LIBC.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
             if os.getppid() != parent:
                 os._exit(128 + signal.SIGKILL)
-            for number in (signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             output = os.open(start.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             os.dup2(output, 1)

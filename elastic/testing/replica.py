@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
 import importlib
 import importlib.util
 import json
@@ -25,7 +26,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from elastic._disk.replace import replace_file
+from elastic._disk.replace import replace_file, replacing
 from elastic.testing.environment import FILES, SOCKET, TASK
 
 PACKET_MAX = 1 << 12
@@ -48,7 +49,8 @@ class ReplicaTask(msgspec.Struct, frozen=True):
     file: str
     path: list[str]
     argv: list[str]
-    arguments: str
+    arguments: bytes
+    """Pickled: args and kwargs."""
 
 
 class MarkReached(msgspec.Struct, frozen=True):
@@ -70,10 +72,6 @@ class Injected(Exception):
     """The failure that the schedule asks for."""
 
 
-_sockets: dict[int, socket.socket] = {}
-"""The end of this process, by its pid: what it forks has another."""
-
-
 def reached(what: int | str) -> None:
     """Say that this replica has finished a step, or has come to a place with a name.
 
@@ -82,19 +80,23 @@ def reached(what: int | str) -> None:
     `Injected` in the replica that is to fail. Every replica calls it, from its main thread. Outside a run it does
     nothing.
     """
-    path = os.environ.get(SOCKET)
-    if not path:
+    if not os.environ.get(SOCKET):
         return
-    end = _sockets.get(os.getpid())
-    if end is None:
-        end = _sockets[os.getpid()] = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        end.connect(path)
+    end = _connected(os.getpid())
     end.send(msgspec.json.encode(MarkReached(int(os.environ[FILES].rpartition(".")[2]), what)))
     answer = end.recv(PACKET_MAX)
     if answer == RAISE:
         raise Injected(f"elastic.testing: the schedule lets this replica fail at {what!r}")
     if answer != GO:  # The run is gone, and this process is being killed.
         signal.pause()
+
+
+@functools.cache
+def _connected(_pid: int) -> socket.socket:
+    """The socket to the run, of this process: what it forks has another."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    end.connect(os.environ[SOCKET])
+    return end
 
 
 def record(value: Any) -> None:
@@ -104,12 +106,8 @@ def record(value: Any) -> None:
     """
     files = os.environ.get(FILES)
     if files:
-        line = json.dumps(value).encode() + b"\n"
-        handle = os.open(f"{files}.records", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(handle, line)
-        finally:
-            os.close(handle)
+        with open(f"{files}.records", "ab", buffering=0) as file:
+            file.write(json.dumps(value).encode() + b"\n")
 
 
 def main() -> int:
@@ -129,7 +127,8 @@ def main() -> int:
         at_s = time.monotonic()
         traceback.print_exc()
         line = traceback.format_exception_only(error)[-1].strip()
-        Path(f"{files}.failed").write_bytes(msgspec.json.encode(ReplicaFailed(line, at_s, isinstance(error, Injected))))
+        failed = ReplicaFailed(line, at_s, isinstance(error, Injected))
+        replace_file(Path(f"{files}.failed"), msgspec.json.encode(failed))
         return 1
     return 0
 
@@ -168,7 +167,7 @@ def _call(path: Path) -> Any:
     found: Any = _module(task)
     for name in task.name.split("."):
         found = getattr(found, name)
-    args, kwargs = pickle.loads(Path(task.arguments).read_bytes())
+    args, kwargs = pickle.loads(task.arguments)
     return found(*args, **kwargs)
 
 
@@ -206,29 +205,24 @@ def _module(task: ReplicaTask) -> ModuleType:
 
 
 def _write(value: Any, path: str) -> None:
-    """Write the return value: as JSON if it comes back the same from it, as tensors otherwise."""
+    """Write the return value: as JSON if it comes back the same from it, as tensors otherwise.
+
+    Killed before its end, the replica has returned nothing.
+    """
     if value is None:
         return
     try:
         text = json.dumps(value)
     except (TypeError, ValueError):
         text = ""
-    if text and _same(json.loads(text), value):
-        replace_file(Path(f"{path}.json"), text.encode())  # Killed before its end, the replica has returned nothing.
+    if text and repr(json.loads(text)) == repr(value):
+        replace_file(Path(f"{path}.json"), text.encode())
         return
     import torch
 
-    torch.save(value, f"{path}.pt")
-    unsafe = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(f"{path}.pt"))
-    if unsafe:
-        raise TypeError(f"the function returned {', '.join(unsafe)}; return tensors, numbers, text, lists and dicts")
-
-
-def _same(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+    with replacing(Path(f"{path}.pt")) as new:
+        torch.save(value, new)
+        if unsafe := sorted(torch.serialization.get_unsafe_globals_in_checkpoint(new)):
+            raise TypeError(
+                f"the function returned {', '.join(unsafe)}; return tensors, numbers, text, lists and dicts"
+            )

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from elastic._decode import UNREADABLE
 from elastic.testing.replica import ReplicaFailed
 
 
@@ -82,18 +81,16 @@ def read(replica: Replica, files: str) -> ReplicaFailed | None:
     replica.output = text(f"{files}.output")
     whole, _, _ = text(f"{files}.records").rpartition("\n")  # What follows it was cut off by a kill.
     replica.records = [json.loads(line) for line in whole.splitlines()]
-    if Path(f"{files}.value.json").exists():
-        replica.value = json.loads(text(f"{files}.value.json"))
-    elif replica.code == 0 and Path(f"{files}.value.pt").exists():
+    if value := text(f"{files}.value.json"):
+        replica.value = json.loads(value)
+    elif Path(f"{files}.value.pt").exists():
         import torch
 
         replica.value = torch.load(f"{files}.value.pt", weights_only=True, map_location="cpu")
-    if not Path(f"{files}.failed").exists():
+    raised = text(f"{files}.failed")
+    if not raised:
         return None
-    try:
-        failed = msgspec.json.decode(Path(f"{files}.failed").read_bytes(), type=ReplicaFailed)
-    except UNREADABLE:  # It was killed while it wrote.
-        return None
+    failed = msgspec.json.decode(raised, type=ReplicaFailed)
     replica.raised = failed.line
     return failed
 

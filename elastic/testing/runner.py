@@ -8,18 +8,18 @@ import os
 import pickle
 import secrets
 import selectors
-import shutil
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from elastic.channel import messages
+from elastic.channel.server import WorkerConnection
 from elastic.errors import RunFailed, RunHung
 from elastic.testing import fork_client, fork_protocol, replica
 from elastic.testing.environment import SOCKET, TASK, ReplicaPlace, environment
@@ -75,33 +75,20 @@ def run(
         if isinstance(world.until, Failure) and not 0 <= world.until.rank < world.nodes * slots:
             raise ValueError(f"Failure(rank={world.until.rank}): a world of {world.nodes} nodes has no such rank")
     _check(function)
-    with _folder() as folder, contextlib.ExitStack() as stack:
+    parent = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(
+        prefix="elastic-run-", dir=parent if len(parent) < SOCKET_PATH_MAX else "/tmp"
+    ) as name:
+        folder = Path(name)
         _write_task(folder, function, (tuple(args), dict(kwargs or {})))
-        server = fork_client.take_server()
-        stack.callback(lambda: server.close())
-        test_run = _TestRun(server, folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
-        stack.callback(test_run.close)
-        try:
-            result = test_run.all_worlds()
-        except RunFailed:
-            if test_run.nobody_runs and server.usable:
-                _keep(stack, test_run, server)
-            raise
-        _keep(stack, test_run, server)
-        return result
-
-
-def _keep(stack: contextlib.ExitStack, one: _TestRun, server: fork_client.ForkServer) -> None:
-    """Keep the server for the next run, instead of ending it."""
-    stack.pop_all()
-    one.close()
-    server.return_to_pool()
+        test_run = _TestRun(folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
+        with contextlib.closing(test_run):
+            return test_run.all_worlds()
 
 
 class _TestRun:
     def __init__(
         self,
-        server: fork_client.ForkServer,
         folder: Path,
         worlds: Sequence[World],
         slots: int,
@@ -110,7 +97,8 @@ class _TestRun:
         checkpoint_dirs: str | os.PathLike[str] | None,
         timeout_s: float,
     ) -> None:
-        self._server, self._folder, self._worlds, self._slots, self._env = server, folder, worlds, slots, env
+        self._server = fork_client.take_server()
+        self._folder, self._worlds, self._slots, self._env = folder, worlds, slots, env
         self._shared = Path(checkpoint_dir or folder / "checkpoints").absolute()
         self._own = None if checkpoint_dirs is None else Path(checkpoint_dirs).absolute()
         self._timeout_s, self._deadline_s = timeout_s, time.monotonic() + timeout_s
@@ -125,21 +113,21 @@ class _TestRun:
         self._number = self._failures = 0
         self._saved = ""
         self._details: list[str] = []
-        self._selector.register(server, selectors.EVENT_READ, self._from_server)
+        self._selector.register(self._server, selectors.EVENT_READ, self._from_server)
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
-    @property
-    def nobody_runs(self) -> bool:
-        return self._story is None or self._story.over
-
     def close(self) -> None:
+        """End what still runs, or keep the server for the next run."""
         for node in self._nodes.values():
             node.close()
-        self._nodes.clear()
         for end in self._ends:
             end.close()
         self._listening.close()
         self._selector.close()
+        if (self._story is None or not self._story.running) and self._server.usable:
+            self._server.return_to_pool()
+        else:
+            self._server.close()
 
     def all_worlds(self) -> Result:
         result = Result([])
@@ -162,18 +150,19 @@ class _TestRun:
                     number, self._folder, self._selector, self._on_message, self._details.append
                 )
         fence.claim(self._checkpoint_dir(members[0]), f"{self._incarnation}/{generation}")
+        nodes = [self._nodes[number] for number in members]
         actors = [
-            self._actor(generation, members, m_id, local_rank)
+            self._actor(generation, nodes, m_id, local_rank)
             for m_id in range(len(members))
             for local_rank in range(self._slots)
         ]
-        seen = WorldResult(generation, tuple(self._nodes[n].name for n in members), [actor.seen for actor in actors])
-        story = WorldRun(self._server, world.until, lost(self._worlds, index), self._nodes, members, actors, seen)
+        seen = WorldResult(generation, tuple(node.name for node in nodes), [actor.seen for actor in actors])
+        story = WorldRun(self._server, world.until, lost(self._worlds, index), actors, seen)
         self._story, story.saved = story, self._saved
         for actor in actors:
-            self._start(actor, members[actor.place.m_id], port)
+            self._start(actor, port)
         try:
-            while not story.over:
+            while story.running:
                 self._step(story)
         finally:
             failures = {actor.place.rank: read(actor.seen, actor.files) for actor in actors}
@@ -183,9 +172,9 @@ class _TestRun:
         self._failures += isinstance(world.until, Failure)
         return seen
 
-    def _actor(self, generation: int, members: Sequence[int], m_id: int, local_rank: int) -> RunningReplica:
+    def _actor(self, generation: int, nodes: Sequence[ReplicaNode], m_id: int, local_rank: int) -> RunningReplica:
         number, self._number = self._number, self._number + 1
-        node = self._nodes[members[m_id]].name
+        node = nodes[m_id]
         place = ReplicaPlace(
             number=number,
             generation=generation,
@@ -193,12 +182,12 @@ class _TestRun:
             local_rank=local_rank,
             slots=self._slots,
             m_id=m_id,
-            nodes=len(members),
-            node=node,
+            nodes=len(nodes),
+            node=node.name,
         )
-        return RunningReplica(place, str(self._folder / f"replica.{number}"), Replica(place.rank, node))
+        return RunningReplica(place, node, str(self._folder / f"replica.{number}"), Replica(place.rank, node.name))
 
-    def _start(self, actor: RunningReplica, node: int, port: int) -> None:
+    def _start(self, actor: RunningReplica, port: int) -> None:
         made = environment(
             actor.place,
             base=os.environ,
@@ -206,8 +195,8 @@ class _TestRun:
             port=port,
             incarnation=self._incarnation,
             failures=self._failures,
-            checkpoint_dir=str(self._checkpoint_dir(node)),
-            channel=self._nodes[node].path,
+            checkpoint_dir=str(self._checkpoint_dir(actor.node.number)),
+            channel=actor.node.server.path,
             saved=self._saved,
             testing={SOCKET: str(self._folder / "run.sock"), TASK: str(self._folder / "task.json")},
             files=actor.files,
@@ -237,27 +226,26 @@ class _TestRun:
         hanging = story.running
         waiting = story.waiting_words()
         for actor in hanging:
-            actor.signalled = True
-            self._server.signal(actor.place.number, replica.STACKS)
+            story.signal(actor, replica.STACKS, session=False)
         limit_s = time.monotonic() + STACKS_S
-        while not story.over and time.monotonic() < limit_s:
+        while story.running and time.monotonic() < limit_s:
             self._wait(limit_s - time.monotonic())
         story.tick()
-        while not story.over:
+        while story.running:
             self._wait(STACKS_S)
         for actor in hanging:
             read(actor.seen, actor.files)
         raise RunHung(hung_text(story, hanging, self._timeout_s, waiting, self._details))
 
-    def _on_message(self, hello: messages.WorkerHello, message: messages.WorkerMessage) -> None:
-        if self._story is not None:
-            self._story.heard(hello, message)
+    def _on_message(self, connection: WorkerConnection, message: messages.WorkerMessage) -> None:
+        if self._story is not None and connection.hello is not None:
+            self._story.heard(connection.hello, message)
 
     def _from_server(self) -> None:
         message = self._server.receive()
         if isinstance(message, fork_protocol.ReplicaExited) and self._story is not None:
             for node in list(self._nodes.values()):
-                node.catch_up()  # What it said last is heard before its end is judged.
+                node.server.catch_up()  # What it said last is heard before its end is judged.
             self._story.exited(message.number, message.code)
 
     def _accept(self) -> None:
@@ -278,18 +266,6 @@ class _TestRun:
             self._story.reached(msgspec.json.decode(data, type=replica.MarkReached), end)
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    """A private folder, gone at the end."""
-    parent = tempfile.gettempdir()
-    path = Path(tempfile.mkdtemp(prefix="elastic-run-", dir=parent if len(parent) < SOCKET_PATH_MAX else "/tmp"))
-    try:
-        yield path
-    finally:
-        if path.exists():  # A server that is ended removes it too.
-            shutil.rmtree(path)
-
-
 def _check(function: Callable[..., Any]) -> None:
     """Raise `ValueError` if another process could not find the function by its name."""
     name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
@@ -307,13 +283,12 @@ def _write_task(folder: Path, function: Callable[..., Any], arguments: tuple[tup
     """Write down what the replicas run, in a folder that is ours alone: nobody else can put a pickle there."""
     module = function.__module__
     file = getattr(sys.modules[module], "__file__", None)
-    (folder / "arguments").write_bytes(pickle.dumps(arguments))
     task = replica.ReplicaTask(
         module=module,
         name=function.__qualname__,
         file=os.path.abspath(file) if file else "",
         path=[os.path.abspath(entry) for entry in sys.path],
         argv=[os.path.abspath(file) if file else "-"],
-        arguments=str(folder / "arguments"),
+        arguments=pickle.dumps(arguments),
     )
     (folder / "task.json").write_bytes(msgspec.json.encode(task))

@@ -105,7 +105,7 @@ def _check(worlds: Sequence[World]) -> None:
         if world.nodes < 1:
             raise ValueError(f"world {index} has {world.nodes} nodes; one is the least")
         last, until = index == len(worlds) - 1, world.until
-        if last != isinstance(until, End) and not (last and isinstance(until, Loss | Planned | Failure)):
+        if isinstance(until, End) and not last:
             raise ValueError(f"world {index} runs to the end, so that nothing comes after it; say how it ends")
         named = until.nodes if isinstance(until, Loss) else until.leave if isinstance(until, Planned) else ()
         if any(not 0 <= place < world.nodes for place in named):

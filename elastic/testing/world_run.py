@@ -7,7 +7,7 @@ import json
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from elastic.channel import messages
@@ -30,6 +30,7 @@ class RunningReplica:
     """A replica that was started."""
 
     place: ReplicaPlace
+    node: ReplicaNode
     files: str
     seen: Replica
     listens: bool = False
@@ -37,6 +38,10 @@ class RunningReplica:
     """Whether it has said that everything is saved and it ends now."""
     signalled: bool = False
     """Whether we have asked it to end, so that its end is no failure of its own."""
+
+    def __str__(self) -> str:
+        """Name it. Worlds count from 0, as in `worlds`."""
+        return f"rank {self.place.rank} of world {self.place.generation - 1} ({self.place.node})"
 
 
 @dataclass(slots=True)
@@ -49,8 +54,6 @@ class WorldRun:
     server: ForkServer
     until: Until
     lost: Sequence[int]
-    nodes: Mapping[int, ReplicaNode]
-    members: Sequence[int]
     actors: list[RunningReplica]
     result: WorldResult
     saved: str = ""
@@ -63,11 +66,10 @@ class WorldRun:
     _passed: bool = False
     """Whether a step was reported that ends this world as planned, once all listen that are to hear of it."""
     _waiting: dict[int, socket.socket] = field(default_factory=dict)
+    _by_number: dict[int, RunningReplica] = field(init=False)
 
-    @property
-    def over(self) -> bool:
-        """Whether every replica has ended."""
-        return not self.running
+    def __post_init__(self) -> None:
+        self._by_number = {actor.place.number: actor for actor in self.actors}
 
     @property
     def running(self) -> list[RunningReplica]:
@@ -81,7 +83,7 @@ class WorldRun:
         actor = self.actors[hello.rank]
         if isinstance(message, messages.AcceptsPlannedStop):
             actor.listens = True
-            self._ask_if_all_listen()
+            self._end_if_reached()
         elif isinstance(message, messages.SavedAndLeaving):
             actor.left = True
             actor.seen.step = max(message.step, actor.seen.step or 0)
@@ -92,16 +94,13 @@ class WorldRun:
             self.saved = json.dumps({"step": message.step, "host": actor.place.node, "folder": message.folder})
         elif isinstance(message, messages.Progress):
             actor.seen.step = max(message.step, actor.seen.step or 0)
-            if not self._exact and _matches(self._at, message.step) and isinstance(self._at, int):
-                if isinstance(self.until, Planned):
-                    self._passed = True
-                    self._ask_if_all_listen()
-                else:
-                    self._end()
+            if not self._exact and _matches(self._at, message.step):
+                self._passed = True
+                self._end_if_reached()
 
     def reached(self, message: replica.MarkReached, end: socket.socket) -> None:
         """A replica waits in `reached`: it goes on at once unless the world ends there."""
-        actor = next((candidate for candidate in self.actors if candidate.place.number == message.number), None)
+        actor = self._by_number.get(message.number)
         if actor is None:
             return
         if isinstance(message.what, int):
@@ -111,59 +110,56 @@ class WorldRun:
             _answer(end, replica.GO)
         else:
             self._waiting[actor.place.rank] = end
-            self._end_if_all_wait()
+            self._end_if_reached()
 
     def exited(self, number: int, code: int) -> None:
         """A replica has ended."""
-        actor = next(candidate for candidate in self.actors if candidate.place.number == number)
+        actor = self._by_number[number]
         actor.seen.code = code
         self._waiting.pop(actor.place.rank, None)
-        if self.broken or actor.signalled:
+        asked = self.due and isinstance(self.until, Planned)
+        if self.broken or actor.signalled or (asked and (code == STOPPED or actor.left)):
             return
-        if self.due and isinstance(self.until, Planned):
-            if code != STOPPED and not actor.left:
-                if self.until.may_fail and code != 0:
-                    self.stop_all()
-                    return
-                self._break(f"{_did(code)}, though it was asked to stop at {self.until.at!r} and to leave with 143")
+        if code != 0 and isinstance(self.until, Planned) and self.until.may_fail:
+            self.due = True
+            self._release()
+            self.stop_all()
+        elif asked:
+            self._break(actor, f"{_did(code)}, though it was asked to stop at {self._at!r} and to leave with 143")
         elif self.due and isinstance(self.until, Failure):
             if code == 0 and actor.place.rank == self.until.rank:
-                self._break("returned, though the schedule let it fail: does it catch the error?")
+                self._break(actor, "returned, though the schedule let it fail: does it catch the error?")
             else:
                 self.stop_all()
         elif code != 0:
             if isinstance(self.until, Failure | Loss) and self.until.at is None:
-                self._end_by_itself()
-            elif isinstance(self.until, Planned) and self.until.may_fail:
-                self.due = True
-                self._release()
-                self.stop_all()
+                self._end()
             else:
-                self._break(_did(code))
+                self._break(actor, _did(code))
         elif not self.running and not self.due and not isinstance(self.until, End):
-            self._break(f"and all others returned before the world was to end ({_words(self.until)})", stop=False)
+            self._break(actor, f"and all others returned before the world was to end ({_words(self.until)})")
         else:
-            self._end_if_all_wait()
-            self._ask_if_all_listen()
-        if self.broken:
-            self.broken = f"{_who(actor)} {self.broken}"
+            self._end_if_reached()
 
-    def stop_all(self, grace_s: float = LOSS_GRACE_S) -> None:
+    def stop_all(self) -> None:
         """SIGTERM for all that still run; `tick` kills them after the grace."""
         for actor in self.running:
             if not actor.signalled:
-                actor.signalled = True
-                self.server.signal(actor.place.number, signal.SIGTERM, session=True)
-        self.kill_at_s = time.monotonic() + grace_s
+                self.signal(actor, signal.SIGTERM)
+        self.kill_at_s = time.monotonic() + LOSS_GRACE_S
+
+    def signal(self, actor: RunningReplica, number: int, *, session: bool = True) -> None:
+        """Signal a replica, or its whole session. What it does then is no failure of its own."""
+        actor.signalled = True
+        self.server.signal(actor.place.number, number, session=session)
 
     def tick(self) -> None:
         """The grace is over: kill."""
         self.kill_at_s = None
         for actor in self.running:
             if not actor.signalled and not self.broken:
-                self.broken = f"{_who(actor)} was asked to stop and was still there after {PLANNED_GRACE_S:g} s"
-            actor.signalled = True
-            self.server.signal(actor.place.number, signal.SIGKILL, session=True)
+                self.broken = f"{actor} was asked to stop and was still there after {PLANNED_GRACE_S:g} s"
+            self.signal(actor, signal.SIGKILL)
 
     def waiting_words(self) -> str:
         """Who waits in `reached` for whom, "" if nobody does."""
@@ -176,20 +172,19 @@ class WorldRun:
     def _at(self) -> At | None:
         return None if isinstance(self.until, End) else self.until.at
 
-    def _break(self, why: str, *, stop: bool = True) -> None:
-        self.broken = why
+    def _break(self, actor: RunningReplica, why: str) -> None:
+        self.broken = f"{actor} {why}"
         self._release()
-        if stop:
-            self.stop_all()
+        self.stop_all()
 
-    def _ask_if_all_listen(self) -> None:
-        if self._passed and (
-            all(actor.listens for actor in self.running) or not any(actor.listens for actor in self.actors)
-        ):
-            self._end()
+    def _end_if_reached(self) -> None:
+        """End the world if it has come to its place: all wait there, or a report has passed it.
 
-    def _end_if_all_wait(self) -> None:
-        if self._waiting and all(actor.place.rank in self._waiting for actor in self.running):
+        A planned stop by reports waits until all listen that still run, unless no replica of this world does.
+        """
+        unheard = not all(actor.listens for actor in self.running) and any(actor.listens for actor in self.actors)
+        passed = self._passed and not (isinstance(self.until, Planned) and unheard)
+        if passed or (self._waiting and len(self._waiting) == len(self.running)):
             self._end()
 
     def _end(self) -> None:
@@ -201,36 +196,27 @@ class WorldRun:
             self._ask()
         elif isinstance(self.until, Loss):
             self._lose()
-        elif isinstance(self.until, Failure):
+        elif isinstance(self.until, Failure) and self.until.at is not None:
             self._fail(self.until)
-
-    def _end_by_itself(self) -> None:
-        """A replica has failed on its own, which the schedule waited for."""
-        self.due = True
-        if isinstance(self.until, Loss):
-            self._lose()
-        else:
+        else:  # A replica has failed on its own, for which the schedule waited.
             self.stop_all()
 
     def _ask(self) -> None:
         """Ask for a planned stop, as elastic-launch does: SIGTERM only for those that do not listen."""
         for actor in self.running:
-            node = self.nodes[self.members[actor.place.m_id]]
             stop = messages.PlannedStopRequest("the schedule of the test changes the world")
-            if not actor.listens or not node.send(actor.place.generation, actor.place.rank, stop):
-                actor.signalled = True
-                self.server.signal(actor.place.number, signal.SIGTERM, session=True)
+            if not actor.listens or not actor.node.send(actor.place.generation, actor.place.rank, stop):
+                self.signal(actor, signal.SIGTERM)
         self.kill_at_s = time.monotonic() + PLANNED_GRACE_S
         self._release()
 
     def _lose(self) -> None:
         for actor in self.running:
             if actor.place.m_id in self.lost:
-                actor.signalled = True
-                self._waiting.pop(actor.place.rank, None)
-                self.server.signal(actor.place.number, signal.SIGKILL, session=True)
-        for place in self.lost:
-            self.nodes[self.members[place]].close()
+                self.signal(actor, signal.SIGKILL)
+        for actor in self.actors:
+            if actor.place.m_id in self.lost:
+                actor.node.close()
         self.stop_all()
 
     def _fail(self, failure: Failure) -> None:
@@ -259,10 +245,6 @@ def _matches(at: At | None, what: At) -> bool:
 def _answer(end: socket.socket, word: bytes) -> None:
     with contextlib.suppress(OSError):  # It is gone; its exit says so.
         end.send(word)
-
-
-def _who(actor: RunningReplica) -> str:
-    return f"rank {actor.place.rank} of world {actor.place.generation - 1} ({actor.place.node})"
 
 
 def _did(code: int) -> str:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 def test_a_replica_that_was_killed_while_it_wrote_has_the_records_that_were_whole(tmp_path: Path) -> None:
     files = tmp_path / "replica.0"
     (tmp_path / "replica.0.records").write_text('1\n{"step": 2}\n{"st')
-    (tmp_path / "replica.0.value.new").write_text("[1, 2")
-    (tmp_path / "replica.0.failed").write_text('{"line": "Val')
+    (tmp_path / ".0123456789abcdef.new").write_text("[1, 2")
     replica = Replica(0, "node-0")
     assert read(replica, str(files)) is None
     assert (replica.records, replica.value, replica.raised) == ([1, {"step": 2}], None, "")
