@@ -5,7 +5,7 @@ and only rows that were trained cost memory on their server.
 
     elastic-launch --server_num 2 --worker_num 2 -m elastic.examples.ps_embedding
 
-By hand it is started as ps_regression is.
+To start it by hand, see ps_regression.
 """
 
 from __future__ import annotations
@@ -21,12 +21,38 @@ import elastic
 from elastic.train import ps
 
 CHARACTERS = 128
-CONTEXT = 3
 MODULES = ("argparse", "ast", "inspect", "pathlib", "random", "shutil", "socket", "subprocess", "textwrap", "typing")
 
 
-def arguments() -> argparse.Namespace:
-    """Read the command line."""
+def samples() -> tuple[torch.Tensor, torch.Tensor]:
+    """Read the source of some modules: every triple of characters as one number, and the character after it."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    source = b"".join((folder / f"{name}.py").read_bytes() for name in MODULES)
+    text = torch.tensor([character for character in source if character < CHARACTERS])
+    return (text[:-3] * CHARACTERS + text[1:-2]) * CHARACTERS + text[2:-1], text[3:]
+
+
+def train(args: argparse.Namespace, index: int) -> None:
+    """Train as one of the workers; `index` counts them from 0."""
+    triples, following = samples()
+    generator = torch.Generator().manual_seed(index)  # Each worker draws its own samples.
+    table = ps.Embedding(CHARACTERS**3, args.dim, std=0.1)
+    model = torch.nn.Sequential(table, torch.nn.Linear(args.dim, CHARACTERS))
+    total = 0.0
+    with ps.Worker(model, lr=args.lr, mode=args.mode) as worker:
+        for step in range(1, args.steps + 1):
+            batch = torch.randint(len(triples), (args.batch,), generator=generator)
+            loss = cross_entropy(model(triples[batch]), following[batch])
+            loss.backward()
+            worker.step()
+            total += loss.item()
+            if step % args.print_every == 0:
+                print(f"step {step} of {args.steps}  loss {total / args.print_every:.4f}", flush=True)
+                total = 0.0
+
+
+def main() -> None:
+    """Read the command line, then serve or train, as the environment says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=512)
@@ -34,42 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--mode", choices=("async", "sync"), default="async")
     parser.add_argument("--print_every", type=int, default=50, help="steps")
-    return parser.parse_args()
-
-
-def text() -> torch.Tensor:
-    """The source of some modules, as numbers below `CHARACTERS`."""
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    raw = b"".join((folder / f"{name}.py").read_bytes() for name in MODULES)
-    return torch.tensor([character for character in raw if character < CHARACTERS])
-
-
-def train(args: argparse.Namespace, index: int) -> None:
-    """What a worker does."""
-    characters = text()
-    windows = characters.unfold(0, CONTEXT + 1, 1)
-    triples = windows[:, 0] * CHARACTERS**2 + windows[:, 1] * CHARACTERS + windows[:, 2]
-
-    table = ps.Embedding(CHARACTERS**CONTEXT, args.dim, std=0.1)
-    model = torch.nn.Sequential(table, torch.nn.Linear(args.dim, CHARACTERS))
-    worker = ps.Worker(model, lr=args.lr, mode=args.mode)
-    random = torch.Generator().manual_seed(index)
-    losses = []
-    for step in range(1, args.steps + 1):
-        batch = torch.randint(len(windows), (args.batch,), generator=random)
-        loss = cross_entropy(model(triples[batch]), windows[batch, CONTEXT])
-        torch.autograd.backward(loss)
-        worker.step()
-        losses.append(loss.item())
-        if step % args.print_every == 0:
-            mean = sum(losses[-args.print_every :]) / args.print_every
-            print(f"step {step} of {args.steps}  loss {mean:.4f}", flush=True)
-    worker.close()
-
-
-def main() -> None:
-    """Serve or train, as the environment says."""
-    args = arguments()
+    args = parser.parse_args()
     env = elastic.env()
     if env.role == "server":
         ps.Server().run()

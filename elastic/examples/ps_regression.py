@@ -20,27 +20,17 @@ from __future__ import annotations
 import argparse
 
 import torch
+from torch.nn.functional import mse_loss
 
 import elastic
 from elastic.train import ps
 
 BATCH_SIZE = 8
-EPOCH_NUM = 30
-
-
-def arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=EPOCH_NUM)
-    parser.add_argument("--lr", type=float, default=0.001)
-    parser.add_argument("--mode", choices=("async", "sync"), default="async")
-    parser.add_argument("--save", default="", help="a file for the trained model, written by worker 0")
-    return parser.parse_args()
 
 
 def samples() -> tuple[torch.Tensor, torch.Tensor]:
-    """The features and the target, each with mean 0 and deviation 1."""
-    from sklearn.datasets import load_diabetes  # Not above: servers need no data, and start sooner without.
+    """Load 442 patients: 10 features and a target, each scaled to mean 0 and standard deviation 1."""
+    from sklearn.datasets import load_diabetes  # Servers need no data, and start sooner without scikit-learn.
 
     features, target = load_diabetes(return_X_y=True, scaled=False)
     x = torch.tensor(features, dtype=torch.float32)
@@ -49,31 +39,34 @@ def samples() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(args: argparse.Namespace, index: int) -> None:
-    """What a worker does."""
+    """Train as one of the workers; `index` counts them from 0."""
     x, y = samples()
-    torch.manual_seed(index)
+    torch.manual_seed(index)  # Each worker shuffles the samples in its own way.
     model = torch.nn.Linear(10, 1)
-    worker = ps.Worker(model, lr=args.lr, mode=args.mode)
-    for epoch in range(args.epochs):
-        for batch_id, batch in enumerate(torch.split(torch.randperm(len(x)), BATCH_SIZE)):
-            loss = (model(x[batch]) - y[batch]).square().mean()
-            loss.backward()
-            worker.step()
-            if (batch_id + 1) % 10 == 0:
-                print(f"Epoch: {epoch}, Batch: {batch_id}, loss: {loss.item()}", flush=True)
-    if index == 0:
-        worker.pull()
-        with torch.no_grad():
-            print(f"final loss: {(model(x) - y).square().mean().item():.4f}", flush=True)
-        if args.save:
-            worker.save(args.save)
-    # Every worker tells the servers that it has ended; they end after the last one.
-    worker.close()
+    with ps.Worker(model, lr=args.lr, mode=args.mode) as worker:
+        for epoch in range(args.epochs):
+            for step, batch in enumerate(torch.randperm(len(x)).split(BATCH_SIZE)):
+                loss = mse_loss(model(x[batch]), y[batch])
+                loss.backward()
+                worker.step()
+                if (step + 1) % 10 == 0:
+                    print(f"Epoch: {epoch}, Batch: {step}, loss: {loss.item()}", flush=True)
+        if index == 0:
+            worker.pull()
+            with torch.no_grad():
+                print(f"final loss: {mse_loss(model(x), y).item():.4f}", flush=True)
+            if args.save:
+                worker.save(args.save)
 
 
 def main() -> None:
-    """Serve or train, as the environment says."""
-    args = arguments()
+    """Read the command line, then serve or train, as the environment says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--mode", choices=("async", "sync"), default="async")
+    parser.add_argument("--save", default="", help="a file for the trained model, written by worker 0")
+    args = parser.parse_args()
     env = elastic.env()
     if env.role == "server":
         ps.Server().run()

@@ -28,8 +28,8 @@ A complete test of a user's script, for pytest or anything else:
 Each replica is a process with the environment that elastic-launch gives its workers, on gloo and the CPU. Three nodes
 with one replica each are three agents as far as the library can tell: each has its own local channel and memory. Worlds
 come one after the other; between two of them nodes leave as planned, are lost (SIGKILL), or stay while one replica
-fails. Who stays keeps its rank's order, newcomers come last. `World`, `Planned`, `Loss`, `Failure` and `End` say it in
-full:
+fails. Nodes that stay keep their order, and joining nodes come last. `World`, `Planned`, `Loss`, `Failure` and `End`
+describe a schedule in full:
 
     run(train, args=(40,), slots=2, worlds=[
         World(3, Loss(at=10, nodes=(0,))),            # rank 0's node is lost
@@ -37,12 +37,12 @@ full:
         World(2),                                     # to the end
     ])
 
-`at` is a step that a replica reports (`state.commit`, `elastic.report`), which ends the world soon after, or a step or
-word that every replica passes to `reached`, which ends it exactly there. A function without this library works too: it
-is stopped with SIGTERM, and `reached` says its steps.
+`at` is a step that a replica reports (`state.commit`, `elastic.report`), and the world ends soon after; or it is a step
+or a word that every replica passes to `reached`, and the world ends exactly there. A function that does not use this
+library works too: it is stopped with SIGTERM, and reports its steps with `reached`.
 
-The first run of a process takes the seconds that importing torch takes; one idle process stays for the next run and
-ends with this one. Under `if __name__ == "__main__":` it works in a script as well.
+The first run of a process takes some seconds, to import torch. One idle process stays for the next run and ends with
+this one. In a script, call `run` under `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations

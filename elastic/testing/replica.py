@@ -69,16 +69,21 @@ class ReplicaFailed(msgspec.Struct, frozen=True):
 
 
 class Injected(Exception):
-    """The failure that the schedule asks for."""
+    """The failure that the schedule asks for, raised in the replica that is to fail."""
 
 
 def reached(what: int | str) -> None:
-    """Say that this replica has finished a step, or has come to a place with a name.
+    """Report that this replica has finished a step, or has come to a place with a name.
 
-    When the schedule ends the world there, every replica of the world waits for the others; so the place is exact. In a
-    planned stop it returns once all are asked to stop. On a loss or a failure it does not return, except that it raises
-    `Injected` in the replica that is to fail. Every replica calls it, from its main thread. Outside a run it does
-    nothing.
+    If the schedule ends the world there, every replica of the world waits for the others, so that the place is exact.
+    In a planned stop it returns once all replicas are asked to stop. On a loss or a failure it does not return. Call it
+    in every replica, from the main thread. Outside a run it does nothing.
+
+    Args:
+        what: The number of the finished step, or the word that the schedule has as `at`.
+
+    Raises:
+        Injected: The schedule lets this replica fail here.
     """
     if not os.environ.get(SOCKET):
         return
@@ -100,9 +105,15 @@ def _connected(_pid: int) -> socket.socket:
 
 
 def record(value: Any) -> None:
-    """Keep a value of this replica for the test: numbers, text, None, lists and dicts of them.
+    """Keep a value of this replica for the test, which finds it in `Replica.records`.
 
-    It is on its file when the call returns, also if the replica is killed next. The result has all of them, in order.
+    The value is written when the call returns, so it survives a kill of the replica. Outside a run it does nothing.
+
+    Args:
+        value: What `json.dumps` takes: numbers, text, None, and lists and dicts of them.
+
+    Raises:
+        TypeError: The value cannot be written as JSON.
     """
     files = os.environ.get(FILES)
     if files:

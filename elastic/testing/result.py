@@ -14,11 +14,18 @@ from elastic.testing.replica import ReplicaFailed
 
 @dataclass(slots=True)
 class Replica:
-    """One process. `code` is its exit code, or minus the signal that ended it; None: it ran when the run was cut off.
+    """What came of one process.
 
-    `value` is what the function returned, `records` what it passed to `record`, `output` what it wrote to stdout and
-    stderr, `notes` the lines that it gave the agent for people, `raised` the last line of its traceback, "" without.
-    `step` is the highest one that it reported, None if it reported none.
+    Attributes:
+        rank: Its rank in its world.
+        node: The name of its node.
+        code: Its exit code, or minus the signal that ended it. None if it still ran when the run was cut off.
+        value: What the function returned, None if it did not return.
+        records: What it passed to `record`, in order.
+        output: What it wrote to stdout and stderr.
+        notes: The lines that the library gave the agent for people.
+        raised: The last line of its traceback, "" without one.
+        step: The highest step that it reported, None if it reported none.
     """
 
     rank: int
@@ -34,9 +41,13 @@ class Replica:
 
 @dataclass(slots=True)
 class WorldResult:
-    """One world. `nodes` are the names of its nodes in the order of the ranks: a node keeps its name while it lives.
+    """What came of one world.
 
-    `saved` is the newest step whose checkpoint was said to be complete, None if there was none.
+    Attributes:
+        generation: Its generation, from 1.
+        nodes: The names of its nodes in the order of their ranks. A node keeps its name while it lives.
+        replicas: Its replicas by rank.
+        saved: The newest step whose checkpoint was reported as complete, None if there was none.
     """
 
     generation: int
@@ -52,7 +63,11 @@ class WorldResult:
 
 @dataclass(slots=True)
 class Result:
-    """All worlds of a run, in order."""
+    """What came of a run.
+
+    Attributes:
+        worlds: The worlds in order.
+    """
 
     worlds: list[WorldResult]
 
@@ -63,12 +78,12 @@ class Result:
 
     @property
     def records(self) -> list[Any]:
-        """Everything that was recorded: world after world, in each rank after rank."""
+        """All recorded values, world after world, and within a world rank after rank."""
         return [value for world in self.worlds for replica in world.replicas for value in replica.records]
 
     @property
     def output(self) -> str:
-        """All output, replica after replica, with a line above each that says whose it is."""
+        """The output of all replicas, each below a line that names its world and rank."""
         return "".join(
             f"--- world {index}, rank {replica.rank}\n{replica.output}"
             for index, world in enumerate(self.worlds)

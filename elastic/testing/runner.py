@@ -50,21 +50,35 @@ def run(
     checkpoint_dirs: str | os.PathLike[str] | None = None,
     timeout_s: float = 120.0,
 ) -> Result:
-    """Run `function(*args, **kwargs)` in every replica of each world, and return what came of them.
+    """Run a function in every replica of each world, and return what came of them.
 
-    `worlds` are numbers of nodes with `slots` replicas each. In the short form `change_at` has a step for each change
-    between two worlds, and `how` says how that change comes: "planned", "loss" or "failure", one for all or one each;
-    a world that grows is then stopped as planned and not by a loss. In the long form `worlds` are `World` values. A
-    step counts when the first replica reports it on the local channel, or exactly, with `elastic.testing.reached`.
+    Replicas have the environment that elastic-launch gives its workers. They run on gloo without GPUs, with one thread
+    each. When `run` returns or raises, no replica is left, and no memory of theirs.
 
-    Replicas have the environment of elastic-launch, run on gloo without cards, and see one thread. `env` is added to
-    it. `checkpoint_dir` is shared by all nodes; `checkpoint_dirs` is the parent of one folder for each node instead,
-    which the others do not read. Without both the folder is a private one, removed at the end.
+    Args:
+        function: What each replica calls; it is defined at the top of its module. It returns None, tensors, numbers,
+            text, or lists and dicts of them.
+        worlds: In the short form, how many nodes each world has. In the long form, `World` values.
+        change_at: In the short form, for each change between two worlds the step, or the word passed to `reached`, at
+            which the world ends. A world ends soon after the first replica reports the step on the local channel, or
+            exactly there if the replicas call `reached`.
+        how: In the short form, how the changes come: "planned", "loss" or "failure", one for all or one each. A world
+            that grows is stopped as planned and not by a loss.
+        slots: Replicas on each node.
+        args: Positional arguments of the function; they are pickled.
+        kwargs: Keyword arguments of the function; they are pickled.
+        env: More environment variables for the replicas; they override all others.
+        checkpoint_dir: The folder of checkpoints that all nodes share; by default a private one, removed at the end.
+        checkpoint_dirs: Instead, the parent of one folder for each node, which the other nodes do not read.
+        timeout_s: How many seconds the whole run may take.
 
-    `function` is defined at the top of its module. `args` are pickled. It returns None, tensors, numbers, text, lists
-    or dicts. Raises `elastic.errors.RunFailed`, which names the replica and has the last lines of its output, when the
-    run does not go as scheduled; `RunHung`, with the stacks of all replicas, after `timeout_s` in all; `ValueError`
-    for arguments that do not fit together. When it returns or raises, no replica is left, and no memory of theirs.
+    Returns:
+        The worlds, with the value, output and exit code of each replica.
+
+    Raises:
+        RunFailed: The run did not go as scheduled. The text names the replica and has the end of its output.
+        RunHung: The run took longer than `timeout_s`. The text has the stacks of all replicas that still ran.
+        ValueError: The arguments do not fit together, or no other process can find the function by its name.
     """
     full = worlds_of(worlds, change_at, how)
     if slots < 1:

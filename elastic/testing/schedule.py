@@ -18,11 +18,16 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """At `at` the replicas are asked to stop, as on a drain or for newcomers; they save and leave with 143.
+    """The replicas are asked to stop, as on a drain or for joining nodes; they save and leave with 143.
 
-    `leave` are the nodes that are not in the next world, by their place in this one; further ones leave from the end
-    if the next world is smaller. A replica that does not listen on the local channel gets SIGTERM instead. With
-    `may_fail` a replica may also fail on its own before it has left: the others are then stopped as after a failure.
+    A replica that does not listen on the local channel gets SIGTERM instead.
+
+    Attributes:
+        at: The step, or the word passed to `reached`, at which they are asked.
+        leave: The nodes that are not in the next world, by their place in this one, from 0. If the next world is
+            smaller still, further ones leave from the end.
+        may_fail: Whether a replica may also fail on its own before it has left. The others are then stopped as after a
+            failure.
     """
 
     at: At
@@ -32,10 +37,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """At `at` these nodes are lost, by their place in this world: replicas killed, their memory gone.
+    """Nodes are lost: their replicas are killed, and their memory is gone. The others get SIGTERM, then SIGKILL.
 
-    None named: the last ones, as many as the next world has fewer, at least one. The others get SIGTERM, then SIGKILL.
-    Without `at` they are lost when the first replica of the world fails on its own, as a function that kills itself.
+    Attributes:
+        at: The step, or the word passed to `reached`. None: when the first replica of the world fails on its own, for
+            instance because the function kills its process.
+        nodes: The lost nodes, by their place in this world, from 0. Without any: the last ones, as many as the next
+            world has fewer, at least one.
     """
 
     at: At | None = None
@@ -44,9 +52,13 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """At `at` one replica fails and its node stays: it raises `Injected`, or gets SIGKILL. The others are stopped.
+    """One replica fails and its node stays. The other replicas are stopped.
 
-    Without `at` it is the function's own part to let a replica fail: the first one that does ends the world.
+    Attributes:
+        at: The step, or the word passed to `reached`. None: the function lets a replica fail, and the first one that
+            does ends the world.
+        rank: The replica that fails.
+        by: "raise": it raises `Injected`. "kill": it gets SIGKILL.
     """
 
     at: At | None = None
@@ -59,7 +71,12 @@ Until = End | Planned | Loss | Failure
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A world of `nodes` nodes and how it ends."""
+    """A world and how it ends.
+
+    Attributes:
+        nodes: How many nodes it has, at least 1.
+        until: How it ends; by default when every replica has returned.
+    """
 
     nodes: int
     until: Until = End()

@@ -15,9 +15,9 @@ One script, by role::
             worker.step()
         worker.close()
 
-It runs under elastic-launch, and by hand with the `PADDLE_` variables alone. Nothing of the network is unpickled.
-Server and worker prove to each other that they know ELASTIC_PS_SECRET, which elastic-launch gives them. Messages are
-neither encrypted nor signed: let only the job reach the ports.
+It runs under elastic-launch, or by hand with Paddle's `PADDLE_…` variables. Data from the network is never unpickled.
+Servers and workers prove to each other that they know ELASTIC_PS_SECRET, which elastic-launch gives them. Messages are
+neither encrypted nor signed, so only the job's own hosts should be able to reach the ports.
 """
 
 from __future__ import annotations

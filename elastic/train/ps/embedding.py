@@ -17,16 +17,34 @@ from elastic.train.ps.sparse_table import first_rows
 class Embedding(torch.nn.Module):
     """`torch.nn.Embedding` with its rows on the servers: only the rows that a batch needs come to the worker.
 
-    `num` rows of `dim` numbers. Row `i` is first normal with mean 0 and standard deviation `std`, computed from `seed`
-    and `i` alone, and costs memory on its server once it was trained. `num` may be much larger than what fits into one
-    machine, until it is saved: `Worker.save` writes one whole table. After `load_state_dict` of such a file, and
-    without a `Worker`, the rows of the file are looked up here.
+    The first value of row `i` follows from `seed` and `i` alone, and a row costs memory on its server only once it was
+    trained. So a table may be much larger than the memory of one machine, until it is saved: `Worker.save` writes one
+    whole table. After `load_state_dict` of such a file, and without a `Worker`, the module looks up the rows of the
+    file.
+
+    Attributes:
+        num: The number of rows.
+        dim: The number of columns.
+        seed: Of the first values.
+        std: The standard deviation of the first values.
+        dtype: Of the rows.
     """
 
     def __init__(
         self, num: int, dim: int, *, seed: int = 0, std: float = 1.0, dtype: torch.dtype | None = None
     ) -> None:
-        """Describe the table; it has rows once a `Worker` has the model."""
+        """Describe the table; it has rows once a `Worker` has the model.
+
+        Args:
+            num: The number of rows, at least 1. Ids count from 0.
+            dim: The number of columns, at least 1.
+            seed: Of the first values; tables with one seed begin with the same rows.
+            std: The standard deviation of the first values, which are normal with mean 0.
+            dtype: Of the rows: a floating-point one, by default torch's.
+
+        Raises:
+            ConfigError: There is no row or no column.
+        """
         super().__init__()
         if num < 1 or dim < 1:
             raise ConfigError(f"an embedding has at least one row and one column, not {num} and {dim}")
@@ -45,7 +63,19 @@ class Embedding(torch.nn.Module):
         return f"{self.num}, {self.dim}"
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of `ids`, of shape (*ids.shape, dim), on the device of `ids`."""
+        """Look up rows, and remember their gradients for the next push.
+
+        Args:
+            ids: Integers of any shape, from 0 to `num` - 1.
+
+        Returns:
+            The rows, of shape `(*ids.shape, dim)`, on the device of `ids`.
+
+        Raises:
+            ConfigError: There is neither a `Worker` with this module nor a loaded table.
+            IndexError: An id is not in the table.
+            ServerLost: As for the methods of `Worker`, which fetches the rows.
+        """
         if self.fetch is None:
             if self._table is None:
                 raise ConfigError("this ps.Embedding has no rows yet; make a ps.Worker with the model first")
@@ -61,15 +91,26 @@ class Embedding(torch.nn.Module):
         return embedding(inverse.view(ids.shape).to(ids.device), rows)
 
     def spec(self, name: str) -> TableSpec:
-        """The table as servers know it."""
+        """Describe the table as servers know it, under the name of its parameter in the model."""
         return TableSpec(name, self.num, self.dim, NAMES[self.dtype], self.seed, self.std)
 
     def first(self, ids: torch.Tensor) -> torch.Tensor:
-        """What the rows of these ids are before anybody trained them."""
+        """Compute the first values of rows, without asking a server.
+
+        Args:
+            ids: A list of int64 ids.
+
+        Returns:
+            The rows as they are before they are trained, of shape `(len(ids), dim)`, on the CPU.
+        """
         return first_rows(self.spec("rows"), ids).to(self.dtype)
 
     def gathered(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The ids and gradients of all backward passes since the last call; duplicates are added up. On the CPU."""
+        """Take the gradients of all backward passes since the last call; the `Worker` pushes them.
+
+        Returns:
+            The ids, ascending and each once, and the sums of their gradients, of shape `(len(ids), dim)`; on the CPU.
+        """
         parts, self._gathered = self._gathered, []
         if not parts:
             return torch.empty(0, dtype=torch.int64), torch.empty((0, self.dim), dtype=self.dtype)

@@ -54,14 +54,12 @@ log = logging.getLogger("elastic.train.ps")
 
 
 class Server:
-    """One parameter server.
+    """Holds a part of the parameters and tables, and applies the workers' gradients to them.
 
-    `env` is this process's place, by default what the environment says. `load_from` is a file that `Worker.save` or
-    `torch.save(model.state_dict(), path)` wrote: its values, of all parameters or of those in `names`, count before
-    those of the workers. A worker whose connection broke is lost after `lost_after_s`. Snapshots are written every
-    `snapshot_every_s` seconds when something changed, below `snapshots`; by default that is `ps` in the job's
-    checkpoint folder (ELASTIC_CHECKPOINT_DIR), and without one there are none. `listen` is the host:port to listen
-    on, if that is not the one by which the others know this server.
+    Every server of a job is made with the same arguments; `run` serves until the workers have finished.
+
+    Attributes:
+        env: The place of this process in the job.
     """
 
     def __init__(
@@ -75,7 +73,24 @@ class Server:
         snapshots: str | os.PathLike[str] | None = None,
         listen: str | None = None,
     ) -> None:
-        """Read the environment and `load_from`. `ConfigError` says what is wrong with them."""
+        """Read the environment and `load_from`. Nothing listens yet.
+
+        Args:
+            env: The place of this process; by default what the environment says (`elastic.env()`).
+            load_from: A file that `Worker.save` or `torch.save(model.state_dict(), path)` wrote. Training starts from
+                its values instead of those of worker 0. A snapshot counts more.
+            names: The parameters and tables to take from `load_from`; by default all that are tensors.
+            lost_after_s: How many seconds a worker has to come back after its connection broke. Then it is lost, and
+                synchronous steps no longer wait for it.
+            snapshot_every_s: How many seconds after a change the next snapshot is written. A large state is written
+                less often, so that at most a tenth of the time goes into it.
+            snapshots: The folder of the snapshots of all servers; by default `ps` in the job's checkpoint folder
+                (ELASTIC_CHECKPOINT_DIR). Without either there are no snapshots.
+            listen: The host:port to listen on; by default the one by which the workers know this server.
+
+        Raises:
+            ConfigError: The environment, `load_from` or `names` is wrong; the text says what is.
+        """
         with reporting_config_errors():
             self.env = env or environment.read(os.environ)
             known = secret(os.environ)
@@ -109,9 +124,15 @@ class Server:
             )
 
     def run(self) -> None:
-        """Serve until every worker has closed or is lost.
+        """Load the newest snapshot, if there is one, and serve until every worker has closed or is lost.
 
-        At SIGTERM the state is written and the process ends with 143. Raises `ConfigError` if the port cannot be had.
+        At SIGTERM the server writes a snapshot, and the process ends with 143. Under elastic-launch lost workers are
+        replaced, so the server waits until every worker has closed. Call it from the main thread, once.
+
+        Raises:
+            ConfigError: The port is taken, or the host is not this machine.
+            CheckpointError: The snapshots are there and cannot be read.
+            SystemExit: After SIGTERM (143) and SIGINT (130).
         """
         logger = logging.getLogger("elastic")
         if not logger.hasHandlers():

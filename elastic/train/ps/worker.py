@@ -41,7 +41,7 @@ log = logging.getLogger("elastic.train.ps")
 
 
 class Worker:
-    """One worker's side of the servers.
+    """Trains a model whose parameters live on the servers: pushes gradients and pulls values.
 
     ::
 
@@ -52,12 +52,23 @@ class Worker:
         worker.save("model.pt")
         worker.close()
 
-    All workers make the same model. The values of worker 0 count, those of the others are replaced. With
-    `mode="async"` the servers apply the gradients of each worker at once; with `mode="sync"` they wait for those of all
-    live workers, and apply their average. `lr` may be changed at any time and counts from the next push on. A server
-    that is away is asked again for `patience_s`, then the call raises `ServerLost`.
+    All workers build the same model. Training starts from the values of worker 0, or from those of the file that the
+    servers were given.
 
-    A worker belongs to the thread that made it. The model must not share its parameters with another `Worker`.
+    Use a worker from the thread that made it. Two workers of one process must not share parameters. In a `with` block
+    the worker is closed at the end, and abandoned if the block fails.
+
+    Every method that talks to the servers waits for a server that is away, and raises
+
+    - `ServerLost` when a server has been away for `patience_s`,
+    - `SessionReplaced` when another process has come with this worker's number,
+    - `ModelMismatch` when the servers hold another model, or train it in another way,
+    - `MessageError` when a server refuses a message or answers something else than was asked for.
+
+    Attributes:
+        lr: The learning rate; it may be changed at any time, and counts from the next push on.
+        model: The model, whose dense parameters have the values of the last pull.
+        env: The place of this process in the job.
     """
 
     def __init__(
@@ -71,7 +82,26 @@ class Worker:
         env: ProcessEnvironment | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Connect to all servers, register, and pull. Waits for servers that are not there yet, and for worker 0."""
+        """Connect to all servers, register the model, and pull.
+
+        Waits for servers that are not there yet, and for the values of worker 0.
+
+        Args:
+            model: Its parameters, and the tables of its `ps.Embedding` modules, are trained. Parameters may be of any
+                real dtype; those without `requires_grad` are shared and not trained.
+            lr: The learning rate, at least 0.
+            mode: "async": the servers apply the gradients of each worker at once. "sync": they wait for those of all
+                live workers, and apply their weighted average.
+            momentum: As in `torch.optim.SGD`, at least 0 and below 1. Rows of a table have momentum only in steps that
+                give them a gradient.
+            weight_decay: As in `torch.optim.SGD`, at least 0. It does not touch tables.
+            env: The place of this process; by default what the environment says (`elastic.env()`).
+            patience_s: How many seconds a call waits for a server that is away.
+
+        Raises:
+            ConfigError: The environment or an argument is wrong, or a parameter has a dtype that is not sent.
+            SecretMismatch: A server does not know this job's ELASTIC_PS_SECRET, or this process does not.
+        """
         with reporting_config_errors():
             self.env = env or environment.read(os.environ)
             self._secret = secret(os.environ)
@@ -121,7 +151,7 @@ class Worker:
         atexit.register(self._at_exit)
 
     def pull(self) -> None:
-        """Bring the servers' values of all dense parameters into the model."""
+        """Copy the servers' values of all dense parameters into the model. Rows of tables come as they are used."""
         lives = self._server_lives()
         answers = self._together(
             link.call(
@@ -138,20 +168,39 @@ class Worker:
     def push(self, weight: float = 1.0) -> None:
         """Send the gradients of the model to the servers, and clear them. In sync mode wait for the other workers.
 
-        `weight` is the share in the average of a synchronous step, for instance the number of samples. Parameters
-        without a gradient count as zero.
+        A push that has to be repeated because a connection broke is applied once.
+
+        Args:
+            weight: This worker's share in the average of a synchronous step, above 0: for instance the number of
+                samples in its batch. A parameter without a gradient counts as zero. Async mode does not use it.
+
+        Raises:
+            ValueError: The weight is not above 0.
         """
         self._push(weight, pull=self._server_lives() != self._lives)
 
     def step(self, weight: float = 1.0) -> None:
-        """`push` and `pull` in one."""
+        """Push the gradients and pull the new values, in one message to each server and back.
+
+        Args:
+            weight: As for `push`.
+
+        Raises:
+            ValueError: The weight is not above 0.
+        """
         self._push(weight, pull=True)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole model to one plain file, as `torch.save(model.state_dict(), path)` does, tables joined.
+        """Pull, and write the whole model to one file, as `torch.save(model.state_dict(), path)` does.
 
-        One worker is enough; the name is taken as it is. The file is whole or not there. The model has the newest
-        values afterwards. Buffers are those of this worker. `CheckpointError` for a disk that is full or read-only.
+        Tables are written whole, under the name of their module with ".weight": each must fit into this process's
+        memory. Buffers are those of this worker. One worker is enough. The file appears whole or not at all.
+
+        Args:
+            path: The file; one that is there is replaced. Its folder must be there.
+
+        Raises:
+            CheckpointError: The disk is full or read-only, or the folder is not there; the text says how to fix it.
         """
         self.pull()
         values = self.model.state_dict()
@@ -163,15 +212,15 @@ class Worker:
             replicated_part.save_file(new, state)
 
     def close(self) -> None:
-        """Tell every server that this worker has done its work. A second call does nothing.
+        """Tell every server that this worker has finished, and disconnect. A second call does nothing.
 
-        Called at exit as well, but not after an exception that nobody caught: such a worker is taken for lost, and
-        may come back.
+        Servers end when every worker has finished. A process that ends without an uncaught exception closes its worker
+        too.
         """
         self._end(ServerConnection.close)
 
     def abandon(self) -> None:
-        """Let go of the servers without a word: this worker has not done its work, and may come back."""
+        """Disconnect without telling the servers: they take this worker for lost, and another may take its place."""
         self._end(ServerConnection.abandon)
 
     def __enter__(self) -> Worker:
