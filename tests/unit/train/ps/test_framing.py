@@ -125,7 +125,7 @@ class TestRefused:
             ([["float32", [2**41]]], "cannot be read"),
             ([["float32", [0, 2**40, 2**40]]], "as wide"),
             ([["float32", [-1]]], "cannot be read"),
-            ([["float128", [1]]], "cannot be read"),
+            ([["float128", [1]]], "no dtype"),
             ([["float32", [1] * 17]], "cannot be read"),
             ([["float32", "ab"]], "cannot be read"),
             ("no list", "cannot be read"),
