@@ -1,4 +1,4 @@
-"""The addresses of a name, and a connection to one of them."""
+"""The addresses of a name, a connection to one of them, and the process at the other end of a Unix socket."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import errno
 import ipaddress
 import socket
+import struct
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from ssl import SSLContext
 from typing import Final
@@ -15,6 +17,8 @@ TRIES_LIMIT_S: Final = 0.5
 """So long all addresses of a name but the last may take together to answer: the shortest limit of a caller is 1 s."""
 TRY_LIMIT_MIN_S: Final = 0.25
 """And so long each may take in any case: there and back around the world."""
+
+_CREDENTIALS: Final = struct.Struct("3i")
 
 
 async def resolved(host: str) -> tuple[str, ...]:
@@ -25,32 +29,21 @@ async def resolved(host: str) -> tuple[str, ...]:
     """
     if _is_address(host):
         return (host,)
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
-
-    def tell(result: tuple[str, ...] | OSError | UnicodeError) -> None:
-        if answer.done():
-            return
-        if isinstance(result, tuple):
-            answer.set_result(result)
-        else:
-            answer.set_exception(result)
+    answer: Future[tuple[str, ...]] = Future()
+    answer.set_running_or_notify_cancel()  # It cannot be cancelled from now on, so the thread may set its result.
 
     def look() -> None:
-        result: tuple[str, ...] | OSError | UnicodeError
         try:
             known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            result = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in known))
+            answer.set_result(tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in known)))
         except (OSError, UnicodeError) as error:
-            result = error
-        with suppress(RuntimeError):  # The loop has ended.
-            loop.call_soon_threadsafe(tell, result)
+            answer.set_exception(error)
 
     try:
         threading.Thread(target=look, name="resolver", daemon=True).start()
     except RuntimeError as error:  # This machine has no thread left.
         raise OSError(errno.EAGAIN, str(error)) from error
-    return await answer
+    return await asyncio.wrap_future(answer)
 
 
 async def connected(
@@ -87,6 +80,12 @@ async def connected_socket(address: str, port: int) -> socket.socket:
         there.close()
         raise
     return there
+
+
+def peer_process(connected: socket.socket) -> tuple[int, int]:
+    """The process that connected a Unix socket, and its user. It is 0 in a PID namespace that we cannot see."""
+    pid, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid
 
 
 def _is_address(host: str) -> bool:

@@ -49,3 +49,9 @@ def time_text(seconds: float, digits: int = 0) -> str:
 def join_host_port(host: str, port: int) -> str:
     """Write an endpoint; an IPv6 address gets brackets, unless it has them."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def split_host_port(endpoint: str) -> tuple[str, int]:
+    """Take an endpoint apart that `join_host_port` could have written; the host comes without brackets."""
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -83,8 +83,7 @@ class ChannelClient:
         self._owed += 1
         self._waits, self._answer = True, None
         while self._answer is None:
-            end = self._socket
-            if end is None or not _readable(end, timeout_s):
+            if self._socket is None or not self._poll(timeout_s * 1000):
                 self._waits = False
                 return "the agent does not answer"
             self._on_message()
@@ -138,17 +137,8 @@ def _close(fds: list[int]) -> None:
         os.close(fd)
 
 
-def _readable(end: socket.socket, timeout_s: float) -> bool:
-    """Wait until something can be read. Unlike `select.select` it takes any descriptor."""
-    poll = select.poll()
-    try:
-        poll.register(end, select.POLLIN)
-    except ValueError:  # It was closed in this moment.
-        return False
-    return bool(poll.poll(timeout_s * 1000))
-
-
 def _receive(end: socket.socket) -> tuple[bytes, list[int]]:
+    """Read a packet and its descriptors. `socket.recv_fds` ignores its flags: children would inherit them."""
     space = socket.CMSG_SPACE(array.array("i").itemsize)
     data, ancillary, _, _ = end.recvmsg(PACKET_MAX, space, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
     fds = array.array("i")

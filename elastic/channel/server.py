@@ -18,13 +18,13 @@ import os
 import select
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic._net import peer_process
 from elastic.channel.messages import (
     PACKET_MAX,
     AgentMessage,
@@ -51,8 +51,6 @@ BURST = 10000.0
 """Who says more than this is not listened to any more. A worker that reports 1,000 steps a second is far below."""
 LINES_MAX = 200
 """Lines about bad connections in the life of a server; a stranger that comes back for ever does not fill the log."""
-
-_CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass(eq=False)
@@ -229,8 +227,7 @@ class ChannelServer:
 
     def _admit(self, end: socket.socket) -> None:
         end.setblocking(False)
-        raw = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(raw)
+        pid, uid = peer_process(end)
         if len(self._connections) >= CONNECTIONS_MAX:
             silent = next((other for other in self._connections.values() if other.hello is None), None)
             if silent is None:

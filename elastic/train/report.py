@@ -59,8 +59,15 @@ class ProgressChannel:
 
     @property
     def end(self) -> ChannelClient | None:
-        """The channel, connected."""
-        return self._channel()
+        """The channel, connected at its first use; None if there is no agent."""
+        if not self._connected:
+            self._connected = True
+            self._end = self._connect()
+            with suppress(ConfigError):  # `elastic.init` says what is wrong.
+                self._world = environment.read(os.environ).world_size
+            if self._end is not None:
+                atexit.register(self.flush_pending)
+        return self._end
 
     def report(self, step: Any, loss: Any, metrics: Mapping[str, Any], total: Any = None) -> None:
         """Remember the step, and send it with the rest if one is due. A `total` that can be called is asked then."""
@@ -79,7 +86,7 @@ class ProgressChannel:
                     self._metrics |= metrics
             return
         self._next = now + INTERVAL_S
-        end = self._channel()
+        end = self.end
         if end is None:
             self._next = math.inf  # Nobody will ever listen.
             return
@@ -93,16 +100,14 @@ class ProgressChannel:
     def preparing(self, what: str) -> None:
         """Say that the script is alive and not ready yet."""
         self._preparing = True
-        end = self._channel()
-        if end is not None:
+        if (end := self.end) is not None:
             end.send(Preparing(truncate_text(str(what), WHAT_MAX)))
 
     def ready(self) -> None:
         """Say that it is ready; nothing if it did not say that it prepares."""
         if self._preparing:
             self._preparing = False
-            end = self._channel()
-            if end is not None:
+            if (end := self.end) is not None:
                 end.send(PreparationOver())
 
     def flush_pending(self) -> None:
@@ -125,16 +130,6 @@ class ProgressChannel:
         total = self._total() if callable(self._total) else self._total
         if end.send(Progress(step, self._world, numbers, self._at, _whole(total) or 0)):
             self._sent = step
-
-    def _channel(self) -> ChannelClient | None:
-        if not self._connected:
-            self._connected = True
-            self._end = self._connect()
-            with suppress(ConfigError):  # `elastic.init` says what is wrong.
-                self._world = environment.read(os.environ).world_size
-            if self._end is not None:
-                atexit.register(self.flush_pending)
-        return self._end
 
 
 def one_number(value: Any) -> float | None:

@@ -13,10 +13,10 @@ import functools
 import os
 import secrets
 import socket
-import struct
-from typing import Any, Final
+from typing import Final
 
-from elastic._net import connected
+from elastic._net import connected, peer_process
+from elastic._text import split_host_port
 from elastic.auth.handshake import MAC, is_proof, new_nonce, stretched
 from elastic.store.auth_proxy import protocol
 from elastic.store.auth_proxy.relay import Ends, carry
@@ -51,8 +51,7 @@ class AuthTunnel:
 
     def __init__(self, target: str, secret: str) -> None:
         """`target` is `host:port`. Nothing is opened yet."""
-        host, _, port = target.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
+        self._host, self._port = split_host_port(target)
         self._secret = secret
         self._listener: socket.socket | None = None
         self._relays: set[asyncio.Task[None]] = set()
@@ -85,7 +84,7 @@ class AuthTunnel:
             connected, _ = self._listener.accept()
         except OSError:
             return
-        if _process_of(connected) != os.getpid():  # Asked for now: a fork of this process has another one.
+        if peer_process(connected)[0] != os.getpid():  # Asked for now: a fork of this process has another one.
             connected.close()
             return
         connected.setblocking(False)
@@ -165,9 +164,3 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
             break
         line += byte
     return line
-
-
-def _process_of(connected: socket.socket) -> int:
-    """The process that connected a Unix socket; 0 if it is in a PID namespace that this process cannot see."""
-    raw: Any = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", raw)[0])

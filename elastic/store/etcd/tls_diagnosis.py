@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from elastic._net import connected
-from elastic._text import shortened
+from elastic._text import shortened, split_host_port
 from elastic.errors import ConfigError
 from elastic.store.auth_proxy.protocol import is_auth_proxy
 from elastic.store.etcd.address import EtcdAddress
@@ -46,9 +46,7 @@ def may_be_tls_error(text: str) -> bool:
 
 async def diagnose_tls(address: EtcdAddress, certificates: Certificates) -> str:
     """What is wrong with TLS between us and this server, and the mend; "" if it cannot be told, or nothing is."""
-    host, _, port = address.target.rpartition(":")
-    host = host.strip("[]")
-    server = _ProbedServer(host, int(port), certificates)
+    server = _ProbedServer(*split_host_port(address.target), certificates)
     try:
         return await (server.over_tls() if address.tls or certificates else server.in_plain())
     except ConfigError as error:  # A file is gone, or being written.

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from elastic import _port_wait, environment
+from elastic._text import split_host_port
 from elastic.channel.client import ChannelClient
 from elastic.channel.messages import JoiningGroup
 from elastic.errors import ConfigError, WorkersMissing
@@ -254,13 +255,13 @@ def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: i
         own = environment.read(environ)
     except ConfigError:  # `elastic.init` says it.
         return None
-    host, _, port = own.master.rpartition(":")
+    host, port = split_host_port(own.master)
     agent_hosts = environ.get(_port_wait.AGENT_STORE) == "True"
     return Rendezvous(
         rank=own.rank,
         world_size=own.world_size,
-        host=host.strip("[]"),
-        port=int(port),
+        host=host,
+        port=port,
         agent_hosts=agent_hosts,
         # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
         attempt=f"{own.restarts if agent_hosts else 0}.{attempt}",
