@@ -23,30 +23,6 @@ from elastic.errors import StoreUnavailable, WatchLost
 from elastic.store.memory_core import MemoryCore
 
 
-class _WatchReader:
-    """One watch: what wakes it, and whether it was lost."""
-
-    def __init__(self) -> None:
-        self._woken = asyncio.Event()
-        self.lost = False
-
-    def wake(self) -> None:
-        self._woken.set()
-
-    def lose(self) -> None:
-        self.lost = True
-        self._woken.set()
-
-    def clear(self) -> None:
-        self._woken.clear()
-
-    async def wait(self, limit_s: float | None) -> None:
-        """Wait to be woken, `limit_s` at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self._woken.wait()
-
-
 class MemoryStore:
     """One client of a `MemoryCore`. Several may share a core; each hears at once of what the others write.
 
@@ -59,7 +35,8 @@ class MemoryStore:
         self.core = core
         self._clock = clock
         self._revision_seen = 0
-        self._readers: set[_WatchReader] = set()
+        self._watches: set[asyncio.Event] = set()
+        """What wakes each watch; one that is no longer here was lost."""
         self._closed = False
 
     def replace(self, core: MemoryCore) -> None:
@@ -69,8 +46,9 @@ class MemoryStore:
 
     def lose_watches(self) -> None:
         """End every watch of this client with `WatchLost`."""
-        for reader in self._readers:
-            reader.lose()
+        lost, self._watches = self._watches, set()
+        for woken in lost:
+            woken.set()
 
     @property
     def revision_seen(self) -> int:
@@ -101,15 +79,15 @@ class MemoryStore:
         """See `Store.watch`. All changes of one revision come in one batch."""
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
-        core, spans, reader = self._begin_call(), merged(ranges), _WatchReader()
+        core, spans, woken = self._begin_call(), merged(ranges), asyncio.Event()
         next_revision = core.revision + 1 if from_revision == NOW else from_revision
-        self._readers.add(reader)
-        core.subscribe(reader.wake)
+        self._watches.add(woken)
+        core.subscribe(woken.set)
         try:
             core.history(spans, next_revision)  # raises Compacted before the watch stands
             yield WatchBatch(next_revision - 1, ())
-            while not reader.lost:
-                reader.clear()
+            while woken in self._watches:
+                woken.clear()
                 core.expire(self._clock())
                 batches = core.history(spans, next_revision)
                 next_revision = max(next_revision, core.revision + 1)
@@ -117,11 +95,13 @@ class MemoryStore:
                     self._revision_seen = max(self._revision_seen, batch.revision)
                     yield batch
                 expiry = core.next_expiry()
-                await reader.wait(None if expiry is None else max(0.0, expiry - self._clock()))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if expiry is None else max(0.0, expiry - self._clock())):
+                        await woken.wait()
             raise WatchLost("the store was replaced by another one, or this client of it was closed")
         finally:
-            core.unsubscribe(reader.wake)
-            self._readers.remove(reader)
+            core.unsubscribe(woken.set)
+            self._watches.discard(woken)
 
     async def grant(self, ttl_s: float) -> Lease:
         """See `Store.grant`."""

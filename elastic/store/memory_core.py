@@ -60,8 +60,7 @@ class MemoryCore:
         self._leases: dict[int, _LeaseState] = {}
         self._lease_last = 0
         self._batches: list[WatchBatch] = []
-        """Every revision since the compaction, one each: the index is `revision - _history_from`."""
-        self._history_from = _FIRST_REVISION + 1
+        """Every revision since the compaction."""
         self._readers: dict[Callable[[], None], None] = {}
 
     @property
@@ -157,7 +156,7 @@ class MemoryCore:
         if from_revision < self._compacted:
             raise Compacted(self._compacted)
         matching: list[WatchBatch] = []
-        for batch in self._batches[max(0, from_revision - self._history_from) :]:
+        for batch in self._batches[self._batch_index(from_revision) :]:
             changes = tuple(change for change in batch.changes if any(change.entry.key in span for span in ranges))
             if len(changes) == len(batch.changes):
                 matching.append(batch)
@@ -172,9 +171,10 @@ class MemoryCore:
         if revision > self._revision:
             raise StoreError(f"revision {revision} is still to come: the store is at {self._revision}")
         self._compacted = revision
-        kept_from = max(revision, self._history_from)
-        del self._batches[: kept_from - self._history_from]
-        self._history_from = kept_from
+        del self._batches[: self._batch_index(revision)]
+
+    def _batch_index(self, revision: int) -> int:
+        return bisect_left(self._batches, revision, key=lambda batch: batch.revision)
 
     def subscribe(self, reader: Callable[[], None]) -> None:
         """Have `reader` called after each new revision."""
@@ -192,19 +192,9 @@ class MemoryCore:
 
     def _holds(self, compare: Compare) -> bool:
         entries = [self._entries[key] for key in self._select(compare.range)]
-        match compare.target:
-            case CompareTarget.CREATE:
-                return (
-                    all(entry.create_revision == compare.operand for entry in entries)
-                    if entries
-                    else not compare.operand
-                )
-            case CompareTarget.MOD:
-                return (
-                    all(entry.mod_revision == compare.operand for entry in entries) if entries else not compare.operand
-                )
-            case CompareTarget.VALUE:
-                return bool(entries) and all(entry.value == compare.operand for entry in entries)
+        if not entries:  # An absent key has revisions 0, and no value.
+            return compare.target is not CompareTarget.VALUE and compare.operand == 0
+        return all(getattr(entry, compare.target) == compare.operand for entry in entries)
 
     def _put(self, put: Put, revision: int) -> KeyChange:
         held = self._entries.get(put.key)
