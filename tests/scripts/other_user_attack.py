@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 
-from elastic.store.etcd.stubs import ServiceStub, rpc
+from elastic.store.etcd.stubs import EtcdStub, rpc
 
 NOBODY = 65534
 PATIENCE_S = 10.0
@@ -38,7 +38,7 @@ def become_nobody() -> None:
 def calls(target: str) -> Iterator[str]:
     """The calls of etcd's API over gRPC that the target answers."""
     with grpc.insecure_channel(target, options=(("grpc.enable_http_proxy", 0),)) as channel:
-        stub = ServiceStub("KV", channel)
+        stub = EtcdStub(channel)
         asked = {
             "Range": rpc.RangeRequest(key=EVERY_KEY, range_end=EVERY_KEY),
             "Put": rpc.PutRequest(key=b"/stranger", value=b"was here"),

@@ -9,7 +9,7 @@ from elastic.store.etcd.stubs import rpc
 async def add_users(endpoint: str) -> None:
     """Switch authentication on. The user job may do everything under /elastic/ and nothing else; root may do all."""
     store = EtcdStore([endpoint])
-    auth = store._servers.rotation.current.auth
+    auth = store._servers.rotation.current.stub
     for name in ("root", "job"):
         await auth.UserAdd(rpc.AuthUserAddRequest(name=name, password=f"{name}-secret"))
         await auth.RoleAdd(rpc.AuthRoleAddRequest(name=name))

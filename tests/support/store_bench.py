@@ -59,7 +59,7 @@ class EtcdBench:
 
     async def compact(self, store: Store, revision: int) -> None:
         assert isinstance(store, EtcdStore)
-        await store._servers.rotation.current.kv.Compact(rpc.CompactionRequest(revision=revision))
+        await store._servers.rotation.current.stub.Compact(rpc.CompactionRequest(revision=revision))
 
 
 def on(bench: Bench, story: Callable[[Store], Awaitable[None]]) -> None:

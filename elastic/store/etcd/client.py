@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from math import ceil
 from typing import Any
 
@@ -34,7 +34,7 @@ from elastic.core.kv import (
 from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
 from elastic.store.etcd.codec import compare_message, entries, operation_message, span
 from elastic.store.etcd.endpoint import EtcdEndpoint, EtcdOptions
-from elastic.store.etcd.errors import AnswerLate, ErrorMeaning, meaning, refusal, unanswered
+from elastic.store.etcd.errors import AnswerLate, ErrorMeaning, LeaseNotFound, meaning, refusal, unanswered
 from elastic.store.etcd.failover import HASLEADER, EtcdServers
 from elastic.store.etcd.paging import in_pages
 from elastic.store.etcd.stubs import rpc
@@ -91,13 +91,13 @@ class EtcdStore:
         return Listing(answer.header.revision, entries(answer.kvs))
 
     async def _ask_range(self, request: Any, *, divisible: bool = False) -> Any:
-        return await self._servers.ask(lambda endpoint: endpoint.kv.Range, request, divisible=divisible)
+        return await self._servers.ask(lambda endpoint: endpoint.stub.Range, request, divisible=divisible)
 
     async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
         """See `Store.txn`. It is never repeated once etcd may have it."""
         check_txn(compares, then)
         request = rpc.TxnRequest(compare=map(compare_message, compares), success=map(operation_message, then))
-        answer = await self._servers.ask(lambda endpoint: endpoint.kv.Txn, request, repeat=False)
+        answer = await self._servers.ask(lambda endpoint: endpoint.stub.Txn, request, repeat=False)
         return TxnResult(answer.succeeded, answer.header.revision)
 
     async def watch(self, ranges: Sequence[KeyRange], from_revision: int) -> AsyncGenerator[WatchBatch, None]:
@@ -134,14 +134,15 @@ class EtcdStore:
     async def grant(self, ttl_s: float) -> Lease:
         """See `Store.grant`. Repeated when its answer was lost: a lease without keys ends by itself."""
         answer = await self._servers.ask(
-            lambda endpoint: endpoint.lease.LeaseGrant, rpc.LeaseGrantRequest(TTL=ceil(ttl_s))
+            lambda endpoint: endpoint.stub.LeaseGrant, rpc.LeaseGrantRequest(TTL=ceil(ttl_s))
         )
         return Lease(answer.ID, float(answer.TTL))
 
     async def revoke(self, lease_id: int) -> None:
         """See `Store.revoke`."""
         request = rpc.LeaseRevokeRequest(ID=lease_id)
-        await self._servers.ask(lambda endpoint: endpoint.lease.LeaseRevoke, request, gone_is_fine=True)
+        with suppress(LeaseNotFound):
+            await self._servers.ask(lambda endpoint: endpoint.stub.LeaseRevoke, request)
 
     async def refresh(self, lease_id: int) -> RefreshResult:
         """See `Store.refresh`. One round: the current server, after a moment also the next; the first answer counts.
@@ -185,7 +186,7 @@ class EtcdStore:
         """One try of a refresh at one server. Errors are returned, for the other server may still answer."""
         token, limit_s = self._servers.token, self._servers.options.refresh_try_s
         try:
-            answer = await endpoint.refreshing.ask(endpoint.lease, lease_id, limit_s, self._servers.metadata())
+            answer = await endpoint.refreshing.ask(endpoint.stub, lease_id, limit_s, self._servers.metadata())
         except grpc.aio.AioRpcError as error:
             if meaning(error) is ErrorMeaning.STALE_TOKEN and self._servers.options.user:
                 self._servers.forget(token)
@@ -206,9 +207,7 @@ class EtcdStore:
         servers = self._servers
         metadata = [pair for pair in servers.metadata() if pair != HASLEADER]
         try:
-            answer = await servers.call(
-                endpoint.maintenance.Status, rpc.StatusRequest(), servers.options.try_s, metadata
-            )
+            answer = await servers.call(endpoint.stub.Status, rpc.StatusRequest(), servers.options.try_s, metadata)
         except grpc.aio.AioRpcError as error:
             if meaning(error) is ErrorMeaning.REFUSED:
                 raise refusal(error, endpoint, servers.options.user) from error

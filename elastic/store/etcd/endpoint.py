@@ -15,7 +15,7 @@ from elastic.errors import ConfigError
 from elastic.store.auth_proxy.client import AuthTunnel
 from elastic.store.etcd.address import EtcdAddress
 from elastic.store.etcd.keepalive import KeepaliveStream
-from elastic.store.etcd.stubs import ServiceStub
+from elastic.store.etcd.stubs import EtcdStub
 from elastic.store.tls import NONE, Certificates
 
 MESSAGE_BYTES_MAX = 16 << 20
@@ -65,12 +65,10 @@ class EtcdOptions:
     request_limit_s: float = 3.0
 
     def __post_init__(self) -> None:
-        """Check the relations between the values."""
+        """Check the certificates, and that there is a user for the password."""
         self.certificates.check()
         if self.password and not self.user:
             raise ConfigError("a password for etcd without a user")
-        if not self.hedge_after_s <= self.refresh_try_s:
-            raise ConfigError("hedge_after_s must not be longer than refresh_try_s: the second server would come late")
 
     def credentials(self) -> Any:
         """The channel credentials; reads the files."""
@@ -92,7 +90,7 @@ class EtcdEndpoint:
         self.passage = AuthTunnel(address.target, options.secret) if options.secret else None
         self._credentials = options.credentials() if address.tls or options.certificates else None
         self._channel: Any = None
-        self._stubs: dict[str, ServiceStub] = {}
+        self._stub: EtcdStub | None = None
         self._silences = 0
         self.misfit = ""
         """What is wrong with TLS between it and us, as far as is known."""
@@ -108,52 +106,23 @@ class EtcdEndpoint:
         return self._credentials is not None
 
     @property
-    def channel(self) -> Any:
-        """The `grpc.aio` channel. Must first be asked for inside the event loop."""
-        if self._channel is None:
+    def stub(self) -> Any:
+        """Its methods, over a channel that connects at first use. Must first be asked for inside the event loop."""
+        if self._stub is None:
             self._renew_credentials()
             target = self.address.target if self.passage is None else self.passage.open()
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
             else:
                 self._channel = grpc.aio.secure_channel(target, self._credentials, options=CHANNEL_OPTIONS)
-        return self._channel
+            self._stub = EtcdStub(self._channel)
+        return self._stub
 
     def _renew_credentials(self) -> None:
         """Certificates that were renewed count from the next connection on; what cannot be read now leaves the old."""
         if self._credentials is not None:
             with suppress(ConfigError):
                 self._credentials = self._options.credentials()
-
-    @property
-    def kv(self) -> Any:
-        """Ranges and transactions."""
-        return self._stub("KV")
-
-    @property
-    def lease(self) -> Any:
-        """Leases."""
-        return self._stub("Lease")
-
-    @property
-    def watcher(self) -> Any:
-        """Watches."""
-        return self._stub("Watch")
-
-    @property
-    def maintenance(self) -> Any:
-        """The server's own state."""
-        return self._stub("Maintenance")
-
-    @property
-    def auth(self) -> Any:
-        """Users and tokens."""
-        return self._stub("Auth")
-
-    def _stub(self, service: str) -> ServiceStub:
-        if service not in self._stubs:
-            self._stubs[service] = ServiceStub(service, self.channel)
-        return self._stubs[service]
 
     def answered(self) -> None:
         """Note that it spoke."""
@@ -167,8 +136,7 @@ class EtcdEndpoint:
 
     async def disconnect(self) -> None:
         """Give up the connection; the next use makes a new one. Calls on the old one end as cancelled."""
-        channel, self._channel = self._channel, None
-        self._stubs.clear()
+        channel, self._channel, self._stub = self._channel, None, None
         self._silences = 0
         self.refreshing.close()
         if channel is not None:
@@ -198,9 +166,7 @@ class EndpointRotation:
         """The current server and the one after it, if there is another."""
         return tuple(self.endpoints[(self._at + step) % len(self.endpoints)] for step in range(len(self.endpoints))[:2])
 
-    def leave(self, endpoint: EtcdEndpoint) -> bool:
-        """Go on to the next server if `endpoint` is the current one. Tells whether the server changed."""
-        if endpoint is not self.current or len(self.endpoints) == 1:
-            return False
-        self._at = (self._at + 1) % len(self.endpoints)
-        return True
+    def leave(self, endpoint: EtcdEndpoint) -> None:
+        """Go on to the next server if `endpoint` is the current one, so that many failures move once."""
+        if endpoint is self.current:
+            self._at = (self._at + 1) % len(self.endpoints)

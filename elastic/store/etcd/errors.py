@@ -67,6 +67,10 @@ class AnswerLate(StoreUnavailable):
     """The time of one try was over before the answer came: the server is silent, or the answer takes it long."""
 
 
+class LeaseNotFound(StoreError):
+    """The store has no such lease."""
+
+
 def details(error: Any) -> str:
     """The text of a grpc error."""
     return str(error.details() or error.code().name)
@@ -102,6 +106,8 @@ def refusal(error: Any, server: object, user: str = "") -> StoreError:
         return Compacted(0)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return StoreDenied(f"{text}; is this an etcd of version 3.4 or later?")
+    if "lease not found" in said:
+        return LeaseNotFound(text)
     hint = _hint(said, user)
     denied = error.code() in _DENIALS or any(part in text for part in (*_DENIED, *_STALE_TOKEN))
     return StoreDenied(f"{text}{hint}") if denied else StoreError(text)

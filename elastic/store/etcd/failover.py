@@ -72,7 +72,7 @@ class EtcdServers:
         """End all streams and connections; every later call raises `StoreUnavailable`."""
         self.closed = True
         for stream in tuple(self.streams):
-            stream.lose(WatchLost("this client of etcd was closed"))
+            stream.put(WatchLost("this client of etcd was closed"))
         tasks = tuple(self._background)
         for task in tasks:
             task.cancel()
@@ -81,12 +81,10 @@ class EtcdServers:
         for endpoint in self.rotation.endpoints:
             await endpoint.close()
 
-    async def ask(
-        self, method: Method, request: Any, *, repeat: bool = True, gone_is_fine: bool = False, divisible: bool = False
-    ) -> Any:
+    async def ask(self, method: Method, request: Any, *, repeat: bool = True, divisible: bool = False) -> Any:
         """Send a request whose answer is linearizable, to one server after the other until one answers.
 
-        `repeat`: doing it twice does no harm. `gone_is_fine`: the answer "no such lease" is a good one (None).
+        `repeat`: doing it twice does no harm.
         `divisible`: the caller can ask for less at once, so that it is not asked again after an `AnswerLate`.
         tenacity comes in, and is imported, with the second try: nearly all need only one, and its machinery costs more
         than that.
@@ -99,7 +97,7 @@ class EtcdServers:
             return isinstance(error, StoreUnavailable) and not final
 
         try:
-            return await self._asked(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
+            return await self._asked(method, request, repeat=repeat)
         except StoreUnavailable as error:
             left_s = self.options.request_limit_s - (loop.time() - began)
             if not again(error) or left_s <= 0:
@@ -114,26 +112,26 @@ class EtcdServers:
             reraise=True,
         ):
             with attempt:
-                return await self._asked(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
+                return await self._asked(method, request, repeat=repeat)
         raise AssertionError("tenacity ends by a result or an error")
 
     def _pause_s(self, tries: int) -> float:
         """No pause while there is a server that was not tried yet."""
         return 0.0 if tries < len(self.rotation.endpoints) else self._random.uniform(*PAUSE_S)
 
-    async def _asked(self, method: Method, request: Any, *, repeat: bool, gone_is_fine: bool) -> Any:
+    async def _asked(self, method: Method, request: Any, *, repeat: bool) -> Any:
         """Try once, and note the revision of the answer.
 
         It is not noted if another answer has shown a replacement meanwhile: either store may have sent this answer,
         and the replacement must not be counted twice.
         """
         seen, replacements = self.revision_seen, self.replacements
-        answer = await self._try(method, request, repeat=repeat, gone_is_fine=gone_is_fine)
-        if answer is not None and self.replacements == replacements:
+        answer = await self._try(method, request, repeat=repeat)
+        if self.replacements == replacements:
             self.observe_revision(answer.header.revision, seen)
         return answer
 
-    async def _try(self, method: Method, request: Any, *, repeat: bool, gone_is_fine: bool) -> Any:
+    async def _try(self, method: Method, request: Any, *, repeat: bool) -> Any:
         """Ask the current server once (twice, if only the token was too old)."""
         await self.authenticated()
         endpoint = self.usable()
@@ -149,8 +147,6 @@ class EtcdServers:
                         continue
                     case ErrorMeaning.REFUSED | ErrorMeaning.STALE_TOKEN:
                         endpoint.answered()
-                        if gone_is_fine and error.code() is grpc.StatusCode.NOT_FOUND:
-                            return None
                         raise refusal(error, endpoint, self.options.user) from error
                     case ErrorMeaning.LOST if not repeat:
                         self.blame_for(error, endpoint)
@@ -212,7 +208,7 @@ class EtcdServers:
     async def _show_password(self, endpoint: EtcdEndpoint) -> None:
         request = rpc.AuthenticateRequest(name=self.options.user, password=self._password)
         try:
-            answer = await self.call(endpoint.auth.Authenticate, request, self.options.try_s, metadata=())
+            answer = await self.call(endpoint.stub.Authenticate, request, self.options.try_s, metadata=())
         except grpc.aio.AioRpcError as error:
             if NO_USERS in details(error):
                 self.token, self._no_users = "", True
@@ -243,7 +239,7 @@ class EtcdServers:
         self.replacements += 1
         self.revision_seen = revision
         for stream in tuple(self.streams):
-            stream.lose(WatchLost(f"another store answers: it is at revision {revision}, {seen} was seen before"))
+            stream.put(WatchLost(f"another store answers: it is at revision {revision}, {seen} was seen before"))
         self.streams.clear()  # what they still deliver is the other store's, and counts no longer
 
     def blame_for(self, error: Any, endpoint: EtcdEndpoint) -> StoreUnavailable:
@@ -284,7 +280,7 @@ class EtcdServers:
         if renew or len(self.rotation.endpoints) > 1:
             for stream in tuple(self.streams):
                 if stream.endpoint is endpoint:
-                    stream.lose(WatchLost(why))
+                    stream.put(WatchLost(why))
         if renew and not self.closed:
             self.keep(asyncio.create_task(endpoint.disconnect()))
 

@@ -52,12 +52,8 @@ class WatchStream:
         self._gathered = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
 
-    def lose(self, error: StoreError) -> None:
-        """End the watch with `error`, after what has arrived."""
-        self._put(error)
-
-    def _put(self, arrived: Any) -> None:
-        """Add what arrived; a moment after the first of it, it is taken together."""
+    def put(self, arrived: Any) -> None:
+        """Add what arrived: a response, or an error that ends the watch. A moment later it is taken together."""
         self._arrived.append(arrived)
         if self._gathering is None:
             gather_s = GATHER_S if len(self._ranges) > 1 else 0.0
@@ -78,7 +74,7 @@ class WatchStream:
         `check` is awaited if the server was behind what was seen when it took the watch; it raises if the server is not
         only late but another store.
         """
-        call = self.endpoint.watcher.Watch(metadata=metadata)
+        call = self.endpoint.stub.Watch(metadata=metadata)
         pump = asyncio.create_task(self._pump(call), name=f"watch at {self.endpoint}")
         pump.add_done_callback(self._pumped)
         try:
@@ -105,7 +101,7 @@ class WatchStream:
     def _pumped(self, pump: asyncio.Task[None]) -> None:
         """Pass on an error that nobody foresaw, so that the reader does not wait for ever."""
         if not pump.cancelled() and (error := pump.exception()) is not None:
-            self._put(error)
+            self.put(error)
 
     async def _send(self, call: Any) -> None:
         """Ask for every range; an error here is also seen, with its text, by the pump."""
@@ -122,25 +118,25 @@ class WatchStream:
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
                 if len(self._arrived) >= RESPONSES_MAX:
-                    self.lose(WatchLost(f"the reader of the watch is {RESPONSES_MAX} messages behind"))
+                    self.put(WatchLost(f"the reader of the watch is {RESPONSES_MAX} messages behind"))
                     return
-                self._put(response)
+                self.put(response)
             self.broken = True
-            self.lose(WatchLost(f"etcd at {self.endpoint} closed the watch"))
+            self.put(WatchLost(f"etcd at {self.endpoint} closed the watch"))
         except grpc.aio.AioRpcError as error:
             if meaning(error) is ErrorMeaning.REFUSED:
                 refused = refusal(error, self.endpoint)
                 # Many large changes at once do not fit into one response; a listing has them in pages.
-                self.lose(WatchLost(str(refused)) if isinstance(refused, TooLarge) else refused)
+                self.put(WatchLost(str(refused)) if isinstance(refused, TooLarge) else refused)
             else:
                 self.broken = True
-                self.lose(WatchLost(f"the watch at {self.endpoint} broke: {details(error)}"))
+                self.put(WatchLost(f"the watch at {self.endpoint} broke: {details(error)}"))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             # The call was cancelled and not this task: its channel was closed.
-            self.lose(WatchLost(f"the connection to {self.endpoint} was given up"))
+            self.put(WatchLost(f"the connection to {self.endpoint} was given up"))
 
     def _opened(self, response: Any) -> Any:
         """Pass a response on; raise if it is the end of the watch."""

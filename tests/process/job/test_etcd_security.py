@@ -242,7 +242,7 @@ def test_an_etcd_that_is_full_is_an_outage_and_the_job_goes_on_when_there_is_roo
 
 async def _alarm(job: Job, action: int) -> None:
     store = EtcdStore([job.etcd.endpoint])
-    await store._servers.rotation.current.maintenance.Alarm(rpc.AlarmRequest(action=action, alarm=rpc.NOSPACE))
+    await store._servers.rotation.current.stub.Alarm(rpc.AlarmRequest(action=action, alarm="NOSPACE"))
     await store.close()
 
 
@@ -285,7 +285,7 @@ def test_authentication_that_is_switched_on_meanwhile_costs_nothing_with_a_user_
         await unknown.says(r"etcd refuses this node \(.*: it asks who this is; .*")
         store = EtcdStore([job.etcd.endpoint], options=EtcdOptions(user="root", password="root-secret"))
         await store.list(KeyRange.key("/x"))
-        auth = store._servers.rotation.current.auth
+        auth = store._servers.rotation.current.stub
         await auth.AuthDisable(rpc.AuthDisableRequest(), metadata=store._servers.metadata())
         await store.close()
         await unknown.says("etcd answers again")
