@@ -179,7 +179,8 @@ class StoreActions:
                 self._trouble("lease", None)
                 self._agent_log.info(f"this node's lease is lost: {event.reason}")
                 self._put(agent_events.SessionLost(lease, event.reason))
-            case session.KeepaliveFailing():
+            case session.KeepaliveFailed():
+                self._on_refresh_failed(event.error)
                 self._trouble("lease", event.error)
 
     async def _send(self, transaction: Transaction) -> None:
@@ -228,16 +229,15 @@ class StoreActions:
         self._agent_log.debug(f"lease {lease.id:x} of {lease.ttl_s:g} s")
         self._lease = lease.id
         self._put(agent_events.LeaseGranted(lease.id, lease.ttl_s, sent_at))
-        new_session = session.Session(
+        kept_alive = session.keep_alive(
             self._store,
             lease,
             self._keys.member(self._node),
             clock=boottime,
             on_event=lambda event: self._session_event(lease.id, event),
-            on_failure=self._on_refresh_failed,
             read_every=self._read_every,
         )
-        self._session = self._begin(new_session.run())
+        self._session = self._begin(kept_alive)
 
     async def _revoke(self, lease: int) -> None:
         """End a lease. A store that does not answer is asked again: while a dead node's key stands its gate waits."""

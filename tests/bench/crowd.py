@@ -259,7 +259,7 @@ class Agent:
         lease = await self._store.grant(ttl_s)
         self.lease = lease.id
         self.feed(agent_events.LeaseGranted(lease.id, lease.ttl_s, sent_at))
-        kept = session.Session(
+        kept_alive = session.keep_alive(
             self._store,
             lease,
             self.crowd.keys.member(self.node),
@@ -267,14 +267,14 @@ class Agent:
             on_event=self._session_event,
             random_source=self._random,
         )
-        self._session = self._spawn(kept.run())
+        self._session = self._spawn(kept_alive)
 
     def _session_event(self, event: session.SessionEvent) -> None:
         assert self.lease is not None
         match event:
             case session.KeepaliveSucceeded():
                 self.feed(agent_events.LeaseRefreshed(self.lease, event.ttl_s, event.sent_at, event.key_revision))
-            case session.LeaseLost() | session.KeepaliveFailing():
+            case session.LeaseLost() | session.KeepaliveFailed():
                 self.crowd.fail(RuntimeError(f"{self.node}: {event}"))
 
 

@@ -14,7 +14,7 @@ from elastic.core.kv import Compare, KeyRange, Put
 from elastic.errors import OutcomeUnknown, StoreUnavailable
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.session import KeepaliveFailing, KeepaliveSucceeded, LeaseLost, Session, SessionEvent
+from elastic.store.session import KeepaliveFailed, KeepaliveSucceeded, LeaseLost, SessionEvent, keep_alive
 from tests.support.etcd_servers import Server, cluster_of_three, free_ports, one_server, wait_until_answers
 from tests.support.mirror_harness import Watched
 
@@ -81,8 +81,9 @@ def test_requests_refreshes_and_watches_leave_a_server_of_three_that_fails(
                 break
         victim = next(server for server in cluster if server.endpoint == store.endpoint)
         lease, events = await store.grant(15), Events()
-        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
-        keeping = asyncio.create_task(session.run())
+        keeping = asyncio.create_task(
+            keep_alive(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
+        )
         async with Watched(store, "/j/") as watched:
             await store.txn((), [Put("/j/member", b"", lease.id)])
             await watched.until(lambda: "/j/member" in watched.values)
@@ -124,8 +125,9 @@ def test_a_server_that_comes_back_with_its_data_is_followed_further(server: Serv
         store, events = EtcdStore([server.endpoint], options=QUICK), Events()
         lease = await store.grant(12)
         await store.txn((), [Put("/j/a", b"1", lease.id)])
-        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
-        keeping = asyncio.create_task(session.run())
+        keeping = asyncio.create_task(
+            keep_alive(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
+        )
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.values == {"/j/a": b"1"})
             server.kill()
@@ -150,8 +152,9 @@ def test_a_server_that_comes_back_empty_is_noticed_by_mirror_and_session(server:
         lease = await store.grant(12)
         for number in range(10):
             await store.txn((), [Put("/j/a", str(number).encode(), lease.id)])
-        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
-        keeping = asyncio.create_task(session.run())
+        keeping = asyncio.create_task(
+            keep_alive(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
+        )
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.values == {"/j/a": b"9"})
             server.kill()
@@ -192,14 +195,15 @@ def test_a_lone_server_that_was_frozen_is_heard_again_when_it_thaws(server: Serv
     async def run() -> None:
         store, events = EtcdStore([server.endpoint], options=QUICK), Events()
         lease = await store.grant(12)
-        session = Session(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
-        keeping = asyncio.create_task(session.run())
+        keeping = asyncio.create_task(
+            keep_alive(store, lease, KEY, clock=time.monotonic, on_event=events.queue.put_nowait)
+        )
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.mirror.listed)
             await events.first(KeepaliveSucceeded)
             server.freeze()
             watched.mirror.refresh_soon()
-            await events.first(KeepaliveFailing)
+            await events.first(KeepaliveFailed)
             await watched.until(lambda: len(watched.troubles) == 1)
             server.thaw()
             await events.refreshed()
