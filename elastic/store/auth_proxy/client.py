@@ -33,6 +33,7 @@ NO_AUTH_PROXY: Final = (
 OTHER_VERSION: Final = (
     "the host that serves it runs another version of elastic-launch; install the same version on every node"
 )
+NO_LINE: Final = b"\n"
 CLOSED: Final = "it closes the connection"
 OTHER_SECRET: Final = (
     "this node has another secret than the host that serves it; give every node the same ELASTIC_JOB_SECRET or "
@@ -156,11 +157,8 @@ async def _exchanged(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """One line, not longer than any of a proxy's; what came if the connection ended."""
-    line = b""
-    while len(line) < protocol.LINE_MAX and not line.endswith(b"\n"):
-        byte = await reader.read(1)  # Not more: what follows the line is etcd's.
-        if not byte:
-            break
-        line += byte
-    return line
+    """One line; what came if the connection ended. What follows the line stays in the reader: it is etcd's."""
+    try:
+        return await reader.readline()
+    except ValueError:  # It fills the reader's buffer, so it is none of a proxy's.
+        return NO_LINE

@@ -36,8 +36,6 @@ ROOT: Final = "elastic/meet/"
 FORMING: Final = "the process group; all workers are there"
 """What is waited for when all have met: that each of them reaches those that it speaks with."""
 
-Tell = Callable[[JoiningGroup], None]
-
 
 @dataclass
 class PausableDeadline:
@@ -69,7 +67,7 @@ class Rendezvous:
     port: int
     agent_hosts: bool
     attempt: str
-    tell: Tell
+    end: ChannelClient | None
     clock: Callable[[], float] = time.monotonic
     store: Any = None
     preparing: str = ""
@@ -88,22 +86,15 @@ class Rendezvous:
             self.preparing = what[:REASON_MAX]
             if self.store is not None:
                 self._write()
-                return
-            if not what:
-                return
-            if self._hosts:
-                with suppress(RuntimeError):  # `meet` says it.
-                    self._open(CONNECT_LIMIT_S)
-                    self._write()
-            elif self._thread is None:
+            elif what and self._thread is None:
                 self._thread = threading.Thread(target=self._announce_later, name="elastic preparing", daemon=True)
                 self._thread.start()
 
     def _announce_later(self) -> None:
-        """Write it as soon as rank 0's store is there."""
+        """Write it as soon as the store is there; rank 0 opens it."""
         while not self._enough.is_set():
-            if self._answers():
-                with self._lock, suppress(RuntimeError):
+            if self._hosts or self._answers():
+                with self._lock, suppress(RuntimeError):  # `meet` raises it.
                     if self.store is None:
                         self._open(CONNECT_LIMIT_S)
                     self._write()
@@ -131,7 +122,8 @@ class Rendezvous:
         if self._thread is not None:
             self._thread.join(CONNECT_LIMIT_S)
         self.announce("")
-        patience, teller = PausableDeadline(limit_s, self.clock()), _MissingReporter(self.tell, self.clock)
+        patience = PausableDeadline(limit_s, self.clock())
+        teller = _MissingReporter(self.end, self.rank, self.clock)
         if self.store is None:
             self._reach(patience, teller, limit_s)
         return self._gather(patience, teller, limit_s)
@@ -168,7 +160,7 @@ class Rendezvous:
                     )
                 teller.report(missing, prepares=preparing)
             time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
-        self.tell(JoiningGroup(FORMING, met=True))
+        teller.all_met()
         return self.store
 
     def _missing(self) -> str:
@@ -214,37 +206,34 @@ class Rendezvous:
 
 
 class _MissingReporter:
-    """Passes on who is missing, about once a second."""
+    """Says who is missing: to the agent about once a second, or without an agent on rank 0's stderr."""
 
-    def __init__(self, tell: Tell, clock: Callable[[], float]) -> None:
-        self._tell = tell
+    def __init__(self, end: ChannelClient | None, rank: int, clock: Callable[[], float]) -> None:
+        self._end = end
+        self._rank = rank
         self._clock = clock
-        self._next = clock() + TELL_EVERY_S
+        self._began = clock()
+        self._every_s = TELL_EVERY_S if end is not None else SAY_EVERY_S
+        self._next = self._began + self._every_s
 
     @property
     def due(self) -> bool:
         return self._clock() >= self._next
 
     def report(self, missing: str, *, prepares: bool = False) -> None:
-        if self.due:
-            self._next = self._clock() + TELL_EVERY_S
-            self._tell(JoiningGroup(missing, prepares))
-
-
-def missing_reporter(end: ChannelClient | None, rank: int, clock: Callable[[], float] = time.monotonic) -> Tell:
-    """Who hears who is missing: the agent, or without one whoever reads rank 0's stderr."""
-    began = said = clock()
-
-    def tell(joining: JoiningGroup) -> None:
-        nonlocal said
-        if end is not None:
-            end.send(joining)
-        elif rank == 0 and clock() - said >= SAY_EVERY_S:
-            said = clock()
-            sys.stderr.write(f"[elastic] waiting {said - began:.0f} s for {joining.missing}\n")
+        if not self.due:
+            return
+        now = self._clock()
+        self._next = now + self._every_s
+        if self._end is not None:
+            self._end.send(JoiningGroup(missing, prepares))
+        elif self._rank == 0:
+            sys.stderr.write(f"[elastic] waiting {now - self._began:.0f} s for {missing}\n")
             sys.stderr.flush()
 
-    return tell
+    def all_met(self) -> None:
+        if self._end is not None:
+            self._end.send(JoiningGroup(FORMING, met=True))
 
 
 def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: int = 0) -> Rendezvous | None:
@@ -265,7 +254,7 @@ def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: i
         agent_hosts=agent_hosts,
         # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
         attempt=f"{own.restarts if agent_hosts else 0}.{attempt}",
-        tell=missing_reporter(end, own.rank),
+        end=end,
     )
 
 
