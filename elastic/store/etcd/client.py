@@ -34,7 +34,7 @@ from elastic.core.kv import (
 from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
 from elastic.store.etcd.codec import compare_message, entries, operation_message, span
 from elastic.store.etcd.endpoint import EtcdEndpoint, EtcdOptions
-from elastic.store.etcd.errors import AnswerLate, ErrorMeaning, LeaseNotFound, meaning, refusal, unanswered
+from elastic.store.etcd.errors import AnswerLate, ErrorMeaning, LeaseNotFound, answer_of, meaning, refusal, unanswered
 from elastic.store.etcd.failover import HASLEADER, EtcdServers
 from elastic.store.etcd.paging import in_pages
 from elastic.store.etcd.stubs import rpc
@@ -186,7 +186,9 @@ class EtcdStore:
         """One try of a refresh at one server. Errors are returned, for the other server may still answer."""
         token, limit_s = self._servers.token, self._servers.options.refresh_try_s
         try:
-            answer = await endpoint.refreshing.ask(endpoint.stub, lease_id, limit_s, self._servers.metadata())
+            answer = await answer_of(
+                endpoint.refreshing.ask(endpoint.stub, lease_id, limit_s, self._servers.metadata())
+            )
         except grpc.aio.AioRpcError as error:
             if meaning(error) is ErrorMeaning.STALE_TOKEN and self._servers.options.user:
                 self._servers.forget(token)
@@ -194,11 +196,6 @@ class EtcdStore:
             if meaning(error) in (ErrorMeaning.REFUSED, ErrorMeaning.STALE_TOKEN):
                 return refusal(error, endpoint, self._servers.options.user)
             return self._servers.blame_for(error, endpoint)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return StoreUnavailable(f"the connection to {endpoint} was given up")
         endpoint.answered()
         return RefreshResult(float(answer.TTL), answer.header.revision)
 

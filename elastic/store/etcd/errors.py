@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Awaitable
 from enum import Enum, auto
 from typing import Any
 
@@ -142,6 +144,17 @@ def watch_end(response: Any, server: object) -> StoreError:
     reason = response.cancel_reason or "no reason given"
     text = f"etcd at {server} ended the watch: {reason}"
     return StoreDenied(text) if any(part in reason for part in _DENIED) else WatchLost(text)
+
+
+async def answer_of(call: Awaitable[Any]) -> Any:
+    """Wait for a call. It ends as cancelled only if this task is: a channel that was closed under it is an error."""
+    try:
+        return await call
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise channel_closed_error() from None
 
 
 def channel_closed_error() -> Any:

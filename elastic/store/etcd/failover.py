@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped, unused-ignore]
@@ -16,7 +16,7 @@ from elastic.store.etcd.errors import (
     NO_USERS,
     AnswerLate,
     ErrorMeaning,
-    channel_closed_error,
+    answer_of,
     details,
     meaning,
     refusal,
@@ -160,17 +160,10 @@ class EtcdServers:
         raise AssertionError("the second try returns or raises")
 
     async def call(self, method: Any, request: Any, limit_s: float, metadata: Metadata | None = None) -> Any:
-        """One call. Ends as cancelled only if this task is; a call that lost its channel is an error like others."""
-        call: Awaitable[Any] = method(
-            request, timeout=limit_s, metadata=self.metadata() if metadata is None else metadata
+        """One call, with the token."""
+        return await answer_of(
+            method(request, timeout=limit_s, metadata=self.metadata() if metadata is None else metadata)
         )
-        try:
-            return await call
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise channel_closed_error() from None
 
     def metadata(self) -> Metadata:
         """What goes with every request and stream."""

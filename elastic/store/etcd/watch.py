@@ -22,7 +22,7 @@ from elastic.core.kv import NOW, KeyChange, KeyRange, WatchBatch
 from elastic.errors import StoreError, StoreUnavailable, TooLarge, WatchLost
 from elastic.store.etcd.codec import change, span
 from elastic.store.etcd.endpoint import EtcdEndpoint
-from elastic.store.etcd.errors import ErrorMeaning, details, meaning, refusal, watch_end
+from elastic.store.etcd.errors import ErrorMeaning, answer_of, details, meaning, refusal, watch_end
 from elastic.store.etcd.stubs import rpc
 
 GATHER_S = 0.002
@@ -116,7 +116,7 @@ class WatchStream:
         A read that is under way must never be given up, for that kills the stream; hence a task of its own.
         """
         try:
-            while (response := await call.read()) is not grpc.aio.EOF:
+            while (response := await answer_of(call.read())) is not grpc.aio.EOF:
                 if len(self._arrived) >= RESPONSES_MAX:
                     self.put(WatchLost(f"the reader of the watch is {RESPONSES_MAX} messages behind"))
                     return
@@ -131,12 +131,6 @@ class WatchStream:
             else:
                 self.broken = True
                 self.put(WatchLost(f"the watch at {self.endpoint} broke: {details(error)}"))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            # The call was cancelled and not this task: its channel was closed.
-            self.put(WatchLost(f"the connection to {self.endpoint} was given up"))
 
     def _opened(self, response: Any) -> Any:
         """Pass a response on; raise if it is the end of the watch."""
