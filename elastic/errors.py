@@ -3,36 +3,36 @@
 Each class says whose fault it is and what to do about it::
 
     ElasticError
-    ├── ConfigError            the command line or the set-up of this machine: mend it (exit 2)
-    │   └── ScriptMistake      the same in a script that calls us: said on stderr, ends the script with 2
-    ├── MachineTaken           the cloud takes this machine back: another one can go on (exit 4)
-    ├── MachineShort           no more open files, processes or memory here: end what else runs, try again (exit 4)
-    ├── Refused                the job does not take this node: see the text (exit 3)
+    ├── ConfigError            the command line or the set-up of this machine is wrong: fix it (exit 2)
+    │   └── ScriptMistake      the same in a script that calls us: printed on stderr, ends the script with 2
+    ├── MachineTaken           the cloud takes this machine back: another node can continue (exit 4)
+    ├── MachineShort           no open files, processes or memory left: stop other programs, try again (exit 4)
+    ├── Refused                the job does not accept this node: see the text (exit 3)
     ├── StoreError
-    │   ├── StoreUnavailable   nobody answered: try again later (exit 4)
-    │   ├── StoreDenied        the store answered no: user, password, certificate or right (exit 3)
+    │   ├── StoreUnavailable   no server answered: try again later (exit 4)
+    │   ├── StoreDenied        the store refused: check user, password, certificate and role (exit 3)
     │   ├── OutcomeUnknown     a write was sent, its answer was lost: read it back before repeating
     │   ├── TooLarge           the store holds more than a reader takes: delete what the text names
     │   ├── Compacted          the history asked for is gone: list again
-    │   └── WatchLost          the watch ended without a word of ours: list and watch again
+    │   └── WatchLost          the watch ended: list and watch again
     ├── DocumentError          a document in the store does not fit its schema: ignored and named
     ├── WorkersMissing         other workers did not come to the start: look at their logs
     ├── NurseryLost            the process that guards the workers is gone, and so are they
     ├── CheckpointError
     │   ├── CheckpointFenced   another generation owns the folder: this worker is of an old world
-    │   ├── RestoreRefused     nothing can be restored: said on stderr, ends the script with 1
-    │   ├── RestoreUnrecoverable  why it was refused, if each further start would find the same: the job fails at once
+    │   ├── RestoreRefused     nothing can be restored: printed on stderr, ends the script with 1
+    │   ├── RestoreUnrecoverable  a restart would not help: the job fails at once
     │   ├── CheckpointDamaged  a file is missing or its checksum is wrong: an older one is taken
-    │   ├── TensorsMissing     no rank holds a part of the state that is wanted: another step or tier is taken
-    │   └── TensorsDiffer      the state that is held is not of the shape or type of this model: mend the script
+    │   ├── TensorsMissing     no rank holds a part of the state that is needed: another step or tier is taken
+    │   └── TensorsDiffer      the stored state has another shape or type than this model: fix the script
     ├── NotFinite              a tensor has nan or inf: nothing is saved; go back to an older step
     ├── RunFailed              a run of elastic.testing did not go as its schedule says: see the output in it
     │   └── RunHung            the same because time ran out: see the stacks in it
     └── ParameterServerError
-        ├── MessageError       a message does not fit its schema: it is refused and changes nothing
-        ├── ModelMismatch      this worker's model is not the one that the servers hold: mend the script
-        ├── SecretMismatch     this worker and the server have different secrets: neither takes anything of the other
-        ├── SessionReplaced    a newer worker with the same number has come: this one must end
+        ├── MessageError       a message does not fit its schema: it is rejected and changes nothing
+        ├── ModelMismatch      this worker's model differs from the one on the servers: fix the script
+        ├── SecretMismatch     this worker and the server have different secrets: give them the same one
+        ├── SessionReplaced    a newer worker with the same number has connected: this one must end
         └── ServerLost         a server did not answer for too long: start it again
 """
 
@@ -46,15 +46,15 @@ class ElasticError(Exception):
 
 
 class ConfigError(ElasticError):
-    """The command line or the local set-up is wrong; the text says what to change."""
+    """The command line, a call of ours, or the set-up of this machine is wrong; the text says what to change."""
 
     exit_code = 2
 
 
 class ScriptMistake(ConfigError, SystemExit):
-    """A call of ours in a training script is wrong. Whoever raises it has written the text to stderr.
+    """A call of ours in a training script is wrong. The text is on stderr already.
 
-    It is a `ConfigError` for whoever catches one. Uncaught it ends python with code 2 and without a stack trace.
+    It can be caught as a `ConfigError`. If nothing catches it, Python ends with exit code 2 and without a stack trace.
     """
 
     def __init__(self, text: str) -> None:
@@ -64,13 +64,13 @@ class ScriptMistake(ConfigError, SystemExit):
 
 
 class MachineTaken(ElasticError):
-    """The cloud takes this machine back, and this node had not joined yet."""
+    """The cloud takes this machine back before this node has joined the job."""
 
     exit_code = 4
 
 
 class MachineShort(ElasticError):
-    """This machine gave no more open files, processes or memory; the limits that can be looked at were high enough."""
+    """This machine has no open files, processes or memory left; the limits that we can read were high enough."""
 
     exit_code = 4
 
@@ -82,17 +82,17 @@ class Refused(ElasticError):
 
 
 class StoreError(ElasticError):
-    """Anything that goes wrong between us and the store."""
+    """An error between this process and the store."""
 
     exit_code = 4
 
 
 class StoreUnavailable(StoreError):
-    """No endpoint answered in time, or the one that answered has no leader."""
+    """No server answered in time, or the one that answered has no leader."""
 
 
 class StoreDenied(StoreError):
-    """The store answered that we may not; asking again does not help."""
+    """The store refused the request; to ask again does not help."""
 
     exit_code = 3
 
@@ -126,20 +126,17 @@ class DocumentError(ElasticError):
 
 
 class WorkersMissing(ElasticError):
-    """Other workers did not come to `elastic.init` in time. The text names them."""
+    """Other workers did not reach `elastic.init` in time. The text names them."""
 
 
 class NurseryLost(ElasticError):
-    """The nursery died. Its workers died with it (parent-death signal)."""
+    """The fork server of this node died. Its workers died with it (parent-death signal)."""
 
     exit_code = 4
 
 
 class CheckpointError(ElasticError):
-    """Anything that goes wrong with a checkpoint folder.
-
-    `transient` says that a disk or a network is behind it, which may do better at the next try.
-    """
+    """An error with a checkpoint folder. `transient`: a disk or a network is the cause, so a retry may succeed."""
 
     def __init__(self, text: str, *, transient: bool = False) -> None:
         """Remember the text, and whether the next try may do better."""
@@ -152,9 +149,9 @@ class CheckpointFenced(CheckpointError):
 
 
 class RestoreRefused(CheckpointError, SystemExit):
-    """`State.restore` cannot go on from any checkpoint. Whoever raises it has written the text to stderr.
+    """`State.restore` cannot continue from any checkpoint. The text is on stderr already.
 
-    Uncaught it ends python with code 1 and without a stack trace, which would only show our own code.
+    If nothing catches it, Python ends with exit code 1 and without a stack trace, which would show only our own code.
     """
 
     def __init__(self, text: str) -> None:
@@ -164,7 +161,7 @@ class RestoreRefused(CheckpointError, SystemExit):
 
 
 class RestoreUnrecoverable(CheckpointError):
-    """What a restore needs is not there, or not what it must be; a person has to mend it. Every rank raises it."""
+    """What a restore needs is missing or wrong, and a person has to fix it. Every rank raises it."""
 
 
 class CheckpointDamaged(CheckpointError):
@@ -172,11 +169,11 @@ class CheckpointDamaged(CheckpointError):
 
 
 class TensorsMissing(CheckpointError):
-    """Nobody holds a part of a tensor that a rank needs. The text names both; every rank raises the same."""
+    """No rank holds a part of a tensor that a rank needs. The text names both; every rank raises the same error."""
 
 
 class TensorsDiffer(CheckpointError):
-    """Ranks do not agree on the shape or type of a tensor. The text names it; every rank raises the same."""
+    """Ranks do not agree on the shape or type of a tensor. The text names it; every rank raises the same error."""
 
 
 class NotFinite(ElasticError):
@@ -192,11 +189,11 @@ class RunHung(RunFailed):
 
 
 class ParameterServerError(ElasticError):
-    """Anything that goes wrong between a worker and the parameter servers."""
+    """An error between a worker and the parameter servers."""
 
 
 class MessageError(ParameterServerError):
-    """A message of the network is not what its schema allows. The text says what is wrong with it."""
+    """A message from the network does not fit its schema. The text says what is wrong with it."""
 
 
 class ModelMismatch(ParameterServerError):
@@ -208,8 +205,8 @@ class SecretMismatch(ParameterServerError):
 
 
 class SessionReplaced(ParameterServerError):
-    """Another process has come with this worker's number, and the servers listen to that one."""
+    """Another process has connected with this worker's number, and the servers now serve that one."""
 
 
 class ServerLost(ParameterServerError):
-    """A parameter server was away for longer than the worker's patience. The text names it."""
+    """A parameter server did not answer within the worker's time limit. The text names it."""

@@ -1,7 +1,7 @@
-"""What a script says of its progress: `elastic.report`, `elastic.preparing`, `elastic.ready`.
+"""What a script reports of its progress: `elastic.report`, `elastic.preparing`, `elastic.ready`.
 
-It goes to the agent of this node over the local channel. Nothing here waits, and nothing fails: training does not
-depend on it. Outside elastic-launch nobody listens, and a call does nothing.
+Reports go to the agent of this node over the local channel. No call waits or fails: training does not depend on them.
+Outside elastic-launch there is no agent, and a call does nothing.
 """
 
 from __future__ import annotations
@@ -174,18 +174,22 @@ def end() -> ChannelClient | None:
 
 
 def reported(step: int, loss: Any, total: int | Callable[[], int]) -> None:
-    """The same of a step that was committed; a `total` that can be called is asked when the report is sent."""
+    """Report a step that was committed. A `total` that can be called is called when the report is sent."""
     this_process.report(step, loss, {}, total)
 
 
 def report(step: int | None = None, loss: Any = None, *, total: int | None = None, **metrics: Any) -> None:
-    """Tell how training goes: for the line on the console, and as a sign of life (--hang_timeout).
+    """Report the progress of training, for the console and as a sign of life (`--hang_timeout`).
 
-    Call it in every step, from any rank; rank 0's numbers are shown. `step` counts up by itself if it is left out.
-    `loss` and the metrics are numbers or tensors of one element; tensors are looked at only when a report is sent, at
-    most twice a second, so that a card is not waited for in each step; what comes in between goes with the next.
-    `total` is how many steps there will be in all, for a bar of progress; it is enough to say it once.
-    What is not one number is left out. Never waits for the agent, never raises.
+    Call it in every step, from any rank; the numbers of rank 0 are shown. A report is sent at most twice a second, and
+    tensors are read only then, so that a step does not wait for the GPU; what comes in between goes with the next one.
+    Returns at once and raises nothing; outside elastic-launch it does nothing.
+
+    Args:
+        step: The step that was made; without it the steps are counted.
+        loss: A number, or a tensor of one element.
+        total: The number of steps that there will be, for a progress bar. It need be given only once.
+        metrics: Further numbers by name, or tensors of one element. A value that is not one number is left out.
     """
     this_process.report(step, loss, metrics, total)
 
