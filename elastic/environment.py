@@ -126,12 +126,15 @@ def read(environ: Mapping[str, str]) -> ProcessEnvironment:
         own_role, index, trainers = "worker", ranks.rank, ranks.world_size
     else:
         servers, trainers = _servers(environ), _trainers(environ)
-        if own_role == "server":
-            current = current or _current(environ) or (servers[0] if len(servers) == 1 else "")
-            index = _server_index(environ, servers, current)
+        if own_role == "server" and not current:
+            current = _current(environ) or (servers[0] if len(servers) == 1 else "")
+        if environ.get("ELASTIC_ROLE"):
+            index = number(environ, "ELASTIC_INDEX", 0)
+        elif own_role == "server":
+            index = _server_index(servers, current)
         else:
             index = _trainer_index(environ, own_role, trainers)
-        ranks = _ranks(environ, own_role, index, trainers)
+        ranks = _ps_ranks(environ, own_role, index, trainers)
     master_host, master_port = _text(environ, "MASTER_ADDR"), number(environ, "MASTER_PORT", 0)
     return ProcessEnvironment(
         role=own_role,
@@ -239,9 +242,7 @@ def _current(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def _server_index(environ: Mapping[str, str], servers: tuple[str, ...], current: str) -> int:
-    if environ.get("ELASTIC_ROLE"):
-        return number(environ, "ELASTIC_INDEX", 0)
+def _server_index(servers: tuple[str, ...], current: str) -> int:
     if not current:
         raise ConfigError("PADDLE_CURRENT_IP is not set; it says which of PADDLE_PSERVER_IPS this server is")
     if current not in servers:
@@ -253,23 +254,21 @@ def _server_index(environ: Mapping[str, str], servers: tuple[str, ...], current:
 
 
 def _trainer_index(environ: Mapping[str, str], role: RoleName, trainers: int) -> int:
-    if environ.get("ELASTIC_ROLE"):
-        return number(environ, "ELASTIC_INDEX", 0)
     index = number(environ, "PADDLE_TRAINER_ID", 0)
     if role == "worker" and index >= trainers and not environ.get("ELASTIC_ROSTER_FILE"):
         raise ConfigError(f"PADDLE_TRAINER_ID is {index}, but PADDLE_TRAINERS is {trainers}: ids count from 0")
     return index
 
 
-def _ranks(environ: Mapping[str, str], role: RoleName, index: int, trainers: int) -> _Ranks:
+def _ps_ranks(environ: Mapping[str, str], role: RoleName, index: int, trainers: int) -> _Ranks:
     """Our launcher says them; by hand they follow from the index."""
-    heters = _listed(environ.get("PADDLE_HETER_TRAINER_IP_PORT_LIST", ""))
+    world_size = trainers + len(_listed(environ.get("PADDLE_HETER_TRAINER_IP_PORT_LIST", "")))
     if role == "server":
-        return _Ranks(-1, -1, trainers + len(heters), 0)
+        return _Ranks(-1, -1, world_size, 0)
     if environ.get("ELASTIC_ROLE"):
         return _torch_ranks(environ)
     local_rank = number(environ, "PADDLE_RANK_IN_NODE", 0)
-    return _Ranks(index if role == "worker" else trainers + index, local_rank, trainers + len(heters), local_rank + 1)
+    return _Ranks(index if role == "worker" else trainers + index, local_rank, world_size, local_rank + 1)
 
 
 def _port(environ: Mapping[str, str]) -> int:

@@ -54,7 +54,8 @@ class EtcdServers:
         )
         self.revision_seen = 0
         self.replacements = 0
-        self.token = ""
+        self.token: str | None = None
+        """"" where etcd knows no users; None: etcd was not asked yet, or the token is no longer good."""
         self.last_error: StoreError | None = None
         self.streams: set[WatchStream] = set()
         self.closed = False
@@ -62,7 +63,6 @@ class EtcdServers:
         self._met = False
         """Whether any server has ever answered."""
         self._password = options.password
-        self._no_users = False
         self._refused: tuple[float, StoreError] | None = None
         """When etcd last refused the password, and the error that said so."""
         self._authenticating = asyncio.Lock()
@@ -142,7 +142,6 @@ class EtcdServers:
             except grpc.aio.AioRpcError as error:
                 match meaning(error):
                     case ErrorMeaning.STALE_TOKEN if self.options.user and not last:
-                        self._no_users = False  # It may know users since a moment ago.
                         await self._authenticate(endpoint, instead_of=token)
                         continue
                     case ErrorMeaning.REFUSED | ErrorMeaning.STALE_TOKEN:
@@ -169,24 +168,24 @@ class EtcdServers:
         """What goes with every request and stream."""
         return (HASLEADER, ("token", self.token)) if self.token else (HASLEADER,)
 
-    def forget(self, token: str) -> None:
+    def forget(self, token: str | None) -> None:
         """A token is no longer good: the next call gets another, unless that has happened meanwhile."""
         if self.token == token:
-            self.token, self._no_users = "", False
+            self.token = None
 
     async def authenticated(self) -> None:
         """Have a token before the first call, if there is a user and etcd knows users."""
-        if self.options.user and not self.token and not self._no_users:
-            await self._authenticate(self.usable(), instead_of="")
+        if self.options.user and self.token is None:
+            await self._authenticate(self.usable(), instead_of=None)
 
-    async def _authenticate(self, endpoint: EtcdEndpoint, *, instead_of: str) -> None:
+    async def _authenticate(self, endpoint: EtcdEndpoint, *, instead_of: str | None) -> None:
         """Get a token in place of an old one, unless another call did so meanwhile.
 
         A password that is refused is not shown again for `REFUSED_PAUSE_S`, unless there is a new one: to check one
         costs etcd a tenth of a second of processor time.
         """
         async with self._authenticating:
-            if self.token not in ("", instead_of):
+            if self.token not in (None, instead_of):
                 return
             if self._refused is not None and asyncio.get_running_loop().time() < self._refused[0] + REFUSED_PAUSE_S:
                 raise self._refused[1]
@@ -204,7 +203,7 @@ class EtcdServers:
             answer = await self.call(endpoint.stub.Authenticate, request, self.options.try_s, metadata=())
         except grpc.aio.AioRpcError as error:
             if NO_USERS in details(error):
-                self.token, self._no_users = "", True
+                self.token = ""
                 return
             if meaning(error) is ErrorMeaning.REFUSED:
                 raise refusal(error, endpoint, self.options.user) from error
