@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from elastic._text import joined
+from elastic.environment import PORT_MAX
 from elastic.errors import ConfigError
 from elastic.script import error_report, flags, relaunch
 
@@ -58,7 +59,7 @@ class config:  # noqa: N801  OneFlow's own name, used as flow.config.gpu_device_
             elastic.errors.ConfigError: It is no such number, or the job was launched already.
         """
         with error_report.reporting_config_errors():
-            _collect("ctrl_port", flags.whole("ctrl_port", port, 1, flags.PORT_MAX))
+            _collect("ctrl_port", flags.whole("ctrl_port", port, 1, PORT_MAX))
 
 
 class env:  # noqa: N801  As above: flow.env.machine(nodes).

@@ -2,7 +2,7 @@
 
 A segment is a memfd: it has no name in any folder, and the kernel frees it when the agent and every worker that has
 it are gone, however they ended. It can neither grow nor shrink, so that a worker cannot take more than it asked for.
-Linux and the standard library only.
+Linux only.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
+import psutil
+
 from elastic._text import size_text
 
 SHARE = 0.5
 """Of the memory that is available at the first request, all segments of a node together may take so much."""
 NAMES_MAX = 1024
 
-_MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
 
@@ -99,20 +100,14 @@ def _make(size: int) -> int:
     return fd
 
 
-def available_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
+def available_bytes() -> int:
     """Memory that can be taken without swapping, of the machine and of the container that this process is in."""
-    found = _of_machine(meminfo)
-    for limit, used in _of_cgroups(cgroups, mount):
-        found = min(found, max(limit - used, 0))
-    return found
+    return within_cgroups(psutil.virtual_memory().available)
 
 
-def _of_machine(meminfo: Path) -> int:
-    for line in meminfo.read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return int(rest.split()[0]) << 10
-    return 0
+def within_cgroups(machine_bytes: int, cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
+    """How much of the memory that the machine has available the container of this process may still take."""
+    return min([machine_bytes, *(max(limit - used, 0) for limit, used in _of_cgroups(cgroups, mount))])
 
 
 def _of_cgroups(cgroups: Path, mount: Path) -> Iterator[tuple[int, int]]:

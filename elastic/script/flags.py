@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from elastic.environment import PORT_MAX
 from elastic.errors import ConfigError
 
-PORT_MAX = 65535
 ADDR: Final = "addr"
 EXAMPLE: Final = '[{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]'
 
