@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from elastic._text import counted, joined
 from elastic.core.ps.model import PsLayout, Role, TaskMember
 from elastic.core.ps.task_placement import host_of, servers_wanted, vacant_servers
+from elastic.core.text import spans
 
 
 def tasks_in_words(place: TaskMember) -> str:
@@ -15,8 +16,7 @@ def tasks_in_words(place: TaskMember) -> str:
     for role in dict.fromkeys(task.role for task in place.tasks):
         indexes = [task.index for task in place.tasks if task.role is role]
         name = f"{role} worker" if role is Role.HETER else str(role)
-        span = f"{indexes[0]}-{indexes[-1]}" if indexes[-1] - indexes[0] == len(indexes) - 1 else _listed(indexes)
-        parts.append(f"{name} {indexes[0]}" if len(indexes) == 1 else f"{name}s {span}")
+        parts.append(f"{name}{'s' if len(indexes) > 1 else ''} {spans(indexes)}")
     return ", ".join(parts)
 
 
@@ -31,13 +31,9 @@ def in_words(roles: PsLayout, places: Sequence[TaskMember]) -> str:
     return joined(parts)
 
 
-def _listed(indexes: list[int]) -> str:
-    return ",".join(map(str, indexes))
-
-
 def servers_in_words(roles: PsLayout, vacant: list[int]) -> str:
     """Servers that are missing, and where they belong."""
     if not roles.servers:
-        which = f"{'server' if len(vacant) == 1 else 'servers'} {_listed(vacant)}"
+        which = f"{'server' if len(vacant) == 1 else 'servers'} {spans(vacant)}"
         return f"{counted(len(vacant), 'node')} to serve ({which})"
     return ", ".join(f"server {index} on {host_of(roles.servers[index])}" for index in vacant)
