@@ -17,7 +17,7 @@ from launcher.logs.logger import AgentLog
 
 PAUSE_S = 1.0
 TRIES_MAX = 30
-"""Workers start, and then wait for `reader.MARK_WAIT_S`. After that nobody asks for the mark."""
+"""Workers start, and then wait for `folder.MARK_WAIT_S`. After that nobody asks for the mark."""
 SLOW_S = 5.0
 """A folder that has not answered by then is named: a start waits for it."""
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class AsyncSaver:
-    """Saves into one folder, one checkpoint at a time. `newest` is the last one published, by step and folder."""
+    """Saves into one folder, one checkpoint at a time."""
 
     def __init__(
         self, checkpoints: Checkpoints, group: Any = None, *, on_saved: Callable[[int, Path], None] | None = None
@@ -38,7 +38,6 @@ class AsyncSaver:
         `group` is one of gloo's with all ranks in it that nobody else uses; None where there is no process group, or no
         sharded part. `on_saved` is called in the thread of rank 0 for each checkpoint that stands.
         """
-        self.newest: tuple[int, Path] | None = None
         self._checkpoints = checkpoints
         self._group = group
         self._on_saved = on_saved
@@ -53,14 +52,13 @@ class AsyncSaver:
         replicated: Trees,
         sharded: Mapping[str, Trees] | None = None,
         *,
-        also: Trees | Callable[[], Trees] | None = None,
+        also: Callable[[], Trees] = dict,
     ) -> None:
         """Begin to save `step`; returns once the state is copied, so that training may change it.
 
         `replicated` are trees that are the same on all ranks, `sharded` flat dicts of DTensors, tensors and plain
-        values. `also` are further replicated trees, taken as they are and not copied; a function that makes them is
-        called in the thread of rank 0. Every rank calls this at the same steps. If the save before still runs, this
-        waits for it, and says so once. Raises what went wrong with the save before.
+        values. `also` makes further replicated trees, in the thread of rank 0. Every rank calls this at the same steps.
+        If the save before still runs, this waits for it, and says so once. Raises what went wrong with the save before.
         """
         if not sharded and self._checkpoints.rank != 0:
             return
@@ -104,18 +102,16 @@ class AsyncSaver:
                 waited_s,
             )
 
-    def _run(self, step: int, replicated: Trees, sharded: Mapping[str, Trees], also: Any) -> None:
+    def _run(self, step: int, replicated: Trees, sharded: Mapping[str, Trees], also: Callable[[], Trees]) -> None:
         try:
-            from elastic.train.checkpoint import collective_save
-
             if sharded:
-                target = collective_save.CollectiveSave(self._checkpoints, self._group, step).save(
-                    replicated, sharded, also
-                )
+                from elastic.train.checkpoint.collective_save import CollectiveSave
+
+                saving = CollectiveSave(self._checkpoints, self._group, step)
+                target: Path | None = saving.save(lambda: {**replicated, **also()}, sharded)
             else:
-                target = collective_save.save_replicated(self._checkpoints, step, replicated, also)
-            self.newest = (step, target)
-            if self._on_saved is not None and self._checkpoints.rank == 0:
+                target = self._checkpoints.save(step, **replicated, **also())
+            if self._on_saved is not None and target is not None and self._checkpoints.rank == 0:
                 self._on_saved(step, target)
         except CheckpointError as error:
             error.__cause__ = None  # The text says all; a chain of stack traces of this thread would bury it.

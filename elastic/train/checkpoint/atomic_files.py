@@ -8,6 +8,7 @@ NFS. It does not hold on object stores dressed up as file systems.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import shutil
@@ -28,6 +29,8 @@ _IS_FILE = frozenset({errno.ENOTDIR, errno.EEXIST})
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _LASTING = _DENIED | {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
+
+log = logging.getLogger(__name__)
 
 
 def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint_dir") -> str:
@@ -120,9 +123,13 @@ def discard(folder: Path) -> None:
 
 
 def drop(staged: Path) -> None:
-    """Remove a staging folder if it is still there."""
-    if staged.exists():
+    """Remove a staging folder if it is still there and can be removed; otherwise a later save sweeps it."""
+    try:
         shutil.rmtree(staged)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s cannot be removed now: %s", staged, error)
 
 
 def sweep(parent: Path, prefixes: tuple[str, ...], now: float | None = None) -> None:

@@ -61,7 +61,7 @@ def _read(place: Path, names: Sequence[str]) -> dict[str, Any]:
 
 def _candidates(checkpoints: Checkpoints, place: Path) -> list[CheckpointCandidate]:
     entry = manifest.entry_of(place)
-    return checkpoints.candidates() if entry is None else [CheckpointCandidate(entry, manifest.read_meta(entry))]
+    return checkpoints.candidates() if entry is None else [manifest.candidate(entry)]
 
 
 def _part(candidate: CheckpointCandidate, name: str) -> Any:

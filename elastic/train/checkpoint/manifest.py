@@ -89,6 +89,13 @@ class CheckpointEntry:
         return self.folder.name
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointCandidate(CheckpointEntry):
+    """A checkpoint that counts and can be tried, and what it says of itself."""
+
+    meta: CheckpointMeta
+
+
 def name(step: int, generation: int) -> str:
     """Name a checkpoint."""
     return f"step-{step:010d}.g{generation}"
@@ -125,6 +132,11 @@ def read_meta(entry: CheckpointEntry) -> CheckpointMeta:
     if (meta.step, meta.generation) != (entry.step, entry.generation):
         raise CheckpointDamaged(f"{META} speaks of step {meta.step} of generation {meta.generation}")
     return meta
+
+
+def candidate(entry: CheckpointEntry) -> CheckpointCandidate:
+    """A checkpoint that a person named: the fence is not asked. Raises CheckpointDamaged."""
+    return CheckpointCandidate(entry.step, entry.generation, entry.folder, read_meta(entry))
 
 
 PARTS = "elastic_parts"

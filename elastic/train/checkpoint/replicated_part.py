@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, cast
@@ -95,6 +95,11 @@ def save_file(path: Path, tree: Any) -> manifest.PartFile:
             raise summed.failure from error
         os.fsync(summed.fileno())
     return summed.part
+
+
+def write_all(folder: Path, trees: Mapping[str, Any]) -> dict[str, manifest.PartFile]:
+    """Write parts into a folder, each named after its part; raises as `write`."""
+    return {name: write(folder / f"{name}.pt", tree) for name, tree in trees.items()}
 
 
 def require_loadable_file(file: Any, part: str) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
@@ -50,11 +49,6 @@ _KNOWN = {
     "collections": {"OrderedDict"},
 }
 """All that a `.metadata` may name, besides the types of torch's numbers."""
-
-
-def is_single_process(group: Any) -> bool:
-    """Tell whether there is no process group, so that this process is the world."""
-    return group is None and not (dist.is_available() and dist.is_initialized())
 
 
 def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, manifest.PartFile]:
@@ -132,7 +126,7 @@ def metadata(folder: Path) -> Metadata:
 
 def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) -> None:
     """Verify all files, shared out over the ranks, and tell everybody what was found."""
-    rank, world = (0, 1) if is_single_process(group) else (dist.get_rank(group), dist.get_world_size(group))
+    rank, world = byte_collectives.rank_and_size(group)
     own = None
     try:
         for index, file in enumerate(sorted(files)):

@@ -24,9 +24,14 @@ def inline_bytes(world: int) -> int:
     return max(INLINE_BYTES_MIN, min(INLINE_BYTES_MAX, ALL_INLINE_BYTES // world))
 
 
+def rank_and_size(group: Any = None) -> tuple[int, int]:
+    """The rank of this process in a group, and how many there are; 0 and 1 where there is no process group."""
+    return (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+
+
 def gather(data: bytes, group: Any = None) -> list[bytes]:
     """What every rank says, by rank. Every rank of the group calls it; each may say something of another length."""
-    world = dist.get_world_size(group) if dist.is_initialized() else 1
+    _, world = rank_and_size(group)
     if world == 1:
         return [data]
     inline = inline_bytes(world)
@@ -43,7 +48,7 @@ def gather(data: bytes, group: Any = None) -> list[bytes]:
 
 def broadcast(data: bytes | None, source: int, group: Any = None) -> bytes:
     """What the rank `source` says; the others pass None. Every rank of the group calls it."""
-    world = dist.get_world_size(group) if dist.is_initialized() else 1
+    _, world = rank_and_size(group)
     if world == 1:
         assert data is not None
         return data

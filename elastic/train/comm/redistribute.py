@@ -175,7 +175,7 @@ def _carry_out(
     offers: Mapping[str, Sequence[TensorPiece]],
     needs: Mapping[str, TensorPiece],
 ) -> None:
-    me = dist.get_rank(group) if dist.is_initialized() else 0
+    me, _ = byte_collectives.rank_and_size(group)
     for transfer in transfers:
         if transfer.source == transfer.target == me:
             _part(needs[transfer.key], transfer.box).copy_(_offered(offers[transfer.key], transfer.box))

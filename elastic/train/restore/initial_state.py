@@ -180,7 +180,7 @@ def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> R
 def _candidates(place: Path) -> tuple[CheckpointCandidate, ...]:
     entry = manifest.entry_of(place.absolute())
     if entry is not None:
-        return (CheckpointCandidate(entry, manifest.read_meta(entry)),)
+        return (manifest.candidate(entry),)
     if (place / manifest.META).exists():
         raise CheckpointError(f"a checkpoint is named like {manifest.name(1234, 7)}, and this one was renamed")
     reader = Checkpoints(place, mark="")

@@ -196,7 +196,6 @@ try:
 except CheckpointError as error:
     print(error)
 if rank != DOOMED:
-    assert saver.newest[0] == 10, saver.newest
     os._exit(0)  # The group is broken.
 """
 

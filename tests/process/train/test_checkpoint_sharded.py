@@ -51,7 +51,7 @@ with torch.no_grad():
 saver.wait()
 if rank == 0:
     torch.save(full, Path(folder).parent / "full.pt")
-assert saver.newest == (30, Path(folder) / "step-0000000030.g0"), saver.newest
+assert (Path(folder) / "step-0000000030.g0").is_dir()
 """
 )
 

@@ -21,7 +21,7 @@ import torch
 from elastic.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 from elastic.train import checkpoint
 from elastic.train.checkpoint import Checkpoints, atomic_files, fence, manifest
-from elastic.train.checkpoint import reader as reader_module
+from elastic.train.checkpoint import folder as folder_module
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ class TestRoundTrip:
             saves: ClassVar[list[int]] = [20]
 
             def read(
-                self, candidate: reader_module.CheckpointCandidate, *, map_location: Any = "cpu"
+                self, candidate: folder_module.CheckpointCandidate, *, map_location: Any = "cpu"
             ) -> dict[str, Any]:
                 if self.saves:
                     Checkpoints(tmp_path, keep=1).save(self.saves.pop(), value=candidate.step)
@@ -268,7 +268,7 @@ class TestDamage:
 class TestFenced:
     @pytest.fixture
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(reader_module, "MARK_WAIT_S", 0.0)
+        monkeypatch.setattr(folder_module, "MARK_WAIT_S", 0.0)
         fence.claim(tmp_path, "abc/7")
         return tmp_path
 
@@ -368,7 +368,7 @@ class TestFenced:
     def test_a_load_waits_for_the_mark_that_another_node_is_about_to_write(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reader_module, "MARK_WAIT_S", 10.0)
+        monkeypatch.setattr(folder_module, "MARK_WAIT_S", 10.0)
         monkeypatch.setattr(time, "sleep", lambda _: fence.claim(folder, "abc/8"))
         assert Checkpoints(folder, rank=1, generation=8, mark="abc/8").load() is None
 
