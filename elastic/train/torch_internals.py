@@ -1,13 +1,20 @@
-"""What the library uses of torch that is not public. No other module of it does; a test checks that."""
+"""What the library uses of torch that is not public, each behind one function or class.
+
+No other module of it touches a private name of torch; a test checks that. Each piece says what it uses, and what happens
+with a version of torch that no longer has it.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, cast
 
+import torch
 from torch.utils.data import dataloader, get_worker_info
 from torch.utils.data._utils import worker
+
+from elastic.errors import ConfigError
 
 LoaderIterator: Final[type[Any]] = dataloader._BaseDataLoaderIter
 """The class of what `iter(DataLoader)` returns."""
@@ -92,3 +99,47 @@ SCHEDULER_RATES: Final = ("base_lrs", "max_lrs", "_last_lr")
 def inner_schedulers(scheduler: Any) -> Iterable[Any]:
     """The schedulers that a SequentialLR or ChainedScheduler is made of; none of any other."""
     return getattr(scheduler, "_schedulers", ())
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy tensors in one call, without waiting for a GPU.
+
+    Uses `torch._foreach_copy_` (from torch 2.1 on), which is faster than a loop. Without it, this is that loop.
+    """
+    copy = getattr(torch, "_foreach_copy_", None)
+    if copy is not None:
+        copy(list(targets), list(sources), non_blocking=True)
+        return
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source, non_blocking=True)
+
+
+def dtensor_on_host(local: torch.Tensor, like: Any) -> torch.Tensor:
+    """A DTensor in the mesh of `like` whose shard is `local`, on the CPU whatever the mesh is of.
+
+    Uses `DTensor(local, spec, requires_grad=...)` and `DTensor._spec`. Without them it is `DTensor.from_local`, which
+    moves the shard to a GPU where the mesh is one of GPUs: then a save takes GPU memory for its copy.
+    """
+    from torch.distributed.tensor import DTensor
+
+    try:
+        return DTensor(local, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+    except (AttributeError, TypeError):
+        return DTensor.from_local(
+            local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        )
+
+
+def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside what `torch.compile` made, any other module as it is.
+
+    Uses `OptimizedModule._orig_mod` (from torch 2.0 on). Without it a `ConfigError` says what to give instead.
+    """
+    if type(module).__name__ != "OptimizedModule":
+        return module
+    try:
+        return cast("torch.nn.Module", module._orig_mod)
+    except AttributeError as error:
+        raise ConfigError(
+            "elastic.State: this version of torch hides the module in torch.compile; give the module as it was before"
+        ) from error

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from elastic.train.comm.tensor_boxes import Box
+from elastic.train.statedict.sharded import is_dtensor
 
 
 class LocalShards:
@@ -19,26 +20,17 @@ class LocalShards:
     def local(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Box | None]:
         """The memory of this rank's part, and where it lies in the whole; None: it is the whole.
 
-        Raises `TypeError` for a DTensor that holds partial sums.
+        Call it under `torch.no_grad()`, where a DTensor gives its shard itself. Raises `TypeError` for a DTensor that
+        holds partial sums.
         """
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        if not is_dtensor(tensor):
             return tensor.detach(), None
-        from torch.distributed.tensor import DTensor
-
-        if not isinstance(tensor, DTensor):
-            return tensor.detach(), None
-        place = (id(tensor.device_mesh), tensor.placements, tensor.shape)
+        shard: Any = tensor
+        place = (id(shard.device_mesh), shard.placements, shard.shape)
         box = self._boxes.get(place)
         if box is None:
-            box = self._boxes[place] = _box(tensor)
-        part: torch.Tensor = tensor._local_tensor.detach()
-        return part, box
-
-
-def _box(tensor: Any) -> Box:
-    from torch.distributed.tensor import _utils
-
-    if any(placement.is_partial() for placement in tensor.placements):
-        raise TypeError("a DTensor that holds partial sums has no place in a state; redistribute it first")
-    sizes, offsets = _utils.compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return Box(tuple(offsets), tuple(sizes))
+            if any(placement.is_partial() for placement in shard.placements):
+                raise TypeError("a DTensor that holds partial sums has no place in a state; redistribute it first")
+            (chunk,) = shard.__create_chunk_list__()
+            box = self._boxes[place] = Box(tuple(chunk.offsets), tuple(chunk.sizes))
+        return shard.to_local(), box

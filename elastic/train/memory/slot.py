@@ -29,6 +29,7 @@ import torch
 from elastic._decode import UNREADABLE
 from elastic._text import size_text
 from elastic.train.comm.tensor_boxes import Box
+from elastic.train.torch_internals import copy_all
 
 DATA_AT = 4096
 ALIGNED_BYTES = 64
@@ -166,7 +167,7 @@ class Slot:
             self._layout, self._views = layout, self._tensors(layout.leaves)
         if tensors:
             with torch.no_grad():
-                torch._foreach_copy_(self._views, list(tensors), non_blocking=True)
+                copy_all(self._views, tensors)
         for gpu in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.current_stream(gpu).synchronize()
         start = DATA_AT + layout.data_size

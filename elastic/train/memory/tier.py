@@ -152,10 +152,11 @@ class MemoryTier:
             pieces += [(f"{name}/{key}", item) for key, item in part.items() if isinstance(item, torch.Tensor)]
         packed, tensors = tree.pack({"own": dict(own), "values": values})
         specs = [LeafSpec("", tensor.dtype, tensor.shape) for tensor in tensors]
-        for key, item in pieces:
-            local, box = self._shards.local(item)
-            specs.append(LeafSpec(key, local.dtype, item.shape, box))
-            tensors.append(local)
+        with torch.no_grad():
+            for key, item in pieces:
+                local, box = self._shards.local(item)
+                specs.append(LeafSpec(key, local.dtype, item.shape, box))
+                tensors.append(local)
         return packed, specs, tensors
 
     def _write(

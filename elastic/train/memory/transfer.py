@@ -178,6 +178,7 @@ def _tensors(who: int, skeleton: TreeSkeleton, contents: Sources, needs: dict[st
     return tensors
 
 
+@torch.no_grad()
 def _fill(
     templates: Mapping[str, Template],
     skeleton: TreeSkeleton | None,

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from elastic.errors import CheckpointError
+from elastic.train.statedict.sharded import is_dtensor, is_sharded
+from elastic.train.torch_internals import copy_all, dtensor_on_host
 
 _ALIGNED = 16
 """Copied ranges start at a multiple of this, so that every tensor in one can be viewed in its own type."""
@@ -71,7 +73,8 @@ class HostCopy:
             for key, tensor in local.items():
                 if key not in plain:
                     copied[key] = tensor.resolve_conj().resolve_neg().cpu().clone()
-                copied[key] = _like(tensors[key], copied[key])
+                if is_dtensor(tensors[key]):
+                    copied[key] = dtensor_on_host(copied[key], tensors[key])
             return _rebuilt(tree, copied)
 
     def _copy(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -81,7 +84,7 @@ class HostCopy:
         plan = self._plan
         if plan.whole:
             targets, sources = [plan.views[at] for at in plan.whole], [tensors[at] for at in plan.whole]
-            torch._foreach_copy_(targets, sources, non_blocking=True)
+            copy_all(targets, sources)
         for at, first, buffer in plan.shared:
             source = torch.empty(0, dtype=torch.uint8, device=tensors[at].device)
             source.set_(tensors[at].untyped_storage(), first, (buffer.numel(),), (1,))
@@ -147,23 +150,11 @@ def _collect(tree: Any, tensors: dict[int, torch.Tensor]) -> None:
             _collect(value, tensors)
 
 
-def _is_sharded(tensor: torch.Tensor) -> bool:
-    return type(tensor) is not torch.Tensor and hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
-
-
 def _local(tensor: Any) -> torch.Tensor:
     if type(tensor) is torch.Tensor and not tensor.requires_grad:
         return tensor
-    local: torch.Tensor = tensor.to_local() if _is_sharded(tensor) else tensor.detach()
+    local: torch.Tensor = tensor.to_local() if is_dtensor(tensor) else tensor.detach()
     return local
-
-
-def _like(tensor: Any, local: torch.Tensor) -> torch.Tensor:
-    if not _is_sharded(tensor):
-        return local
-    from torch.distributed.tensor import DTensor
-
-    return DTensor(local, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -208,5 +199,5 @@ def require_replicated(name: str, tree: Any) -> None:
     """Raise CheckpointError if a part that is to be the same on all ranks holds a piece of a sharded tensor."""
     tensors: dict[int, torch.Tensor] = {}
     _collect(tree, tensors)
-    if any(map(_is_sharded, tensors.values())):
+    if is_sharded(tensors.values()):
         raise CheckpointError(f"part {name!r} holds sharded tensors (DTensor); save it as a sharded part")

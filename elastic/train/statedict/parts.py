@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -21,6 +21,7 @@ from elastic.train.statedict.sharded import ShardedOptimizer, is_sharded
 from elastic.train.statedict.sharded import ShardedPart as ShardedPart
 from elastic.train.statedict.tree import is_number_of_numpy, with_attributes
 from elastic.train.statedict.tree import without_numpy as without_numpy
+from elastic.train.torch_internals import uncompiled
 
 PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """What is a value by itself, and may be a key of a dict. A subclass, as of an IntEnum, could not be loaded."""
@@ -86,12 +87,11 @@ def make(things: Mapping[str, Any]) -> dict[str, StatePart]:
 def bare(module: torch.nn.Module) -> torch.nn.Module:
     """The module inside DDP, DataParallel and torch.compile."""
     while True:
-        kind = type(module)
+        wrapper = module
         if isinstance(module, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
             module = module.module
-        elif kind.__name__ == "OptimizedModule":
-            module = cast("torch.nn.Module", module._orig_mod)
-        else:
+        module = uncompiled(module)
+        if module is wrapper:
             return module
 
 

@@ -145,9 +145,16 @@ class ShardedOptimizer:
 
 def is_sharded(tensors: Iterable[torch.Tensor]) -> bool:
     """Tell whether one of them is a DTensor."""
+    return any(map(is_dtensor, tensors))
+
+
+def is_dtensor(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is a DTensor, without loading their module."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     kind = getattr(module, "DTensor", None)  # Not loaded, or just being so by a save's thread: nobody has made one.
-    return kind is not None and any(isinstance(tensor, kind) for tensor in tensors)
+    return kind is not None and isinstance(tensor, kind)
 
 
 def _parted(key: str) -> tuple[str, str]:
