@@ -19,7 +19,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -75,33 +75,33 @@ def read(folder: Path, files: Mapping[str, manifest.PartFile], template: Templat
     Each file is verified by one rank, `.metadata` by all. Raises CheckpointDamaged and CheckpointError, on all ranks.
     """
     _verify(folder, files, group)
-    state = template(_stored(metadata(folder)))
-    planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    with _explained("loading", folder):
-        _call(load, state, storage_reader=_ShardReader(folder), planner=planner, process_group=group)
-    return state
-
-
-def _stored(found: Metadata) -> dict[str, SavedTensor | None]:
-    return {
-        key: SavedTensor(tuple(one.size), one.properties.dtype) if isinstance(one, TensorStorageMetadata) else None
-        for key, one in found.state_dict_metadata.items()
-    }
+    return _load(folder, template, process_group=group)
 
 
 def read_whole(folder: Path, files: Mapping[str, manifest.PartFile]) -> dict[str, Any]:
     """Read a part in this process alone, each tensor whole, on the CPU. Raises CheckpointDamaged, CheckpointError."""
     for file, part in files.items():
         replicated_part.verify(folder / file, part)
-    state: dict[str, Any] = {}
+    return _load(folder, _whole_tensors, no_dist=True)
+
+
+def _whole_tensors(saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
+    return {
+        key: None if stored is None else torch.empty(stored.shape, dtype=stored.dtype, device="cpu")
+        for key, stored in saved.items()
+    }
+
+
+def _load(folder: Path, template: Template, **ranks: Any) -> dict[str, Any]:
+    saved: dict[str, SavedTensor | None] = {}
     for key, stored in metadata(folder).state_dict_metadata.items():
+        saved[key] = None
         if isinstance(stored, TensorStorageMetadata):
-            state[key] = torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
-        elif isinstance(stored, BytesStorageMetadata):
-            state[key] = None
+            saved[key] = SavedTensor(tuple(stored.size), stored.properties.dtype)
+    state = template(saved)
     planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with _explained("loading", folder):
-        _call(load, state, storage_reader=_ShardReader(folder), planner=planner, no_dist=True)
+        _call(load, state, storage_reader=_ShardReader(folder), planner=planner, **ranks)
     return state
 
 

@@ -14,12 +14,14 @@ from elastic.train.comm.tensor_boxes import Box
 from elastic.train.statedict import tree
 
 
-class _TreeLeaf(msgspec.Struct, frozen=True, array_like=True):
-    dtype: str
-    shape: tuple[int, ...]
+class _PackedTree(msgspec.Struct, frozen=True, array_like=True):
+    """A tree without its tensors, and the type and shape of each of them."""
+
+    packed: bytes
+    tensors: list[tuple[str, tuple[int, ...]]]
 
 
-_leaves = msgspec.json.Decoder(list[_TreeLeaf])
+_decoder = msgspec.msgpack.Decoder(_PackedTree)
 
 
 def broadcast_trees(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any) -> dict[str, Any]:
@@ -32,26 +34,23 @@ def broadcast_trees(trees: Mapping[str, Any] | None, holders: Sequence[bool], gr
     if all(holders):
         assert trees is not None
         return dict(trees)
-    packed, tensors = tree.pack(dict(trees)) if trees is not None else (b"", [])
-    leaves = [_TreeLeaf(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
-    rank = torch.distributed.get_rank(group)
-    packed = byte_collectives.broadcast(packed if rank == source else None, source, group)
-    table = byte_collectives.broadcast(msgspec.json.encode(leaves) if rank == source else None, source, group)
-    offers: dict[str, list[TensorPiece]] = {}
-    needs: dict[str, TensorPiece] = {}
+    own, tensors = None, list[torch.Tensor]()
     if trees is not None:
-        offers = {str(at): [_piece(tensor)] for at, tensor in enumerate(tensors)}
-    else:
-        leaves = _leaves.decode(table)
-        tensors = [torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype), device="cpu") for leaf in leaves]
-        needs = {str(at): _piece(tensor) for at, tensor in enumerate(tensors)}
-    exchange(group, offers, needs)
+        packed, tensors = tree.pack(dict(trees))
+        kinds = [(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
+        own = msgspec.msgpack.encode(_PackedTree(packed, kinds))
+    is_source = torch.distributed.get_rank(group) == source
+    sent = byte_collectives.broadcast(own if is_source else None, source, group)
     if trees is not None:
+        exchange(group, {str(at): [_piece(tensor)] for at, tensor in enumerate(tensors)}, {})
         return dict(trees)
-    given: dict[str, Any] = tree.merge_tensors(tree.unpack(packed), tensors)
+    skeleton = _decoder.decode(sent)
+    tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="cpu") for dtype, shape in skeleton.tensors]
+    exchange(group, {}, {str(at): _piece(tensor) for at, tensor in enumerate(tensors)})
+    given: dict[str, Any] = tree.merge_tensors(tree.unpack(skeleton.packed), tensors)
     return given
 
 
 def _piece(tensor: torch.Tensor) -> TensorPiece:
     shape = tuple(tensor.shape)
-    return TensorPiece(Box((0,) * len(shape), shape), tensor.detach(), shape)
+    return TensorPiece(Box.whole(shape), tensor.detach(), shape)
