@@ -107,6 +107,14 @@ def entry_of(folder: Path) -> CheckpointEntry | None:
     return None if match is None else CheckpointEntry(int(match[1]), int(match[2]), folder)
 
 
+def age(name: str) -> tuple[int, int]:
+    """Step and generation of a checkpoint, by its folder's name. `ValueError` if that is not one's."""
+    entry = entry_of(Path(name))
+    if entry is None:
+        raise ValueError(f"no checkpoint has the name {name!r}")
+    return entry.step, entry.generation
+
+
 def entries(folder: Path) -> list[CheckpointEntry]:
     """List the checkpoints in a folder, newest first. A folder that is not there has none."""
     try:

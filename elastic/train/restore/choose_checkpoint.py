@@ -7,7 +7,6 @@ knows of it is an error, because training must never start over in silence.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -24,29 +23,11 @@ class KnownCheckpoint(msgspec.Struct, frozen=True):
     folder: str
 
 
-class VisibleCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """One checkpoint that a rank sees in its folder."""
+class DamagedCheckpoint(msgspec.Struct, frozen=True, array_like=True):
+    """One checkpoint that cannot be taken, by its folder's name, and why."""
 
-    step: int
-    generation: int
-    name: str
-
-
-class DamagedCheckpoint(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """One checkpoint that cannot be taken, and why. They sort from old to new."""
-
-    step: int
-    generation: int
     name: str
     why: str
-
-    @classmethod
-    def of(cls, name: str, why: str) -> DamagedCheckpoint:
-        """What is wrong with a checkpoint, by its folder's name. `ValueError` if that is not one's."""
-        entry = manifest.entry_of(Path(name))
-        if entry is None:
-            raise ValueError(f"no checkpoint has the name {name!r}")
-        return cls(entry.step, entry.generation, name, why)
 
     def __str__(self) -> str:
         """As people read it."""
@@ -56,7 +37,8 @@ class DamagedCheckpoint(msgspec.Struct, frozen=True, array_like=True, order=True
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
 
-    `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `damaged` are those
+    `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `seen` are the
+    checkpoints that can be tried, by the names of their folders. `damaged` are those
     that lie there and cannot be tried, `transient` says that another start may find one of them whole. `error` is why
     it cannot take part.
     """
@@ -64,29 +46,16 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     folder: str
     token: str = ""
-    seen: tuple[VisibleCheckpoint, ...] = ()
+    seen: tuple[str, ...] = ()
     damaged: tuple[DamagedCheckpoint, ...] = ()
     transient: bool = False
     known: KnownCheckpoint | None = None
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreChoice:
-    """One checkpoint on disk and the ranks that see it."""
-
-    seen: VisibleCheckpoint
-    ranks: tuple[int, ...]
-
-
-def choices(reports: Sequence[RestoreReport]) -> list[RestoreChoice]:
-    """What could be restored from disk, the newest first."""
-    ranks: dict[VisibleCheckpoint, list[int]] = {}
-    for rank, report in enumerate(reports):
-        for seen in report.seen:
-            ranks.setdefault(seen, []).append(rank)
-    ordered = sorted(ranks, key=lambda seen: (seen.step, seen.generation), reverse=True)
-    return [RestoreChoice(seen, tuple(ranks[seen])) for seen in ordered]
+def choices(reports: Sequence[RestoreReport]) -> list[str]:
+    """What could be restored from disk, by the names of the checkpoints, the newest first."""
+    return sorted({name for report in reports for name in report.seen}, key=manifest.age, reverse=True)
 
 
 def known(reports: Sequence[RestoreReport]) -> KnownCheckpoint | None:
@@ -142,7 +111,7 @@ def check_newest(
     if allow_rollback:
         return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
-    wanted = [checkpoint for checkpoint in bad if checkpoint.step >= committed.step]
+    wanted = [checkpoint for checkpoint in bad if _age(checkpoint)[0] >= committed.step]
     hint = f"{_join_damaged(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
     away = committed.host not in {report.host for report in reports}
     raise (CheckpointError if transient or away else RestoreUnrecoverable)(
@@ -150,19 +119,20 @@ def check_newest(
     )
 
 
-def skipped_text(
-    taken: VisibleCheckpoint, reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]
-) -> str:
+def skipped_text(taken: str, reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]) -> str:
     """What to say of those newer than the checkpoint that is taken instead; "" if there are none."""
-    newer = [
-        one for one in _unreadable(reports, damaged) if (one.step, one.generation) > (taken.step, taken.generation)
-    ]
+    newer = [checkpoint for checkpoint in _unreadable(reports, damaged) if _age(checkpoint) > manifest.age(taken)]
     return f"; skipped {_join_damaged(newer)}" if newer else ""
 
 
 def _unreadable(reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]) -> list[DamagedCheckpoint]:
     """All that cannot be taken, the newest first: what ranks saw, and what they found reading."""
-    return sorted({*damaged, *(one for report in reports for one in report.damaged)}, reverse=True)
+    both = {*damaged, *(checkpoint for report in reports for checkpoint in report.damaged)}
+    return sorted(both, key=lambda checkpoint: (_age(checkpoint), checkpoint.why), reverse=True)
+
+
+def _age(checkpoint: DamagedCheckpoint) -> tuple[int, int]:
+    return manifest.age(checkpoint.name)
 
 
 def _join_damaged(damaged: Iterable[DamagedCheckpoint]) -> str:

@@ -111,21 +111,10 @@ def _read(
 def _read_sharded(
     place: Topology, checkpoints: Checkpoints, parts: Mapping[str, StatePart], folder: str
 ) -> dict[str, dict[str, Any]]:
-    """The sharded parts of one checkpoint, which every rank must see."""
-    candidates = resume_from(folder).candidates if _seen(place, folder) else ()
-    given: dict[str, dict[str, Any]] = {}
-    for name, part in parts.items():
-        if part.sharded and candidates and name in candidates[0].meta.sharded:
-            template = cast("ShardedPart", part).template
-            given[name] = checkpoints.read_sharded(candidates[0], name, template, place.group)
-    return given
-
-
-def _seen(place: Topology, folder: str) -> bool:
-    """Whether a checkpoint is there on every rank; `CheckpointError` on all if only some see it and it is sharded."""
+    """The sharded parts of one checkpoint. `CheckpointError` on all ranks if it has some and a rank does not see it."""
     try:
-        sharded = bool(resume_from(folder).candidates[0].meta.sharded)
-        own = b"sharded" if sharded else b"whole"
+        candidate = resume_from(folder).candidates[0]
+        own = b"sharded" if candidate.meta.sharded else b"whole"
     except CheckpointError:
         own = b""
     replies = byte_collectives.gather(own, place.group)
@@ -134,7 +123,13 @@ def _seen(place: Topology, folder: str) -> bool:
             f"--resume_from {folder} has sharded parts and is not seen by rank {replies.index(b'')}; it must lie where "
             "every node can read it"
         )
-    return all(reply == b"sharded" for reply in replies)
+    if any(reply != b"sharded" for reply in replies):
+        return {}
+    return {
+        name: checkpoints.read_sharded(candidate, name, cast("ShardedPart", part).template, place.group)
+        for name, part in parts.items()
+        if part.sharded and name in candidate.meta.sharded
+    }
 
 
 NOT_TORCHS: Final = (
@@ -148,12 +143,11 @@ NOT_TORCHS: Final = (
 class ResumeSource:
     """What `--resume_from` offers: checkpoints to be tried from first to last, or the trees of a plain file."""
 
-    path: Path
     candidates: tuple[CheckpointCandidate, ...] = ()
     trees: Mapping[str, Any] = field(default_factory=dict)
 
 
-def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> ResumeSource:
+def resume_from(path: str | os.PathLike[str]) -> ResumeSource:
     """Look at what `--resume_from` names.
 
     That is one checkpoint (`step-….gN`), a folder of them (the newest first), or a file that `elastic.export` or
@@ -165,7 +159,7 @@ def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> R
         raise CheckpointError(f"--resume_from {place}: there is nothing at that path")
     try:
         if not place.is_dir():
-            return ResumeSource(place, trees=_trees(place, map_location))
+            return ResumeSource(trees=_trees(place))
         candidates = _candidates(place)
     except CheckpointError as error:
         raise CheckpointError(f"--resume_from {place}: {error}", transient=error.transient) from error
@@ -174,7 +168,7 @@ def resume_from(path: str | os.PathLike[str], *, map_location: Any = "cpu") -> R
         raise CheckpointError(f"--resume_from {place}: {error}", transient=transient) from error
     if not candidates:
         raise CheckpointError(f"--resume_from {place}: there is no checkpoint in that folder")
-    return ResumeSource(place, candidates)
+    return ResumeSource(candidates)
 
 
 def _candidates(place: Path) -> tuple[CheckpointCandidate, ...]:
@@ -190,11 +184,11 @@ def _candidates(place: Path) -> tuple[CheckpointCandidate, ...]:
     return candidates
 
 
-def _trees(file: Path, map_location: Any) -> Mapping[str, Any]:
+def _trees(file: Path) -> Mapping[str, Any]:
     import torch
 
     try:
-        tree = torch.load(file, map_location=map_location, weights_only=True)
+        tree = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointDamaged(
             "it is not a file that torch.load(weights_only=True) takes: not of torch.save, or with more in it than "

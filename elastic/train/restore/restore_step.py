@@ -120,19 +120,24 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
 def _check(checkpoints: Checkpoints, step: int) -> None:
     """Return if a step has a whole checkpoint."""
     candidates = checkpoints.candidates()
-    damaged = [DamagedCheckpoint.of(name, str(error)) for name, error in checkpoints.damaged.items()]
+    damaged = [DamagedCheckpoint(name, str(error)) for name, error in checkpoints.damaged.items()]
     transient = any(error.transient for error in checkpoints.damaged.values())
     for candidate in candidates:
         if candidate.step == step:
             try:
                 checkpoints.verify(candidate)
             except CheckpointDamaged as error:
-                damaged.append(DamagedCheckpoint.of(candidate.folder.name, str(error)))
+                damaged.append(DamagedCheckpoint(candidate.folder.name, str(error)))
                 transient |= error.transient
             else:
                 return
     damage = next(
-        (f"{checkpoint.name} is damaged ({checkpoint.why}); " for checkpoint in damaged if checkpoint.step == step), ""
+        (
+            f"{checkpoint.name} is damaged ({checkpoint.why}); "
+            for checkpoint in damaged
+            if manifest.age(checkpoint.name)[0] == step
+        ),
+        "",
     )
     steps = sorted({candidate.step for candidate in candidates} - {step}, reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")

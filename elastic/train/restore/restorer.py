@@ -7,7 +7,6 @@ cannot read it receives it from who can. What the job has committed and nobody c
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import msgspec
 from elastic.channel.client import ChannelClient
 from elastic.channel.messages import AcceptsPlannedStop
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable, TensorsDiffer, TensorsMissing
-from elastic.train.checkpoint import fence
+from elastic.train.checkpoint import fence, manifest
 from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.broadcast_tree import broadcast_trees
@@ -29,7 +28,7 @@ from elastic.train.memory.tier import MemoryTier
 from elastic.train.process_group.topology import Topology, host
 from elastic.train.report import log_to_agent
 from elastic.train.restore import choose_checkpoint, initial_state, messages, restore_step
-from elastic.train.restore.choose_checkpoint import DamagedCheckpoint, RestoreReport, VisibleCheckpoint
+from elastic.train.restore.choose_checkpoint import DamagedCheckpoint, RestoreReport
 from elastic.train.restore.messages import ReadReply, RestoreMessage, RestoreStart
 from elastic.train.restore.options import RestoreOptions, newest_known, read_options
 from elastic.train.statedict.parts import ShardedModule, ShardedPart, StatePart
@@ -87,12 +86,12 @@ class Restorer:
         )
         wishes = start.wishes
         choices = choose_checkpoint.choices(reports)
-        newest = choices[0].seen.step if choices else -1
+        newest = manifest.age(choices[0])[0] if choices else -1
         agreed = self._memory.choose(holdings, since=start.since)
         if agreed is not None and agreed.step >= newest:
             lost = choose_checkpoint.check_newest(agreed.step, reports, allow_rollback=wishes.allow_rollback)
             try:
-                return dataclasses.replace(self._from_memory(agreed, holdings, lost), newest=newest)
+                return self._from_memory(agreed, holdings, lost, newest)
             except (CheckpointDamaged, TensorsDiffer, TensorsMissing) as error:  # The same on all ranks.
                 self._say(f"step {agreed.step} cannot be taken from memory: {error}; looking on disk", warn=True)
         return self._from_disk(choices, candidates, reports, wishes)
@@ -107,7 +106,7 @@ class Restorer:
 
     def _meet(
         self, wishes: RestoreOptions
-    ) -> tuple[RestoreStart, dict[VisibleCheckpoint, CheckpointCandidate], list[RestoreReport], list[RankStates]]:
+    ) -> tuple[RestoreStart, dict[str, CheckpointCandidate], list[RestoreReport], list[RankStates]]:
         """What rank 0 says for all, and what every rank sees on disk and in memory, as every rank knows it.
 
         Mostly it is one round: everybody looks, and then says all. A look counts if it found the mark of this
@@ -158,9 +157,7 @@ class Restorer:
             since, aside = record.generation if record.run == run else 0, restore_step.names_aside(record)
         return RestoreStart(wishes, since, aside)
 
-    def _look_early(
-        self, wishes: RestoreOptions
-    ) -> tuple[dict[VisibleCheckpoint, CheckpointCandidate], RestoreReport | None]:
+    def _look_early(self, wishes: RestoreOptions) -> tuple[dict[str, CheckpointCandidate], RestoreReport | None]:
         """This rank's checkpoints, before rank 0 has said anything; None where they would not count."""
         if self._here.rank != 0 and wishes.step is not None:
             return {}, None
@@ -173,14 +170,13 @@ class Restorer:
                 return {}, None
         return self._scan_checkpoints()
 
-    def _scan_checkpoints(self) -> tuple[dict[VisibleCheckpoint, CheckpointCandidate], RestoreReport]:
+    def _scan_checkpoints(self) -> tuple[dict[str, CheckpointCandidate], RestoreReport]:
         """This rank's checkpoints, and what it says of them."""
-        candidates: dict[VisibleCheckpoint, CheckpointCandidate] = {}
         error = ""
         self._checkpoints.forget_damage()  # What was set aside does not matter any more.
+        candidates: dict[str, CheckpointCandidate] = {}
         try:
-            for candidate in self._checkpoints.candidates():
-                candidates[VisibleCheckpoint(candidate.step, candidate.generation, candidate.folder.name)] = candidate
+            candidates = {candidate.name: candidate for candidate in self._checkpoints.candidates()}
             claim = fence.current(self._checkpoints.folder)
         except CheckpointError as failed:
             claim, error = None, str(failed)
@@ -192,29 +188,30 @@ class Restorer:
             folder=str(self._checkpoints.folder.absolute()),
             token=claim.mark if claim is not None else "",
             seen=tuple(candidates),
-            damaged=tuple(DamagedCheckpoint.of(name, str(why)) for name, why in self._checkpoints.damaged.items()),
+            damaged=tuple(DamagedCheckpoint(name, str(why)) for name, why in self._checkpoints.damaged.items()),
             transient=any(why.transient for why in self._checkpoints.damaged.values()),
             known=known,
             error=error,
         )
 
-    def _from_memory(self, agreed: AgreedStep, holdings: list[RankStates], lost: str) -> RestoreResult:
+    def _from_memory(self, agreed: AgreedStep, holdings: list[RankStates], lost: str, newest: int) -> RestoreResult:
         templates = {name: cast("ShardedPart", self._parts[name]).template for name in self._sharded}
         replicated, own, sharded = self._memory.fetch(agreed, holdings, templates)
         self._say(f"resumed at step {agreed.step} from memory{f'; {lost}' if lost else ''}")
-        return _restored(agreed.step, self._completed({**replicated, **sharded}), own.get("rng") if own else None)
+        parts, random = self._completed({**replicated, **sharded}), own.get("rng") if own else None
+        return RestoreResult(agreed.step, parts, _values(parts, agreed.step), random, newest=newest)
 
     def _from_disk(
         self,
-        choices: list[choose_checkpoint.RestoreChoice],
-        candidates: Mapping[VisibleCheckpoint, CheckpointCandidate],
+        choices: list[str],
+        candidates: Mapping[str, CheckpointCandidate],
         reports: list[RestoreReport],
         wishes: RestoreOptions,
     ) -> RestoreResult:
         bad: list[DamagedCheckpoint] = []
         transient = False
-        for choice in choices:
-            candidate = candidates.get(choice.seen)
+        for name in choices:
+            candidate = candidates.get(name)
             trees, own_reply = self._read(candidate)
             said = byte_collectives.gather(msgspec.json.encode(own_reply), self._here.group)
             replies = [messages.reply_decoder.decode(data) for data in said]
@@ -222,27 +219,27 @@ class Restorer:
             errors = [reply.error for reply in replies if reply.error is not None]
             transient = transient or any(error.transient for error in errors)
             if not any(holders):
-                bad.append(DamagedCheckpoint.of(choice.seen.name, errors[0].text))
+                bad.append(DamagedCheckpoint(name, errors[0].text))
                 continue
-            step, allowed = choice.seen.step, wishes.allow_rollback
+            step, allowed = manifest.age(name)[0], wishes.allow_rollback
             lost = choose_checkpoint.check_newest(
                 step, reports, allow_rollback=allowed, damaged=bad, transient=transient
             )
             given = broadcast_trees(trees, holders, self._here.group) if not self._here.alone else dict(trees or {})
             if self._sharded:
                 try:
-                    given |= self._read_sharded(choice, candidate, holders, reports)
+                    given |= self._read_sharded(name, candidate, holders, reports)
                 except CheckpointDamaged as error:  # On all ranks.
-                    bad.append(DamagedCheckpoint.of(choice.seen.name, str(error)))
+                    bad.append(DamagedCheckpoint(name, str(error)))
                     transient = transient or error.transient
                     continue
-            where = f"{reports[holders.index(True)].folder}/{choice.seen.name}"
+            where = f"{reports[holders.index(True)].folder}/{name}"
             helped = f", sent to {holders.count(False)} ranks that cannot read it" if not all(holders) else ""
-            skipped = choose_checkpoint.skipped_text(choice.seen, reports, bad)
+            skipped = choose_checkpoint.skipped_text(name, reports, bad)
             self._say(f"resumed at step {step} from {where}{helped}{skipped}{f'; {lost}' if lost else ''}")
-            random = given.pop("rng", None)
-            restored = _restored(step, self._completed(given), self._own_random(random), on_disk=True)
-            return dataclasses.replace(restored, newest=step)
+            random = self._own_random(given.pop("rng", None))
+            parts = self._completed(given)
+            return RestoreResult(step, parts, _values(parts, step), random, on_disk=True, newest=step)
         allowed = wishes.allow_rollback
         lost = choose_checkpoint.check_newest(-1, reports, allow_rollback=allowed, damaged=bad, transient=transient)
         return self._initial_state(wishes.resume_from, lost)
@@ -269,7 +266,7 @@ class Restorer:
 
     def _read_sharded(
         self,
-        choice: choose_checkpoint.RestoreChoice,
+        checkpoint: str,
         candidate: CheckpointCandidate | None,
         holders: list[bool],
         reports: list[RestoreReport],
@@ -277,7 +274,7 @@ class Restorer:
         if not all(holders):
             blind = ", ".join(sorted({reports[rank].host for rank, holds in enumerate(holders) if not holds}))
             raise CheckpointError(
-                f"{choice.seen.name} has sharded parts and cannot be read on {blind}; --checkpoint_dir must lie where "
+                f"{checkpoint} has sharded parts and cannot be read on {blind}; --checkpoint_dir must lie where "
                 "every node can read it"
             )
         assert candidate is not None
@@ -306,7 +303,8 @@ class Restorer:
                     f"{', '.join(self._parts)}: nothing to start from; name a part as it is there"
                 )
             self._say(f"starting from {warm} (--resume_from)")
-            return _warm_result(self._completed(given))
+            values = _values(given, 0)  # Step and epoch of another run are not ours.
+            return RestoreResult(0, self._completed(given), {"values": values.get("values", {})}, warm=True)
         if lost:
             self._say(f"starting anew; {lost}")
         elif os.environ.get("ELASTIC_GENERATION", "1") != "1":
@@ -333,14 +331,6 @@ def _empty_report() -> RestoreReport:
     return RestoreReport(host="", folder="")
 
 
-def _restored(
-    step: int, given: dict[str, Any], random: dict[str, Any] | None, *, on_disk: bool = False
-) -> RestoreResult:
-    values = given.pop("values", None) or {"step": step}
-    return RestoreResult(step, given, values, random, on_disk)
-
-
-def _warm_result(given: dict[str, Any]) -> RestoreResult:
-    """Parts and values of another run; its step and epoch are not ours."""
-    values = given.pop("values", None) or {}
-    return RestoreResult(0, given, {"values": values.get("values", {})}, warm=True)
+def _values(parts: dict[str, Any], step: int) -> dict[str, Any]:
+    """Take step, epoch and plain values out of what was restored; only the step where it has no such part."""
+    return parts.pop("values", None) or {"step": step}

@@ -9,9 +9,7 @@ from elastic.train.comm.rank_errors import RankError, decode_errors, encode_erro
 from elastic.train.restore.choose_checkpoint import (
     DamagedCheckpoint,
     KnownCheckpoint,
-    RestoreChoice,
     RestoreReport,
-    VisibleCheckpoint,
     check_newest,
     choices,
     known,
@@ -20,13 +18,13 @@ from elastic.train.restore.choose_checkpoint import (
     trouble,
 )
 
-OLD, NEW = VisibleCheckpoint(100, 2, "step-0000000100.g2"), VisibleCheckpoint(150, 3, "step-0000000150.g3")
-OLD_BAD = DamagedCheckpoint.of(OLD.name, "its checksum is wrong")
-NEW_BAD = DamagedCheckpoint.of(NEW.name, "meta.json is damaged")
+OLD, NEW = "step-0000000100.g2", "step-0000000150.g3"
+OLD_BAD = DamagedCheckpoint(OLD, "its checksum is wrong")
+NEW_BAD = DamagedCheckpoint(NEW, "meta.json is damaged")
 
 
 def report(
-    *seen: VisibleCheckpoint,
+    *seen: str,
     host: str = "a",
     known: KnownCheckpoint | None = None,
     error: str = "",
@@ -44,12 +42,12 @@ def exchanged(*errors: CheckpointError | None) -> list[RankError | None]:
 
 
 def test_the_newest_that_any_rank_sees_comes_first() -> None:
-    assert choices([report(OLD), report(OLD, NEW), report()]) == [RestoreChoice(NEW, (1,)), RestoreChoice(OLD, (0, 1))]
+    assert choices([report(OLD), report(OLD, NEW), report()]) == [NEW, OLD]
 
 
 def test_of_one_step_the_later_generation_comes_first() -> None:
-    again = VisibleCheckpoint(100, 5, "step-0000000100.g5")
-    assert [choice.seen for choice in choices([report(OLD, again)])] == [again, OLD]
+    again = "step-0000000100.g10"
+    assert choices([report(OLD, again)]) == [again, OLD]
 
 
 def test_nothing_is_said_when_the_newest_committed_step_can_be_read() -> None:
@@ -128,8 +126,8 @@ def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_t
 
 
 def test_newer_checkpoints_that_were_skipped_are_named_with_the_reason() -> None:
-    older = DamagedCheckpoint.of("step-0000000050.g1", "of no account")
-    between = DamagedCheckpoint.of("step-0000000120.g2", "opt was saved whole and is sharded now")
+    older = DamagedCheckpoint("step-0000000050.g1", "of no account")
+    between = DamagedCheckpoint("step-0000000120.g2", "opt was saved whole and is sharded now")
     seen = report(OLD, damaged=(NEW_BAD, older))
     assert skipped_text(OLD, [seen, seen], [between]) == f"; skipped {NEW_BAD}; {between}"
     assert skipped_text(NEW, [report(NEW)], []) == ""
@@ -140,8 +138,8 @@ def test_a_checkpoint_that_another_rank_could_read_was_not_skipped() -> None:
 
 
 def test_of_one_step_the_later_generation_is_the_newer_one() -> None:
-    tenth, ninth = (DamagedCheckpoint.of(f"step-0000000100.g{g}", "gone") for g in (10, 9))
-    assert skipped_text(VisibleCheckpoint(100, 9, ninth.name), [report()], [tenth, ninth]) == f"; skipped {tenth}"
+    tenth, ninth = (DamagedCheckpoint(f"step-0000000100.g{g}", "gone") for g in (10, 9))
+    assert skipped_text(ninth.name, [report()], [tenth, ninth]) == f"; skipped {tenth}"
 
 
 def test_a_rollback_that_is_allowed_is_said() -> None:
