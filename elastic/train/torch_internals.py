@@ -1,7 +1,7 @@
 """What the library uses of torch that is not public, each behind one function or class.
 
-No other module of it touches a private name of torch; a test checks that. Each piece says what it uses, and what happens
-with a version of torch that no longer has it.
+No other module of it touches a private name of torch; a test checks that. Each piece says what it uses, and what
+happens with a version of torch that no longer has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class LoaderLoop:
 
     The DataLoader's iterator is not kept alive: it stops its workers when it is dropped. Only its attributes are, and
     those until it is gone. Used of it: `_num_yielded`, the batches that the loop has taken; `_index_sampler`, where it
-    takes indices; `_in_order` (torch 2.7 and later).
+    takes indices; `_in_order` (torch 2.7 and later). Without the first two no batch can be counted: `takes_from` is
+    False, and the sampler asks for `elastic.DataLoader` or `advance`.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -64,7 +65,8 @@ def without_worker_info(make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """The samples of `make()`, read within a DataLoader worker as if there were no other worker.
 
     Iterable datasets are often written to share themselves among DataLoader workers: they ask `get_worker_info`, which
-    returns `_worker_info`. Our stream shares its samples itself, so they get None while they are being read.
+    returns `_worker_info`. Our stream shares its samples itself, so they get None while they are being read. A torch
+    that keeps the answer elsewhere would have them share it twice; a test would fail.
     """
     if (info := get_worker_info()) is None:
         yield from make()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from elastic._disk.replace import replace_file
 from elastic import environment
+from elastic._disk.replace import replace_file
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, fence, manifest
 from elastic.train.checkpoint.manifest import CheckpointCandidate as CheckpointCandidate
