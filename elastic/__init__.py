@@ -15,13 +15,13 @@ A script that uses all of it::
     state.restore()                                                    # the newest step, of whatever world
     for epoch in elastic.epochs(state, 30):
         for inputs, targets in loader:                                 # only what this epoch has not used yet
-            loss = loss_of(model(inputs.to(here.device)), targets.to(here.device))
             with batch.accumulate(model):
+                loss = loss_of(model(inputs.to(here.device)), targets.to(here.device))
                 batch.scale_loss(loss).backward()
             if batch.is_last_micro_batch:
                 optimizer.step()
                 optimizer.zero_grad()
-                state.commit(every=500, memory_every=1, loss=loss)     # counts a step, and saves each 500th
+                state.commit(every=500, memory_every=1, loss=loss)     # copied to memory each step, to disk each 500th
 
 Start it with `elastic-launch --np 1:4 train.py`, with torchrun, or with plain python. When nodes are lost or join,
 elastic-launch starts it again on the nodes that are there, and it continues from its newest step.

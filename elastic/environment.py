@@ -39,7 +39,7 @@ __all__ = ["ProcessEnvironment", "read"]
 class ProcessEnvironment:
     """The place of a process in its job: what `elastic.env()` and `elastic.init()` return.
 
-    What was not told is "", 0 or ().
+    Unknown values are "", 0 or ().
 
     Attributes:
         role: "server", "worker" or "heter"; "worker" in a collective job.

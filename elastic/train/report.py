@@ -48,6 +48,8 @@ class ProgressChannel:
         self._next = 0.0
         self._at = 0.0
         self._step: Any = 0
+        self._counts = 1
+        """What a report without a step adds to the number of steps."""
         self._sent: int | None = None
         self._reported = False
         self._world = 1
@@ -74,7 +76,7 @@ class ProgressChannel:
         if total is not None:
             self._total = total
         try:
-            self._step = self._step + 1 if step is None else step
+            self._step = step if step is not None else self._step + self._counts
         except UNREADABLE:
             self._step = 0
         self._reported = True
@@ -96,6 +98,11 @@ class ProgressChannel:
         merged = {**self._metrics, **metrics}
         self._loss, self._metrics = None, {}
         self._send(end, {"loss": loss, **merged} if loss is not None else merged)
+
+    def commit(self, step: int, loss: Any, total: int | Callable[[], int]) -> None:
+        """Report a step that was committed: from now on a report without a step belongs to the newest one."""
+        self._counts = 0
+        self.report(step, loss, {}, total)
 
     def preparing(self, what: str) -> None:
         """Say that the script is alive and not ready yet."""
@@ -175,7 +182,7 @@ def end() -> ChannelClient | None:
 
 def reported(step: int, loss: Any, total: int | Callable[[], int]) -> None:
     """Report a step that was committed. A `total` that can be called is called when the report is sent."""
-    this_process.report(step, loss, {}, total)
+    this_process.commit(step, loss, total)
 
 
 def report(step: int | None = None, loss: Any = None, *, total: int | None = None, **metrics: Any) -> None:
@@ -186,7 +193,8 @@ def report(step: int | None = None, loss: Any = None, *, total: int | None = Non
     Returns at once and raises nothing; outside elastic-launch it does nothing.
 
     Args:
-        step: The step that was made; without it the steps are counted.
+        step: The step that was made. Without it, it is the newest committed step in a script with an `elastic.State`,
+            whose commits report too; in any other script the calls are counted.
         loss: A number, or a tensor of one element.
         total: The number of steps that there will be, for a progress bar. It need be given only once.
         metrics: Further numbers by name, or tensors of one element. A value that is not one number is left out.

@@ -46,10 +46,14 @@ class State:
     Modules may be wrapped (DDP, torch.compile) or sharded (FSDP2). The random state of python, numpy and torch is kept
     as well: restored by rank where the world has the same size, otherwise derived from seed, rank and step.
 
+    Everything else is meant to be the same on all ranks: after a restore all of them have what rank 0 had. So reduce a
+    value over the ranks before you keep it. The `GlobalBatch` of a sampler is kept together with the sampler, and the
+    learning rates that it scales are brought up to date by `restore`.
+
     Args:
         **things: What to keep, by name. A thing with `state_dict` and `load_state_dict` is a part: modules, optimizers,
             schedulers, samplers. Anything else is a plain value: a number, a text, None, a tensor, or a list or dict of
-            them.
+            them. Reserved are the names commit, epoch, finish, restore, rng, save, step and values.
 
     Raises:
         ConfigError: A name is reserved, or a thing could not be loaded again.
@@ -59,7 +63,7 @@ class State:
         with reporting_config_errors():
             for name in things:
                 if name in RESERVED or name.startswith("_"):
-                    raise ConfigError(f"elastic.State: {name!r} is a name of its own; give yours another one")
+                    raise ConfigError(f"elastic.State: {name!r} is reserved; use another name")
                 if not name.isidentifier():  # Files of the checkpoint are named after parts.
                     better = re.sub(r"\W", "_", name)
                     raise ConfigError(f"elastic.State: {name!r} is not a name as Python's are; write {better!r}")
@@ -78,7 +82,7 @@ class State:
 
     @property
     def epoch(self) -> int:
-        """The epoch that `elastic.epochs` is in, from 0."""
+        """The epoch that `elastic.epochs` is in, from 0; after its loop the number of epochs."""
         return self._data.epoch
 
     def restore(
@@ -102,7 +106,8 @@ class State:
             allow_rollback: Accept an older step than the newest committed one; as --allow_rollback.
             folder: Where checkpoints lie; as --checkpoint_dir.
             keep: How many checkpoints stay on disk.
-            memory_copies: On how many other nodes each shard is kept in memory. Replicated parts are on all nodes.
+            memory_copies: On how many other nodes each shard of sharded parts is kept in memory, which is how many
+                nodes may be lost at once. Replicated parts are in the memory of every node anyway.
 
         Returns:
             False if there was nothing to continue from, and training starts at step 0.
@@ -164,13 +169,15 @@ class State:
     ) -> None:
         """Count a step that is done, and save it if its turn has come. Every rank calls it after each step.
 
-        When a planned stop was requested, all ranks stop here at a common step: it is saved, and the worker exits with
-        code 143. A commit that saves nothing costs microseconds.
+        `step` grows by one. When a planned stop was requested, all ranks stop here at a common step: it is saved, and
+        SystemExit(143) is raised. So write down what belongs to the step before you commit it. A commit that saves
+        nothing costs microseconds.
 
         Args:
-            every: A checkpoint goes to disk at each multiple of `every` steps, in the background.
-            memory_every: A copy goes to the node's memory, which outlives the worker, at each multiple of these steps.
-            loss: For the progress line and for --check_nan: a number or a tensor of one element.
+            every: A checkpoint goes to disk at each multiple of `every` steps, in the background. None: never.
+            memory_every: A copy goes to the memory of every node at each multiple of these steps. It survives the
+                workers, and lost nodes as long as one node remains. None: never.
+            loss: For the progress line, which shows rank 0's, and for --check_nan: a number or a tensor of one element.
             total: The number of steps of the whole training, if `elastic.epochs` and the sampler do not tell it.
 
         Raises:
@@ -215,7 +222,10 @@ class State:
             self._committer.save(self._data.step)
 
     def finish(self) -> None:
-        """Save the last step if it is not saved yet, and wait for it. `elastic.epochs` calls it at its end."""
+        """Save the last step to disk if commits had `every` and it is not saved yet, and wait for it.
+
+        `elastic.epochs` calls it at its end.
+        """
         if self._committer is not None:
             self._committer.finish(self._data.step)
 
@@ -237,7 +247,7 @@ class State:
         raise AttributeError(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Change a plain value. A new name becomes another one, from the next commit on."""
+        """Change a plain value. A new name adds one, which is saved and restored like the others."""
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         elif name in RESERVED or name in self._data.things:
@@ -258,7 +268,7 @@ def epochs(state: State, total: int) -> Iterator[int]:
     """Loop over the epochs that remain.
 
     Samplers and streams of the state are told the epoch. An epoch that was interrupted is entered again, and its loader
-    gives what remains of it, which may be nothing. At the end the last step is saved.
+    gives what remains of it, which may be nothing. At the end the last step is saved, if commits had `every`.
 
     Args:
         state: A state that was restored.

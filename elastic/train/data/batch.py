@@ -76,7 +76,7 @@ class BatchSource(Protocol):
 
 
 class GlobalBatch:
-    """How large a batch is when the world changes. Give it to a sampler or stream: `ElasticSampler(..., batch=batch)`.
+    """How large a batch is in any world. Give it to a sampler or stream: `ElasticSampler(..., batch=batch)`.
 
     Either `total` samples in each step over all ranks, whatever the world; or `per_rank` samples for each rank, so that
     the batch grows with the world and the learning rate with it.
@@ -84,7 +84,7 @@ class GlobalBatch:
     Args:
         total: Samples of one step over all ranks. A rank gets its share; shares differ by at most one sample.
         max_per_rank: With `total`: the most samples that a rank can hold at once. A larger share is taken in several
-            micro-batches before a step.
+            micro-batches of about equal size before a step, on all ranks the same number of them.
         per_rank: Samples of one step for each rank.
         lr: With `per_rank`: the rule for the learning rate: "linear" (Goyal et al. 2017), "sqrt" (Krizhevsky 2014) or
             "none".
@@ -133,7 +133,7 @@ class GlobalBatch:
 
     @property
     def size(self) -> int:
-        """The `batch_size` for this rank's DataLoader, in the world as it is now: samples it holds at once."""
+        """The `batch_size` for this rank's loader, in the world as it is now: the most samples of a micro-batch."""
         return self.rule.size(self.world)
 
     @property
@@ -165,7 +165,7 @@ class GlobalBatch:
 
         Args:
             loss: The mean over the samples of the batch: a number or a tensor of any shape. That of a padding sample,
-                which counts 0, must be finite, since 0 times infinity is no number.
+                which counts 0, must be finite, since 0 times infinity is NaN.
 
         Returns:
             `loss * weight`, with `weight = samples of the batch * ranks / samples of the step`.

@@ -113,9 +113,9 @@ class EpochPosition(Generic[Loop]):
         return self._base if self._loop is None else self._loop.consumed
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch. The epoch that it is in already goes on where it is.
+        """Start an epoch; nothing changes if it is the current one.
 
-        A line says so if it is one before that of the checkpoint: a loop that begins at 0 again would do epochs again.
+        A line warns if the epoch is older than that of the checkpoint: then the loop over epochs began at 0 again.
         """
         if epoch != self._epoch:
             if epoch < self._restored and rank_and_world(*self._place)[0] == 0:
@@ -153,7 +153,7 @@ class EpochPosition(Generic[Loop]):
 
     @property
     def weight(self) -> float:
-        """What the mean loss of the batch just taken counts in its step; 1.0 where all shares are equal.
+        """The factor for the mean loss of the batch just taken; 1.0 where all shares are equal, 0.0 for padding.
 
         `(loss * sampler.weight).backward()` under DDP gives the gradient of the mean over the whole step.
         """

@@ -30,11 +30,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
     batches that remained of the epoch when the loop started.
 
     Args:
-        dataset: What the sampler's indices are indices of.
-        batch_size: Samples that this rank takes at once. Leave it out where the sampler has a `GlobalBatch`, which
-            decides it. None without one: samples are not batched.
-        sampler: An `ElasticSampler`. Give it to the `State` as well, which keeps its place.
-        drop_last: Leave out the samples at the end of an epoch that make no whole step of all ranks.
+        dataset: The dataset that the sampler's indices point into.
+        batch_size: Samples that this rank takes at once. Leave it out if the sampler has a `GlobalBatch`, which then
+            decides it. If there is neither, samples are not batched.
+        sampler: An `ElasticSampler`. Give the sampler to the `State` as well, so that its position is saved.
+        drop_last: Leave out the samples at the end of an epoch that make no whole step of all ranks. With a fixed
+            total, give it to the `GlobalBatch` instead.
         **options: The other options of torch's DataLoader: num_workers, collate_fn, pin_memory, prefetch_factor,
             persistent_workers and so on.
 

@@ -55,7 +55,12 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         loader = elastic.DataLoader(dataset, batch_size=64, sampler=sampler)
         state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
 
-    Each sample of an epoch is used once in committed work. All ranks need the same arguments.
+    Each sample of an epoch is used once in committed work. Where fewer samples remain than there are ranks, a rank
+    without one gets a batch of one sample of padding, so that collectives match: `samples` is 0 then, and `weight` and
+    `GlobalBatch.scale_loss` count it 0. All ranks need the same arguments.
+
+    A training loop may need `samples`, `weight` and `is_last_micro_batch`, and `advance` if something takes batches
+    ahead of it. The other methods are for `State`, `epochs` and `DataLoader`.
 
     Args:
         dataset_or_length: The dataset, or how many samples it has.
@@ -64,9 +69,9 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         batch: A `GlobalBatch`; without one each rank takes the loader's `batch_size` in every step.
         order: `order(epoch)` returns the indices of an epoch in their order; it must return the same on all ranks and
             at each call.
-        rank: With `world`: this rank's place among those that have other data, where that is not its place in the
+        rank: With `world`: this process's place among those that get different data, if that is not its rank in the
             process group (tensor parallelism).
-        world: How many places there are. Without both they are those of the process group when a loop starts.
+        world: The number of such places. Without both they are rank and size of the process group when a loop starts.
 
     Raises:
         ConfigError: An argument is wrong. In a loop: the loader cannot be served exactly.
@@ -179,7 +184,7 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         return _Indices(self)
 
     def __len__(self) -> int:
-        """How many indices a loader of another library takes, as `torch.utils.data.BatchSampler` reckons with."""
+        """The number of indices that remain for this rank, as `len(torch.utils.data.BatchSampler)` needs it."""
         loader = inspect_loader(self)
         plan = self.plan(loader)
         if loader.batch_size is not None:

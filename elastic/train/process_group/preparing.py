@@ -41,9 +41,10 @@ def preparing(what: str) -> Preparation:
         with elastic.preparing("downloading the data"):
             download()
 
-    The preparation ends with the block, also when an exception leaves it. Without `with` it ends at `elastic.ready()`;
-    `elastic.init()` and the next report end it in any case. A second call replaces the text. Returns at once, and
-    raises nothing.
+    Call it before `elastic.init()`, or after it and before the first step. The preparation ends with the block, also
+    when an exception leaves it. Without `with` it ends at `elastic.ready()`; `elastic.init()` and the next report end
+    it in any case. A second call replaces the text. Returns at once, and raises nothing. The text is shown when others
+    have waited for 10 s.
 
     Args:
         what: What takes long, in a few words. Other workers repeat its first 200 characters.

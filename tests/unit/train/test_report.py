@@ -114,6 +114,14 @@ def test_steps_count_up_by_themselves(script: Script) -> None:
     assert [one.step for one in script.progress] == [1, 2, 3, 10, 11]
 
 
+def test_after_a_commit_a_report_without_a_step_belongs_to_the_newest_one(script: Script) -> None:
+    script.reporter.commit(4, 0.5, 30)
+    script.report(accuracy=0.25)
+    script.reporter.commit(5, 0.25, 30)
+    script.report(accuracy=0.5)
+    assert [one.step for one in script.progress] == [4, 4, 5, 5]
+
+
 @pytest.mark.parametrize("value", [math.nan, torch.tensor(math.inf), -math.inf])
 def test_what_is_not_finite_is_said_to_be_so(script: Script, value: Any) -> None:
     script.report(1, value)
