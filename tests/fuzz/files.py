@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import warnings
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,8 @@ from tests.fuzz.target import Target, scratch
 
 FOLDER = scratch("files")
 SLOT_BYTES = 1 << 16
+METADATA_BYTES = 1 << 30
+"""What reading a `.metadata` may take: a few bytes of a pickle can ask for 64 GB."""
 
 
 def folder(name: str) -> Path:
@@ -72,8 +76,20 @@ def dcp(data: bytes) -> None:
     """The `.metadata` of a sharded part, which torch would unpickle freely."""
     at = folder("sharded")
     (at / sharded_part.METADATA).write_bytes(data)
-    with contextlib.suppress(CheckpointError):
+    with contextlib.suppress(CheckpointError), memory_limit(METADATA_BYTES):
         sharded_part.metadata(at)
+
+
+@contextlib.contextmanager
+def memory_limit(more_bytes: int) -> Iterator[None]:
+    """Let this process take so much more memory, and get a MemoryError for the rest."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def slot(data: bytes) -> None:

@@ -115,11 +115,11 @@ def test_steps_count_up_by_themselves(script: Script) -> None:
 
 
 def test_after_a_commit_a_report_without_a_step_belongs_to_the_newest_one(script: Script) -> None:
-    script.reporter.commit(4, 0.5, 30)
-    script.report(accuracy=0.25)
-    script.reporter.commit(5, 0.25, 30)
-    script.report(accuracy=0.5)
-    assert [one.step for one in script.progress] == [4, 4, 5, 5]
+    for step in (4, 5):
+        script.reporter.commit(step, 0.5, 30)
+        script.now += INTERVAL_S
+        script.report(accuracy=0.25)
+    assert [progress.step for progress in script.progress] == [4, 4, 5, 5]
 
 
 @pytest.mark.parametrize("value", [math.nan, torch.tensor(math.inf), -math.inf])
