@@ -1,8 +1,13 @@
-"""`python -m elastic.train.export checkpoints model.pt`: one plain file from a checkpoint."""
+"""One plain file from a checkpoint, as a command: `python -m elastic.train.export checkpoints model.pt`.
+
+In a script it is `elastic.export`.
+"""
 
 import sys
 
-from elastic.train.checkpoint.export import main
+from elastic.train.checkpoint.export import export, main
+
+__all__ = ["export", "main"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -19,8 +19,7 @@ same checkpoint, if they all see the same folder.
 A part is anything that `torch.load(weights_only=True)` takes: tensors, numbers, text, and lists and dicts of them.
 """
 
-from elastic.train.checkpoint.folder import CheckpointCandidate as CheckpointCandidate
-from elastic.train.checkpoint.folder import Checkpoints as Checkpoints
-from elastic.train.checkpoint.folder import Loaded as Loaded
-from elastic.train.checkpoint.folder import load as load
-from elastic.train.checkpoint.folder import save as save
+from elastic.train.checkpoint.folder import Checkpoints, Loaded, load, save
+from elastic.train.checkpoint.manifest import CheckpointCandidate
+
+__all__ = ["CheckpointCandidate", "Checkpoints", "Loaded", "load", "save"]

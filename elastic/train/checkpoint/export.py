@@ -17,20 +17,31 @@ from typing import Any
 
 from elastic._disk.replace import replacing
 from elastic.errors import CheckpointDamaged, CheckpointError, ElasticError
-from elastic.train.checkpoint import atomic_files, manifest
-from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
-from elastic.train.checkpoint.manifest import PARTS
+from elastic.train.checkpoint import atomic_files, manifest, replicated_part
+from elastic.train.checkpoint.folder import Checkpoints
+from elastic.train.checkpoint.manifest import PARTS, CheckpointCandidate
 
 log = logging.getLogger(__name__)
 
 
 def export(checkpoint: str | os.PathLike[str], file: str | os.PathLike[str], parts: Sequence[str] = ("model",)) -> Path:
-    """Write parts of a checkpoint into one file, whole or not at all; the file.
+    """Write parts of a checkpoint into one file for `torch.load(file, weights_only=True)`, whole or not at all.
 
-    `checkpoint` is one checkpoint's folder, or a folder of them, of which the newest whole one is taken. With one part
-    the file holds that part's tree: for `model` its state dict. With several it holds a dict of them by name, and under
-    "elastic_parts" the list of the names. Sharded tensors are written whole, on the CPU; they must fit into this
-    machine's memory. Raises CheckpointError when a part is not there, and CheckpointDamaged.
+    Sharded tensors are written whole, on the CPU; they must fit into this machine's memory. No process group is needed.
+
+    Args:
+        checkpoint: one checkpoint's folder, or a folder of them, of which the newest whole one is taken.
+        file: the file to write; one that is there is replaced. Its folder is made if need be.
+        parts: the names of the parts. With one part the file holds that part's tree: for `model` its state dict. With
+            several it holds a dict of them by name, and under "elastic_parts" the list of the names.
+
+    Returns:
+        The file.
+
+    Raises:
+        CheckpointError: a part is not there, no checkpoint can be read, or the file cannot be written.
+        CheckpointDamaged: the one checkpoint that was named is damaged.
+        ValueError: `parts` is empty.
     """
     if not parts:
         raise ValueError("name at least one part")
@@ -65,23 +76,28 @@ def _candidates(checkpoints: Checkpoints, place: Path) -> list[CheckpointCandida
 
 
 def _part(candidate: CheckpointCandidate, name: str) -> Any:
-    from elastic.train.checkpoint import replicated_part, sharded_part
-
     if name in candidate.meta.parts:
         return replicated_part.read(candidate.folder / f"{name}.pt", candidate.meta.parts[name], "cpu")
+    from elastic.train.checkpoint import sharded_part
+
     return sharded_part.read_whole(candidate.folder / name, candidate.meta.sharded[name])
 
 
 def _write(target: Path, content: Any) -> None:
-    from elastic.train.checkpoint import replicated_part
-
     with replacing(target) as new:
         replicated_part.save_file(new, content)
     atomic_files.sync_folder(target.absolute().parent)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run `python -m elastic.train.export`.
+
+    Args:
+        arguments: the command line after the module's name; that of this process if None.
+
+    Returns:
+        The exit code: 0, or that of the error that was printed.
+    """
     parser = argparse.ArgumentParser("python -m elastic.train.export", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkpoint", help="a checkpoint (step-….gN), or the folder of them: then its newest")
     parser.add_argument("file", help="the file to write; one that is there is replaced")

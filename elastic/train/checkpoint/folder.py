@@ -16,8 +16,8 @@ import msgspec
 from elastic import environment
 from elastic._disk.replace import replace_file
 from elastic.errors import CheckpointDamaged, CheckpointError
-from elastic.train.checkpoint import atomic_files, fence, manifest
-from elastic.train.checkpoint.manifest import CheckpointCandidate as CheckpointCandidate
+from elastic.train.checkpoint import atomic_files, fence, manifest, replicated_part
+from elastic.train.checkpoint.manifest import CheckpointCandidate
 
 if TYPE_CHECKING:
     from elastic.train.statedict.sharded import Template
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One checkpoint in memory. Its parts are on the CPU unless `load` was told otherwise."""
+    """One checkpoint in memory: its step, its generation (0 without elastic-launch), its folder and its parts."""
 
     step: int
     generation: int
@@ -44,17 +44,12 @@ class Loaded:
     parts: Mapping[str, Any]
 
     def __getitem__(self, part: str) -> Any:
-        """Return one part by the name it was saved under."""
+        """The part that was saved under this name. `KeyError` if there is none."""
         return self.parts[part]
 
 
 class Checkpoints:
-    """The checkpoints in one folder, as one worker sees and writes them.
-
-    Everything has a default from the environment that elastic-launch sets. `mark` is what the fence must say for this
-    worker to write; None takes ELASTIC_FENCE if `folder` is the launcher's own, "" switches fencing off. A folder that
-    only the script knows is not fenced: nobody claims it. A `progress_file` of "" reports nothing to the agent.
-    """
+    """The checkpoints in one folder, as one worker sees and writes them."""
 
     def __init__(
         self,
@@ -64,9 +59,22 @@ class Checkpoints:
         rank: int | None = None,
         generation: int | None = None,
         mark: str | None = None,
-        progress_file: str | os.PathLike[str] | None = None,
+        reports: bool = True,
     ) -> None:
-        """Read what is not given from the environment. Touches no disk."""
+        """Read what is not given from the environment that elastic-launch sets. Touches no disk.
+
+        Args:
+            folder: where the checkpoints lie; ELASTIC_CHECKPOINT_DIR, or `checkpoints`.
+            keep: how many checkpoints stay, at least 1; the older ones are removed after a save.
+            rank: the rank of this worker, of which only 0 writes; RANK, or 0.
+            generation: the generation of this worker, part of the name of what it saves; ELASTIC_GENERATION, or 0.
+            mark: what the fence must say for this worker to write; "" switches fencing off. ELASTIC_FENCE if `folder`
+                is the launcher's own. A folder that only the script knows is not fenced: nobody claims it.
+            reports: whether the agent gets the step of each checkpoint, for the budget of restarts.
+
+        Raises:
+            ValueError: `keep` is less than 1.
+        """
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         environ = os.environ
@@ -78,8 +86,7 @@ class Checkpoints:
         self.generation = generation if generation is not None else own.generation
         ours = self.folder.absolute() == Path(given).absolute()
         self.mark = mark if mark is not None else (environ.get("ELASTIC_FENCE") or "" if ours else "")
-        reported = progress_file if progress_file is not None else environ.get("ELASTIC_PROGRESS_FILE")
-        self.progress_file = Path(reported) if reported else None
+        self._progress_file = environ.get("ELASTIC_PROGRESS_FILE") if reports else None
         self.damaged: dict[str, CheckpointDamaged] = {}
         """Checkpoints that could not be read, and why."""
         self._said: set[Path] = set()
@@ -87,10 +94,17 @@ class Checkpoints:
     # Reading.
 
     def candidates(self) -> list[CheckpointCandidate]:
-        """List the checkpoints that count, newest first. Nothing but their meta.json is read.
+        """List the checkpoints that count. Nothing but their meta.json is read.
 
-        One whose meta.json is damaged is left out, with a line that says what is wrong, and so is one that an older
-        world wrote when it was over. Raises CheckpointFenced when this worker is itself of an old world.
+        A checkpoint whose meta.json is damaged is left out, with a line in the log that says what is wrong, and so is
+        one that an older generation wrote after a newer one had begun.
+
+        Returns:
+            The checkpoints, the newest first.
+
+        Raises:
+            CheckpointFenced: this worker is itself of an older generation.
+            CheckpointError: the folder cannot be read.
         """
         claim = fence.current(self.folder)
         if self.mark and claim is not None and fence.overtaken(self.mark, claim.mark):
@@ -102,8 +116,7 @@ class Checkpoints:
             try:
                 meta = manifest.read_meta(entry)
             except CheckpointDamaged as error:
-                if entry.folder.exists():  # Otherwise newer ones replaced it meanwhile.
-                    self._skip(entry.folder, error)
+                self._skip(entry.folder, error)
                 continue
             if claim is None or claim.accepts(entry.name, meta.mark):
                 candidates.append(CheckpointCandidate(entry.step, entry.generation, entry.folder, meta))
@@ -121,29 +134,44 @@ class Checkpoints:
     def read(self, candidate: CheckpointCandidate, *, map_location: Any = "cpu") -> dict[str, Any]:
         """Read the replicated parts of a checkpoint, each verified while it is read.
 
-        Raises CheckpointDamaged, with the line for people already said, and CheckpointError for a part that
-        `torch.load(weights_only=True)` refuses.
-        """
-        from elastic.train.checkpoint import replicated_part
+        Args:
+            candidate: one of `candidates()`.
+            map_location: where tensors go, as for `torch.load`.
 
+        Returns:
+            The parts by name.
+
+        Raises:
+            CheckpointDamaged: a file is missing or its checksum is wrong. A line in the log says so.
+            CheckpointError: a part holds what `torch.load(weights_only=True)` refuses.
+        """
         try:
             return {
                 name: replicated_part.read(candidate.folder / f"{name}.pt", part, map_location)
                 for name, part in candidate.meta.parts.items()
             }
         except CheckpointDamaged as error:
-            if candidate.folder.exists():
-                self._skip(candidate.folder, error)
+            self._skip(candidate.folder, error)
             raise
 
     def read_sharded(
         self, candidate: CheckpointCandidate, name: str, template: Template, group: Any = None
     ) -> dict[str, Any]:
-        """Read a sharded part, whatever world size wrote it, into what `template` makes for it.
+        """Read a sharded part, whatever world size wrote it. A collective: all ranks must see the folder.
 
-        Every rank of `group`, one of gloo's, calls it, and all see the folder. Tensors are filled in place, DTensors
-        and others; the keys of the template say what is read. Each file is verified before, by one of the ranks. Raises
-        CheckpointDamaged, and CheckpointError when the part does not fit the template; on all ranks alike.
+        Args:
+            candidate: one of `candidates()`.
+            name: the part.
+            template: makes what is read into from what was saved. Its keys say what is read; its tensors, DTensors and
+                others, are filled in place.
+            group: a process group of gloo's with all ranks that call this; None is the default one.
+
+        Returns:
+            What `template` made, filled.
+
+        Raises:
+            CheckpointDamaged: a file is missing or its checksum is wrong. Each file is verified by one of the ranks.
+            CheckpointError: there is no such part, or it does not fit the template. All ranks raise the same.
         """
         from elastic.train.checkpoint import sharded_part
 
@@ -155,14 +183,15 @@ class Checkpoints:
         try:
             return sharded_part.read(candidate.folder / name, candidate.meta.sharded[name], template, group)
         except CheckpointDamaged as error:
-            if candidate.folder.exists():
-                self._skip(candidate.folder, error)
+            self._skip(candidate.folder, error)
             raise
 
     def verify(self, candidate: CheckpointCandidate) -> None:
-        """Read all files of a checkpoint once; CheckpointDamaged when one is not what its meta.json says."""
-        from elastic.train.checkpoint import replicated_part
+        """Read all files of a checkpoint once.
 
+        Raises:
+            CheckpointDamaged: a file is not what its meta.json says.
+        """
         for file, part in candidate.meta.files.items():
             replicated_part.verify(candidate.folder / file, part)
 
@@ -175,20 +204,20 @@ class Checkpoints:
                 "bring one back, or remove them all to start over"
             )
 
-    def await_mark(self) -> fence.FenceClaim | None:
-        """Wait until this worker's generation owns the folder; at once None where nothing is fenced.
+    def await_mark(self) -> None:
+        """Wait until this worker's generation owns the folder; not at all where nothing is fenced.
 
         Raises CheckpointFenced when a newer generation has it, and CheckpointError when no mark of ours comes: then
         the launcher could not write there, or (on other ranks) the folder is not the one that rank 0 has.
         """
         if not self.mark:
-            return None
+            return
         deadline = time.monotonic() + MARK_WAIT_S
         pause_s, longest_s = MARK_POLL_S
         while True:
             claim = fence.current(self.folder)
             if claim is not None and claim.mark == self.mark:
-                return claim
+                return
             if claim is not None and fence.overtaken(self.mark, claim.mark):
                 fence.check(self.folder, self.mark)
             if time.monotonic() > deadline:
@@ -209,11 +238,21 @@ class Checkpoints:
         )
 
     def load(self, *, map_location: Any = "cpu") -> Loaded | None:
-        """Read the replicated parts of the newest whole checkpoint that counts; None when there is none at all.
+        """Read the replicated parts of the newest whole checkpoint that counts.
 
-        One that is damaged is skipped with a line that says what is wrong. If all are, CheckpointDamaged is raised:
-        training never starts over in silence. CheckpointFenced: this worker is of an old world. CheckpointError: the
-        folder is not the one that the node of rank 0 uses, so that ranks would go on from different steps.
+        A checkpoint that is damaged is skipped, with a line in the log that says what is wrong.
+
+        Args:
+            map_location: where tensors go, as for `torch.load`.
+
+        Returns:
+            The checkpoint in memory, None when there is none at all.
+
+        Raises:
+            CheckpointDamaged: there are checkpoints and all are damaged. Training never starts over in silence.
+            CheckpointFenced: this worker is of an older generation.
+            CheckpointError: the folder is not the one that the node of rank 0 uses, so that ranks would go on from
+                different steps; or it cannot be read.
         """
         self.await_mark()
         for _ in range(RELISTS_MAX):
@@ -235,16 +274,25 @@ class Checkpoints:
     # Writing.
 
     def save(self, step: int, /, **parts: Any) -> Path | None:
-        """Write a checkpoint of `step`; its folder once the disk has it, None on every rank but 0.
+        """Write a checkpoint of `step`, on rank 0; the other ranks return at once.
 
-        Raises CheckpointFenced when another generation owns the folder, CheckpointError with the mend when the disk is
-        full or read-only. The checkpoints that were there before stay as they are. A second save of one step replaces
-        the first.
+        When it fails, the checkpoints that were there before stay as they are. A second save of one step replaces the
+        first.
+
+        Args:
+            step: the number of steps that were trained, 0 or more.
+            **parts: what is saved, by name: anything that `torch.load(weights_only=True)` takes.
+
+        Returns:
+            The checkpoint's folder once the disk has it, None on every rank but 0.
+
+        Raises:
+            CheckpointFenced: another generation owns the folder.
+            CheckpointError: it cannot be written; the text has the fix. Or a part would not be loaded again.
+            ValueError: the step is negative, or a part's name is not an identifier.
         """
         if self.rank != 0:
             return None
-        from elastic.train.checkpoint import replicated_part
-
         check_names(step, parts)
         with atomic_files.as_checkpoint_error(f"saving step {step}", self.folder):
             staged = self.stage()
@@ -303,9 +351,9 @@ class Checkpoints:
 
     def _report(self, step: int) -> None:
         """Tell the agent the newest committed step, for the budget of restarts."""
-        if self.progress_file is not None:
+        if self._progress_file:
             try:
-                replace_file(self.progress_file, f"{step}\n".encode())
+                replace_file(Path(self._progress_file), f"{step}\n".encode())
             except OSError as error:
                 log.warning("step %d is saved, but the agent is not told: %s", step, error)
 
@@ -323,6 +371,8 @@ class Checkpoints:
         atomic_files.sweep(self.folder, (".saving-", ".removed-"))
 
     def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
+        if not folder.exists():
+            return  # Newer ones replaced it meanwhile.
         self.damaged[folder.name] = error
         self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
 
@@ -333,12 +383,37 @@ class Checkpoints:
 
 
 def save(step: int, /, **parts: Any) -> Path | None:
-    """Write a checkpoint into the launcher's folder, on rank 0; the other ranks return None at once."""
+    """Write a checkpoint into the launcher's folder, on rank 0; the other ranks return at once.
+
+    Args:
+        step: the number of steps that were trained, 0 or more.
+        **parts: what is saved, by name: anything that `torch.load(weights_only=True)` takes.
+
+    Returns:
+        The checkpoint's folder once the disk has it, None on every rank but 0.
+
+    Raises:
+        CheckpointFenced: another generation owns the folder.
+        CheckpointError: it cannot be written; the text has the fix. Or a part would not be loaded again.
+        ValueError: the step is negative, or a part's name is not an identifier.
+    """
     return Checkpoints().save(step, **parts)
 
 
 def load(*, map_location: Any = "cpu") -> Loaded | None:
-    """Read the newest whole checkpoint of the launcher's folder; None when there is none."""
+    """Read the newest whole checkpoint of the launcher's folder, on any rank.
+
+    Args:
+        map_location: where tensors go, as for `torch.load`.
+
+    Returns:
+        The checkpoint in memory, None when there is none.
+
+    Raises:
+        CheckpointDamaged: there are checkpoints and all are damaged.
+        CheckpointFenced: this worker is of an older generation.
+        CheckpointError: the folder is not the one that rank 0 uses, or cannot be read.
+    """
     return Checkpoints().load(map_location=map_location)
 
 

@@ -48,7 +48,7 @@ class Snapshots:
         """Touches no disk."""
         self.folder = folder / f"server-{index}"
         self._owner = [index, servers]
-        self._checkpoints = Checkpoints(self.folder, keep=KEEP, rank=0, generation=0, mark="", progress_file="")
+        self._checkpoints = Checkpoints(self.folder, keep=KEEP, rank=0, generation=0, mark="", reports=False)
 
     def write(self, state: dict[str, Any]) -> None:
         """Write a snapshot, and remove the oldest. The disk has it when this returns.

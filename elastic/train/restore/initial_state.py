@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
-from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
-from elastic.train.checkpoint.manifest import PARTS
+from elastic.train.checkpoint.folder import Checkpoints
+from elastic.train.checkpoint.manifest import PARTS, CheckpointCandidate
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.broadcast_tree import broadcast_trees
 from elastic.train.comm.rank_errors import RankError, decode_errors, encode_error, raise_first

@@ -19,7 +19,8 @@ from elastic.channel.client import ChannelClient
 from elastic.channel.messages import AcceptsPlannedStop
 from elastic.errors import CheckpointDamaged, CheckpointError, RestoreUnrecoverable, TensorsDiffer, TensorsMissing
 from elastic.train.checkpoint import fence, manifest
-from elastic.train.checkpoint.folder import CheckpointCandidate, Checkpoints
+from elastic.train.checkpoint.folder import Checkpoints
+from elastic.train.checkpoint.manifest import CheckpointCandidate
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.broadcast_tree import broadcast_trees
 from elastic.train.comm.rank_errors import RankError, raise_first

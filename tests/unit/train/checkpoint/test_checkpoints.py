@@ -126,9 +126,7 @@ class TestRoundTrip:
         class Raced(Checkpoints):
             saves: ClassVar[list[int]] = [20]
 
-            def read(
-                self, candidate: folder_module.CheckpointCandidate, *, map_location: Any = "cpu"
-            ) -> dict[str, Any]:
+            def read(self, candidate: manifest.CheckpointCandidate, *, map_location: Any = "cpu") -> dict[str, Any]:
                 if self.saves:
                     Checkpoints(tmp_path, keep=1).save(self.saves.pop(), value=candidate.step)
                 return super().read(candidate, map_location=map_location)
@@ -464,8 +462,9 @@ class TestDisk:
             Checkpoints(tmp_path / "file" / "folder").save(5, value=1)
 
     def test_an_agent_that_cannot_be_told_does_not_undo_the_save(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        saver = Checkpoints(tmp_path, progress_file=tmp_path / "absent" / "progress")
+        monkeypatch.setenv("ELASTIC_PROGRESS_FILE", str(tmp_path / "absent" / "progress"))
+        saver = Checkpoints(tmp_path)
         assert saver.save(5, value=1) is not None
         assert "step 5 is saved, but the agent is not told" in caplog.messages[0]
