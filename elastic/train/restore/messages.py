@@ -26,12 +26,11 @@ class RestoreStart(msgspec.Struct, frozen=True):
 class RestoreMessage(msgspec.Struct, frozen=True):
     """What a rank says in the first round; `start` is rank 0's.
 
-    `early` says that it has not looked at its folder, or did so before rank 0 was ready: its report does not count.
+    `report` is None where it has not looked at its folder, because rank 0 was not ready.
     """
 
-    report: RestoreReport
+    report: RestoreReport | None
     holding: RankStates
-    early: bool = False
     start: RestoreStart | None = None
 
 

@@ -117,14 +117,15 @@ class Restorer:
         start = self._start(wishes) if self._here.rank == 0 else None
         candidates, report = self._look_early(wishes)
         holding = self._memory.readable_states(sharded=bool(self._sharded))
-        said = self._exchange(RestoreMessage(report or _empty_report(), holding, early=report is None, start=start))
+        said = self._exchange(RestoreMessage(report, holding, start))
         start = said[0].start
         assert start is not None
         raise_first([start.error])
-        reports = [message.report for message in said]
-        if start.wishes.step is not None or any(message.early for message in said):
-            candidates, again = self._scan_checkpoints()
-            reports = [message.report for message in self._exchange(RestoreMessage(again, RankStates()))]
+        looks = said
+        if start.wishes.step is not None or any(message.report is None for message in said):
+            candidates, report = self._scan_checkpoints()
+            looks = self._exchange(RestoreMessage(report, RankStates()))
+        reports = [message.report for message in looks if message.report is not None]
         mark = self._checkpoints.mark
         self.shared = bool(mark) and all(report.token == mark for report in reports)
         if wrong := choose_checkpoint.trouble(reports):
@@ -325,11 +326,6 @@ class Restorer:
     def _say(self, text: str, *, warn: bool = False) -> None:
         if self._here.rank == 0:
             log_to_agent(text, warn=warn)
-
-
-def _empty_report() -> RestoreReport:
-    """The report of a rank that has not looked; it does not count."""
-    return RestoreReport(host="", folder="")
 
 
 def _values(parts: dict[str, Any], step: int) -> dict[str, Any]:

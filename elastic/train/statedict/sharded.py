@@ -94,10 +94,7 @@ class ShardedOptimizer:
 
     def template(self, saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
         """A tensor for each that was saved: sharded as its parameter if it has the shape of it, otherwise whole."""
-        names = self._names()
-        parameters = {
-            names[id(parameter)]: parameter for group in self.optimizer.param_groups for parameter in group["params"]
-        }
+        parameters = self._parameters()
         made: dict[str, Any] = {}
         for key, stored in saved.items():
             name, what = _parted(key)
@@ -127,8 +124,7 @@ class ShardedOptimizer:
             groups.append({**settings, "params": list(range(number, number + len(own_names)))})
             states |= {at: by_name[STATE][name] for at, name in enumerate(own_names, number) if name in by_name[STATE]}
             number += len(own_names)
-        known = {names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]}
-        saved = by_name[SETTINGS].keys()
+        known, saved = self._parameters().keys(), by_name[SETTINGS].keys()
         wrong = [
             f"{who} has not {', '.join(sorted(names))}"
             for who, names in (("this optimizer", saved - known), ("it", known - saved))
@@ -137,6 +133,10 @@ class ShardedOptimizer:
         if wrong:
             raise ValueError(f"what was saved is of an optimizer of other parameters: {', and '.join(wrong)}")
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+    def _parameters(self) -> dict[str, torch.nn.Parameter]:
+        names = self._names()
+        return {names[id(one)]: one for group in self.optimizer.param_groups for one in group["params"]}
 
     def _names(self) -> dict[int, str]:
         """The name of each parameter by its `id`, as the bare module has it."""
