@@ -10,7 +10,6 @@ import torch
 
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.redistribute import TensorPiece, exchange
-from elastic.train.comm.tensor_boxes import Box
 from elastic.train.statedict import tree
 
 
@@ -42,15 +41,10 @@ def broadcast_trees(trees: Mapping[str, Any] | None, holders: Sequence[bool], gr
     is_source = torch.distributed.get_rank(group) == source
     sent = byte_collectives.broadcast(own if is_source else None, source, group)
     if trees is not None:
-        exchange(group, {str(at): [_piece(tensor)] for at, tensor in enumerate(tensors)}, {})
+        exchange(group, {str(at): [TensorPiece.whole(tensor)] for at, tensor in enumerate(tensors)}, {})
         return dict(trees)
     skeleton = _decoder.decode(sent)
     tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="cpu") for dtype, shape in skeleton.tensors]
-    exchange(group, {}, {str(at): _piece(tensor) for at, tensor in enumerate(tensors)})
+    exchange(group, {}, {str(at): TensorPiece.whole(tensor) for at, tensor in enumerate(tensors)})
     given: dict[str, Any] = tree.merge_tensors(tree.unpack(skeleton.packed), tensors)
     return given
-
-
-def _piece(tensor: torch.Tensor) -> TensorPiece:
-    shape = tuple(tensor.shape)
-    return TensorPiece(Box.whole(shape), tensor.detach(), shape)

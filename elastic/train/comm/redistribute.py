@@ -38,6 +38,12 @@ class TensorPiece(NamedTuple):
     tensor: torch.Tensor
     shape: tuple[int, ...]
 
+    @classmethod
+    def whole(cls, tensor: torch.Tensor) -> TensorPiece:
+        """A tensor of which a rank has or needs all."""
+        shape = tuple(tensor.shape)
+        return cls(Box.whole(shape), tensor.detach(), shape)
+
 
 class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
     """What a rank says of a tensor: its type, its global shape, and the parts."""

@@ -52,8 +52,11 @@ class PeerReplicator:
         comes, *sizes = self._exchange_ints(own, to=self._to, source=self._from, tag=0)
         theirs = SlotSizes(*sizes)
         slot, why = None, ""
-        if comes:
-            slot, why = self._acquire_slot(pair, theirs, protected)
+        if comes and pair is not None:
+            try:
+                slot = pair.make_room(theirs.data, theirs.meta, protected)
+            except SlotMemoryShort as error:
+                why = str(error)
         answer = torch.tensor([int(slot is not None)], device="cpu")
         taken = self._exchange_ints(answer, to=self._from, source=self._to, tag=1) == [1]
         works: list[Any] = []
@@ -71,16 +74,6 @@ class PeerReplicator:
             slot.finish(theirs)
             pair.wrote(slot, mark, step)
         return taken, why
-
-    def _acquire_slot(
-        self, pair: DoubleBuffer | None, sizes: SlotSizes, protected: tuple[str, int] | None
-    ) -> tuple[Slot | None, str]:
-        if pair is None:
-            return None, ""
-        try:
-            return pair.make_room(sizes.data, sizes.meta, protected), ""
-        except SlotMemoryShort as error:
-            return None, str(error)
 
     def _exchange_ints(self, word: torch.Tensor, *, to: int, source: int, tag: int) -> list[int]:
         """Send a few numbers one way, and receive as many from the other side."""

@@ -49,11 +49,6 @@ class RankHoldings:
     same_world: bool
     """Whether its own parts are those of a worker at its place in a world like this one."""
 
-    @property
-    def all_of_it(self) -> bool:
-        """Whether it needs nothing from another rank."""
-        return self.wants <= self.held.keys()
-
 
 def rank_holdings(holdings: Sequence[RankStates], mark: str, step: int) -> list[RankHoldings]:
     """What each rank has and needs of a step. The same on every rank."""
@@ -87,9 +82,8 @@ def fetch(
     bytes of a tree depend on which of its texts are one object, and a script may keep values that differ by rank.
     """
     sources = {who: at for at, holding in reversed(list(enumerate(said))) for who in holding.held}
-    local = all(holding.all_of_it for holding in said) and not templates
-    wanted = said[rank].wants
-    trunks = _trunks(group, said, sources, contents, rank, wanted, local=local)
+    local = all(holding.wants <= holding.held.keys() for holding in said) and not templates
+    trunks = _trunks(group, said, sources, contents, rank, local=local)
 
     needs: dict[str, TensorPiece] = {}
     tensors = {who: _tensors(who, skeleton, contents, needs) for who, skeleton in trunks.items()}
@@ -124,17 +118,15 @@ def _trunks(
     sources: Mapping[int, int],
     contents: Sources,
     rank: int,
-    wanted: frozenset[int],
     *,
     local: bool,
 ) -> dict[int, TreeSkeleton]:
     """The trees that this rank wants, its own or sent by the first rank that has them; none is with `local`."""
+    wanted = said[rank].wants
     sizes = {who: said[at].held[who].size for who, at in sources.items()}
     data: dict[int, bytes] = {who: contents[who].encoded for who in wanted if who in contents}
     needs = {
-        who: TensorPiece(
-            Box.whole((sizes[who],)), torch.empty(sizes[who], dtype=torch.uint8, device="cpu"), (sizes[who],)
-        )
+        who: TensorPiece.whole(torch.empty(sizes[who], dtype=torch.uint8, device="cpu"))
         for who in sorted(wanted - data.keys())
     }
     if not local:
@@ -143,7 +135,7 @@ def _trunks(
             if sources[who] != rank:
                 continue
             sent = torch.frombuffer(bytearray(content.encoded), dtype=torch.uint8)
-            offers[f"tree {who}"] = [TensorPiece(Box.whole(sent.shape), sent, tuple(sent.shape))]
+            offers[f"tree {who}"] = [TensorPiece.whole(sent)]
         exchange(group, offers, {f"tree {who}": piece for who, piece in needs.items()})
     data |= {who: piece.tensor.numpy().tobytes() for who, piece in needs.items()}
     skeletons, wrong = {}, ""
