@@ -30,17 +30,17 @@ def export(checkpoint: str | os.PathLike[str], file: str | os.PathLike[str], par
     Sharded tensors are written whole, on the CPU; they must fit into this machine's memory. No process group is needed.
 
     Args:
-        checkpoint: one checkpoint's folder, or a folder of them, of which the newest whole one is taken.
-        file: the file to write; one that is there is replaced. Its folder is made if need be.
-        parts: the names of the parts. With one part the file holds that part's tree: for `model` its state dict. With
+        checkpoint: One checkpoint's folder, or a folder of them, of which the newest whole one is taken.
+        file: The file to write; one that is there is replaced. Its folder is made if need be.
+        parts: The names of the parts. With one part the file holds that part's tree: for `model` its state dict. With
             several it holds a dict of them by name, and under "elastic_parts" the list of the names.
 
     Returns:
         The file.
 
     Raises:
-        CheckpointError: a part is not there, no checkpoint can be read, or the file cannot be written.
-        CheckpointDamaged: the one checkpoint that was named is damaged.
+        CheckpointError: A part is not there, no checkpoint can be read, or the file cannot be written.
+        CheckpointDamaged: The one checkpoint that was named is damaged.
         ValueError: `parts` is empty.
     """
     if not parts:
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `python -m elastic.train.export`.
 
     Args:
-        arguments: the command line after the module's name; that of this process if None.
+        arguments: The command line after the module's name; that of this process if None.
 
     Returns:
         The exit code: 0, or that of the error that was printed.

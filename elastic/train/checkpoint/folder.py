@@ -64,13 +64,13 @@ class Checkpoints:
         """Read what is not given from the environment that elastic-launch sets. Touches no disk.
 
         Args:
-            folder: where the checkpoints lie; ELASTIC_CHECKPOINT_DIR, or `checkpoints`.
-            keep: how many checkpoints stay, at least 1; the older ones are removed after a save.
-            rank: the rank of this worker, of which only 0 writes; RANK, or 0.
-            generation: the generation of this worker, part of the name of what it saves; ELASTIC_GENERATION, or 0.
-            mark: what the fence must say for this worker to write; "" switches fencing off. ELASTIC_FENCE if `folder`
+            folder: Where the checkpoints lie; ELASTIC_CHECKPOINT_DIR, or `checkpoints`.
+            keep: How many checkpoints stay, at least 1; the older ones are removed after a save.
+            rank: The rank of this worker, of which only 0 writes; RANK, or 0.
+            generation: The generation of this worker, part of the name of what it saves; ELASTIC_GENERATION, or 0.
+            mark: What the fence must say for this worker to write; "" switches fencing off. ELASTIC_FENCE if `folder`
                 is the launcher's own. A folder that only the script knows is not fenced: nobody claims it.
-            reports: whether the agent gets the step of each checkpoint, for the budget of restarts.
+            reports: Whether the agent gets the step of each checkpoint, for the budget of restarts.
 
         Raises:
             ValueError: `keep` is less than 1.
@@ -103,8 +103,8 @@ class Checkpoints:
             The checkpoints, the newest first.
 
         Raises:
-            CheckpointFenced: this worker is itself of an older generation.
-            CheckpointError: the folder cannot be read.
+            CheckpointFenced: This worker is itself of an older generation.
+            CheckpointError: The folder cannot be read.
         """
         claim = fence.current(self.folder)
         if self.mark and claim is not None and fence.overtaken(self.mark, claim.mark):
@@ -135,15 +135,15 @@ class Checkpoints:
         """Read the replicated parts of a checkpoint, each verified while it is read.
 
         Args:
-            candidate: one of `candidates()`.
-            map_location: where tensors go, as for `torch.load`.
+            candidate: One of `candidates()`.
+            map_location: Where tensors go, as for `torch.load`.
 
         Returns:
             The parts by name.
 
         Raises:
-            CheckpointDamaged: a file is missing or its checksum is wrong. A line in the log says so.
-            CheckpointError: a part holds what `torch.load(weights_only=True)` refuses.
+            CheckpointDamaged: A file is missing or its checksum is wrong. A line in the log says so.
+            CheckpointError: A part holds what `torch.load(weights_only=True)` refuses.
         """
         try:
             return {
@@ -160,18 +160,18 @@ class Checkpoints:
         """Read a sharded part, whatever world size wrote it. A collective: all ranks must see the folder.
 
         Args:
-            candidate: one of `candidates()`.
-            name: the part.
-            template: makes what is read into from what was saved. Its keys say what is read; its tensors, DTensors and
+            candidate: One of `candidates()`.
+            name: The part.
+            template: Makes what is read into from what was saved. Its keys say what is read; its tensors, DTensors and
                 others, are filled in place.
-            group: a process group of gloo's with all ranks that call this; None is the default one.
+            group: A process group of gloo's with all ranks that call this; None is the default one.
 
         Returns:
             What `template` made, filled.
 
         Raises:
-            CheckpointDamaged: a file is missing or its checksum is wrong. Each file is verified by one of the ranks.
-            CheckpointError: there is no such part, or it does not fit the template. All ranks raise the same.
+            CheckpointDamaged: A file is missing or its checksum is wrong. Each file is verified by one of the ranks.
+            CheckpointError: There is no such part, or it does not fit the template. All ranks raise the same.
         """
         from elastic.train.checkpoint import sharded_part
 
@@ -190,7 +190,7 @@ class Checkpoints:
         """Read all files of a checkpoint once.
 
         Raises:
-            CheckpointDamaged: a file is not what its meta.json says.
+            CheckpointDamaged: A file is not what its meta.json says.
         """
         for file, part in candidate.meta.files.items():
             replicated_part.verify(candidate.folder / file, part)
@@ -238,21 +238,10 @@ class Checkpoints:
         )
 
     def load(self, *, map_location: Any = "cpu") -> Loaded | None:
-        """Read the replicated parts of the newest whole checkpoint that counts.
+        """Read the newest whole checkpoint that counts, as `elastic.train.checkpoint.load` does, from this folder.
 
-        A checkpoint that is damaged is skipped, with a line in the log that says what is wrong.
-
-        Args:
-            map_location: where tensors go, as for `torch.load`.
-
-        Returns:
-            The checkpoint in memory, None when there is none at all.
-
-        Raises:
-            CheckpointDamaged: there are checkpoints and all are damaged. Training never starts over in silence.
-            CheckpointFenced: this worker is of an older generation.
-            CheckpointError: the folder is not the one that the node of rank 0 uses, so that ranks would go on from
-                different steps; or it cannot be read.
+        A checkpoint that is damaged is skipped, with a line in the log that says what is wrong. Sharded parts are left
+        out.
         """
         self.await_mark()
         for _ in range(RELISTS_MAX):
@@ -274,22 +263,10 @@ class Checkpoints:
     # Writing.
 
     def save(self, step: int, /, **parts: Any) -> Path | None:
-        """Write a checkpoint of `step`, on rank 0; the other ranks return at once.
+        """Write a checkpoint, as `elastic.train.checkpoint.save` does, into this folder.
 
         When it fails, the checkpoints that were there before stay as they are. A second save of one step replaces the
         first.
-
-        Args:
-            step: the number of steps that were trained, 0 or more.
-            **parts: what is saved, by name: anything that `torch.load(weights_only=True)` takes.
-
-        Returns:
-            The checkpoint's folder once the disk has it, None on every rank but 0.
-
-        Raises:
-            CheckpointFenced: another generation owns the folder.
-            CheckpointError: it cannot be written; the text has the fix. Or a part would not be loaded again.
-            ValueError: the step is negative, or a part's name is not an identifier.
         """
         if self.rank != 0:
             return None
@@ -386,16 +363,19 @@ def save(step: int, /, **parts: Any) -> Path | None:
     """Write a checkpoint into the launcher's folder, on rank 0; the other ranks return at once.
 
     Args:
-        step: the number of steps that were trained, 0 or more.
-        **parts: what is saved, by name: anything that `torch.load(weights_only=True)` takes.
+        step: The number of steps that were trained, 0 or more.
+        **parts: What is saved, by name: anything that `torch.load(weights_only=True)` takes.
+
+    When it fails, the checkpoints that were there before stay as they are. A second save of one step replaces the
+    first.
 
     Returns:
         The checkpoint's folder once the disk has it, None on every rank but 0.
 
     Raises:
-        CheckpointFenced: another generation owns the folder.
-        CheckpointError: it cannot be written; the text has the fix. Or a part would not be loaded again.
-        ValueError: the step is negative, or a part's name is not an identifier.
+        CheckpointFenced: Another generation owns the folder.
+        CheckpointError: It cannot be written; the text has the fix. Or a part would not be loaded again.
+        ValueError: The step is negative, or a part's name is not an identifier.
     """
     return Checkpoints().save(step, **parts)
 
@@ -404,15 +384,16 @@ def load(*, map_location: Any = "cpu") -> Loaded | None:
     """Read the newest whole checkpoint of the launcher's folder, on any rank.
 
     Args:
-        map_location: where tensors go, as for `torch.load`.
+        map_location: Where tensors go, as for `torch.load`.
 
     Returns:
         The checkpoint in memory, None when there is none.
 
     Raises:
-        CheckpointDamaged: there are checkpoints and all are damaged.
-        CheckpointFenced: this worker is of an older generation.
-        CheckpointError: the folder is not the one that rank 0 uses, or cannot be read.
+        CheckpointDamaged: There are checkpoints and all are damaged. Training never starts over in silence.
+        CheckpointFenced: This worker is of an older generation.
+        CheckpointError: The folder is not the one that rank 0 uses, so that ranks would go on from different steps;
+            or it cannot be read.
     """
     return Checkpoints().load(map_location=map_location)
 

@@ -61,8 +61,13 @@ class Snapshots:
         """
         with atomic_files.as_checkpoint_error("writing a snapshot", self.folder):
             number = 1 + max((number for number, _ in self._numbered()), default=0)
-            self._checkpoints.save(number, state={**state, "owner": self._owner})
-            for _, folder in self._numbered()[KEEP:]:  # Of an earlier version; `save` has removed its own.
+            staged = self._checkpoints.stage()
+            try:
+                parts = replicated_part.write_all(staged, {"state": {**state, "owner": self._owner}})
+                self._checkpoints.publish(staged, number, parts)
+            finally:
+                atomic_files.drop(staged)
+            for _, folder in self._numbered()[KEEP:]:  # Of an earlier version; `publish` has removed its own.
                 atomic_files.discard(folder)
         log.debug("snapshot %d is written", number)
 
