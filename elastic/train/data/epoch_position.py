@@ -14,22 +14,6 @@ from elastic.train.data.batch_plan import BatchPlan, BatchRule, MicroBatch
 from elastic.train.ranks import rank_and_world
 
 
-class TakenBatch(Protocol):
-    """A batch that a loop has."""
-
-    @property
-    def size(self) -> int:
-        """Its samples, 0 for padding."""
-
-    @property
-    def of(self) -> int:
-        """The samples of its whole step, over all ranks."""
-
-    @property
-    def last(self) -> bool:
-        """Whether it completes this rank's share of the step."""
-
-
 class RunningLoop(Protocol):
     """One loop over a sampler or stream."""
 
@@ -42,7 +26,7 @@ class RunningLoop(Protocol):
         """The place in the epoch as of the batches taken now."""
 
     @property
-    def current(self) -> TakenBatch | None:
+    def current(self) -> MicroBatch | None:
         """The batch just taken; None before the first one."""
 
     def keep(self) -> None:
@@ -157,8 +141,7 @@ class EpochPosition(Generic[Loop]):
 
         `(loss * sampler.weight).backward()` under DDP gives the gradient of the mean over the whole step.
         """
-        now = self._now()
-        return now.size * self.world / now.of
+        return self._now().weight
 
     @property
     def samples(self) -> int:
@@ -176,7 +159,7 @@ class EpochPosition(Generic[Loop]):
         renamed(f"{type(self).__name__}.last", f"{type(self).__name__}.is_last_micro_batch")
         return self.is_last_micro_batch
 
-    def _now(self) -> TakenBatch:
+    def _now(self) -> MicroBatch:
         if self._loop is None or (taken := self._loop.current) is None:
             raise ConfigError(f"{type(self).__name__}: no batch has been taken yet; ask within the loop over it")
         return taken

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 from elastic._text import joined
 from elastic.errors import ConfigError
 from elastic.train.data.batch import GlobalBatch
-from elastic.train.data.batch_plan import BatchRule, micro_batches, steps_of
+from elastic.train.data.batch_plan import BatchRule, MicroBatch, micro_batches, steps_of
 from elastic.train.data.epoch_position import EpochPosition, check_thread
 from elastic.train.ranks import rank_and_world
 from elastic.train.torch_internals import without_worker_info
@@ -43,16 +43,11 @@ AHEAD_MAX: Final = 1000
 """Batches that may be taken before the first `advance`: more than any prefetcher takes ahead."""
 
 
-class BatchInfo(NamedTuple):
-    """What goes with each batch: its samples, those of its step, the place after it, and whether a step is complete.
+class TakenBatch(NamedTuple):
+    """What goes with each batch: which it is, the place in the epoch after its step, and whether nothing follows it."""
 
-    `final`: nothing of the epoch is left after it.
-    """
-
-    size: int
-    of: int
+    micro: MicroBatch
     consumed: int
-    last: bool
     final: bool
 
 
@@ -159,7 +154,7 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
                     "ElasticStream: it was moved, or another loop over it was started, while this loop was running; "
                     "leave the loop first"
                 )
-            loop.take(BatchInfo(*note))
+            loop.take(note)
             yield batch
         loop.end()
 
@@ -176,12 +171,12 @@ class _StreamLoop:
 
     def __init__(self, start: StreamPosition, world: int, *, by_hand: bool) -> None:
         self.world = world
-        self.current: BatchInfo | None = None
+        self.current: MicroBatch | None = None
         self.kept: StreamPosition | None = None
         """The place of the last commit in this loop."""
         self.place = self._start = start
         self._by_hand = by_hand
-        self._ahead: deque[BatchInfo] | None = deque()
+        self._ahead: deque[TakenBatch] | None = deque()
         """What was taken, and not yet told to `advance`; None once it is clear that nobody will."""
         self._thread = 0
 
@@ -189,7 +184,7 @@ class _StreamLoop:
     def consumed(self) -> int:
         return self.place.consumed
 
-    def take(self, note: BatchInfo) -> None:
+    def take(self, note: TakenBatch) -> None:
         """The loop takes a batch, or what takes them for it."""
         self._thread = get_ident()
         if self._ahead is not None:
@@ -224,9 +219,9 @@ class _StreamLoop:
         if self.current is not None:
             self.kept = self.place
 
-    def _count(self, note: BatchInfo) -> None:
-        self.current = note
-        if note.last:
+    def _count(self, note: TakenBatch) -> None:
+        self.current = note.micro
+        if note.micro.last:
             self.place = StreamPosition(note.consumed, note.final)
 
 
@@ -251,7 +246,7 @@ class StreamDataset(IterableDataset[Any]):
         """Say what the next loop is to serve."""
         self._aim.copy_(torch.tensor([epoch, consumed, rank, world], device="cpu"))
 
-    def __iter__(self) -> Iterator[tuple[Any, tuple[int, int, int, bool, bool]]]:
+    def __iter__(self) -> Iterator[tuple[Any, TakenBatch]]:
         epoch, consumed, rank, world = self._aim.tolist()
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
@@ -262,7 +257,7 @@ class StreamDataset(IterableDataset[Any]):
             for micro in micro_batches(0, len(step), self._rule, rank, world):
                 if number % workers == worker:
                     batch = self._collate([step[at] for at in micro.positions])
-                    yield batch, (micro.size, micro.of, consumed, micro.last, micro.last and final)
+                    yield batch, TakenBatch(micro, consumed, micro.last and final)
                 number += 1
 
     def _rest(self, epoch: int, consumed: int) -> Iterator[Any]:
