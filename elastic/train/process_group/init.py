@@ -123,13 +123,13 @@ def _check_role(role: str | None) -> None:
 
 
 def _device(backend: str | None, environ: Mapping[str, str], place: ProcessEnvironment) -> tuple[str, torch.device]:
-    """The backend and this worker's device, which becomes the current one when it is a card."""
+    """The backend and this worker's device, which becomes the current one when it is a GPU."""
     import torch
 
     gpus = torch.cuda.device_count() if backend != "gloo" and torch.cuda.is_available() else 0
     if not gpus:
         if backend == "nccl":
-            raise ConfigError('no card is visible, and nccl needs one; leave backend out, or write backend="gloo"')
+            raise ConfigError('no GPU is visible, and nccl needs one; leave backend out, or write backend="gloo"')
         return backend or "gloo", torch.device("cpu")
     index = gpu_index(environ, place, gpus)
     device = torch.device("cuda", index)
@@ -138,17 +138,17 @@ def _device(backend: str | None, environ: Mapping[str, str], place: ProcessEnvir
 
 
 def gpu_index(environ: Mapping[str, str], place: ProcessEnvironment, gpus: int) -> int:
-    """The index of this worker's card among the `gpus` that are visible.
+    """The index of this worker's GPU among the `gpus` that are visible.
 
-    It is LOCAL_RANK, except where our launcher shows each worker its own card only (--one_card_per_worker). Raises
-    `ConfigError` when there are more workers than cards.
+    It is LOCAL_RANK, except where our launcher shows each worker its own GPU only (--one_card_per_worker). Raises
+    `ConfigError` when there are more workers than GPUs.
     """
     index = place.local_rank
     if "ELASTIC_FENCE" in environ:
         index = environment.number(environ, "FLAGS_selected_gpus", index)
     if index >= gpus:
         raise ConfigError(
-            f"this is worker {place.local_rank} of its node, and {counted(gpus, 'card is', 'cards are')} "
+            f"this is worker {place.local_rank} of its node, and {counted(gpus, 'GPU is', 'GPUs are')} "
             f"visible (CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); start {gpus} on each "
             'node, or write backend="gloo"'
         )
