@@ -12,7 +12,7 @@ Changes that the watch delivers while a listing is on its way are applied to tha
 than the listing are ignored.
 
 A listing whose revision is lower than one seen before it was requested comes from another store (one that lost its
-data, and came back empty). The mirror takes it whole, and `replaced` counts it.
+data, and came back empty). The mirror takes it whole.
 """
 
 from __future__ import annotations
@@ -62,13 +62,10 @@ class Mirror:
         """
         self.entries: Mapping[str, KeyValue] = MappingProxyType({})
         self.revision = 0
-        self.replaced = 0
         self.listings = 0
         """How many listings were taken; each is told, so that a reader knows how fresh its picture is."""
         self.listed = False
         """Whether `entries` is a complete picture of the ranges that are followed now."""
-        self.standing = asyncio.Event()
-        """Set once a watch has begun to deliver."""
         self._store = store
         self._on_change = on_change
         self._on_trouble = on_trouble
@@ -183,7 +180,6 @@ class Mirror:
         self.listings += 1
         entries = {entry.key: entry for listing in listings for entry in listing.entries}
         if revision < floor:
-            self.replaced += 1
             self._show(entries, revision)
             raise WatchLost(f"the store was replaced: revision {revision} after {floor}")
         self._join(revision)
@@ -204,7 +200,6 @@ class Mirror:
         """Apply what the watch delivers until an error ends it, and call `on_change` at its pace."""
         async with aclosing(self._store.watch(ranges, from_revision)) as batches:
             self._stood_at = (await anext(batches)).revision
-            self.standing.set()
             if self._meanwhile is None:  # Otherwise `_list` does it when the listing arrives.
                 self._join(self.revision)
             coming = asyncio.create_task(_next(batches))

@@ -13,7 +13,8 @@ import random
 import resource
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from elastic.core.admission import NodeIdentity
@@ -23,7 +24,7 @@ from elastic.core.agent.candidates import watches_leader
 from elastic.core.agent.core import AgentCore
 from elastic.core.agent.state import AgentState, Timeouts
 from elastic.core.keys import JobKeys
-from elastic.core.kv import KeyRange
+from elastic.core.kv import KeyRange, WatchBatch
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Member, Np
 from elastic.core.transactions import Transaction
@@ -39,6 +40,22 @@ LIMIT_S = 300.0
 """Nothing that is waited for takes longer on a machine that is not out of breath."""
 OPTIONS = EtcdOptions(try_s=LIMIT_S, refresh_try_s=LIMIT_S, hedge_after_s=LIMIT_S, request_limit_s=LIMIT_S)
 """Long times as well: an answer that came waits here until the one core has dealt with those of a thousand others."""
+
+
+class WatchedStore(EtcdStore):
+    """Says when its first watch stands."""
+
+    def __init__(self, endpoints: Sequence[str], *, options: EtcdOptions, random_source: random.Random) -> None:
+        """As `EtcdStore`."""
+        super().__init__(endpoints, options=options, random_source=random_source)
+        self.standing = asyncio.Event()
+
+    async def watch(self, ranges: Sequence[KeyRange], from_revision: int) -> AsyncGenerator[WatchBatch, None]:
+        """See `Store.watch`."""
+        async with aclosing(super().watch(ranges, from_revision)) as batches:
+            async for batch in batches:
+                self.standing.set()
+                yield batch
 
 
 def raise_limits() -> None:
@@ -87,7 +104,7 @@ class Agent:
         self.pictured = asyncio.Event()
         """Set while what it follows is known to it."""
         self._random = random.Random(number)
-        self._store = EtcdStore([crowd.endpoint], options=OPTIONS, random_source=self._random)
+        self._store = WatchedStore([crowd.endpoint], options=OPTIONS, random_source=self._random)
         self._mirror = Mirror(
             self._store,
             on_change=self._mirrored,
@@ -235,7 +252,7 @@ class Agent:
                 self.crowd.fail(RuntimeError(f"{self.node} ended: {self.core.facts.registration.refusal}"))
 
     async def _send_together(self, transaction: Transaction) -> None:
-        await self._mirror.standing.wait()
+        await self._store.standing.wait()
         self.crowd.reached("ready", self)
         await self.crowd.begin.wait()
         await self._send(transaction)

@@ -21,6 +21,9 @@ class Watched:
         self.told = 0
         self.shown: dict[str, bytes] = {}
         """What was there when it was told last."""
+        self.replaced = 0
+        """How often it went back to an older revision: another store answered."""
+        self._revision = 0
         self.troubles: list[StoreError | None] = []
         self._changed = asyncio.Event()
         self.mirror = Mirror(
@@ -33,6 +36,8 @@ class Watched:
         assert mirror is self.mirror
         self.told += 1
         self.shown = self.values
+        self.replaced += mirror.revision < self._revision
+        self._revision = mirror.revision
         self._changed.set()
 
     def _on_trouble(self, error: StoreError | None) -> None:

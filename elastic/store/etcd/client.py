@@ -60,19 +60,9 @@ class EtcdStore:
         return self._servers.revision_seen
 
     @property
-    def replacements(self) -> int:
-        """How often an answer was older than one that came before it was asked for: another store answers."""
-        return self._servers.replacements
-
-    @property
     def last_error(self) -> StoreError | None:
         """Why the newest try without an answer had none; None if there was no such try."""
         return self._servers.last_error
-
-    @property
-    def endpoint(self) -> str:
-        """The server that is asked now, for people."""
-        return str(self._servers.rotation.current)
 
     async def list(
         self,

@@ -53,7 +53,6 @@ class EtcdServers:
             [EtcdEndpoint(address, options) for address in addresses.values()], random_source
         )
         self.revision_seen = 0
-        self.replacements = 0
         self.token: str | None = None
         """"" where etcd knows no users; None: etcd was not asked yet, or the token is no longer good."""
         self.last_error: StoreError | None = None
@@ -86,48 +85,30 @@ class EtcdServers:
 
         `repeat`: doing it twice does no harm.
         `divisible`: the caller can ask for less at once, so that it is not asked again after an `AnswerLate`.
-        tenacity comes in, and is imported, with the second try: nearly all need only one, and its machinery costs more
-        than that.
         """
         loop = asyncio.get_running_loop()
-        began = loop.time()
-
-        def again(error: BaseException) -> bool:
-            final = self.closed or (divisible and isinstance(error, AnswerLate))
-            return isinstance(error, StoreUnavailable) and not final
-
-        try:
-            return await self._asked(method, request, repeat=repeat)
-        except StoreUnavailable as error:
-            left_s = self.options.request_limit_s - (loop.time() - began)
-            if not again(error) or left_s <= 0:
-                raise
-        from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
-
-        await asyncio.sleep(self._pause_s(1))
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception(again),
-            stop=stop_after_delay(left_s),
-            wait=lambda state: self._pause_s(1 + state.attempt_number),
-            reraise=True,
-        ):
-            with attempt:
+        ends_at = loop.time() + self.options.request_limit_s
+        tries = 0
+        while True:
+            try:
                 return await self._asked(method, request, repeat=repeat)
-        raise AssertionError("tenacity ends by a result or an error")
-
-    def _pause_s(self, tries: int) -> float:
-        """No pause while there is a server that was not tried yet."""
-        return 0.0 if tries < len(self.rotation.endpoints) else self._random.uniform(*PAUSE_S)
+            except StoreUnavailable as error:
+                final = self.closed or (divisible and isinstance(error, AnswerLate))
+                if final or loop.time() >= ends_at:
+                    raise
+            tries += 1
+            if tries >= len(self.rotation.endpoints):
+                await asyncio.sleep(self._random.uniform(*PAUSE_S))
 
     async def _asked(self, method: Method, request: Any, *, repeat: bool) -> Any:
         """Try once, and note the revision of the answer.
 
         It is not noted if another answer has shown a replacement meanwhile: either store may have sent this answer,
-        and the replacement must not be counted twice.
+        and the new streams must not be ended by it.
         """
-        seen, replacements = self.revision_seen, self.replacements
+        seen = self.revision_seen
         answer = await self._try(method, request, repeat=repeat)
-        if self.replacements == replacements:
+        if self.revision_seen >= seen:  # Only a replacement takes it back.
             self.observe_revision(answer.header.revision, seen)
         return answer
 
@@ -228,7 +209,6 @@ class EtcdServers:
         if revision >= seen:
             self.revision_seen = max(self.revision_seen, revision)
             return
-        self.replacements += 1
         self.revision_seen = revision
         for stream in tuple(self.streams):
             stream.put(WatchLost(f"another store answers: it is at revision {revision}, {seen} was seen before"))
