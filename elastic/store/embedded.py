@@ -27,7 +27,7 @@ from elastic._text import join_host_port
 from elastic.core.kv import KeyRange
 from elastic.errors import ConfigError, StoreUnavailable
 from elastic.store.etcd import EtcdOptions, EtcdStore
-from elastic.store.etcd_releases import is_safe
+from elastic.store.etcd_releases import is_safe, numbers
 
 START_LIMIT_S = 20.0
 """A slow machine needs 2 s."""
@@ -35,8 +35,10 @@ STOP_LIMIT_S = 3.0
 """From SIGTERM to SIGKILL."""
 ATTEMPTS_MAX = 3
 """A free port may be taken by another before etcd has it."""
-VERSION_LIMIT_S = 5.0
+VERSION_LIMIT_S = 20.0
 """For `etcd --version`, which takes 10 ms; a slow disk needs longer for the first time."""
+NO_FSYNC_FROM = (3, 5)
+"""Every release of these lines and later ones has `--unsafe-no-fsync`: nothing here is meant to outlive the machine."""
 COMMAND_BYTES = 1024
 """The script that pip writes for a command has about 250."""
 LOG_LINES = 5
@@ -150,15 +152,11 @@ class EmbeddedEtcd:
         self._entered = -1
         """The folder, open: the path of a socket has room for 107 bytes, and the folder's may be longer."""
         self._scratch: TempFolder | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._exited: asyncio.Event | None = None
+        self._process: asyncio.subprocess.Process | None = None
         self.endpoint = ""
         """Where it listens, `host:port` with the first host; empty while it does not run."""
-
-    def version(self) -> str:
-        """Which release this is, "" if its binary does not say. Call it after `start`."""
-        assert self._binary is not None
-        return version_of(self._binary)
+        self.version = ""
+        """Which release this is; known once it was started."""
 
     @property
     def pid(self) -> int | None:
@@ -184,7 +182,9 @@ class EmbeddedEtcd:
         if self._process is not None:
             raise RuntimeError("this etcd runs already")
         binary = self._binary = self._binary or find_etcd()
-        flags = _extra_flags(binary)
+        self.version = version_of(binary)
+        if not self.version:
+            raise ConfigError(f"{binary} cannot be run, or is no etcd: it does not answer to --version")
         remove_left_behind(ETCD)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             self._scratch = TempFolder(ETCD)
@@ -194,9 +194,11 @@ class EmbeddedEtcd:
                 clients, self._entered = [_SOCKET], os.open(self._scratch.path, os.O_PATH | os.O_DIRECTORY)
             answering = f"unix:{self.socket}" if self._hidden else clients[0]
             scheme = "unix" if self._hidden else "http"
-            own = _flags(self._scratch.path, [f"{scheme}://{client}" for client in clients])
+            flags = _flags(self._scratch.path, [f"{scheme}://{client}" for client in clients])
+            if numbers(self.version) >= NO_FSYNC_FROM:
+                flags.append("--unsafe-no-fsync")
             try:
-                self._spawn([binary, *flags, *own])
+                await self._spawn([binary, *flags])
                 if await self._answers(answering):
                     self.endpoint = answering
                     self._port = port
@@ -213,9 +215,7 @@ class EmbeddedEtcd:
     async def ended(self) -> int:
         """Wait until it has ended; its exit code, or minus a signal. It was started."""
         assert self._process is not None
-        assert self._exited is not None
-        await self._exited.wait()
-        return self._process.wait()
+        return await self._process.wait()
 
     async def start_again(self) -> str:
         """Start one that has ended anew, without its data, at the port that it had. Raises as `start` does."""
@@ -225,16 +225,15 @@ class EmbeddedEtcd:
     async def stop(self) -> None:
         """End it (SIGTERM, then SIGKILL) and delete its data. Does nothing if it does not run."""
         process, self._process, self.endpoint = self._process, None, ""
-        if process is not None and self._exited is not None:
+        if process is not None:
             with suppress(ProcessLookupError):
                 process.terminate()
             try:
                 async with asyncio.timeout(STOP_LIMIT_S):
-                    await self._exited.wait()
+                    await process.wait()
             except TimeoutError:
                 process.kill()
-                await self._exited.wait()
-            process.wait()
+                await process.wait()
         if self._entered >= 0:
             os.close(self._entered)
             self._entered = -1
@@ -253,13 +252,13 @@ class EmbeddedEtcd:
         """Stop it."""
         await self.stop()
 
-    def _spawn(self, command: list[str]) -> None:
-        """Start the guard that becomes etcd, and hear of its end through a pidfd (no thread, no signal handler)."""
+    async def _spawn(self, command: list[str]) -> None:
+        """Start the guard that becomes etcd. asyncio forks it in this thread."""
         assert self.folder is not None
         with (self.folder / "log").open("wb") as log:
             try:
-                self._process = subprocess.Popen(
-                    guarded(command),
+                self._process = await asyncio.create_subprocess_exec(
+                    *guarded(command),
                     cwd=self.folder,
                     env=_environment(os.environ),
                     stdin=subprocess.DEVNULL,
@@ -269,22 +268,12 @@ class EmbeddedEtcd:
                 )
             except OSError as error:
                 raise ConfigError(f"cannot start {command[0]}: {error.strerror}") from error
-        loop, exited, pidfd = asyncio.get_running_loop(), asyncio.Event(), os.pidfd_open(self._process.pid)
-        self._exited = exited
-
-        def on_exit() -> None:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-            exited.set()
-
-        loop.add_reader(pidfd, on_exit)
 
     async def _answers(self, endpoint: str) -> bool:
         """Wait until a linearizable read works, so that there is a leader; False if it ended or time is up."""
-        assert self._exited is not None
         store = EtcdStore([endpoint], options=EtcdOptions(request_limit_s=START_LIMIT_S))
         asked = asyncio.create_task(store.list(KeyRange.key("\0"), keys_only=True))
-        ended = asyncio.create_task(self._exited.wait())
+        ended = asyncio.create_task(self.ended())
         try:
             await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
             return asked.done() and asked.exception() is None and not ended.done()
@@ -298,22 +287,6 @@ class EmbeddedEtcd:
         assert self.folder is not None
         lines = (self.folder / "log").read_text(errors="replace").splitlines()
         return " | ".join(lines[-LOG_LINES:]) or "(nothing)"
-
-
-def _extra_flags(binary: str) -> list[str]:
-    """Flags that not every version has: no fsync, for nothing here is meant to outlive the machine."""
-    try:
-        shown = subprocess.run(
-            [binary, "--help"],
-            env=_environment(os.environ),
-            capture_output=True,
-            text=True,
-            timeout=START_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"cannot run {binary}: {error}") from error
-    return ["--unsafe-no-fsync"] if "--unsafe-no-fsync" in shown.stdout + shown.stderr else []
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

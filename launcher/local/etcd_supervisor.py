@@ -53,8 +53,11 @@ class LocalEtcd:
         """The warning about an etcd that other hosts reach and that is not safe, else "". Call it after `start`."""
         if all(map(addresses.is_loopback, self._where.hosts)):
             return ""
-        version = self.etcd.version()
-        return "" if is_safe(version) else etcd_addresses.old_release(version, closed=self._auth_proxy is not None)
+        return (
+            ""
+            if is_safe(self.etcd.version)
+            else etcd_addresses.old_release(self.etcd.version, closed=self._auth_proxy is not None)
+        )
 
     async def stop(self) -> None:
         """End it, and let nobody in any more."""
