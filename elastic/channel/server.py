@@ -13,14 +13,12 @@ connection alone, and one line of `detail` says so. Standard library and msgspec
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,8 +113,8 @@ class ChannelServer:
         self._connections: dict[int, WorkerConnection] = {}
         self._listener = _listen(self._path)
         self._poll = select.epoll()  # It is itself readable when anything in it is.
-        self._poll.register(self._listener, select.EPOLLIN)
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        # Edge-triggered: a connection for which no descriptor is left waits, and does not keep the agent busy.
+        self._poll.register(self._listener, select.EPOLLIN | select.EPOLLET)
 
     @property
     def path(self) -> str:
@@ -150,15 +148,12 @@ class ChannelServer:
         for connection in tuple(self._connections.values()):
             self._read(connection, int(BURST))
 
-    def send(self, connection: WorkerConnection, message: AgentMessage, fd: int | None = None) -> bool:
-        """Say something, with a descriptor if need be; False if it did not arrive there, and then it is closed."""
+    def send(self, connection: WorkerConnection, message: AgentMessage, *fds: int) -> bool:
+        """Say something, with descriptors if need be; False if it did not arrive there, and then it is closed."""
         if not connection.open:
             return False
         try:
-            if fd is None:
-                connection.end.send(encode(message), socket.MSG_NOSIGNAL)
-            else:
-                socket.send_fds(connection.end, [encode(message)], [fd], socket.MSG_NOSIGNAL)
+            socket.send_fds(connection.end, [encode(message)], fds, socket.MSG_NOSIGNAL)
         except BlockingIOError:
             self.close_connection(connection, "does not read what it is told")
             return False
@@ -193,37 +188,21 @@ class ChannelServer:
             self.close_connection(connection)
         self._poll.close()
         self._listener.close()
-        self._let_go_of_spare()
         self._path.unlink(missing_ok=True)
 
     # --- who connects ---------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        for _ in range(PACKETS_AT_ONCE):
+        """Admit all connections that wait. A later one makes another edge."""
+        for _ in range(BACKLOG + 1):
             try:
                 end, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    return  # It went away again, or memory is short: the next one may do.
-                self._turn_away()
+                self._say(f"a worker's channel waits to be opened: {error.strerror} (see ulimit -n)")
                 return
             self._admit(end)
-
-    def _turn_away(self) -> None:
-        """Without a descriptor left, one that is kept for this takes whoever waits off the queue."""
-        self._let_go_of_spare()
-        with suppress(OSError):  # The place was taken at once; then whoever waits goes on waiting.
-            self._listener.accept()[0].close()
-        with suppress(OSError):  # The same: then the next one who connects waits, too.
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._say("a worker's channel cannot be opened: too many open files (ulimit -n)")
-
-    def _let_go_of_spare(self) -> None:
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1
 
     def _admit(self, end: socket.socket) -> None:
         end.setblocking(False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import psutil
@@ -107,42 +108,23 @@ def available_bytes() -> int:
 
 def within_cgroups(machine_bytes: int, cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
     """How much of the memory that the machine has available the container of this process may still take."""
-    return min([machine_bytes, *(max(limit - used, 0) for limit, used in _of_cgroups(cgroups, mount))])
+    available = machine_bytes
+    with suppress(OSError):  # No kernel with cgroups.
+        for line in cgroups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                available = min([available, *_left(mount, path, "memory.max", "memory.current", "inactive_file")])
+            elif "memory" in controllers.split(","):
+                old = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+                available = min([available, *_left(mount / "memory", path, *old)])
+    return available
 
 
-def _of_cgroups(cgroups: Path, mount: Path) -> Iterator[tuple[int, int]]:
-    """The limit of each cgroup around this process that has one, and what is used of it without the file cache."""
-    try:
-        lines = cgroups.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers == "":
-            top, names = mount, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            top, names = mount / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        inside = PurePosixPath(path.lstrip("/"))
-        for folder in (inside, *inside.parents):  # In a container its own cgroup is the top, whatever the path says.
-            limit = _number(top / folder / names[0])
-            if limit is not None:
-                cache = _statistic(top / folder / "memory.stat", names[2])
-                yield limit, (_number(top / folder / names[1]) or 0) - cache
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # "max", or no such file.
-        return None
-
-
-def _statistic(path: Path, name: str) -> int:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
+def _left(top: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
+    """What each cgroup from this one outwards has left of its limit; the kernel gives up the file cache where memory is short."""
+    inside = PurePosixPath(path.lstrip("/"))
+    for folder in (inside, *inside.parents):  # In a container its own cgroup is the top, whatever the path says.
+        with suppress(OSError, ValueError):  # The limit is "max", or there is none.
+            most, used = (int((top / folder / name).read_text()) for name in (limit, usage))
+            statistics = dict(line.split() for line in (top / folder / "memory.stat").read_text().splitlines())
+            yield max(0, most - used + int(statistics[cache]))

@@ -120,6 +120,7 @@ def test_a_containers_limit_counts_without_what_it_uses_but_with_its_cache(tmp_p
 
 def test_the_limit_of_a_cgroup_further_out_counts_too(tmp_path: Path) -> None:
     files = {"a/memory.max": "9000\n", "a/b/memory.max": "max\n", "a/memory.current": "1000\n"}
+    files["a/memory.stat"] = "inactive_file 0\n"
     assert available(tmp_path, "0::/a/b\n", files) == 8000
 
 
@@ -133,4 +134,5 @@ def test_an_old_cgroups_limit_counts_also_where_its_path_is_of_another_namespace
 
 
 def test_a_container_that_uses_all_has_nothing_left(tmp_path: Path) -> None:
-    assert available(tmp_path, "0::/\n", {"memory.max": "5\n", "memory.current": "9\n"}) == 0
+    files = {"memory.max": "5\n", "memory.current": "9\n", "memory.stat": "inactive_file 1\n"}
+    assert available(tmp_path, "0::/\n", files) == 0
