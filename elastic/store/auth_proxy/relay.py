@@ -15,7 +15,6 @@ async def carry(first: Ends, second: Ends) -> None:
     for _, writer in (first, second):
         connected = writer.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     ways = {asyncio.create_task(_one_way(first[0], second[1])), asyncio.create_task(_one_way(second[0], first[1]))}
     try:
@@ -33,11 +32,5 @@ async def _one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
             await writer.drain()
-        await _flushed(writer)
-
-
-async def _flushed(writer: asyncio.StreamWriter) -> None:
-    """What was written before the end goes out before both sides are closed."""
-    if writer.can_write_eof():
-        writer.write_eof()
-    await writer.drain()
+        writer.write_eof()  # What was written before the end goes out before both sides are closed.
+        await writer.drain()

@@ -49,21 +49,19 @@ class WatchStream:
         self._create_limit_s = create_limit_s
         self._arrived: list[Any] = []
         """Responses, and at last the error that ends the watch."""
-        self._gathered = asyncio.Event()
-        self._gathering: asyncio.TimerHandle | None = None
+        self._any = asyncio.Event()
 
     def put(self, arrived: Any) -> None:
         """Add what arrived: a response, or an error that ends the watch. A moment later it is taken together."""
         self._arrived.append(arrived)
-        if self._gathering is None:
-            gather_s = GATHER_S if len(self._ranges) > 1 else 0.0
-            self._gathering = asyncio.get_running_loop().call_later(gather_s, self._gathered.set)
+        self._any.set()
 
     async def _take(self) -> list[Any]:
         """What has arrived since the last call, something at least."""
-        await self._gathered.wait()
-        self._gathered.clear()
-        arrived, self._arrived, self._gathering = self._arrived, [], None
+        await self._any.wait()
+        await asyncio.sleep(GATHER_S if len(self._ranges) > 1 else 0)
+        self._any.clear()
+        arrived, self._arrived = self._arrived, []
         return arrived
 
     async def batches(
