@@ -176,11 +176,12 @@ class EmbeddedEtcd:
     async def start(self) -> str:
         """Start it, wait until it answers, and return its endpoint.
 
+        One that has ended starts again without its data, at the port that it had.
+
         Must be called in the thread that lives as long as the server should. `ConfigError` if it cannot be run,
         `StoreUnavailable` with the end of its log if it does not come up.
         """
-        if self._process is not None:
-            raise RuntimeError("this etcd runs already")
+        await self.stop()
         binary = self._binary = self._binary or find_etcd()
         self.version = version_of(binary)
         if not self.version:
@@ -216,11 +217,6 @@ class EmbeddedEtcd:
         """Wait until it has ended; its exit code, or minus a signal. It was started."""
         assert self._process is not None
         return await self._process.wait()
-
-    async def start_again(self) -> str:
-        """Start one that has ended anew, without its data, at the port that it had. Raises as `start` does."""
-        await self.stop()
-        return await self.start()
 
     async def stop(self) -> None:
         """End it (SIGTERM, then SIGKILL) and delete its data. Does nothing if it does not run."""

@@ -74,7 +74,7 @@ async def keep_running(etcd: EmbeddedEtcd, say: Callable[[str], None]) -> None:
     for _ in range(STARTS_MAX):
         how = exit_classification.describe(await etcd.ended())
         say(f"the etcd of this job has ended ({how}); another one starts, empty, and the job forms again in it")
-        await etcd.start_again()
+        await etcd.start()
     how = exit_classification.describe(await etcd.ended())
     raise StoreUnavailable(
         f"the etcd of this job has ended {STARTS_MAX + 1} times, now with: {how}; see whether disk and memory are "

@@ -169,7 +169,7 @@ def test_it_takes_other_servers_of_a_cluster_only_at_a_socket_of_its_folder_howe
             look(etcd)
             os.kill(etcd.pid, signal.SIGKILL)
             await etcd.ended()
-            store = EtcdStore([await etcd.start_again()])
+            store = EtcdStore([await etcd.start()])
             await store.txn((), [Put("/a", b"1")])
             await store.close()
             look(etcd)

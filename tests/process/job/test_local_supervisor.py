@@ -65,10 +65,14 @@ NO_SECOND_ETCD = """
 from elastic.errors import StoreUnavailable
 from elastic.store.embedded import EmbeddedEtcd
 
-async def start_again(self):
-    raise StoreUnavailable("the disk is full")
+start = EmbeddedEtcd.start
 
-EmbeddedEtcd.start_again = start_again
+async def start_once(self):
+    if self.version:
+        raise StoreUnavailable("the disk is full")
+    return await start(self)
+
+EmbeddedEtcd.start = start_once
 """
 
 
@@ -297,7 +301,7 @@ def test_an_etcd_that_dies_again_and_again_is_not_started_for_ever() -> None:
         async def ended(self) -> int:
             return -signal.SIGBUS
 
-        async def start_again(self) -> str:
+        async def start(self) -> str:
             self.starts += 1
             return "127.0.0.1:1"
 

@@ -132,7 +132,7 @@ def test_the_way_outlives_a_connection_that_is_made_anew_and_an_etcd_that_is_sta
             assert served.etcd.pid is not None
             os.kill(served.etcd.pid, signal.SIGKILL)
             await served.etcd.ended()
-            await served.etcd.start_again()
+            await served.etcd.start()
             assert not (await store.list(KeyRange.prefix("/elastic/"))).entries, "it is empty"
             await store.close()
 
