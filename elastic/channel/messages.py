@@ -156,14 +156,12 @@ class PlannedStopRequest(msgspec.Struct, frozen=True, tag="stop"):
 class Segment(msgspec.Struct, frozen=True, tag="segment"):
     """The memory that was wanted; its descriptor travels with this message."""
 
-    name: Text
     size: Number
 
 
 class SegmentDenied(msgspec.Struct, frozen=True, tag="refused"):
     """There is no such memory, and why."""
 
-    name: Text
     why: Text
 
 

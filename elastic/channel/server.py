@@ -288,9 +288,9 @@ class ChannelServer:
         try:
             fd, size = self._segments.want(wanted.name, wanted.size)
         except SegmentRefused as refused:
-            self.send(connection, SegmentDenied(wanted.name, str(refused)))
+            self.send(connection, SegmentDenied(str(refused)))
         else:
-            self.send(connection, Segment(wanted.name, size), fd)
+            self.send(connection, Segment(size), fd)
 
     def _say(self, text: str) -> None:
         self._lines += 1

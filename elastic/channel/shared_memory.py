@@ -121,7 +121,7 @@ def within_cgroups(machine_bytes: int, cgroups: Path = _CGROUPS, mount: Path = _
 
 
 def _left(top: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
-    """What each cgroup from this one outwards has left of its limit; the kernel gives up the file cache where memory is short."""
+    """What each cgroup from this one outwards has left of its limit; the kernel gives up file cache for it."""
     inside = PurePosixPath(path.lstrip("/"))
     for folder in (inside, *inside.parents):  # In a container its own cgroup is the top, whatever the path says.
         with suppress(OSError, ValueError):  # The limit is "max", or there is none.

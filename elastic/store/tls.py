@@ -98,24 +98,24 @@ class Certificates:
             )
 
         try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.cert)
+        except ssl.SSLError as error:
+            if error.reason == "NO_CERTIFICATE_OR_CRL_FOUND":
+                raise ConfigError(
+                    f"--etcd_cert {self.cert} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)"
+                ) from error
+            raise ConfigError(f"the certificate in --etcd_cert {self.cert} is damaged; copy it anew, whole") from error
+        try:
             context.load_cert_chain(self.cert, self.key, password=ask)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise ConfigError(
                     f"--etcd_key {self.key} is not the key of --etcd_cert {self.cert}; name two that fit"
                 ) from error
-            if not _is_pem(self.cert, "CERTIFICATE"):
-                raise ConfigError(
-                    f"--etcd_cert {self.cert} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)"
-                ) from error
             if error.reason and error.reason.endswith(_WEAK):
                 raise ConfigError(
                     f"--etcd_cert {self.cert} is too weak for the OpenSSL of this machine "
                     f"({error.reason.replace('_', ' ').lower()}); make another one"
-                ) from error
-            if not _can_be_read(self.cert):
-                raise ConfigError(
-                    f"the certificate in --etcd_cert {self.cert} is damaged; copy it anew, whole"
                 ) from error
             raise ConfigError(f"--etcd_key {self.key} holds no key in PEM (-----BEGIN PRIVATE KEY-----)") from error
 
@@ -137,19 +137,6 @@ def readable_by_others(name: str) -> str:
         return ""
     who = "every user of this machine" if mode & stat.S_IROTH else "its group"
     return f"{name} can be read by {who}; chmod 600 {name}"
-
-
-def _is_pem(name: str, word: str) -> bool:
-    return f"-----BEGIN {word}" in Path(name).read_text(errors="replace")
-
-
-def _can_be_read(name: str) -> bool:
-    """Tell whether the certificates of a file are whole."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(name)
-    except ssl.SSLError:
-        return False
-    return True
 
 
 def read_limited(flag: str, name: str, bytes_max: int, pipe_limit_s: float = PIPE_LIMIT_S) -> bytes:

@@ -129,6 +129,6 @@ TARGETS = (
     Target(
         "channel of a worker",
         agent,
-        (lines(PlannedStopRequest("b joins"), Segment("node", 4096), SegmentDenied("node", "no room")),),
+        (lines(PlannedStopRequest("b joins"), Segment(4096), SegmentDenied("no room")),),
     ),
 )

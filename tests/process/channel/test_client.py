@@ -39,7 +39,7 @@ def give(theirs: socket.socket, size: int) -> None:
     """Answer a request with memory of this size."""
     fd = os.memfd_create("test")
     os.ftruncate(fd, size)
-    socket.send_fds(theirs, [encode(Segment("a", size))], [fd])
+    socket.send_fds(theirs, [encode(Segment(size))], [fd])
     os.close(fd)
 
 
