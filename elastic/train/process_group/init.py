@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from elastic import environment
 from elastic._text import counted
@@ -74,15 +74,16 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
     if not dist.is_initialized():
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
         if to_join:
-            _join(chosen, place, timeout_s)
+            _join(chosen, place, timeout)
         else:  # A store in this process: no port is taken, and the environment stays as it is.
-            dist.init_process_group(chosen, store=_store_of_one(), rank=0, world_size=1, timeout=timeout)
+            store = dist.HashStore()  # type: ignore[attr-defined]  # It is there, and documented.
+            dist.init_process_group(chosen, store=store, rank=0, world_size=1, timeout=timeout)
         shutdown.arm()
     topology.mark_joined(device)
     return topology.process_environment()
 
 
-def _join(backend: str, place: ProcessEnvironment, timeout_s: float | None) -> None:
+def _join(backend: str, place: ProcessEnvironment, timeout: timedelta | None) -> None:
     """Meet the other workers, and start the process group with the store where they met."""
     import torch.distributed as dist
 
@@ -90,26 +91,21 @@ def _join(backend: str, place: ProcessEnvironment, timeout_s: float | None) -> N
     end = report.end()
     meeting = rendezvous.current(os.environ, end)
     if meeting is None:  # A process that a worker forked: what it does with the group is its own affair.
-        dist.init_process_group(backend, timeout=None if timeout_s is None else timedelta(seconds=timeout_s))
+        dist.init_process_group(backend, timeout=timeout)
         return
-    store = meeting.meet(rendezvous.LIMIT_S if timeout_s is None else timeout_s)
-    store.set_timeout(timedelta(seconds=rendezvous.LIMIT_S if timeout_s is None else timeout_s))
+    limit = timeout or timedelta(seconds=rendezvous.LIMIT_S)
+    store = meeting.meet(limit.total_seconds())
+    store.set_timeout(limit)
     dist.init_process_group(
         backend,
         store=dist.PrefixStore(meeting.attempt, store),  # type: ignore[attr-defined]  # It is there, and documented.
         rank=place.rank,
         world_size=place.world_size,
-        timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
+        timeout=timeout,
     )
     rendezvous.begin_next_attempt(os.environ, end)
     if end is not None:
         end.send(GroupFormed(clock()))
-
-
-def _store_of_one() -> Any:
-    from torch.distributed import HashStore  # type: ignore[attr-defined]  # It is there, and documented.
-
-    return HashStore()
 
 
 def _check_role(role: str | None) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -68,7 +68,6 @@ class Rendezvous:
     agent_hosts: bool
     attempt: str
     end: ChannelClient | None
-    clock: Callable[[], float] = time.monotonic
     store: Any = None
     preparing: str = ""
     """What this worker prepares, "" if nothing."""
@@ -93,10 +92,10 @@ class Rendezvous:
     def _announce_later(self) -> None:
         """Write it as soon as the store is there; rank 0 opens it."""
         while not self._enough.is_set():
-            if self._hosts or self._answers():
+            if self._hosts or _port_wait.is_listening(self.host, self.port):
                 with self._lock, suppress(RuntimeError):  # `meet` raises it.
                     if self.store is None:
-                        self._open(CONNECT_LIMIT_S)
+                        self._open()
                     self._write()
                 return
             self._enough.wait(_port_wait.POLL_MAX_S)
@@ -122,24 +121,23 @@ class Rendezvous:
         if self._thread is not None:
             self._thread.join(CONNECT_LIMIT_S)
         self.announce("")
-        patience = PausableDeadline(limit_s, self.clock())
-        teller = _MissingReporter(self.end, self.rank, self.clock)
+        patience = PausableDeadline(limit_s, time.monotonic())
+        teller = _MissingReporter(self.end, self.rank)
         if self.store is None:
             self._reach(patience, teller, limit_s)
         return self._gather(patience, teller, limit_s)
 
     def _reach(self, patience: PausableDeadline, teller: _MissingReporter, limit_s: float) -> None:
         """Open the store, once rank 0 has it."""
-        began = self.clock()
-        while not self._hosts and not self._answers():
-            if not patience.spend(self.clock(), preparing=False):
-                who = "the launcher's store" if self.agent_hosts else "rank 0"
+        began, who = time.monotonic(), "the launcher's store" if self.agent_hosts else "rank 0"
+        while not self._hosts and not _port_wait.is_listening(self.host, self.port):
+            if not patience.spend(time.monotonic(), preparing=False):
                 raise WorkersMissing(
                     f"{who} was not there at {self.host}:{self.port} for {limit_s:.0f} s; look at its log"
                 )
-            teller.report("the launcher's store" if self.agent_hosts else "rank 0")
-            time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
-        self._open(CONNECT_LIMIT_S)
+            teller.report(who)
+            time.sleep(_port_wait.pause_s(time.monotonic() - began, self.world_size))
+        self._open()
 
     def _gather(self, patience: PausableDeadline, teller: _MissingReporter, limit_s: float) -> Any:
         own_key, everybody = self._key("here", self.rank), self._key("all")
@@ -147,10 +145,10 @@ class Rendezvous:
             self.store.set(own_key, "1")
             if self.store.add(self._key("count"), 1) >= self.world_size:
                 self.store.set(everybody, "1")
-        began = self.clock()
+        began = time.monotonic()
         while not self.store.check([everybody]):
             preparing = self.store.add(self._key("preparing"), 0) > 0
-            alive = patience.spend(self.clock(), preparing=preparing)
+            alive = patience.spend(time.monotonic(), preparing=preparing)
             if not alive or teller.due:
                 missing = self._missing()
                 if not alive:
@@ -159,7 +157,7 @@ class Rendezvous:
                         "elastic.preparing() where something takes long"
                     )
                 teller.report(missing, prepares=preparing)
-            time.sleep(_port_wait.pause_s(self.clock() - began, self.world_size))
+            time.sleep(_port_wait.pause_s(time.monotonic() - began, self.world_size))
         teller.all_met()
         return self.store
 
@@ -184,11 +182,7 @@ class Rendezvous:
     def _hosts(self) -> bool:
         return self.rank == 0 and not self.agent_hosts
 
-    def _answers(self) -> bool:
-        """Tell whether somebody listens where the store is to be."""
-        return _port_wait.is_listening(self.host, self.port)
-
-    def _open(self, limit_s: float) -> None:
+    def _open(self) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is there, and documented.
 
         self.store = TCPStore(
@@ -196,7 +190,7 @@ class Rendezvous:
             self.port,
             self.world_size,
             is_master=self._hosts,
-            timeout=timedelta(seconds=limit_s),
+            timeout=timedelta(seconds=CONNECT_LIMIT_S),
             wait_for_workers=False,
             multi_tenant=True,
         )
@@ -208,22 +202,21 @@ class Rendezvous:
 class _MissingReporter:
     """Says who is missing: to the agent about once a second, or without an agent on rank 0's stderr."""
 
-    def __init__(self, end: ChannelClient | None, rank: int, clock: Callable[[], float]) -> None:
+    def __init__(self, end: ChannelClient | None, rank: int) -> None:
         self._end = end
         self._rank = rank
-        self._clock = clock
-        self._began = clock()
+        self._began = time.monotonic()
         self._every_s = TELL_EVERY_S if end is not None else SAY_EVERY_S
         self._next = self._began + self._every_s
 
     @property
     def due(self) -> bool:
-        return self._clock() >= self._next
+        return time.monotonic() >= self._next
 
     def report(self, missing: str, *, prepares: bool = False) -> None:
         if not self.due:
             return
-        now = self._clock()
+        now = time.monotonic()
         self._next = now + self._every_s
         if self._end is not None:
             self._end.send(JoiningGroup(missing, prepares))
