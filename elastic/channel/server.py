@@ -109,17 +109,13 @@ class ChannelServer:
         self._detail = detail
         self._clock = clock
         self._lines = 0
-        self._path = Path(path)
+        self.path = os.fspath(path)
+        """What workers get as ELASTIC_CHANNEL."""
         self._connections: dict[int, WorkerConnection] = {}
-        self._listener = _listen(self._path)
+        self._listener = _listen(self.path)
         self._poll = select.epoll()  # It is itself readable when anything in it is.
         # Edge-triggered: a connection for which no descriptor is left waits, and does not keep the agent busy.
         self._poll.register(self._listener, select.EPOLLIN | select.EPOLLET)
-
-    @property
-    def path(self) -> str:
-        """What workers get as ELASTIC_CHANNEL."""
-        return str(self._path)
 
     @property
     def connections(self) -> tuple[WorkerConnection, ...]:
@@ -188,7 +184,7 @@ class ChannelServer:
             self.close_connection(connection)
         self._poll.close()
         self._listener.close()
-        self._path.unlink(missing_ok=True)
+        Path(self.path).unlink(missing_ok=True)
 
     # --- who connects ---------------------------------------------------------------------------------------------
 
@@ -300,14 +296,14 @@ class ChannelServer:
             self._detail("further lines about the workers' channel are left out")
 
 
-def _listen(path: Path) -> socket.socket:
+def _listen(path: str) -> socket.socket:
     if len(os.fsencode(path)) > PATH_MAX:
         raise ConfigError(
             f"the workers' channel {path} has a path of more than {PATH_MAX} bytes; set TMPDIR to a shorter folder"
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
-        listener.bind(os.fspath(path))
+        listener.bind(path)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

@@ -34,7 +34,8 @@ class MemoryStore:
         """Be a client of `core`."""
         self.core = core
         self._clock = clock
-        self._revision_seen = 0
+        self.revision_seen = 0
+        """The highest revision that any answer carried; begins anew with a store that was replaced."""
         self._watches: set[asyncio.Event] = set()
         """What wakes each watch; one that is no longer here was lost."""
         self._closed = False
@@ -50,11 +51,6 @@ class MemoryStore:
         for woken in lost:
             woken.set()
 
-    @property
-    def revision_seen(self) -> int:
-        """The highest revision that any answer carried; begins anew with a store that was replaced."""
-        return self._revision_seen
-
     async def list(
         self,
         range: KeyRange,  # noqa: A002
@@ -65,14 +61,14 @@ class MemoryStore:
         """See `Store.list`."""
         core = self._begin_call()
         listing = core.list(range, keys_only=keys_only, limit=limit)
-        self._revision_seen = core.revision
+        self.revision_seen = core.revision
         return listing
 
     async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
         """See `Store.txn`."""
         core = self._begin_call()
         result = core.txn(compares, then)
-        self._revision_seen = core.revision
+        self.revision_seen = core.revision
         return result
 
     async def watch(self, ranges: Sequence[KeyRange], from_revision: int) -> AsyncGenerator[WatchBatch, None]:
@@ -92,7 +88,7 @@ class MemoryStore:
                 batches = core.history(spans, next_revision)
                 next_revision = max(next_revision, core.revision + 1)
                 for batch in batches:
-                    self._revision_seen = max(self._revision_seen, batch.revision)
+                    self.revision_seen = max(self.revision_seen, batch.revision)
                     yield batch
                 expiry = core.next_expiry()
                 with suppress(TimeoutError):

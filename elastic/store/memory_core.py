@@ -33,9 +33,6 @@ from elastic.core.kv import (
 )
 from elastic.errors import Compacted, StoreError
 
-_FIRST_REVISION = 1
-"""The revision of an empty etcd."""
-
 _Keys = list[str]  # inside the class `list` is the method
 
 
@@ -53,7 +50,8 @@ class MemoryCore:
 
     def __init__(self) -> None:
         """Start empty, at revision 1."""
-        self._revision = _FIRST_REVISION
+        self.revision = 1
+        """The store's revision; 1 is that of an empty etcd."""
         self._compacted = 0
         self._keys: list[str] = []
         self._entries: dict[str, KeyValue] = {}
@@ -62,11 +60,6 @@ class MemoryCore:
         self._batches: list[WatchBatch] = []
         """Every revision since the compaction."""
         self._readers: dict[Callable[[], None], None] = {}
-
-    @property
-    def revision(self) -> int:
-        """The store's revision."""
-        return self._revision
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -84,17 +77,17 @@ class MemoryCore:
         entries = tuple([self._entries[key] for key in self._select(range)[: limit or None]])
         if keys_only:
             entries = tuple(KeyValue(e.key, b"", e.create_revision, e.mod_revision, e.lease) for e in entries)
-        return Listing(self._revision, entries)
+        return Listing(self.revision, entries)
 
     def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
         """Run `then` if every compare holds; see `Store.txn`. A refused transaction changes nothing."""
         check_txn(compares, then)
         if not all(self._holds(compare) for compare in compares):
-            return TxnResult(False, self._revision)
+            return TxnResult(False, self.revision)
         for operation in then:
             if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
                 raise StoreError(f"lease {operation.lease:x} of {operation.key!r} does not exist")
-        revision = self._revision + 1
+        revision = self.revision + 1
         changes: list[KeyChange] = []
         for operation in then:
             match operation:
@@ -103,7 +96,7 @@ class MemoryCore:
                 case Delete():
                     changes += [self._remove(key, revision) for key in self._select(operation.range)]
         self._record(changes)
-        return TxnResult(True, self._revision)
+        return TxnResult(True, self.revision)
 
     def grant(self, ttl_s: float, now: float) -> Lease:
         """Make a lease that ends at `now + ttl_s` unless it is refreshed. Its ids count up from 1."""
@@ -129,7 +122,7 @@ class MemoryCore:
         lease = self._leases.pop(lease_id, None)
         if lease is None:
             return
-        revision = self._revision + 1
+        revision = self.revision + 1
         self._record([self._remove(key, revision) for key in sorted(lease.keys)])
 
     def expire(self, now: float) -> tuple[int, ...]:
@@ -168,8 +161,8 @@ class MemoryCore:
         """Forget the history before `revision`. Raises `Compacted` if that is done, `StoreError` if it is to come."""
         if revision <= self._compacted:
             raise Compacted(self._compacted)
-        if revision > self._revision:
-            raise StoreError(f"revision {revision} is still to come: the store is at {self._revision}")
+        if revision > self.revision:
+            raise StoreError(f"revision {revision} is still to come: the store is at {self.revision}")
         self._compacted = revision
         del self._batches[: self._batch_index(revision)]
 
@@ -225,7 +218,7 @@ class MemoryCore:
     def _record(self, changes: Sequence[KeyChange]) -> None:
         """Make a revision of the changes, if there are any."""
         if changes:
-            self._revision += 1
-            self._batches.append(WatchBatch(self._revision, tuple(changes)))
+            self.revision += 1
+            self._batches.append(WatchBatch(self.revision, tuple(changes)))
             for reader in tuple(self._readers):
                 reader()
