@@ -251,25 +251,20 @@ def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: i
     )
 
 
-_current: list[tuple[int, Rendezvous | None, int]] = []
-"""The process, its meeting to come, and how often it has met."""
+_meetings: Final[list[tuple[int, Rendezvous | None]]] = []
+"""The process, and each of its meetings; the last one is to come. The others need the store of rank 0 for as long as
+they run, so that those before are kept."""
 
 
 def current(environ: Mapping[str, str], end: ChannelClient | None) -> Rendezvous | None:
     """The meeting that this process has before it. What it forks has none: a store is not shared with a fork."""
     pid = os.getpid()
-    if not _current:
-        _current.append((pid, rendezvous(environ, end), 0))
-    owner, found, _ = _current[0]
+    if not _meetings:
+        _meetings.append((pid, rendezvous(environ, end)))
+    owner, found = _meetings[-1]
     return found if owner == pid else None
 
 
 def begin_next_attempt(environ: Mapping[str, str], end: ChannelClient | None) -> None:
     """All have met: should they meet again, the words of this time do not count."""
-    pid, old, times = _current[0]
-    _kept[:] = [old]
-    _current[0] = (pid, rendezvous(environ, end, times + 1), times + 1)
-
-
-_kept: list[Rendezvous | None] = []
-"""The others need the store of rank 0 for as long as they run."""
+    _meetings.append((os.getpid(), rendezvous(environ, end, len(_meetings))))
