@@ -27,7 +27,8 @@ async def resolved(host: str) -> tuple[str, ...]:
     It is looked up in a thread that nobody waits for at the end: a resolver that is away must not hold an agent back,
     as the event loop's own threads would.
     """
-    if _is_address(host):
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
         return (host,)
     answer: Future[tuple[str, ...]] = Future()
     answer.set_running_or_notify_cancel()  # It cannot be cancelled from now on, so the thread may set its result.
@@ -86,11 +87,3 @@ def peer_process(connected: socket.socket) -> tuple[int, int]:
     """The process that connected a Unix socket, and its user. It is 0 in a PID namespace that we cannot see."""
     pid, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

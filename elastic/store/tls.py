@@ -174,11 +174,7 @@ def _read_all(fd: int, count: int, until_s: float) -> bytes:
 
 
 def _read(flag: str, name: str) -> bytes:
-    try:
-        mode = os.stat(name).st_mode
-    except OSError:
-        mode = stat.S_IFREG  # `read_limited` says what is wrong.
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
         raise ConfigError(f"{flag} {name} is a pipe or a device, and is read again at each connection; name a file")
     data = read_limited(flag, name, PEM_BYTES_MAX)
     if len(data) > PEM_BYTES_MAX:

@@ -32,7 +32,7 @@ from elastic.core.kv import (
     merged,
 )
 from elastic.errors import StoreDenied, StoreError, StoreUnavailable, TooLarge, WatchLost
-from elastic.store.etcd.codec import compare_message, entries, operation_message, span
+from elastic.store.etcd.codec import compare_message, entry, operation_message, span
 from elastic.store.etcd.endpoint import EtcdEndpoint, EtcdOptions
 from elastic.store.etcd.errors import AnswerLate, ErrorMeaning, LeaseNotFound, answer_of, meaning, refusal, unanswered
 from elastic.store.etcd.failover import HASLEADER, EtcdServers
@@ -77,8 +77,8 @@ class EtcdStore:
             answer = await self._ask_range(request, divisible=True)
         except (TooLarge, AnswerLate):
             revision, pairs = await in_pages(self._ask_range, request)
-            return Listing(revision, entries(pairs))
-        return Listing(answer.header.revision, entries(answer.kvs))
+            return Listing(revision, tuple(map(entry, pairs)))
+        return Listing(answer.header.revision, tuple(map(entry, answer.kvs)))
 
     async def _ask_range(self, request: Any, *, divisible: bool = False) -> Any:
         return await self._servers.ask(lambda endpoint: endpoint.stub.Range, request, divisible=divisible)

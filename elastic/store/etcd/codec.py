@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from elastic.core.kv import (
@@ -53,11 +52,6 @@ def entry(pair: Any) -> KeyValue:
     """A key as etcd shows it. A key that is not UTF-8, hence not ours, keeps its odd bytes as surrogates."""
     key = pair.key.decode("utf-8", "surrogateescape")
     return KeyValue(key, pair.value, pair.create_revision, pair.mod_revision, pair.lease)
-
-
-def entries(pairs: Iterable[Any]) -> tuple[KeyValue, ...]:
-    """Keys as etcd shows them."""
-    return tuple(entry(pair) for pair in pairs)
 
 
 def change(event: Any) -> KeyChange:
