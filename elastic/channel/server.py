@@ -13,12 +13,14 @@ connection alone, and one line of `detail` says so. Standard library and msgspec
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,8 +116,8 @@ class ChannelServer:
         self._connections: dict[int, WorkerConnection] = {}
         self._listener = _listen(self.path)
         self._poll = select.epoll()  # It is itself readable when anything in it is.
-        # Edge-triggered: a connection for which no descriptor is left waits, and does not keep the agent busy.
-        self._poll.register(self._listener, select.EPOLLIN | select.EPOLLET)
+        self._poll.register(self._listener, select.EPOLLIN)
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def connections(self) -> tuple[WorkerConnection, ...]:
@@ -184,21 +186,36 @@ class ChannelServer:
             self.close_connection(connection)
         self._poll.close()
         self._listener.close()
+        self._let_go_of_spare()
         Path(self.path).unlink(missing_ok=True)
 
     # --- who connects ---------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        """Admit all connections that wait. A later one makes another edge."""
-        for _ in range(BACKLOG + 1):
+        for _ in range(PACKETS_AT_ONCE):
             try:
                 end, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                self._say(f"a worker's channel waits to be opened: {error.strerror} (see ulimit -n)")
-                return
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._turn_away()
+                return  # Otherwise it went away again, or memory is short: the next one may do.
             self._admit(end)
+
+    def _turn_away(self) -> None:
+        """Close a waiting connection with the descriptor that is kept for this, when no other is left."""
+        self._let_go_of_spare()
+        with suppress(OSError):  # Another thread took it at once; then the connection waits.
+            self._listener.accept()[0].close()
+        with suppress(OSError):  # The same: then the next connection waits, too.
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._say("a worker's channel cannot be opened: too many open files (ulimit -n)")
+
+    def _let_go_of_spare(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
 
     def _admit(self, end: socket.socket) -> None:
         end.setblocking(False)

@@ -121,10 +121,10 @@ def within_cgroups(machine_bytes: int, cgroups: Path = _CGROUPS, mount: Path = _
 
 
 def _left(top: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
-    """What each cgroup from this one outwards has left of its limit; the kernel gives up file cache for it."""
+    """What each cgroup from this one outwards has left of its limit; the kernel gives up its file cache if need be."""
     inside = PurePosixPath(path.lstrip("/"))
     for folder in (inside, *inside.parents):  # In a container its own cgroup is the top, whatever the path says.
         with suppress(OSError, ValueError):  # The limit is "max", or there is none.
             most, used = (int((top / folder / name).read_text()) for name in (limit, usage))
             statistics = dict(line.split() for line in (top / folder / "memory.stat").read_text().splitlines())
-            yield max(0, most - used + int(statistics[cache]))
+            yield max(0, most - used + int(statistics.get(cache, 0)))
