@@ -9,7 +9,7 @@ import torch
 
 from elastic.errors import ConfigError
 from elastic.train.ps.framing import NAMES, TensorShape
-from elastic.train.ps.parameter_placement import ParameterExtent, place_parameters
+from elastic.train.ps.parameter_placement import place_parameters
 from elastic.train.ps.protocol import PieceSpec
 
 
@@ -23,15 +23,11 @@ class DenseParameters:
         for name, value in self._parameters.items():
             if value.dtype not in NAMES:
                 raise ConfigError(f"{name} is of {value.dtype}; parameter servers hold {', '.join(NAMES.values())}")
-        self._specs: list[list[PieceSpec]] = [[] for _ in range(servers)]
-        extents = [ParameterExtent(name, value.numel(), value.itemsize) for name, value in self._parameters.items()]
-        for piece in place_parameters(extents, servers):
-            whole = self._parameters[piece.name]
-            self._specs[piece.server].append(
-                PieceSpec(
-                    piece.name, tuple(whole.shape), NAMES[whole.dtype], piece.start, piece.stop, whole.requires_grad
-                )
-            )
+        wholes = [
+            PieceSpec(name, tuple(value.shape), NAMES[value.dtype], 0, value.numel(), value.requires_grad)
+            for name, value in self._parameters.items()
+        ]
+        self._specs = place_parameters(wholes, servers)
 
     def specs(self, server: int) -> tuple[PieceSpec, ...]:
         """The pieces of a server, as it registers them."""

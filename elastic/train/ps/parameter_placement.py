@@ -10,54 +10,37 @@ A job keeps its number of servers: with another number everything would be elsew
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from elastic.train.ps.protocol import PieceSpec
 
 CUT_BYTES = 256 * 1024
 """From this size on a parameter is cut. Below, the bytes saved cost less than another piece does."""
 
 
-class ParameterExtent(NamedTuple):
-    """A parameter as far as the placement is concerned."""
-
-    name: str
-    size: int
-    """Numbers in it."""
-    width: int
-    """Bytes of one number."""
-
-
-class ParameterPiece(NamedTuple):
-    """The numbers from `start` up to `stop` of a parameter's flat row, and the server that holds them."""
-
-    name: str
-    start: int
-    stop: int
-    server: int
-
-
-def place_parameters(extents: Sequence[ParameterExtent], servers: int) -> tuple[ParameterPiece, ...]:
-    """Where every piece goes, ordered by the parameters as they were given.
+def place_parameters(wholes: Sequence[PieceSpec], servers: int) -> list[list[PieceSpec]]:
+    """The pieces of each server, in the order of the parameters.
 
     Args:
-        extents: The parameters of a model, each with a name of its own.
+        wholes: The parameters of a model, each as one piece with a name of its own.
         servers: How many servers there are, at least 1.
     """
     load = [0] * servers
-    placed: dict[str, tuple[ParameterPiece, ...]] = {}
-    whole = []
-    for extent in extents:
-        if servers > 1 and extent.size * extent.width >= CUT_BYTES and extent.size >= servers:
-            bounds = [extent.size * part // servers for part in range(servers + 1)]
-            placed[extent.name] = tuple(
-                ParameterPiece(extent.name, bounds[n], bounds[n + 1], n) for n in range(servers)
-            )
-            for piece in placed[extent.name]:
-                load[piece.server] += (piece.stop - piece.start) * extent.width
+    placed: list[dict[str, PieceSpec]] = [{} for _ in range(servers)]
+    small = []
+    for whole in wholes:
+        if servers > 1 and whole.shape.length >= CUT_BYTES and whole.stop >= servers:
+            bounds = [whole.stop * part // servers for part in range(servers + 1)]
+            for server in range(servers):
+                piece = replace(whole, start=bounds[server], stop=bounds[server + 1])
+                placed[server][whole.name] = piece
+                load[server] += piece.shape.length
         else:
-            whole.append(extent)
-    for extent in sorted(whole, key=lambda extent: (-extent.size * extent.width, extent.name)):
+            small.append(whole)
+    for whole in sorted(small, key=lambda whole: (-whole.shape.length, whole.name)):
         least = min(range(servers), key=lambda server: (load[server], server))
-        placed[extent.name] = (ParameterPiece(extent.name, 0, extent.size, least),)
+        placed[least][whole.name] = whole
         # A piece costs something besides its bytes, so that empty and tiny ones are spread as well.
-        load[least] += extent.size * extent.width + 1
-    return tuple(piece for extent in extents for piece in placed[extent.name])
+        load[least] += whole.shape.length + 1
+    return [[pieces[whole.name] for whole in wholes if whole.name in pieces] for pieces in placed]
