@@ -27,7 +27,7 @@ KINDS: tuple[type[MessageHeader], ...] = (
         protocol.RegisterReply,
         protocol.PushRequest,
     ),
-    *(protocol.PullRequest, protocol.RowsRequest, protocol.ValuesReply, protocol.CloseRequest, protocol.EmptyReply),
+    *(protocol.SessionMessage, protocol.RowsRequest, protocol.ValuesReply),
     *(protocol.SessionChallenge, protocol.SessionProof),
 )
 
@@ -89,8 +89,8 @@ SEEDS = (
         torch.ones(3, 4),
     ),
     message(6, protocol.RowsRequest(session="s", table=0), torch.arange(3)),
-    message(10, protocol.SessionChallenge(version=protocol.VERSION, nonce="0" * 32)),
-    message(11, protocol.SessionProof(nonce="0" * 32, mac="0" * 64)),
+    message(8, protocol.SessionChallenge(version=protocol.VERSION, nonce="0" * 32)),
+    message(9, protocol.SessionProof(nonce="0" * 32, mac="0" * 64)),
     message(7, protocol.ValuesReply(step=3), torch.ones(6), torch.empty(0, 4)),
 )
 TARGETS = (

@@ -98,7 +98,7 @@ class Bench:
         """Push a gradient for piece w; the values of w afterwards."""
         given = torch.full((2,), gradient, dtype=torch.float64)
         request = self.push(link.session, number, step, **changed)
-        _, values = await link.call("Push", request, protocol.ValuesReply, (given,))
+        _, values = await link.call("Push", request, (given,))
         return [float(value) for value in values[0]]
 
     async def raw(self, method: str, *sent: bytes) -> tuple[grpc.StatusCode, bytes]:

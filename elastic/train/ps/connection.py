@@ -100,24 +100,23 @@ class ServerConnection:
     async def call(
         self,
         method: str,
-        request: MessageHeader,
-        kind: type[H],
+        request: protocol.SessionMessage,
         tensors: Sequence[torch.Tensor] = (),
         expected: tuple[TensorShape, ...] | None = None,
-    ) -> tuple[H, tuple[torch.Tensor, ...]]:
+    ) -> tuple[protocol.ValuesReply, tuple[torch.Tensor, ...]]:
         """Ask the server, again and again while it is away. `ServerLost` when that takes longer than the patience.
 
         `MessageError` if it answers with other tensors than `expected`; they are not read then.
         """
 
-        def check(answer: H) -> None:
+        def check(answer: protocol.ValuesReply) -> None:
             if expected is not None and answer.shapes != expected:
                 raise MessageError("a server has answered with other tensors than were asked for")
 
-        async def ask() -> tuple[H, tuple[torch.Tensor, ...]]:
+        async def ask() -> tuple[protocol.ValuesReply, tuple[torch.Tensor, ...]]:
             channel = await self._connected()
             try:
-                return await self._once(channel, method, request, kind, tensors, check)
+                return await self._once(channel, method, request, protocol.ValuesReply, tensors, check)
             except _ServerAway as error:
                 self._drop(channel, error)
                 raise
@@ -133,9 +132,7 @@ class ServerConnection:
         self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                await self.call(
-                    "Close", protocol.CloseRequest(session=self._session_request.session), protocol.EmptyReply
-                )
+                await self.call("Close", protocol.SessionMessage(session=self.session))
         except (TimeoutError, ParameterServerError) as error:
             reason = str(error) or "it does not answer"
             log.warning("%s was not told that worker %d has ended: %s", self, self._session_request.worker, reason)

@@ -5,9 +5,9 @@
     Register  RegisterRequest          RegisterReply             the model; waits until there are values, or asks for
               (+ values)                                         some, which come with the next request
     Push      PushRequest + gradients  ValuesReply (+ values)    gradients, applied once; with `pull` the values follow
-    Pull      PullRequest              ValuesReply + values      all pieces of this server, in the order registered
+    Pull      SessionMessage           ValuesReply + values      all pieces of this server, in the order registered
     Rows      RowsRequest + ids        ValuesReply + rows        rows of a table
-    Close     CloseRequest             EmptyReply                this worker has done its work
+    Close     SessionMessage           ValuesReply               this worker has done its work, and will not come back
 
 Pieces and tables are named by their place in the registration.
 """
@@ -23,7 +23,7 @@ import msgspec
 from elastic.auth.handshake import MAC, NONCE
 from elastic.train.ps.framing import DIMENSIONS_MAX, DTYPES, DtypeName, MessageHeader, Size, TensorShape
 
-VERSION = 3
+VERSION = 4
 """Of this protocol. A server refuses a worker that speaks another."""
 
 PACKAGE = "elastic.train.ps"
@@ -133,7 +133,7 @@ class SessionNotice(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SessionMessage(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every request of a worker whose session is open names it."""
+    """Every request of a worker whose session is open names it. Some say no more."""
 
     session: Word
 
@@ -151,11 +151,16 @@ class RegisterRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_
     given: tuple[Index, ...] = ()
 
 
-class RegisterReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`wanted`: these pieces have no values, and this worker is to give its own. `step`: the one being gathered."""
+class ValuesReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The values asked for, if any were, and the step that is being gathered now."""
+
+    step: Count = 0
+
+
+class RegisterReply(ValuesReply, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`wanted`: these pieces have no values, and this worker is to give its own."""
 
     wanted: tuple[Index, ...] = ()
-    step: Count = 0
 
 
 class PushRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,25 +179,7 @@ class PushRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fiel
     pull: bool
 
 
-class PullRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All values, please."""
-
-
 class RowsRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rows of a table with the ids that follow."""
 
     table: Index
-
-
-class ValuesReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The values asked for, and the step that is being gathered now."""
-
-    step: Count = 0
-
-
-class CloseRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """This worker has done its work and will not come back."""
-
-
-class EmptyReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nothing more to say."""

@@ -79,9 +79,9 @@ class ParameterService:
         answers = {
             "Register": grpc_handler(protocol.RegisterRequest, self._register, known, self._check_register),
             "Push": grpc_handler(protocol.PushRequest, self._push, known, self._check_push),
-            "Pull": grpc_handler(protocol.PullRequest, self._pull, known),
+            "Pull": grpc_handler(protocol.SessionMessage, self._pull, known),
             "Rows": grpc_handler(protocol.RowsRequest, self._rows, known, self._check_rows),
-            "Close": grpc_handler(protocol.CloseRequest, self._close, known),
+            "Close": grpc_handler(protocol.SessionMessage, self._close, known),
         }
         table = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in answers.items()}
         table["Session"] = grpc.stream_stream_rpc_method_handler(self._session)
@@ -203,7 +203,7 @@ class ParameterService:
             raise MessageError("the session does not begin with the worker's number")
         return hello
 
-    async def _close(self, asked: protocol.CloseRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _close(self, asked: protocol.SessionMessage, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.close(asked.session, self._now())
         self.barrier.remove_worker(worker)
         if queue := self._notices.get(worker):
@@ -211,7 +211,7 @@ class ParameterService:
         log.info("worker %d has closed", worker)
         self.changed.set()
         self._change()
-        return protocol.EmptyReply(), ()
+        return protocol.ValuesReply(step=self.barrier.step), ()
 
     # The model.
 
@@ -249,7 +249,7 @@ class ParameterService:
                 self.sessions.check(pushed.session)
         return protocol.ValuesReply(step=self.barrier.step), self.holdings.values() if pushed.pull else ()
 
-    async def _pull(self, asked: protocol.PullRequest, _: Sequence[torch.Tensor]) -> HandlerAnswer:
+    async def _pull(self, asked: protocol.SessionMessage, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         self._at_work(asked.session)
         return protocol.ValuesReply(step=self.barrier.step), self.holdings.values()
 

@@ -156,8 +156,7 @@ class Worker:
         answers = self._together(
             link.call(
                 "Pull",
-                protocol.PullRequest(session=self._session),
-                protocol.ValuesReply,
+                protocol.SessionMessage(session=self._session),
                 expected=self._dense.shapes(server),
             )
             for server, link in enumerate(self._links)
@@ -292,7 +291,7 @@ class Worker:
 
     def _gradients(
         self, server: int, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], weight: float, pull: bool
-    ) -> tuple[protocol.PushRequest, type[protocol.ValuesReply], list[torch.Tensor]]:
+    ) -> tuple[protocol.PushRequest, list[torch.Tensor]]:
         pieces, dense = self._dense.gradients(server)
         touched, sparse = [], []
         for index, (ids, rows) in enumerate(tables):
@@ -310,7 +309,7 @@ class Worker:
             tables=tuple(touched),
             pull=pull,
         )
-        return push, protocol.ValuesReply, dense + sparse
+        return push, dense + sparse
 
     def _fetch(self, table: int, ids: torch.Tensor) -> torch.Tensor:
         """Rows of a table, in the order of the ids."""
@@ -323,7 +322,6 @@ class Worker:
             link.call(
                 "Rows",
                 protocol.RowsRequest(session=self._session, table=table),
-                protocol.ValuesReply,
                 (ids[mask],),
                 (TensorShape(NAMES[module.dtype], (int(mask.sum()), module.dim)),),
             )

@@ -64,7 +64,7 @@ class Target:
 
     def works(self) -> None:
         """The honest worker pushes once, and exactly that is applied."""
-        _, before = self.run(self.link.call("Pull", protocol.PullRequest(session="0-s"), protocol.ValuesReply))
+        _, before = self.run(self.link.call("Pull", protocol.SessionMessage(session="0-s")))
         self.number = self.bench.service.sessions.seen[0].applied + 1
         after = self.run(self.bench.pushed(self.link, self.number))
         # A valid push of the attacker, who knows the session, may have changed the values before.
@@ -77,7 +77,7 @@ class Target:
         headers = {
             "Register": self.bench.register("0-s", given=(0,), shapes=(shape("float64", 2),)),
             "Push": self.bench.push("0-s", self.number),
-            "Pull": protocol.PullRequest(session="0-s"),
+            "Pull": protocol.SessionMessage(session="0-s"),
             "Rows": protocol.RowsRequest(session="0-s", table=0),
         }
         return headers[method]

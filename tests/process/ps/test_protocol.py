@@ -89,14 +89,14 @@ class TestFirstValues:
         assert "worker 0" in made.service.waits_for()
         first = await made.opened(0)
         await other
-        answer, values = await first.call("Pull", protocol.PullRequest(session="0-s"), protocol.ValuesReply)
+        answer, values = await first.call("Pull", protocol.SessionMessage(session="0-s"))
         assert [value.tolist() for value in values] == [[0, 0], [0, 0, 0]]
         assert answer.shapes == (shape("float64", 2), shape("float32", 3))
 
     @told(trainers=1)
     async def test_a_server_that_came_back_empty_gets_those_of_the_lowest_worker(self, made: Bench) -> None:
         link = await made.opened(3)
-        _, values = await link.call("Pull", protocol.PullRequest(session="3-s"), protocol.ValuesReply)
+        _, values = await link.call("Pull", protocol.SessionMessage(session="3-s"))
         assert values[0].tolist() == [3, 3]
 
 
@@ -122,10 +122,8 @@ class TestPushes:
     async def test_rows_are_pushed_and_pulled_by_id(self, made: Bench) -> None:
         link = await made.opened(0)
         ids, rows = torch.tensor([3, 3, 5]), torch.ones(3, 2, dtype=torch.float64)
-        await link.call("Push", made.push("0-s", pieces=(), tables=(0,), pull=False), protocol.ValuesReply, (ids, rows))
-        _, (back,) = await link.call(
-            "Rows", protocol.RowsRequest(session="0-s", table=0), protocol.ValuesReply, (torch.tensor([5, 3, 4]),)
-        )
+        await link.call("Push", made.push("0-s", pieces=(), tables=(0,), pull=False), (ids, rows))
+        _, (back,) = await link.call("Rows", protocol.RowsRequest(session="0-s", table=0), (torch.tensor([5, 3, 4]),))
         assert back[:, 0].tolist() == [-1, -2, 0]
 
 
@@ -323,7 +321,9 @@ class TestRefusals:
         of_version_1 = {"version": 1, "job": "j", "server": 0, "servers": 1, "worker": 0, "session": "0-s"}
         for sent in (of_version_1, {"version": 9, "nonce": "0" * 32}):
             said = await made.refusal(sent)
-            assert said == f"this server speaks version 3 of the protocol, the worker {sent['version']}"
+            assert (
+                said == f"this server speaks version {protocol.VERSION} of the protocol, the worker {sent['version']}"
+            )
         assert not made.service.sessions.seen
 
     @told()
@@ -336,14 +336,14 @@ class TestRefusals:
     async def test_a_push_that_does_not_fit_is_refused_and_the_session_lives_on(self, made: Bench) -> None:
         link = await made.opened(0)
         with pytest.raises(MessageError, match="does not fit w of shape"):
-            await link.call("Push", made.push("0-s"), protocol.ValuesReply, (torch.ones(5),))
+            await link.call("Push", made.push("0-s"), (torch.ones(5),))
         assert await made.pushed(link) == [-1, -1]
 
     @told()
     async def test_a_server_that_answers_something_else_is_not_believed(self, made: Bench) -> None:
         link = await made.opened(0)
         with pytest.raises(MessageError, match="other tensors"):
-            await link.call("Pull", protocol.PullRequest(session="0-s"), protocol.ValuesReply, expected=())
+            await link.call("Pull", protocol.SessionMessage(session="0-s"), expected=())
 
 
 class TestHostile:
@@ -359,8 +359,8 @@ class TestHostile:
             code, _ = await made.raw(method, message(header, big)[0])
             assert code in (refused, grpc.StatusCode.ABORTED)
         for method, bare in (
-            ("Pull", protocol.PullRequest(session="7-a")),
-            ("Close", protocol.CloseRequest(session="7-a")),
+            ("Pull", protocol.SessionMessage(session="7-a")),
+            ("Close", protocol.SessionMessage(session="7-a")),
         ):
             code, _ = await made.raw(method, *message(bare))
             assert code is refused
@@ -386,8 +386,8 @@ class TestHostile:
                 *message(made.push("0-s", 5, pieces=(), tables=(0,)), torch.tensor([99]), torch.ones(1, 2).double()),
             ),
             ("Push", packed(made.push("0-s", 5, shapes=(wrong,)))),
-            ("Pull", *message(protocol.PullRequest(session="0-s"), torch.ones(1))),
-            ("Pull", packed(protocol.PullRequest(session="0-s", shapes=(wrong,)))),
+            ("Pull", *message(protocol.SessionMessage(session="0-s"), torch.ones(1))),
+            ("Pull", packed(protocol.SessionMessage(session="0-s", shapes=(wrong,)))),
             ("Rows", *message(protocol.RowsRequest(session="0-s", table=7), ids)),
             ("Rows", *message(protocol.RowsRequest(session="0-s", table=0), ids.float())),
             ("Rows", *message(protocol.RowsRequest(session="0-s", table=0), torch.tensor([-1]))),

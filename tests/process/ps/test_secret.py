@@ -83,9 +83,9 @@ def test_a_session_is_no_use_to_another_connection() -> None:
             link = await made.opened(0)
             one = torch.ones(2, dtype=torch.float64)
             attacks: tuple[tuple[str, *tuple[bytes, ...]], ...] = (
-                ("Pull", *message(protocol.PullRequest(session="0-s"))),
+                ("Pull", *message(protocol.SessionMessage(session="0-s"))),
                 ("Push", *message(made.push("0-s", 5), one)),
-                ("Close", *message(protocol.CloseRequest(session="0-s"))),
+                ("Close", *message(protocol.SessionMessage(session="0-s"))),
                 ("Register", b"\xff" * 100),
             )
             for method, *sent in attacks:
@@ -218,7 +218,7 @@ async def test_under_the_launcher_every_job_has_a_secret_and_a_stranger_gets_not
         stranger.address = address
         opened = await stranger.hello_with(lambda mac: request(stranger, mac), OTHER)
         assert opened is grpc.StatusCode.PERMISSION_DENIED
-        assert await stranger.is_turned_away("Pull", *message(protocol.PullRequest(session="0-s")))
+        assert await stranger.is_turned_away("Pull", *message(protocol.SessionMessage(session="0-s")))
     await asyncio.to_thread(lambda: os.close(os.open(fifo, os.O_WRONLY)))
     await node.shows("^trained$")
     assert await node.exits() == 0
