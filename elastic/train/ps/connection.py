@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import msgspec
 import torch
-from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from elastic._grpc import grpc
 from elastic.auth.handshake import Purpose, is_proof, new_nonce, proofs
@@ -26,9 +33,8 @@ CLOSE_S = 5.0
 """How long a worker that ends waits for each server to hear of it. A server that does not will notice by itself."""
 START_S = 5.0
 """How long a server may be missing at the start before that is worth a line."""
-PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 1.0
-"""Between two tries: a random time that grows up to this."""
+PAUSE = wait_random_exponential(multiplier=0.1, max=1.0)
+"""Between two tries: a random time, at first of up to 0.1 s, that grows up to 1 s."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
@@ -42,17 +48,19 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 
 log = logging.getLogger("elastic.train.ps")
 
-T = TypeVar("T")
-
 
 class _ServerAway(Exception):
     """The server is not there just now; the text says why."""
 
 
+WHILE_AWAY = retry_if_exception_type(_ServerAway)
+
+
 class ServerConnection:
     """One worker's connection to one server. Lives in one event loop.
 
-    It keeps the session open also while nobody calls, so that a worker that computes for long is not taken for lost.
+    A task keeps the session open also while nobody calls, so that a worker that computes for long is not taken for
+    lost. Calls wait until it is open.
     """
 
     def __init__(
@@ -78,13 +86,11 @@ class ServerConnection:
         self._roster_file = roster_file
         self._patience_s = patience_s
         self._secret = secret
-        self._channel: Any = None
-        self._connecting = asyncio.Lock()
-        self._away_since: float | None = None
+        self._opened: asyncio.Future[tuple[Any, Any]]
+        """The channel and the stream of the session, once it is open; or why it will not be."""
+        self._keeper: asyncio.Task[None] | None = None
         self._said = False
         self._closing = False
-        self._failure: ParameterServerError | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._calls: set[Any] = set()
         """Those in flight: not every version of gRPC ends them when their channel closes."""
 
@@ -114,18 +120,21 @@ class ServerConnection:
                 raise MessageError("a server has answered with other tensors than were asked for")
 
         async def ask() -> tuple[protocol.ValuesReply, tuple[torch.Tensor, ...]]:
-            channel = await self._connected()
+            channel, stream = await asyncio.shield(self._opened)
             try:
                 return await self._once(channel, method, request, protocol.ValuesReply, tensors, check)
             except _ServerAway as error:
-                self._drop(channel, error)
+                self._say_away(error)
+                stream.cancel()
                 raise
 
-        return await self._patiently(ask)
+        return await AsyncRetrying(retry=WHILE_AWAY, wait=PAUSE)(ask)
 
     async def open(self) -> None:
         """Connect and register. Waits for the server, and there for worker 0's first values."""
-        await self._patiently(self._connected)
+        self._opened = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.create_task(self._keep_open())
+        await asyncio.shield(self._opened)
 
     async def close(self) -> None:
         """Tell the server that this worker has done its work, if it can be told; then let go."""
@@ -141,73 +150,56 @@ class ServerConnection:
     async def abandon(self) -> None:
         """Let go without a word: the server takes this worker for lost in a while."""
         self._closing = True
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Try something again while the server is away, until the patience is over."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_ServerAway),
-            stop=self._out_of_patience,
-            wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-        )
+    async def _keep_open(self) -> None:
+        """Open the session whenever it is not, until the server is away for longer than the patience."""
         try:
-            return await retrying(work)
-        except RetryError as error:
-            raise ServerLost(
-                f"{self} has been away for {self._patience_s:.0f} s ({error.last_attempt.exception()}); "
-                "start it again, and then this worker"
-            ) from None
+            while True:
+                await AsyncRetrying(
+                    retry=WHILE_AWAY,
+                    stop=stop_after_delay(self._patience_s),
+                    wait=PAUSE,
+                    before_sleep=self._missed,
+                    retry_error_callback=self._give_up,
+                )(self._session_once)
+        except Exception as error:  # noqa: BLE001  # Every call raises it from now on.
+            self._opened.set_exception(error)
+            self._opened.exception()  # There may be no call.
 
-    def _out_of_patience(self, _: RetryCallState) -> bool:
-        return self._away_since is not None and self._now() >= self._away_since + self._patience_s
-
-    async def _connected(self) -> Any:
-        """The channel, once the session is open and the model registered. `_ServerAway` after one try."""
-        async with self._connecting:
-            if self._failure is not None:
-                raise self._failure
-            if self._channel is None:
-                try:
-                    self._channel = await self._connect()
-                except _ServerAway as error:
-                    self._missed(error)
-                    raise
-            return self._channel
-
-    async def _connect(self) -> Any:
+    async def _session_once(self) -> None:
+        """Open the session, and keep it until it breaks. `_ServerAway` if it does not open."""
         self._find()
-        channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
         challenge = protocol.SessionChallenge(version=protocol.VERSION, nonce=new_nonce())
         proven: asyncio.Future[protocol.SessionRequest] = asyncio.get_running_loop().create_future()
-        stream = channel.stream_stream(f"/{protocol.PACKAGE}/Session")(_introduction(challenge, proven))
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                proven.set_result(self._answer(challenge, await stream.read()))
-                life = _read(protocol.SessionNotice, await stream.read()).life
-            holding = self._begin(self._hold(stream, channel))
-            await self._registered(channel)
-            if holding.done():
-                raise _ServerAway("the session broke")
-        except BaseException as error:
-            stream.cancel()  # That ends its holder, too.
-            await channel.close()
-            if isinstance(error, TimeoutError):
-                raise _ServerAway("no answer") from None
-            if isinstance(error, grpc.aio.AioRpcError):
-                raise _meaning(error) from None
-            raise
-        if self._away_since is not None and self.life:
-            log.warning("%s is back%s", self, "" if life == self.life else ", as a new process")
-        self._away_since = None
-        self.life = life
-        return channel
+        async with grpc.aio.insecure_channel(self.address, options=OPTIONS) as channel:
+            stream = channel.stream_stream(f"/{protocol.PACKAGE}/Session")(_introduction(challenge, proven))
+            try:
+                with _understood():
+                    async with asyncio.timeout(CONNECT_S):
+                        proven.set_result(self._answer(challenge, await stream.read()))
+                        life = _read(protocol.SessionNotice, await stream.read()).life
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_listen(stream))
+                    await self._registered(channel)
+                    if self.life:
+                        log.warning("%s is back%s", self, "" if life == self.life else ", as a new process")
+                    self.life = life
+                    self._said = False
+                    self._opened.set_result((channel, stream))
+            except BaseExceptionGroup as errors:
+                reason = errors.exceptions[0]
+                if not self._opened.done() or not isinstance(reason, _ServerAway):
+                    raise reason from None
+                self._say_away(reason)
+            finally:
+                stream.cancel()
+                if self._opened.done():
+                    self._opened = asyncio.get_running_loop().create_future()
+                for call in self._calls:
+                    call.cancel()
 
     async def _registered(self, channel: Any) -> None:
         """Tell the server our part of the model, and give it values where it has none and wants ours."""
@@ -222,34 +214,6 @@ class ServerConnection:
             request = msgspec.structs.replace(self._register, given=answer.wanted)
             values = self._values(answer.wanted)
 
-    async def _hold(self, stream: Any, channel: Any) -> None:
-        """Listen until the session breaks, then open it again."""
-        reason: Exception = _ServerAway("it has ended the session")
-        try:
-            while (frame := await stream.read()) is not grpc.aio.EOF:
-                log.warning("%s", _read(protocol.SessionNotice, frame).text)
-        except grpc.aio.AioRpcError as error:
-            reason = _meaning(error)
-        except MessageError as error:
-            reason = error
-        if self._channel is not channel or self._closing:
-            return
-        self._drop(channel, reason)
-        if isinstance(reason, ParameterServerError):
-            self._failure = reason  # The next call says it.
-            return
-        try:
-            await self.open()
-        except ParameterServerError as error:
-            self._failure = error
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that `abandon` ends."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _once(
         self,
         channel: Any,
@@ -263,36 +227,27 @@ class ServerConnection:
         call = channel.stream_stream(f"/{protocol.PACKAGE}/{method}")(frames(request, tensors))
         self._calls.add(call)
         try:
-            return await receive(aiter(call), kind, check)
-        except grpc.aio.AioRpcError as error:
-            raise _meaning(error) from None
-        except asyncio.CancelledError:
-            # A call that `_drop` has cancelled ends like this, although nobody has cancelled us.
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            raise _ServerAway("the connection broke") from None
+            with _understood():
+                return await receive(aiter(call), kind, check)
         finally:
             self._calls.discard(call)
             call.cancel()
 
-    def _drop(self, channel: Any, reason: Exception) -> None:
-        """Give up a channel, if it is still the one in use."""
-        if self._channel is channel:
-            self._channel = None
-            self._missed(reason)
-            for call in self._calls:
-                call.cancel()
-            self._begin(channel.close())
-
-    def _missed(self, reason: Exception) -> None:
-        if self._away_since is None:
-            self._away_since = self._now()
-            self._said = False
+    def _missed(self, attempt: RetryCallState) -> None:
         # At the start nobody is late yet.
-        late = bool(self.life) or self._now() >= self._away_since + START_S
-        if late and not self._said and not self._closing:
+        if attempt.outcome is not None and (self.life or (attempt.seconds_since_start or 0) >= START_S):
+            self._say_away(attempt.outcome.exception())
+
+    def _say_away(self, reason: BaseException | None) -> None:
+        if not self._said and not self._closing:
             self._said = True
             log.warning("%s does not answer (%s); it is asked again for %.0f s", self, reason, self._patience_s)
+
+    def _give_up(self, attempt: RetryCallState) -> NoReturn:
+        reason = attempt.outcome and attempt.outcome.exception()
+        raise ServerLost(
+            f"{self} has been away for {self._patience_s:.0f} s ({reason}); start it again, and then this worker"
+        )
 
     def _find(self) -> None:
         """Look where the launcher says that the server is now."""
@@ -312,10 +267,6 @@ class ServerConnection:
             )
         return msgspec.structs.replace(self._session_request, mac=expected.client)
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
 
 async def _introduction(
     challenge: protocol.SessionChallenge, proven: asyncio.Future[protocol.SessionRequest]
@@ -325,6 +276,29 @@ async def _introduction(
         yield frame
     for frame in frames(await proven):
         yield frame
+
+
+async def _listen(stream: Any) -> None:
+    """Say what the server says, until the session breaks."""
+    with _understood():
+        while True:
+            log.warning("%s", _read(protocol.SessionNotice, await stream.read()).text)
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Raise what an end of gRPC's means for us."""
+    try:
+        yield
+    except TimeoutError:
+        raise _ServerAway("no answer") from None
+    except grpc.aio.AioRpcError as error:
+        raise _meaning(error) from None
+    except asyncio.CancelledError:
+        # A call that was cancelled ends like this, although nobody has cancelled us.
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        raise _ServerAway("the connection broke") from None
 
 
 def _read(kind: type[H], frame: Any) -> H:

@@ -206,8 +206,6 @@ class ParameterService:
     async def _close(self, asked: protocol.SessionMessage, _: Sequence[torch.Tensor]) -> HandlerAnswer:
         worker = self.sessions.close(asked.session, self._now())
         self.barrier.remove_worker(worker)
-        if queue := self._notices.get(worker):
-            queue.put_nowait(None)
         log.info("worker %d has closed", worker)
         self.changed.set()
         self._change()
