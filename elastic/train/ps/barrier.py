@@ -68,16 +68,12 @@ class GradientBarrier(Generic[G]):
 
         Empty if it is not. Call it again until it is empty: gradients that came early may complete the next one.
         """
-        if self.absent():
-            return []
-        if any(due <= self.step for due in self._due.values()):
-            return []
-        if not self._given:
+        if not self._given or self.absent() or self.missing():
             return []
         if self.step not in self._given:
             # This server came back with an older state, and everybody is at a later step.
             self.step = min([*self._due.values(), *self._given])
-            if any(due <= self.step for due in self._due.values()):
+            if self.missing():
                 return []
         given = self._given.pop(self.step)
         self.step += 1

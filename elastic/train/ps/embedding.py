@@ -11,7 +11,7 @@ from torch.nn.functional import embedding
 from elastic.errors import ConfigError
 from elastic.train.ps.framing import NAMES
 from elastic.train.ps.protocol import TableSpec
-from elastic.train.ps.sparse_table import first_rows
+from elastic.train.ps.sparse_table import first_rows, summed_rows
 
 
 class Embedding(torch.nn.Module):
@@ -111,12 +111,10 @@ class Embedding(torch.nn.Module):
         Returns:
             The ids, ascending and each once, and the sums of their gradients, of shape `(len(ids), dim)`; on the CPU.
         """
-        parts, self._gathered = self._gathered, []
-        if not parts:
-            return torch.empty(0, dtype=torch.int64), torch.empty((0, self.dim), dtype=self.dtype)
-        ids, inverse = torch.unique(torch.cat([ids for ids, _ in parts]), return_inverse=True)
-        total = torch.zeros((len(ids), self.dim), dtype=self.dtype)
-        return ids, total.index_add_(0, inverse, torch.cat([gradient.cpu() for _, gradient in parts]).to(self.dtype))
+        nothing = torch.empty(0, dtype=torch.int64), torch.empty((0, self.dim), dtype=self.dtype)
+        parts, self._gathered = [nothing, *self._gathered], []
+        rows = torch.cat([gradient.to("cpu", self.dtype) for _, gradient in parts])
+        return summed_rows(torch.cat([ids for ids, _ in parts]), rows)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         if (table := state_dict.get(f"{prefix}weight")) is not None:

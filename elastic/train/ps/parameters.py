@@ -60,34 +60,40 @@ class ParameterStore:
         self._index = index
         self._servers = servers
         self._initial = dict(initial or {})
-        self._values: list[torch.Tensor | None] = []
-        self._velocity: list[torch.Tensor | None] = []
+        self._values: dict[int, torch.Tensor] = {}
+        """By the index of the piece, once it has some."""
+        self._velocity: dict[int, torch.Tensor] = {}
 
     def register(self, asked: RegisterRequest) -> None:
         """Take the model from the first worker, and hold every later one to it. `ModelMismatch` names what differs."""
-        if self._values or self.tables or self.mode is not None:
+        if self.pieces or self.tables or self.mode is not None:
             self._compare(asked)
         else:
             _check_specs(asked)
-            self.pieces = asked.pieces
-            self._values = [self._first_value(spec) for spec in asked.pieces]
-            self._velocity = [None] * len(asked.pieces)
+            wholes = {index: self._from_file(spec.name, spec.sizes) for index, spec in enumerate(asked.pieces)}
             self.tables = [self._table(spec) for spec in asked.tables]
+            self.pieces = asked.pieces
+            for index, whole in wholes.items():
+                if whole is not None:
+                    spec = self.pieces[index]
+                    self.fill((index,), (whole.reshape(-1)[spec.start : spec.stop],))
         self.mode, self.sgd = asked.mode, asked.sgd
 
     def missing(self) -> tuple[int, ...]:
         """The pieces that have no values yet."""
-        return tuple(index for index, value in enumerate(self._values) if value is None)
+        if len(self._values) == len(self.pieces):
+            return ()
+        return tuple(index for index in range(len(self.pieces)) if index not in self._values)
 
     def fill(self, indexes: Sequence[int], values: Sequence[torch.Tensor]) -> None:
         """Give pieces their first values. Those that have some keep them."""
         for index, value in zip(indexes, values, strict=True):
-            if self._values[index] is None:
-                self._values[index] = value.to(state_dtype(value.dtype)).clone()
+            if index not in self._values:
+                self._values[index] = value.to(state_dtype(DTYPES[self.pieces[index].dtype]), copy=True)
 
     def values(self) -> list[torch.Tensor]:
         """A copy of every piece, in the order registered, as the model's own dtype."""
-        return [self._value(index).to(DTYPES[spec.dtype], copy=True) for index, spec in enumerate(self.pieces)]
+        return [self._values[index].to(DTYPES[spec.dtype], copy=True) for index, spec in enumerate(self.pieces)]
 
     def check_push(self, pushed: PushRequest) -> None:
         """`MessageError` unless the message carries gradients of trained pieces and of tables of ours."""
@@ -116,12 +122,12 @@ class ParameterStore:
     def apply(self, gradients: PushedGradients) -> None:
         """Change the values as `torch.optim.SGD` does."""
         for index, given in gradients.pieces.items():
-            value = self._value(index)
+            value = self._values[index]
             gradient = given.to(value.dtype)
             if self.sgd.weight_decay:
                 gradient = gradient.add(value, alpha=self.sgd.weight_decay)
             if self.sgd.momentum:
-                velocity = self._velocity[index]
+                velocity = self._velocity.get(index)
                 gradient = gradient.clone() if velocity is None else velocity.mul_(self.sgd.momentum).add_(gradient)
                 self._velocity[index] = gradient
             value.add_(gradient, alpha=-gradients.lr)
@@ -138,27 +144,24 @@ class ParameterStore:
         """A copy of everything, of what `torch.load(weights_only=True)` takes."""
         return {
             "pieces": [astuple(spec) for spec in self.pieces],
-            "values": [None if value is None else value.clone() for value in self._values],
-            "velocity": [None if velocity is None else velocity.clone() for velocity in self._velocity],
+            "values": self._copies(self._values),
+            "velocity": self._copies(self._velocity),
             "tables": [(astuple(table.spec), table.state()) for table in self.tables],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` made."""
         self.pieces = tuple(PieceSpec(*spec) for spec in state["pieces"])
-        self._values = list(state["values"])
-        self._velocity = list(state["velocity"])
+        self._values = {index: value for index, value in enumerate(state["values"]) if value is not None}
+        self._velocity = {index: value for index, value in enumerate(state["velocity"]) if value is not None}
         self.tables = []
         for spec, kept in state["tables"]:
             table = self._table(TableSpec(*spec))
             table.load(kept)
             self.tables.append(table)
 
-    def _value(self, index: int) -> torch.Tensor:
-        value = self._values[index]
-        if value is None:
-            raise MessageError(f"{self.pieces[index].name} has no values yet")
-        return value
+    def _copies(self, held: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
+        return [held[index].clone() if index in held else None for index in range(len(self.pieces))]
 
     def _from_file(self, name: str, sizes: tuple[int, ...]) -> torch.Tensor | None:
         """A whole parameter of the file that the server was started from."""
@@ -166,12 +169,6 @@ class ParameterStore:
         if whole is not None and tuple(whole.shape) != sizes:
             raise ModelMismatch(f"{name} is {list(whole.shape)} in the file, and {list(sizes)} in the model")
         return whole
-
-    def _first_value(self, spec: PieceSpec) -> torch.Tensor | None:
-        whole = self._from_file(spec.name, spec.sizes)
-        if whole is None:
-            return None
-        return whole.reshape(-1)[spec.start : spec.stop].to(state_dtype(DTYPES[spec.dtype])).clone()
 
     def _table(self, spec: TableSpec) -> SparseTable:
         return SparseTable(spec, self._index, self._servers, self._from_file(spec.name, (spec.rows, spec.width)))

@@ -58,9 +58,7 @@ class SparseTable:
         Momentum of a row moves only when the row has a gradient, and weight decay does not touch tables: both would
         otherwise change every row of the table at each step.
         """
-        unique, inverse = torch.unique(ids, return_inverse=True)
-        total = torch.zeros((len(unique), self.spec.width), dtype=self.dtype)
-        total.index_add_(0, inverse, gradients.to(self.dtype))
+        unique, total = summed_rows(ids, gradients.to(self.dtype))
         at = self._keep(unique)
         if sgd.momentum:
             if self._velocity is None:
@@ -96,9 +94,10 @@ class SparseTable:
     def _reserve(self, count: int) -> None:
         if count > len(self._values):
             more = max(count, 2 * len(self._values), _BLOCK) - len(self._values)
-            self._values = torch.cat([self._values, torch.zeros((more, self.spec.width), dtype=self.dtype)])
+            fresh = torch.zeros((more, self.spec.width), dtype=self.dtype)
+            self._values = torch.cat([self._values, fresh])
             if self._velocity is not None:
-                self._velocity = torch.cat([self._velocity, torch.zeros((more, self.spec.width), dtype=self.dtype)])
+                self._velocity = torch.cat([self._velocity, fresh])
 
     def _first(self, ids: torch.Tensor) -> torch.Tensor:
         if self._base is not None:
@@ -109,6 +108,12 @@ class SparseTable:
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
     """In what a server computes: float32 where 16 bits would lose small changes, else the dtype itself."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def summed_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids, ascending and each once, and the sums of their rows."""
+    unique, inverse = torch.unique(ids, return_inverse=True)
+    return unique, torch.zeros((len(unique), rows.shape[1]), dtype=rows.dtype).index_add_(0, inverse, rows)
 
 
 def first_rows(spec: TableSpec, ids: torch.Tensor) -> torch.Tensor:
