@@ -19,13 +19,14 @@ from elastic.testing import fork_protocol
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """One each: several replicas share this machine, and a process with threads cannot fork safely."""
 
-_idle: list[ForkServer] = []
+idle: list[ForkServer] = []
+"""Those without a replica, for the next run."""
 
 
 def _close_idle() -> None:
     """End what waits for a next run: there is none."""
-    while _idle:
-        server = _idle.pop()
+    while idle:
+        server = idle.pop()
         if server.usable:
             server.close()
 
@@ -80,10 +81,6 @@ class ForkServer:
         """Signal a replica, or all of its session. One that has ended is no error."""
         self._send(fork_protocol.SignalReplica(number, signal, session))
 
-    def return_to_pool(self) -> None:
-        """Keep it for the next run; only when no replica runs."""
-        _idle.append(self)
-
     def close(self) -> None:
         """End it, with all replicas, and wait until they are gone."""
         self._control.close()
@@ -98,8 +95,8 @@ class ForkServer:
 
 def take_server() -> ForkServer:
     """A server whose imports are done."""
-    while _idle:
-        server = _idle.pop()
+    while idle:
+        server = idle.pop()
         if server.usable:
             return server
     server = ForkServer()

@@ -139,7 +139,7 @@ class _TestRun:
         self._listening.close()
         self._selector.close()
         if (self._story is None or not self._story.running) and self._server.usable:
-            self._server.return_to_pool()
+            fork_client.idle.append(self._server)
         else:
             self._server.close()
 

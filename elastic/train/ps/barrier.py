@@ -43,23 +43,17 @@ class GradientBarrier(Generic[G]):
         """Wait no longer for a worker. What it gave stays."""
         self._due.pop(worker, None)
 
-    def add_gradients(self, worker: int, step: int, gradients: G) -> bool:
-        """Take a worker's gradients. False, and nothing changed, if they are there already or came too late.
+    def add_gradients(self, worker: int, step: int, gradients: G) -> None:
+        """Take a worker's gradients, unless its gradients for the step are there already or come too late.
 
         `MessageError` for a worker that runs ahead without waiting for its steps.
         """
         if step < self.step:
-            return False
-        if worker in self._given.get(step, ()):  # It came back, and its process before it had given to this step, too.
-            self._is_done(worker, step)
-            return False
-        if sum(worker in given for given in self._given.values()) >= HELD_MAX:
-            raise MessageError(f"worker {worker} has given to {HELD_MAX} steps that are not complete")
-        self._given.setdefault(step, {})[worker] = gradients
-        self._is_done(worker, step)
-        return True
-
-    def _is_done(self, worker: int, step: int) -> None:
+            return
+        if worker not in self._given.get(step, ()):  # Else its process before it had given to this step, too.
+            if sum(worker in given for given in self._given.values()) >= HELD_MAX:
+                raise MessageError(f"worker {worker} has given to {HELD_MAX} steps that are not complete")
+            self._given.setdefault(step, {})[worker] = gradients
         if worker in self._due:
             self._due[worker] = max(self._due[worker], step + 1)
 

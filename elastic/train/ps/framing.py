@@ -142,17 +142,10 @@ class MessageAssembly(Generic[H]):
         self._length = 0
         self._starts: list[int] = []
 
-    @property
-    def complete(self) -> bool:
-        """Whether every byte that the header announces is here."""
-        return self.header is not None and len(self._data) == self._length
-
     def feed(self, frame: bytes) -> None:
         """Take the next frame."""
         if not frame:
             raise MessageError("an empty frame")
-        if self.complete:
-            raise MessageError("more frames than the header announces")
         self._data += frame
         if self.header is None:
             self._read_header()
@@ -161,7 +154,7 @@ class MessageAssembly(Generic[H]):
 
     def message(self) -> tuple[H, tuple[torch.Tensor, ...]]:
         """A complete message. The tensors share its memory; nobody else does."""
-        if self.header is None or not self.complete:
+        if self.header is None or len(self._data) < self._length:
             raise MessageError("the message ended before all of it was here")
         return self.header, tuple(
             torch.frombuffer(self._data, dtype=DTYPES[shape.dtype], count=shape.numbers, offset=start).view(shape.sizes)

@@ -42,15 +42,13 @@ def grpc_handler(
 
     async def handle(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         if not is_admitted(context.peer()):
-            await context.abort(STATUS[UnknownSession], "this connection has opened no session")
-            return
+            await context.abort(STATUS[UnknownSession], "this connection has opened no session")  # That raises.
         try:
             header, tensors = await receive(stream, kind, check)
             reply, values = await answer(header, tensors)
         except (ParameterServerError, UnknownSession) as error:
             await _drain(stream)
             await context.abort(STATUS.get(type(error), grpc.StatusCode.UNKNOWN), str(error))
-            return
         for frame in frames(reply, values):
             yield frame
 

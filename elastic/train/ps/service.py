@@ -13,7 +13,7 @@ import torch
 
 from elastic._grpc import grpc
 from elastic.auth.handshake import Purpose, is_proof, new_nonce, proofs
-from elastic.errors import MessageError, ModelMismatch, SecretMismatch, SessionReplaced
+from elastic.errors import MessageError, ModelMismatch, ParameterServerError, SecretMismatch, SessionReplaced
 from elastic.train.ps import protocol
 from elastic.train.ps.barrier import GradientBarrier
 from elastic.train.ps.framing import DTYPES, frames, read_single
@@ -69,7 +69,8 @@ class ParameterService:
         self._admitted: set[str] = set()
         """The connections whose session is open, as gRPC names them."""
         self._complained: set[str] = set()
-        self._notices: dict[int, asyncio.Queue[protocol.SessionNotice | SessionReplaced | None]] = {}
+        self._notices: dict[int, asyncio.Queue[protocol.SessionNotice | None]] = {}
+        """What is said to each worker. None: a newer connection has come, and ends this one."""
         self._moved = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -124,10 +125,11 @@ class ParameterService:
 
         If none was live, that job had ended, and this is another one with its values.
         """
-        goes_on = any(state in (SessionState.HERE, SessionState.BROKEN) for _, _, _, state in sessions)
+        goes_on = any(SessionState(state).live for _, _, _, state in sessions)
         self.barrier = GradientBarrier(self.barrier.trainers, step=step, opened=goes_on)
         for worker, session, applied, state in sessions if goes_on else ():
-            if self.sessions.restore(worker, session, applied, SessionState(state), self._now()):
+            self.sessions.restore(worker, session, applied, SessionState(state), self._now())
+            if SessionState(state).live:
                 self.barrier.add_worker(worker)
         self._arm()
 
@@ -149,26 +151,23 @@ class ParameterService:
             self.sessions.open(worker, hello.session, self._now())
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the handshake took too long")
-            return
-        except (MessageError, ModelMismatch, SecretMismatch, SessionReplaced) as error:
+        except ParameterServerError as error:
             await context.abort(STATUS[type(error)], str(error))
-            return
         self._admitted.add(peer)
         if not known:
             self.barrier.remove_worker(worker)
             log.info("worker %d is here%s", worker, " again, as another process" if back else "")
         if older := self._notices.get(worker):
-            older.put_nowait(None if known else SessionReplaced(REPLACED.format(worker)))
+            older.put_nowait(None)
         queue = self._notices[worker] = asyncio.Queue()
         queue.put_nowait(protocol.SessionNotice(life=self.life))
         self._change()
         try:
             while (notice := await queue.get()) is not None:
-                if isinstance(notice, SessionReplaced):
-                    await context.abort(STATUS[SessionReplaced], str(notice))
-                    return
                 for frame in frames(notice):
                     await context.write(frame)
+            if self.sessions.seen[worker].session != hello.session:
+                await context.abort(STATUS[SessionReplaced], REPLACED.format(worker))
         finally:
             self._admitted.discard(peer)
             if self._notices.get(worker) is queue:  # No newer connection is there.

@@ -36,6 +36,11 @@ class SessionState(StrEnum):
     CLOSED = "closed"
     LOST = "lost"
 
+    @property
+    def live(self) -> bool:
+        """Whether steps wait for the worker."""
+        return self in (SessionState.HERE, SessionState.BROKEN)
+
 
 @dataclass(slots=True)
 class WorkerSession:
@@ -73,14 +78,12 @@ class WorkerSessions:
             retired = (*before.retired, before.session)[-RETIRED_MAX:]
             self.seen[worker] = WorkerSession(session, SessionState.HERE, now, retired=retired)
 
-    def restore(self, worker: int, session: str, applied: int, state: SessionState, now: float) -> bool:
-        """Remember a worker from before this server was started again. True if it was live.
+    def restore(self, worker: int, session: str, applied: int, state: SessionState, now: float) -> None:
+        """Remember a worker from before this server was started again.
 
-        Such a worker counts as broken from now on: it has `lost_after_s` to come back.
+        If it was live it counts as broken from now on: it has `lost_after_s` to come back.
         """
-        live = state in (SessionState.HERE, SessionState.BROKEN)
-        self.seen[worker] = WorkerSession(session, SessionState.BROKEN if live else state, now, applied)
-        return live
+        self.seen[worker] = WorkerSession(session, SessionState.BROKEN if state.live else state, now, applied)
 
     def disconnected(self, worker: int, now: float) -> bool:
         """The newest connection of a worker ended. False if the worker had closed."""
@@ -124,15 +127,9 @@ class WorkerSessions:
             raise UnknownSession(session)
         if seen.session != session:
             raise SessionReplaced(REPLACED.format(number))
-        if seen.state not in (SessionState.HERE, SessionState.BROKEN):
+        if not seen.state.live:
             raise UnknownSession(session)
         return int(number)
-
-    def live(self) -> list[int]:
-        """The workers that are here or may still come back, in order."""
-        return sorted(
-            worker for worker, one in self.seen.items() if one.state in (SessionState.HERE, SessionState.BROKEN)
-        )
 
     def registered(self) -> list[int]:
         """The live workers that have said what their model is, in order."""

@@ -104,14 +104,14 @@ class Worker:
         """
         with reporting_config_errors():
             self.env = env or environment.read(os.environ)
-            self._secret = secret(os.environ)
+            known = secret(os.environ)
         if self.env.role == "server":
             raise ConfigError("this process is a server and no worker; ask elastic.env().role")
         if mode not in list(protocol.UpdateMode):
             raise ConfigError(f"mode is {mode!r}; it should be 'sync' or 'async'")
         if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
             raise ConfigError("lr and weight_decay are at least 0, and momentum is at least 0 and below 1")
-        self._servers = servers(self.env)
+        addresses = servers(self.env)
         self.lr = lr
         self.model = model
         self._number = 0
@@ -122,18 +122,32 @@ class Worker:
             for name, module in model.named_modules()
             if isinstance(module, Embedding)
         }
-        self._dense = DenseParameters(model, len(self._servers))
+        self._dense = DenseParameters(model, len(addresses))
         index = self.env.index + (HETER_FROM if self.env.role == "heter" else 0)
         self._session = f"{index}-{secrets.token_hex(8)}"
         self._links = [
-            self._link(
-                server,
-                index,
-                protocol.UpdateMode(mode),
-                protocol.SGD(momentum=momentum, weight_decay=weight_decay),
-                patience_s,
+            ServerConnection(
+                protocol.SessionRequest(
+                    job=self.env.job_id,
+                    server=server,
+                    servers=len(addresses),
+                    worker=index,
+                    session=self._session,
+                ),
+                protocol.RegisterRequest(
+                    session=self._session,
+                    mode=protocol.UpdateMode(mode),
+                    sgd=protocol.SGD(momentum=momentum, weight_decay=weight_decay),
+                    pieces=self._dense.specs(server),
+                    tables=tuple(module.spec(name) for name, module in self._tables.items()),
+                ),
+                functools.partial(self._dense.values, server),
+                address=address,
+                roster_file=self.env.roster_file,
+                patience_s=patience_s,
+                secret=known,
             )
-            for server in range(len(self._servers))
+            for server, address in enumerate(addresses)
         ]
         self._lives: list[str] = []
         """The starts of the servers whose values the model has."""
@@ -142,7 +156,7 @@ class Worker:
             self._together(link.open() for link in self._links)
             self._step = max(link.step for link in self._links)
             for table, module in enumerate(self._tables.values()):
-                module.fetch = functools.partial(self._fetch, table)
+                module.fetch = functools.partial(self._fetch, table, module)
             self.pull()
         except BaseException:
             self.abandon()
@@ -237,33 +251,6 @@ class Worker:
 
     # Gradients out, values in.
 
-    def _link(
-        self, server: int, index: int, mode: protocol.UpdateMode, sgd: protocol.SGD, patience_s: float
-    ) -> ServerConnection:
-        hello = protocol.SessionRequest(
-            job=self.env.job_id,
-            server=server,
-            servers=len(self._servers),
-            worker=index,
-            session=self._session,
-        )
-        register = protocol.RegisterRequest(
-            session=self._session,
-            mode=mode,
-            sgd=sgd,
-            pieces=self._dense.specs(server),
-            tables=tuple(module.spec(name) for name, module in self._tables.items()),
-        )
-        return ServerConnection(
-            hello,
-            register,
-            lambda wanted: self._dense.values(server, wanted),
-            address=self._servers[server],
-            roster_file=self.env.roster_file,
-            patience_s=patience_s,
-            secret=self._secret,
-        )
-
     def _server_lives(self) -> list[str]:
         return [link.life for link in self._links]
 
@@ -311,9 +298,8 @@ class Worker:
         )
         return push, dense + sparse
 
-    def _fetch(self, table: int, ids: torch.Tensor) -> torch.Tensor:
+    def _fetch(self, table: int, module: Embedding, ids: torch.Tensor) -> torch.Tensor:
         """Rows of a table, in the order of the ids."""
-        module = list(self._tables.values())[table]
         rows = torch.empty((len(ids), module.dim), dtype=module.dtype)
         owners = ids % len(self._links)
         asked = [(link, owners == server) for server, link in enumerate(self._links)]
@@ -335,7 +321,7 @@ class Worker:
         whole = torch.empty((module.num, module.dim), dtype=module.dtype)
         count = max(1, SAVE_ROWS_BYTES // (module.dim * whole.itemsize))
         for ids in torch.split(torch.arange(module.num), count):
-            whole[ids] = self._fetch(table, ids)
+            whole[ids] = self._fetch(table, module, ids)
         return whole
 
     # The thread.

@@ -162,7 +162,7 @@ class TestSync:
         await made.until(lambda: made.service.barrier._given)
         await one.abandon()
         assert await first == [-1, -1]
-        assert made.service.sessions.live() == [0]
+        assert [worker for worker, one in made.service.sessions.seen.items() if one.state.live] == [0]
 
     @told(trainers=2, mode=SYNC)
     async def test_a_step_given_twice_over_two_connections_counts_once(self, made: Bench) -> None:
@@ -243,7 +243,7 @@ class TestSessions:
         made.service.sessions.seen[0].state = made.service.sessions.seen[0].state.LOST
         assert await made.pushed(link, 1) == [-1, -1]
         assert await made.pushed(link, 2) == [-2, -2]
-        assert made.service.sessions.live() == [0]
+        assert [worker for worker, one in made.service.sessions.seen.items() if one.state.live] == [0]
 
     @told()
     async def test_a_worker_says_in_words_whom_it_waits_for(self, made: Bench) -> None:
