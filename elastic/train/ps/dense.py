@@ -27,20 +27,17 @@ class DenseParameters:
             PieceSpec(name, tuple(value.shape), NAMES[value.dtype], 0, value.numel(), value.requires_grad)
             for name, value in self._parameters.items()
         ]
-        self._specs = place_parameters(wholes, servers)
-
-    def specs(self, server: int) -> tuple[PieceSpec, ...]:
-        """The pieces of a server, as it registers them."""
-        return tuple(self._specs[server])
+        self.specs = place_parameters(wholes, servers)
+        """The pieces of each server."""
 
     def shapes(self, server: int) -> tuple[TensorShape, ...]:
         """What a server sends when it sends all its pieces."""
-        return tuple(spec.shape for spec in self._specs[server])
+        return tuple(spec.shape for spec in self.specs[server])
 
     def values(self, server: int, wanted: Sequence[int]) -> list[torch.Tensor]:
         """This worker's own values of some pieces of a server. May be called from another thread."""
         with self._copying:
-            return [_cut(self._specs[server][index], self._parameters) for index in wanted]
+            return [_cut(self.specs[server][index], self._parameters) for index in wanted]
 
     def gradients(self, server: int) -> tuple[list[int], list[torch.Tensor]]:
         """The pieces of a server that have a gradient, by their place, and the gradients."""
@@ -49,8 +46,8 @@ class DenseParameters:
             for name, value in self._parameters.items()
             if value.grad is not None
         }
-        indexes = [index for index, piece in enumerate(self._specs[server]) if piece.name in gradients]
-        return indexes, [_cut(self._specs[server][index], gradients) for index in indexes]
+        indexes = [index for index, piece in enumerate(self.specs[server]) if piece.name in gradients]
+        return indexes, [_cut(self.specs[server][index], gradients) for index in indexes]
 
     def clear(self) -> None:
         """Forget the gradients: they have gone to the servers."""
@@ -60,7 +57,7 @@ class DenseParameters:
     def take(self, pulled: Sequence[Sequence[torch.Tensor]]) -> None:
         """Put what all servers sent into the model."""
         parts: dict[str, list[torch.Tensor]] = {name: [] for name in self._parameters}
-        for pieces, values in zip(self._specs, pulled, strict=True):
+        for pieces, values in zip(self.specs, pulled, strict=True):
             for piece, value in zip(pieces, values, strict=True):
                 parts[piece.name].append(value)
         with self._copying, torch.no_grad():

@@ -58,10 +58,6 @@ class Embedding(torch.nn.Module):
         self._table: torch.Tensor | None = None
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def extra_repr(self) -> str:
-        """The sizes."""
-        return f"{self.num}, {self.dim}"
-
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Look up rows, and remember their gradients for the next push.
 

@@ -154,11 +154,7 @@ class ParameterStore:
         self.pieces = tuple(PieceSpec(*spec) for spec in state["pieces"])
         self._values = {index: value for index, value in enumerate(state["values"]) if value is not None}
         self._velocity = {index: value for index, value in enumerate(state["velocity"]) if value is not None}
-        self.tables = []
-        for spec, kept in state["tables"]:
-            table = self._table(TableSpec(*spec))
-            table.load(kept)
-            self.tables.append(table)
+        self.tables = [self._table(TableSpec(*spec), kept) for spec, kept in state["tables"]]
 
     def _copies(self, held: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
         return [held[index].clone() if index in held else None for index in range(len(self.pieces))]
@@ -170,8 +166,8 @@ class ParameterStore:
             raise ModelMismatch(f"{name} is {list(whole.shape)} in the file, and {list(sizes)} in the model")
         return whole
 
-    def _table(self, spec: TableSpec) -> SparseTable:
-        return SparseTable(spec, self._index, self._servers, self._from_file(spec.name, (spec.rows, spec.width)))
+    def _table(self, spec: TableSpec, kept: dict[str, torch.Tensor] | None = None) -> SparseTable:
+        return SparseTable(spec, self._index, self._servers, self._from_file(spec.name, (spec.rows, spec.width)), kept)
 
     def _compare(self, asked: RegisterRequest) -> None:
         have = [*self.pieces, *(table.spec for table in self.tables)]

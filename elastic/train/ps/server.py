@@ -207,8 +207,7 @@ class Server:
     async def _write(self, snapshots: Snapshots) -> None:
         """Write a snapshot. A full disk is said, and tried again: training goes on."""
         self._service.changed.clear()
-        sessions, step = self._service.kept()
-        state = {"holdings": self._service.holdings.state(), "workers": sessions, "step": step}
+        state = self._service.state()
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, snapshots.write, state)
         except asyncio.CancelledError:

@@ -133,10 +133,11 @@ class ParameterService:
                 self.barrier.add_worker(worker)
         self._arm()
 
-    def kept(self) -> tuple[list[tuple[int, str, int, str]], int]:
-        """What a snapshot keeps of the sessions, and the step."""
+    def state(self) -> dict[str, Any]:
+        """What a snapshot keeps."""
         seen = self.sessions.seen.items()
-        return [(worker, one.session, one.applied, str(one.state)) for worker, one in seen], self.barrier.step
+        workers = [(worker, one.session, one.applied, str(one.state)) for worker, one in seen]
+        return {"holdings": self.holdings.state(), "workers": workers, "step": self.barrier.step}
 
     # The session.
 
@@ -305,7 +306,6 @@ class ParameterService:
         """End if nobody will come any more, or set the timer for the next worker that will be lost or given up."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         over_at = self.sessions.over_at(self.barrier.trainers, replaced=self._replaced)
         if over_at is not None and over_at <= self._now():
             if (absent := self.barrier.trainers - len(self.sessions.seen)) > 0:

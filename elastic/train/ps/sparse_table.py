@@ -22,8 +22,15 @@ _BLOCK = 1024
 class SparseTable:
     """The rows with ids `index`, `index + servers`, `index + 2 * servers` … of a table."""
 
-    def __init__(self, spec: TableSpec, index: int, servers: int, base: torch.Tensor | None = None) -> None:
-        """Hold no row yet. `base` is the whole table as a file has it."""
+    def __init__(
+        self,
+        spec: TableSpec,
+        index: int,
+        servers: int,
+        base: torch.Tensor | None = None,
+        kept: dict[str, torch.Tensor] | None = None,
+    ) -> None:
+        """Hold the rows of a snapshot, if there is one. `base` is the whole table as a file has it."""
         self.spec = spec
         self.dtype = state_dtype(DTYPES[spec.dtype])
         self._index = index
@@ -32,12 +39,12 @@ class SparseTable:
         self._places: dict[int, int] = {}
         self._values = torch.empty((0, spec.width), dtype=self.dtype)
         self._velocity: torch.Tensor | None = None
+        if kept is not None:
+            self.load(kept)
 
     def check(self, ids: torch.Tensor) -> None:
         """`MessageError` for an id that the table does not have, or another server."""
-        if not ids.numel():
-            return
-        if not 0 <= int(ids.min()) <= int(ids.max()) < self.spec.rows:
+        if bool(((ids < 0) | (ids >= self.spec.rows)).any()):
             raise MessageError(f"an id is outside of table {self.spec.name}, which has {self.spec.rows} rows")
         if bool((ids % self._servers != self._index).any()):
             raise MessageError(f"an id of table {self.spec.name} belongs to another server")

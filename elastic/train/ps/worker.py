@@ -138,7 +138,7 @@ class Worker:
                     session=self._session,
                     mode=protocol.UpdateMode(mode),
                     sgd=protocol.SGD(momentum=momentum, weight_decay=weight_decay),
-                    pieces=self._dense.specs(server),
+                    pieces=tuple(self._dense.specs[server]),
                     tables=tuple(module.spec(name) for name, module in self._tables.items()),
                 ),
                 functools.partial(self._dense.values, server),
@@ -244,10 +244,7 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close, or let go if the block has failed."""
-        if error is None:
-            self.close()
-        else:
-            self.abandon()
+        self._end(ServerConnection.close if error is None else ServerConnection.abandon)
 
     # Gradients out, values in.
 
@@ -354,7 +351,4 @@ class Worker:
             self._background = None
 
     def _at_exit(self) -> None:
-        if hasattr(sys, "last_value"):  # The interpreter ends by an exception that nobody caught.
-            self.abandon()
-        else:
-            self.close()
+        self.__exit__(None, getattr(sys, "last_value", None), None)  # An exception that nobody caught.

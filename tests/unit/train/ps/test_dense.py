@@ -25,7 +25,7 @@ class Net(torch.nn.Module):
 
 
 def every(dense: DenseParameters, servers: int) -> list[list[torch.Tensor]]:
-    return [dense.values(server, range(len(dense.specs(server)))) for server in range(servers)]
+    return [dense.values(server, range(len(dense.specs[server]))) for server in range(servers)]
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 7])
@@ -43,10 +43,8 @@ def test_what_is_cut_and_joined_is_the_model_again(servers: int) -> None:
 
 
 def test_every_worker_registers_the_same() -> None:
-    assert [DenseParameters(Net(), 2).specs(server) for server in range(2)] == [
-        DenseParameters(Net(), 2).specs(server) for server in range(2)
-    ]
-    specs = {spec.name: spec for server in range(2) for spec in DenseParameters(Net(), 2).specs(server)}
+    assert DenseParameters(Net(), 2).specs == DenseParameters(Net(), 2).specs
+    specs = {spec.name: spec for held in DenseParameters(Net(), 2).specs for spec in held}
     assert not specs["frozen"].trained
     assert specs["across"].sizes == (3, 2)
     assert "tied" not in specs, "it is small under another name"
@@ -58,7 +56,7 @@ def test_only_parameters_with_a_gradient_are_pushed_and_then_they_have_none() ->
     model.across.grad = torch.arange(6.0).reshape(2, 3).t()
     dense = DenseParameters(model, 1)
     indexes, gradients = dense.gradients(0)
-    assert [dense.specs(0)[index].name for index in indexes] == ["small", "across"]
+    assert [dense.specs[0][index].name for index in indexes] == ["small", "across"]
     assert [gradient.tolist() for gradient in gradients] == [[2, 2, 2], [0, 3, 1, 4, 2, 5]]
     dense.clear()
     assert dense.gradients(0) == ([], [])
