@@ -82,8 +82,9 @@ class Embedding(torch.nn.Module):
         rows = self.fetch(unique).to(ids.device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
-            hook: Any = rows.register_hook
-            hook(lambda gradient: self._gathered.append((unique, gradient.detach())))
+            rows.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient: self._gathered.append((unique, gradient.detach()))
+            )
         return embedding(inverse.view(ids.shape).to(ids.device), rows)
 
     def spec(self, name: str) -> TableSpec:

@@ -166,8 +166,8 @@ class ParameterStore:
             raise ModelMismatch(f"{name} is {list(whole.shape)} in the file, and {list(sizes)} in the model")
         return whole
 
-    def _table(self, spec: TableSpec, kept: dict[str, torch.Tensor] | None = None) -> SparseTable:
-        return SparseTable(spec, self._index, self._servers, self._from_file(spec.name, (spec.rows, spec.width)), kept)
+    def _table(self, spec: TableSpec, state: dict[str, torch.Tensor] | None = None) -> SparseTable:
+        return SparseTable(spec, self._index, self._servers, self._from_file(spec.name, (spec.rows, spec.width)), state)
 
     def _compare(self, asked: RegisterRequest) -> None:
         have = [*self.pieces, *(table.spec for table in self.tables)]

@@ -28,9 +28,9 @@ class SparseTable:
         index: int,
         servers: int,
         base: torch.Tensor | None = None,
-        kept: dict[str, torch.Tensor] | None = None,
+        state: dict[str, torch.Tensor] | None = None,
     ) -> None:
-        """Hold the rows of a snapshot, if there is one. `base` is the whole table as a file has it."""
+        """Hold the rows of a snapshot's `state`, if there is one. `base` is the whole table as a file has it."""
         self.spec = spec
         self.dtype = state_dtype(DTYPES[spec.dtype])
         self._index = index
@@ -39,8 +39,8 @@ class SparseTable:
         self._places: dict[int, int] = {}
         self._values = torch.empty((0, spec.width), dtype=self.dtype)
         self._velocity: torch.Tensor | None = None
-        if kept is not None:
-            self.load(kept)
+        if state is not None:
+            self.load(state)
 
     def check(self, ids: torch.Tensor) -> None:
         """`MessageError` for an id that the table does not have, or another server."""
