@@ -9,12 +9,12 @@ from typing import Final
 LAUNCHERS: Final = ("ELASTIC_", "PADDLE_", "TORCHELASTIC_", "FLAGS_", "GROUP_", "ROLE_")
 """Beginnings of what a launcher above this process may have set."""
 JOB: Final = "testing"
-SOCKET: Final = "ELASTIC_TESTING"
-"""Path of the run's own socket, in a replica."""
-TASK: Final = "ELASTIC_TESTING_TASK"
-"""Path of what a replica is to run."""
 FILES: Final = "ELASTIC_TESTING_FILES"
-"""What the paths of a replica's own files begin with."""
+"""What the paths of a replica's own files begin with: the run's folder, and "replica." with its number."""
+SOCKET: Final = "run.sock"
+"""The run's own socket, in its folder."""
+TASK: Final = "task.json"
+"""What the replicas are to run, in the run's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,6 @@ def environment(
     checkpoint_dir: str,
     channel: str,
     saved: str,
-    testing: Mapping[str, str],
     files: str,
 ) -> dict[str, str]:
     """All of it. `more` is what the caller of the run wishes, and counts most; `saved` is "" if there is nothing."""
@@ -80,4 +79,4 @@ def environment(
     }
     if saved:
         made["ELASTIC_SAVED"] = saved
-    return {**inherited, **made, **testing, **more}
+    return {**inherited, **made, **more}

@@ -73,9 +73,9 @@ class ForkServer:
         message: fork_protocol.ForkServerMessage = fork_protocol.said.decode(packet)
         return message
 
-    def start(self, number: int, env: Mapping[str, str], output: str, folder: str) -> None:
+    def start(self, number: int, env: Mapping[str, str]) -> None:
         """Fork a replica; `ReplicaExited` with its number follows."""
-        self._send(fork_protocol.StartReplica(number, dict(env), os.getcwd(), output, folder))
+        self._send(fork_protocol.StartReplica(number, dict(env), os.getcwd()))
 
     def signal(self, number: int, signal: int, *, session: bool = False) -> None:
         """Signal a replica, or all of its session. One that has ended is no error."""

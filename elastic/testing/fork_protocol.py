@@ -8,13 +8,11 @@ PACKET_MAX = 1 << 17
 
 
 class StartReplica(msgspec.Struct, frozen=True, tag="start"):
-    """Fork a replica: its number, its whole environment, where its output goes, and the run's folder."""
+    """Fork a replica: its number, its whole environment, and the folder that it is started in."""
 
     number: int
     env: dict[str, str]
     cwd: str
-    output: str
-    folder: str
 
 
 class SignalReplica(msgspec.Struct, frozen=True, tag="signal"):

@@ -18,6 +18,7 @@ import socket
 import sys
 from dataclasses import dataclass
 
+from elastic.testing.environment import FILES
 from elastic.testing.fork_protocol import (
     PACKET_MAX,
     ImportsDone,
@@ -100,7 +101,7 @@ def serve(control: socket.socket) -> StartReplica | None:
             return None
         message = told.decode(packet)
         if isinstance(message, StartReplica):
-            folder = message.folder
+            folder = os.path.dirname(message.env[FILES])
             pid = _fork(message)
             if pid == 0:
                 for child in running.values():
@@ -125,7 +126,7 @@ def _fork(start: StartReplica) -> int:
                 os._exit(128 + signal.SIGKILL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            output = os.open(start.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            output = os.open(f"{start.env[FILES]}.output", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.chdir(start.cwd)

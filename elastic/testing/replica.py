@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import functools
 import importlib
 import importlib.util
 import json
@@ -21,16 +20,14 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
 
 from elastic._disk.replace import replace_file, replacing
 from elastic.testing.environment import FILES, SOCKET, TASK
-
-PACKET_MAX = 1 << 12
-
+from elastic.testing.fork_protocol import PACKET_MAX
 
 STACKS = signal.SIGRTMAX - 3
 """Writes the stacks of all threads into the replica's file, then ends it. Few programs use these numbers."""
@@ -38,19 +35,17 @@ FAIL = signal.SIGRTMAX - 4
 """Lets the main thread raise `Injected`."""
 
 GO = b"go"
-RAISE = b"raise"
 
 
 class ReplicaTask(msgspec.Struct, frozen=True):
-    """What to run: the function by its module and name, and where the module's file is."""
+    """What to run, and where the file of the function's module is."""
 
     module: str
-    name: str
     file: str
     path: list[str]
     argv: list[str]
-    arguments: bytes
-    """Pickled: args and kwargs."""
+    call: bytes
+    """Pickled: the function, which is no more than its name there, args and kwargs."""
 
 
 class MarkReached(msgspec.Struct, frozen=True):
@@ -85,23 +80,17 @@ def reached(what: int | str) -> None:
     Raises:
         Injected: The schedule lets this replica fail here.
     """
-    if not os.environ.get(SOCKET):
+    files = os.environ.get(FILES)
+    if not files:
         return
-    end = _connected(os.getpid())
-    end.send(msgspec.json.encode(MarkReached(int(os.environ[FILES].rpartition(".")[2]), what)))
-    answer = end.recv(PACKET_MAX)
-    if answer == RAISE:
-        raise Injected(f"elastic.testing: the schedule lets this replica fail at {what!r}")
-    if answer != GO:  # The run is gone, and this process is being killed.
-        signal.pause()
-
-
-@functools.cache
-def _connected(_pid: int) -> socket.socket:
-    """The socket to the run, of this process: what it forks has another."""
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    end.connect(os.environ[SOCKET])
-    return end
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
+        end.connect(str(Path(files).parent / SOCKET))
+        end.send(msgspec.json.encode(MarkReached(int(files.rpartition(".")[2]), what)))
+        try:
+            if end.recv(PACKET_MAX) != GO:  # The run is gone, and this process is being killed.
+                signal.pause()
+        except Injected:
+            raise Injected(f"elastic.testing: the schedule lets this replica fail at {what!r}") from None
 
 
 def record(value: Any) -> None:
@@ -130,8 +119,8 @@ def main() -> int:
     faulthandler.enable()
     signal.signal(FAIL, _fail)
     try:
-        value = _call(Path(os.environ[TASK]))
-        _write(value, f"{files}.value")
+        value = _call(Path(files).parent / TASK)
+        _write(value, Path(f"{files}.value"))
     except SystemExit as error:
         return _code(error)
     except BaseException as error:  # noqa: BLE001  # It is told with its traceback, and ends the process.
@@ -175,11 +164,9 @@ def _call(path: Path) -> Any:
     sys.path[:] = task.path
     sys.argv[:] = task.argv
     _reseed()
-    found: Any = _module(task)
-    for name in task.name.split("."):
-        found = getattr(found, name)
-    args, kwargs = pickle.loads(task.arguments)
-    return found(*args, **kwargs)
+    _import_module(task)
+    function, args, kwargs = pickle.loads(task.call)
+    return function(*args, **kwargs)
 
 
 def _reseed() -> None:
@@ -191,8 +178,8 @@ def _reseed() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _module(task: ReplicaTask) -> ModuleType:
-    """The function's module, by its name, or by its file where the name leads elsewhere or nowhere."""
+def _import_module(task: ReplicaTask) -> None:
+    """Import the function's module, by its name, or by its file where the name leads elsewhere or nowhere."""
     name = "__mp_main__" if task.module == "__main__" else task.module
     if task.module != "__main__":
         try:
@@ -202,7 +189,7 @@ def _module(task: ReplicaTask) -> ModuleType:
                 raise
         else:
             if not task.file or os.path.samefile(module.__file__ or os.devnull, task.file):
-                return module
+                return
     spec = importlib.util.spec_from_file_location(name, task.file)
     if spec is None or spec.loader is None:
         raise ImportError(f"the module of the function, {task.module}, cannot be loaded from {task.file!r}")
@@ -212,26 +199,15 @@ def _module(task: ReplicaTask) -> ModuleType:
         sys.modules["__main__"] = module  # What was pickled names its classes there.
         module.__spec__ = None  # A process that this one spawns then finds it by its file, as that of any script.
     spec.loader.exec_module(module)
-    return module
 
 
-def _write(value: Any, path: str) -> None:
-    """Write the return value: as JSON if it comes back the same from it, as tensors otherwise.
-
-    Killed before its end, the replica has returned nothing.
-    """
+def _write(value: Any, path: Path) -> None:
+    """Write the return value. Killed before its end, the replica has returned nothing."""
     if value is None:
-        return
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError):
-        text = ""
-    if text and repr(json.loads(text)) == repr(value):
-        replace_file(Path(f"{path}.json"), text.encode())
         return
     import torch
 
-    with replacing(Path(f"{path}.pt")) as new:
+    with replacing(path) as new:
         torch.save(value, new)
         if unsafe := sorted(torch.serialization.get_unsafe_globals_in_checkpoint(new)):
             raise TypeError(

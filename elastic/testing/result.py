@@ -96,12 +96,10 @@ def read(replica: Replica, files: str) -> ReplicaFailed | None:
     replica.output = text(f"{files}.output")
     whole, _, _ = text(f"{files}.records").rpartition("\n")  # What follows it was cut off by a kill.
     replica.records = [json.loads(line) for line in whole.splitlines()]
-    if value := text(f"{files}.value.json"):
-        replica.value = json.loads(value)
-    elif Path(f"{files}.value.pt").exists():
+    if Path(f"{files}.value").exists():
         import torch
 
-        replica.value = torch.load(f"{files}.value.pt", weights_only=True, map_location="cpu")
+        replica.value = torch.load(f"{files}.value", weights_only=True, map_location="cpu")
     raised = text(f"{files}.failed")
     if not raised:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import itertools
 import os
 import pickle
 import secrets
@@ -88,13 +88,13 @@ def run(
     for world in full:
         if isinstance(world.until, Failure) and not 0 <= world.until.rank < world.nodes * slots:
             raise ValueError(f"Failure(rank={world.until.rank}): a world of {world.nodes} nodes has no such rank")
-    _check(function)
+    call = _pickled(function, tuple(args), dict(kwargs or {}))
     parent = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(
         prefix="elastic-run-", dir=parent if len(parent) < SOCKET_PATH_MAX else "/tmp"
     ) as name:
         folder = Path(name)
-        _write_task(folder, function, (tuple(args), dict(kwargs or {})))
+        _write_task(folder, function.__module__, call)
         test_run = _TestRun(folder, full, slots, env or {}, checkpoint_dir, checkpoint_dirs, timeout_s)
         with contextlib.closing(test_run):
             return test_run.all_worlds()
@@ -119,13 +119,11 @@ class _TestRun:
         self._incarnation = secrets.token_hex(8)
         self._selector = selectors.DefaultSelector()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listening.bind(str(folder / "run.sock"))
+        self._listening.bind(str(folder / SOCKET))
         self._listening.listen(256)
-        self._ends: set[socket.socket] = set()
         self._nodes: dict[int, ReplicaNode] = {}
         self._story: WorldRun | None = None
-        self._number = self._failures = 0
-        self._saved = ""
+        self._numbers = itertools.count()
         self._details: list[str] = []
         self._selector.register(self._server, selectors.EVENT_READ, self._from_server)
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
@@ -134,9 +132,9 @@ class _TestRun:
         """End what still runs, or keep the server for the next run."""
         for node in self._nodes.values():
             node.close()
-        for end in self._ends:
-            end.close()
-        self._listening.close()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
         self._selector.close()
         if (self._story is None or not self._story.running) and self._server.usable:
             fork_client.idle.append(self._server)
@@ -172,9 +170,11 @@ class _TestRun:
         ]
         seen = WorldResult(generation, tuple(node.name for node in nodes), [actor.seen for actor in actors])
         story = WorldRun(self._server, world.until, lost(self._worlds, index), actors, seen)
-        self._story, story.saved = story, self._saved
+        if self._story is not None:
+            story.saved = self._story.saved
+        self._story = story
         for actor in actors:
-            self._start(actor, port)
+            self._start(actor, port, story.saved)
         try:
             while story.running:
                 self._step(story)
@@ -182,12 +182,10 @@ class _TestRun:
             failures = {actor.place.rank: read(actor.seen, actor.files) for actor in actors}
         if story.broken:
             raise RunFailed(failed_text(story, failures, self._details))
-        self._saved = story.saved
-        self._failures += isinstance(world.until, Failure)
         return seen
 
     def _actor(self, generation: int, nodes: Sequence[ReplicaNode], m_id: int, local_rank: int) -> RunningReplica:
-        number, self._number = self._number, self._number + 1
+        number = next(self._numbers)
         node = nodes[m_id]
         place = ReplicaPlace(
             number=number,
@@ -201,21 +199,20 @@ class _TestRun:
         )
         return RunningReplica(place, node, str(self._folder / f"replica.{number}"), Replica(place.rank, node.name))
 
-    def _start(self, actor: RunningReplica, port: int) -> None:
+    def _start(self, actor: RunningReplica, port: int, saved: str) -> None:
         made = environment(
             actor.place,
             base=os.environ,
             more=self._env,
             port=port,
             incarnation=self._incarnation,
-            failures=self._failures,
+            failures=sum(isinstance(world.until, Failure) for world in self._worlds[: actor.place.generation - 1]),
             checkpoint_dir=str(self._checkpoint_dir(actor.node.number)),
             channel=actor.node.server.path,
-            saved=self._saved,
-            testing={SOCKET: str(self._folder / "run.sock"), TASK: str(self._folder / "task.json")},
+            saved=saved,
             files=actor.files,
         )
-        self._server.start(actor.place.number, made, f"{actor.files}.output", str(self._folder))
+        self._server.start(actor.place.number, made)
 
     def _checkpoint_dir(self, node: int) -> Path:
         return self._shared if self._own is None else self._own / f"node{node}"
@@ -264,45 +261,41 @@ class _TestRun:
 
     def _accept(self) -> None:
         end, _ = self._listening.accept()
-        self._ends.add(end)
         self._selector.register(end, selectors.EVENT_READ, lambda: self._read(end))
 
     def _read(self, end: socket.socket) -> None:
         try:
-            data = end.recv(replica.PACKET_MAX)
+            data = end.recv(fork_protocol.PACKET_MAX)
         except OSError:
             data = b""
         if not data:
             self._selector.unregister(end)
-            self._ends.discard(end)
             end.close()
         elif self._story is not None:
             self._story.reached(msgspec.json.decode(data, type=replica.MarkReached), end)
 
 
-def _check(function: Callable[..., Any]) -> None:
-    """Raise `ValueError` if another process could not find the function by its name."""
-    name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
-    target: Any = sys.modules.get(module) or (importlib.import_module(module) if module else None)
-    for part in name.split("."):
-        target = getattr(target, part, None)
-    if target is not function:
+def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """What to call. Raise `ValueError` if another process could not find the function by its name."""
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
         raise ValueError(
             f"{name or function!r} cannot be found by its name in {module or 'any module'}, so that no other process "
             "can run it; define it at the top of its module"
-        )
+        ) from error
+    return pickle.dumps((function, args, kwargs))
 
 
-def _write_task(folder: Path, function: Callable[..., Any], arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+def _write_task(folder: Path, module: str, call: bytes) -> None:
     """Write down what the replicas run, in a folder that is ours alone: nobody else can put a pickle there."""
-    module = function.__module__
     file = getattr(sys.modules[module], "__file__", None)
     task = replica.ReplicaTask(
         module=module,
-        name=function.__qualname__,
         file=os.path.abspath(file) if file else "",
         path=[os.path.abspath(entry) for entry in sys.path],
         argv=[os.path.abspath(file) if file else "-"],
-        arguments=pickle.dumps(arguments),
+        call=call,
     )
-    (folder / "task.json").write_bytes(msgspec.json.encode(task))
+    (folder / TASK).write_bytes(msgspec.json.encode(task))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -150,14 +151,13 @@ def memberships(worlds: Sequence[World]) -> tuple[tuple[int, ...], ...]:
 
     Who stays keeps the order, newcomers are appended: so rank 0 is a survivor whenever there is one.
     """
-    members = tuple(range(worlds[0].nodes))
-    cluster_specs, born = [members], worlds[0].nodes
+    unborn = itertools.count()
+    members = tuple(itertools.islice(unborn, worlds[0].nodes))
+    cluster_specs = [members]
     for index, after in enumerate(worlds[1:]):
         until = worlds[index].until
         gone = until.leave if isinstance(until, Planned) else lost(worlds, index)
         stay = tuple(number for place, number in enumerate(members) if place not in gone)[: after.nodes]
-        joining_nodes = tuple(range(born, born + after.nodes - len(stay)))
-        born += len(joining_nodes)
-        members = stay + joining_nodes
+        members = stay + tuple(itertools.islice(unborn, after.nodes - len(stay)))
         cluster_specs.append(members)
     return tuple(cluster_specs)

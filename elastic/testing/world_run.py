@@ -107,7 +107,7 @@ class WorldRun:
             self._exact = True
             actor.seen.step = max(message.what, actor.seen.step or 0)
         if self.due or self.broken or not _matches(self._at, message.what):
-            _answer(end, replica.GO)
+            _let_go(end)
         else:
             self._waiting[actor.place.rank] = end
             self._end_if_reached()
@@ -220,19 +220,13 @@ class WorldRun:
         self.stop_all()
 
     def _fail(self, failure: Failure) -> None:
-        actor = self.actors[failure.rank]
-        end = self._waiting.pop(failure.rank, None)
-        if failure.by == "kill":
-            self.server.signal(actor.place.number, signal.SIGKILL)
-        elif end is not None:
-            _answer(end, replica.RAISE)
-        else:
-            self.server.signal(actor.place.number, replica.FAIL)
+        number = signal.SIGKILL if failure.by == "kill" else replica.FAIL
+        self.server.signal(self.actors[failure.rank].place.number, number)
 
     def _release(self) -> None:
         """Let those go on that wait. After a loss or a failure they wait until they are stopped."""
         for end in self._waiting.values():
-            _answer(end, replica.GO)
+            _let_go(end)
         self._waiting.clear()
 
 
@@ -242,9 +236,9 @@ def _matches(at: At | None, what: At) -> bool:
     return at is not None and at == what
 
 
-def _answer(end: socket.socket, word: bytes) -> None:
+def _let_go(end: socket.socket) -> None:
     with contextlib.suppress(OSError):  # It is gone; its exit says so.
-        end.send(word)
+        end.send(replica.GO)
 
 
 def _did(code: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from elastic.testing.result import Replica, read
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ def test_a_replica_that_was_killed_while_it_wrote_has_the_records_that_were_whol
 
 
 def test_a_replica_that_returned_has_its_value(tmp_path: Path) -> None:
-    (tmp_path / "replica.0.value.json").write_text("[1, 2]")
+    torch.save([1, 2], tmp_path / "replica.0.value")
     replica = Replica(0, "node-0")
     assert read(replica, str(tmp_path / "replica.0")) is None
     assert replica.value == [1, 2]
