@@ -157,7 +157,7 @@ class ParameterStore:
         self.tables = [self._table(TableSpec(*spec), kept) for spec, kept in state["tables"]]
 
     def _copies(self, held: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
-        return [held[index].clone() if index in held else None for index in range(len(self.pieces))]
+        return [None if value is None else value.clone() for value in map(held.get, range(len(self.pieces)))]
 
     def _from_file(self, name: str, sizes: tuple[int, ...]) -> torch.Tensor | None:
         """A whole parameter of the file that the server was started from."""
