@@ -28,15 +28,11 @@ DEPTH_MAX: Final = 16
 
 def enabled(environ: Mapping[str, str]) -> bool:
     """Whether the environment asks for the checks. Raises `ConfigError` for a word that is neither yes nor no."""
-    for name in VARIABLES:
-        word = environ.get(name, "").strip().lower()
-        if word in YES:
-            return True
-        if word in NO:
-            return False
-        if word:
-            raise ConfigError(f"{name} is {environ[name]!r}; write 1 to check for nan and inf, or 0")
-    return False
+    name = next((name for name in VARIABLES if environ.get(name, "").strip()), "")
+    word = environ.get(name, "").strip().lower()
+    if word and word not in YES | NO:
+        raise ConfigError(f"{name} is {environ[name]!r}; write 1 to check for nan and inf, or 0")
+    return word in YES
 
 
 def first_bad(named: Iterable[tuple[str, Tensor]]) -> str | None:

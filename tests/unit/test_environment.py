@@ -13,8 +13,7 @@ import elastic
 from elastic.environment import HINT, Identity, ProcessEnvironment, identity, names_group, read
 from elastic.errors import ConfigError
 from elastic.train.checkpoint import Checkpoints
-from elastic.train.process_group.topology import current_topology, host
-from elastic.train.ranks import rank_and_world
+from elastic.train.process_group.topology import current_topology, host, rank_and_world
 from tests.support.ps_environments import DOCUMENTED, HETEROGENEOUS, environment
 
 PS0 = {

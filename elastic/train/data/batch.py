@@ -41,7 +41,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from elastic.errors import ConfigError
 from elastic.train import torch_internals
 from elastic.train.data.batch_plan import BatchRule
-from elastic.train.ranks import rank_and_world
+from elastic.train.process_group.topology import rank_and_world
 
 LossT = TypeVar("LossT")
 

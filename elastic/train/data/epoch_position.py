@@ -11,7 +11,7 @@ from elastic.errors import ConfigError
 from elastic.train import report
 from elastic.train.data.batch import GlobalBatch, renamed
 from elastic.train.data.batch_plan import BatchPlan, BatchRule, MicroBatch
-from elastic.train.ranks import rank_and_world
+from elastic.train.process_group.topology import rank_and_world
 
 
 class RunningLoop(Protocol):

@@ -7,6 +7,7 @@ is used of torch's internals is in `elastic.train.torch_internals`.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Final
 
@@ -29,8 +30,6 @@ _BETWEEN: Final = (
     "from torch's BatchSampler(sampler, batch_size, False), and call sampler.advance() with each batch of the loop"
 )
 _NO_ORDER: Final = "DataLoader(in_order=False) gives batches in no fixed order; leave it out"
-
-_reported: Final[list[str]] = []
 
 
 def inspect_loader(sampler: object) -> LoaderInfo:
@@ -59,11 +58,10 @@ def _info(sampler: object, batches: BatchSampler | None, iterator: Any) -> Loade
     return LoaderInfo(count=count, problem=_BETWEEN if loop is not None and count is None else problem)
 
 
-def report_probe(loader: LoaderInfo) -> None:
+@functools.cache
+def report_probe() -> None:
     """Say once that the batches of a loader are counted by torch's internals."""
-    if loader.count is not None and not _reported:
-        _reported.append(torch.__version__)
-        report.log_to_agent(
-            f"ElasticSampler: its loader is torch's DataLoader, whose batches are counted by internals of torch "
-            f"{torch.__version__}; elastic.DataLoader counts them itself"
-        )
+    report.log_to_agent(
+        f"ElasticSampler: its loader is torch's DataLoader, whose batches are counted by internals of torch "
+        f"{torch.__version__}; elastic.DataLoader counts them itself"
+    )

@@ -43,7 +43,7 @@ from elastic.train.data.batch_plan import BatchPlan
 from elastic.train.data.epoch_position import EpochPosition, LoaderInfo, SamplerIteration, rule_for
 from elastic.train.data.loader_probe import inspect_loader, report_probe
 from elastic.train.data.permutation import Permutation
-from elastic.train.ranks import rank_and_world
+from elastic.train.process_group.topology import rank_and_world
 
 
 class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
@@ -263,7 +263,8 @@ class _Indices:
             raise StopIteration
         if self._batches is None:
             loader = inspect_loader(self._sampler)
-            report_probe(loader)
+            if loader.count is not None:
+                report_probe()
             self._full = 0 if loader.drop_last else loader.batch_size or 0
             self._batches = self._sampler.batches(loader)
         self._now, self._at = next(self._batches), 0

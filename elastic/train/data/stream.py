@@ -33,7 +33,7 @@ from elastic.errors import ConfigError
 from elastic.train.data.batch import GlobalBatch
 from elastic.train.data.batch_plan import BatchRule, MicroBatch, micro_batches, steps_of
 from elastic.train.data.epoch_position import EpochPosition, check_thread
-from elastic.train.ranks import rank_and_world
+from elastic.train.process_group.topology import rank_and_world
 from elastic.train.torch_internals import without_worker_info
 
 OURS: Final = ("sampler", "batch_sampler", "shuffle", "in_order")

@@ -29,7 +29,7 @@ def env() -> ProcessEnvironment:
     a worker has not joined anything.
 
     Returns:
-        The place. `backend` is "", and `device` is not there, before `elastic.init()`.
+        The place. Before `elastic.init()`, `backend` is "" and reading `device` raises ConfigError.
 
     Raises:
         elastic.errors.ConfigError: A variable is wrong or missing. If nothing catches it, it is one line on stderr,
@@ -52,6 +52,25 @@ def process_environment() -> ProcessEnvironment:
     return replace(
         own, rank=dist.get_rank(), world_size=dist.get_world_size(), backend=dist.get_backend(), _device=device
     )
+
+
+def rank_and_world(rank: int | None = None, world: int | None = None) -> tuple[int, int]:
+    """The given rank and world; else those of the process group, or without one those of the environment.
+
+    Raises `ConfigError` if only one is given, if they do not fit together, or if the environment is wrong.
+    """
+    if (rank is None) != (world is None):
+        raise ConfigError(f"rank is {rank} and world is {world}; give both, or neither")
+    if rank is None or world is None:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        own = environment.read(os.environ)
+        rank, world = own.rank, own.world_size
+    if not 0 <= rank < world:
+        raise ConfigError(f"rank {rank} is not one of a world of {world}")
+    return rank, world
 
 
 def mark_joined(device: torch.device) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import elastic
 from elastic.errors import ConfigError
+from elastic.train.data.loader_probe import report_probe
 
 DATA = TensorDataset(torch.arange(10))
 
@@ -63,9 +63,9 @@ def test_another_sampler_is_refused_with_the_one_to_write() -> None:
 
 
 def test_it_is_told_once_that_batches_are_counted_by_torchs_internals_and_never_of_ours(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys.modules["elastic.train.data.loader_probe"], "_reported", [])
+    report_probe.cache_clear()
     list(elastic.DataLoader(DATA, 2, sampler=sampled()))
     assert capfd.readouterr().err == ""
     for _ in range(2):
