@@ -38,7 +38,7 @@ class Committer:
     ) -> None:
         """`resumed` is what the state was restored from."""
         self._data = data
-        self._sibling = sibling
+        self.sibling = sibling
         self._place = place
         self._checkpoints = checkpoints
         self._memory = memory
@@ -67,12 +67,13 @@ class Committer:
         self, step: int, every: int | None, memory_every: int | None, loss: Any, request: PlannedStopRequest | None
     ) -> None:
         """Do what follows a step: save it if `every` or `memory_every` divides it, and stop if that was requested."""
+        disk = memory = False
         if every:
             self._saves = True
+            disk = step % every == 0
         if memory_every:
             self._remembers = True
-        disk = bool(every) and step % every == 0  # type: ignore[operator]  # mypy does not see the None go.
-        memory = bool(memory_every) and step % memory_every == 0  # type: ignore[operator]
+            memory = step % memory_every == 0
         if disk or memory or request is not None or self._checks:
             self._keep(step, loss, request, disk=disk, memory=memory)
 
@@ -112,7 +113,7 @@ class Committer:
         if memory:
             self._memory.commit(step, replicated, own, sharded)
         if leave:
-            self._sibling.save_others()
+            self.sibling.save_others()
             self._saver.wait()
         if disk:
             self._to_disk(step, replicated, own, sharded)
@@ -124,7 +125,7 @@ class Committer:
 
     def _take(self, step: int, loss: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """All as it is now, checked if that is asked for: what all ranks have alike, this rank's own, and shards."""
-        self._sibling.require_own_folder()
+        self.sibling.require_own_folder()
         replicated, sharded = self._data.take()
         if self._checks:
             nan_check.check_commit(
@@ -152,5 +153,5 @@ class Committer:
 
     def _say_saved(self, step: int, folder: Path) -> None:
         """From the saver's thread: a checkpoint is complete."""
-        if self._channel is not None and self._sibling.is_the_jobs:
+        if self._channel is not None and self.sibling.is_the_jobs:
             self._channel.send(CheckpointSaved(step, truncate_text(str(folder))))

@@ -37,6 +37,8 @@ class Sibling:
         """`folder` has its checkpoints, and now belongs to this state: a former one may no longer save there."""
         self.folder = folder
         self.prefix = _prefixes.setdefault(folder, "" if folder == job_folder() else f"{len(_prefixes)}.")
+        self.speaks = False
+        """Whether this state, of several, receives the request of a planned stop and reports its steps to the agent."""
         self._state = weakref.ref(state)
         _siblings.pop(folder, None)  # The newest is the last.
         _siblings[folder] = self
@@ -56,17 +58,13 @@ class Sibling:
         job = job_folder()
         return self.folder == job or (job not in _prefixes and self.folder == next(iter(_prefixes)))
 
-    @property
-    def speaks(self) -> bool:
-        """Whether this state, of several, receives the request of a planned stop and reports its steps to the agent."""
-        return _speaker is not None and _speaker() is self
-
     def speak_up(self) -> None:
         """Speak for the job from now on, unless another state does; the one in the job's own folder always does."""
-        global _speaker
-        speaker = _speaker() if _speaker is not None else None
-        if speaker not in self.others or self.folder == job_folder():
-            _speaker = weakref.ref(self)
+        speakers = [sibling for sibling in self.others if sibling.speaks]
+        if not speakers or self.folder == job_folder():
+            for sibling in speakers:
+                sibling.speaks = False
+            self.speaks = True
 
     def save_others(self) -> None:
         """Save the last steps of the others: only one state receives the request of a planned stop."""
@@ -88,4 +86,3 @@ class Sibling:
 _siblings: Final[weakref.WeakValueDictionary[str, Sibling]] = weakref.WeakValueDictionary()
 """The newest state of each folder: two in one would replace each other's checkpoints."""
 _prefixes: Final[dict[str, str]] = {}
-_speaker: weakref.ref[Sibling] | None = None

@@ -69,7 +69,6 @@ class State:
                     raise ConfigError(f"elastic.State: {name!r} is not a name as Python's are; write {better!r}")
             self._data = StateData(with_batches(things))
         self._committer: Committer | None = None
-        self._sibling: Sibling | None = None
         self._channel: ChannelClient | None = None
         self._first = True
         self._epochs: int | None = None
@@ -122,7 +121,7 @@ class State:
             for name, part in self._data.parts.items():
                 parts.require_values(name, part)
             own_folder = os.path.abspath(folder) if folder else job_folder()
-            self._sibling = sibling = Sibling(self, own_folder)
+            sibling = Sibling(self, own_folder)
             self._channel = channel = report.end()
             place = current_topology(sharded=self._data.sharded)
             checkpoints = Checkpoints(folder, keep=keep, rank=place.rank)
@@ -184,28 +183,28 @@ class State:
             CheckpointError: This save or the one before could not be written. Earlier checkpoints are untouched.
             NotFinite: With --check_nan: a tensor or the loss has nan or inf.
         """
-        committer, sibling = self._committer, self._sibling
-        if committer is None or sibling is None:
+        committer = self._committer
+        if committer is None:
             with reporting_config_errors():
                 raise ConfigError(
                     "state.commit() was called before state.restore(); call state.restore() once on every rank, "
                     "before the first step"
                 )
             return
-        first, self._first = self._first, False
-        if first:
+        if self._first:
             with reporting_config_errors():
                 _check_every(every=every, memory_every=memory_every)
-            sibling.speak_up()
-        step = self._data.step = self._data.step + 1
-        self._data.loaders.keep()
-        channel = self._channel
-        request = None
-        if channel is not None and sibling.speaks:
-            if first:
+            committer.sibling.speak_up()
+        data = self._data
+        step = data.step = data.step + 1
+        data.loaders.keep()
+        channel, request = self._channel, None
+        if channel is not None and committer.sibling.speaks:
+            if self._first:
                 channel.send(FirstCommit(clock()))
             report.reported(step, loss, self._total if total is None else total)
             request = channel.stop_asked()
+        self._first = False
         committer.commit(step, every, memory_every, loss, request)
 
     def save(self) -> None:
