@@ -137,9 +137,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "B4",
-        "elastic/__init__.py",
-        "    with reporting_config_errors():\n        return read(os.environ)",
-        "    return read(os.environ)",
+        "elastic/train/process_group/topology.py",
+        "    with reporting_config_errors():\n        return process_environment()",
+        "    return process_environment()",
         "tests/process/project/test_seed_rows.py::test_a_role_that_does_not_exist_is_one_line_and_no_stack_trace",
     ),
     Mutation(

@@ -85,15 +85,19 @@ class Rendezvous:
             self.preparing = what[:REASON_MAX]
             if self.store is not None:
                 self._write()
+            elif what and self._hosts:  # Not in a thread: that would import torch while the script does.
+                with suppress(RuntimeError):  # `meet` raises it.
+                    self._open()
+                    self._write()
             elif what and self._thread is None:
                 self._thread = threading.Thread(target=self._announce_later, name="elastic preparing", daemon=True)
                 self._thread.start()
 
     def _announce_later(self) -> None:
-        """Write it as soon as the store is there; rank 0 opens it."""
+        """Write it as soon as rank 0's store is there."""
         while not self._enough.is_set():
-            if self._hosts or _port_wait.is_listening(self.host, self.port):
-                with self._lock, suppress(RuntimeError):  # `meet` raises it.
+            if _port_wait.is_listening(self.host, self.port):
+                with self._lock, suppress(RuntimeError):
                     if self.store is None:
                         self._open()
                     self._write()
