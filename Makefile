@@ -1,12 +1,13 @@
-# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle.
+# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
 PADDLE := .venv-paddle
+TORCH ?= 2.14.1
 
-.PHONY: setup test lint demo bench paddle clean
+.PHONY: setup test lint demo bench paddle torch clean
 
 setup: $(STAMP)
 
@@ -52,5 +53,14 @@ $(PADDLE)/.installed: constraints.txt
 	$(PADDLE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt paddlepaddle
 	touch $@
 
+# Another torch in an environment of its own, several GB large, for tests/process/train/test_torch_versions.py: make torch TORCH=2.14.1
+torch: .venv-torch-$(TORCH)/.installed
+
+.venv-torch-%/.installed: constraints.txt pyproject.toml
+	test -x $(@D)/bin/python || "$(PYTHON)" -m venv $(@D)
+	grep -v '^torch==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt torch==$* -e '.[test]'
+	touch $@
+
 clean:
-	rm -rf .venv $(PADDLE) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis
+	rm -rf .venv $(PADDLE) .venv-torch-* .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis

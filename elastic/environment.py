@@ -1,4 +1,4 @@
-"""What a process is told of its place by its environment (pure). The one module that reads RANK and its like.
+"""Reads the place of a process in its job from its environment (pure). No other module reads RANK and its like.
 
 `read` knows the variables of every launcher: ours, Paddle's for parameter servers (so that a process can be started
 by hand with them), torchrun's, and Paddle's for collective jobs. With none of them the process is alone: worker 0 of 1.

@@ -35,7 +35,7 @@ class MemoryStore:
         self.core = core
         self._clock = clock
         self.revision_seen = 0
-        """The highest revision that any answer carried; begins anew with a store that was replaced."""
+        """The highest revision that any answer carried, since the store was last replaced."""
         self._watches: set[asyncio.Event] = set()
         """What wakes each watch; one that is no longer here was lost."""
         self._closed = False

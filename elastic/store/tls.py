@@ -104,7 +104,9 @@ class Certificates:
                 raise ConfigError(
                     f"--etcd_cert {self.cert} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)"
                 ) from error
-            raise ConfigError(f"the certificate in --etcd_cert {self.cert} is damaged; copy it anew, whole") from error
+            raise ConfigError(
+                f"the certificate in --etcd_cert {self.cert} is damaged; copy the whole file again"
+            ) from error
         try:
             context.load_cert_chain(self.cert, self.key, password=ask)
         except ssl.SSLError as error:
