@@ -140,6 +140,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `grow_every_s` None: no limit where workers save before they leave, `membership.GROW_EVERY_S` for others.
     `host_cooldown_s`: so long a host whose workers keep failing is kept out the first time; 0: nobody ever is.
+    `silence_timeout_s`: a node that sends no heartbeat for so long is suspected; 0: no node ever is.
     """
 
     np: Np
@@ -152,6 +153,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     host_cooldown_s: Seconds = 60.0
     lease_ttl_s: Seconds = 5.0
     store_outage_limit_s: Seconds = 120.0
+    silence_timeout_s: Seconds = 1.0
     fatal_exit_codes: tuple[int, ...] = ()
     mode: JobMode = JobMode.COLLECTIVE
     ips: tuple[Host, ...] = ()
@@ -352,11 +354,20 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         return self.exits[0]
 
 
+class EvictedNode(msgspec.Struct, frozen=True, array_like=True):
+    """A node that the leader has taken out of the job because it was silent, and which registration of it that was."""
+
+    node: str
+    host: Annotated[str, msgspec.Meta(max_length=253)]
+    create_revision: Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One agreed world. Written whole, in one guarded transaction, by the leader.
 
     `leader` is the node that proposed it. `distrusted` are hosts that spoke after a link had shown their death: only
-    their leases count. `unlinked` are members that listen for links and to which no leader has had one yet.
+    their leases count. `evicted` are nodes that were evicted lately (`elastic.core.membership.evictions`). `unlinked`
+    are members that listen for links and to which no leader has had one yet.
     """
 
     g: Number
@@ -369,6 +380,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     before: Predecessor | None = None
     budget: Budget = Budget()
     distrusted: tuple[Host, ...] = ()
+    evicted: Annotated[tuple[EvictedNode, ...], msgspec.Meta(max_length=512)] = ()
     unlinked: tuple[str, ...] = ()
     document_name: ClassVar[str] = "generation"
     """Its key, below that of the job."""

@@ -117,11 +117,15 @@ def _split_text(outcomes: Iterable[Outcome], generation: Generation) -> str:
     return f"{SPLIT}: {'; '.join(found[:SPLIT_NAMED_MAX])}"
 
 
-def lost_text(lost: Iterable[str], registered: Container[str]) -> str:
+def lost_text(lost: Iterable[str], registered: Container[str], evicted: Container[str]) -> str:
     """Say which nodes were lost, and how that was noticed."""
-    return ", ".join(
-        f"{node} was lost ({'its process is gone' if node in registered else 'its lease ended'})" for node in lost
-    )
+
+    def how(node: str) -> str:
+        if node in registered:
+            return "its process is gone"
+        return "it was silent" if node in evicted else "its lease ended"
+
+    return ", ".join(f"{node} was lost ({how(node)})" for node in lost)
 
 
 def drain_text(nodes: list[str], reasons: Iterable[str]) -> str:

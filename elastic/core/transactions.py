@@ -274,6 +274,23 @@ def deregister(keys: JobKeys, node: str, created: int, leader: StoredDocument[Le
     return Transaction("leave", tuple(compares), tuple(then))
 
 
+def evict(keys: JobKeys, view: StoreView, leader: str, created: int, node: str) -> Transaction:
+    """Delete the key of a silent member, if it is still the registration that was silent, and `leader` still leads.
+
+    A lease can be revoked without any condition only, so that it is revoked after this: a leader that was suspended
+    meanwhile, and wakes up, takes the lease of nobody.
+    """
+    member = view.members[node]
+    compares = (
+        Compare.created(keys.member(leader), created),
+        Compare.modified(keys.leader, view.leader.mod_revision if view.leader else 0),
+        Compare.created(keys.member(node), member.create_revision),
+        Compare.absent(keys.verdict),
+        *_same_store(keys, view),
+    )
+    return Transaction("evict", compares, (Delete(KeyRange.key(keys.member(node))),), member.lease)
+
+
 def _nothing_readable(view: StoreView, key: str) -> Compare:
     """Nothing stands under the key, or still what cannot be read; a node whose key it is puts it right."""
     at = view.damaged_at.get(key)

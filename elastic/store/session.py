@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -58,6 +59,7 @@ async def keep_alive(
     *,
     clock: Callable[[], float],
     on_event: Callable[[SessionEvent], None],
+    hurry: asyncio.Event | None = None,
     read_every: float = READ_EVERY,
     random_source: random.Random | None = None,
 ) -> None:
@@ -71,13 +73,17 @@ async def keep_alive(
     read after a refresh if anything was written since it was read last, or that is long ago, and a refresh without
     an answer to that counts as failed.
 
+    When `hurry` is set, the next refresh is sent at once, or as soon as one that is under way has ended.
+
     `clock` gives the times of the events; it must go on while the machine sleeps (CLOCK_BOOTTIME). `read_every`: after
     this part of the TTL the next refresh reads the key in any case; 0 reads it each time.
     """
     uniform = (random_source or random.Random()).uniform
     key_revision, read_revision, read_at = 0, -1, float("-inf")
-    await asyncio.sleep(uniform(0, lease.ttl_s / REFRESHES_PER_TTL))
+    hurry = hurry or asyncio.Event()
+    await _pause(uniform(0, lease.ttl_s / REFRESHES_PER_TTL), hurry)
     while True:
+        hurry.clear()
         sent_at = clock()
         try:
             answer = await store.refresh(lease.id)
@@ -94,4 +100,11 @@ async def keep_alive(
             on_event(LeaseLost(f"the store no longer has lease {lease.id:x}: it ended or was revoked"))
             return
         on_event(KeepaliveSucceeded(sent_at, answer.ttl_s, key_revision))
-        await asyncio.sleep(max(0.0, sent_at + answer.ttl_s / REFRESHES_PER_TTL - clock()))
+        await _pause(max(0.0, sent_at + answer.ttl_s / REFRESHES_PER_TTL - clock()), hurry)
+
+
+async def _pause(seconds: float, hurry: asyncio.Event) -> None:
+    """Wait for so long, or until `hurry` is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await hurry.wait()

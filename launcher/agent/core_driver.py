@@ -10,6 +10,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from elastic.core.agent import actions
@@ -26,6 +27,8 @@ from launcher.agent.wait_teller import WaitTeller
 from launcher.logs.logger import AgentLog
 from launcher.peers.core_adapter import LinkAdapter
 from launcher.peers.listener import PeerListener
+from launcher.peers.reachability import find_listener
+from launcher.peers.silence import NEVER
 from launcher.system import limits
 from launcher.system.clock import boottime
 from launcher.text import failure_report
@@ -72,8 +75,9 @@ class CoreDriver:
         read_every: float = READ_EVERY,
         on_refresh_failed: Callable[[StoreError], None] = lambda _: None,
         on_look: Callable[[socket.socket], None] | None = None,
+        stepped_at: Callable[[], float] = lambda: NEVER,
     ) -> None:
-        """`read_every` and `on_refresh_failed` as in `StoreActions`, `on_look` as in `LinkAdapter`."""
+        """`read_every` and `on_refresh_failed` as in `StoreActions`, `on_look` and `stepped_at` as in `LinkAdapter`."""
         facts, put = core.facts, events.put_nowait
         self.core = core
         self._events = events
@@ -86,6 +90,8 @@ class CoreDriver:
             facts,
             put,
             agent_log,
+            find=partial(find_listener, store, facts.keys),
+            stepped_at=stepped_at,
             on_heard_wait=lambda: self.wait_reporter.on_heard(),
             on_look=on_look,
         )
@@ -183,9 +189,17 @@ class CoreDriver:
                 | actions.OpenSession()
                 | actions.CloseSession()
                 | actions.RevokeLease()
+                | actions.RefreshLease()
             ):
                 self.store_actions.perform(action)
-            case actions.WatchLinks() | actions.DoubtLinks() | actions.AskVouch() | actions.CloseInbound():
+            case (
+                actions.WatchLinks()
+                | actions.DoubtLinks()
+                | actions.SetHeartbeats()
+                | actions.TryPeer()
+                | actions.AskVouch()
+                | actions.CloseInbound()
+            ):
                 self.links.perform(action)
             case actions.LogLine():
                 log = self._agent_log

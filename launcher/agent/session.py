@@ -84,6 +84,7 @@ class AgentSession:
             read_every=READ_EVERY if config.run_mode == "collective" else 0.0,
             on_refresh_failed=monitor.collector.refresh_failed if monitor is not None else lambda _: None,
             on_look=self._inspect_server.take,
+            stepped_at=workers.states.stepped_at,
         )
         self._failures = FailureReporter(core, store, agent_log, driver.begin, self._told_cause)
         self._recovery_reporter = RecoveryReporter(

@@ -52,6 +52,7 @@ StoreAction = (
     | actions.OpenSession
     | actions.CloseSession
     | actions.RevokeLease
+    | actions.RefreshLease
 )
 """The actions that are done here."""
 
@@ -92,6 +93,7 @@ class StoreActions:
         self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error))
         self._complete = False
         self._session: asyncio.Task[None] | None = None
+        self._refresh_now = asyncio.Event()
         self._lease: int | None = None
         self._damaged: set[str] = set()
         self._let_in = False
@@ -122,6 +124,8 @@ class StoreActions:
                 self._begin(self._open_session(action.ttl_s))
             case actions.CloseSession():
                 self._lease = action.lease
+            case actions.RefreshLease():
+                self._refresh_now.set()
             case actions.RevokeLease():
                 self._begin(self._revoke(action.lease))
 
@@ -235,6 +239,7 @@ class StoreActions:
             self._keys.member(self._node),
             clock=boottime,
             on_event=lambda event: self._session_event(lease.id, event),
+            hurry=self._refresh_now,
             read_every=self._read_every,
         )
         self._session = self._begin(kept_alive)

@@ -24,7 +24,7 @@ from launcher.job import process_location
 from launcher.job.named_job import NamedJob
 from launcher.net.endpoints import join_host_port
 from launcher.net.line_socket import watch_by_kernel
-from launcher.net.lines import LINE_MAX
+from launcher.peers.authentication import authenticate_listener, read_line
 from launcher.peers.reachability import reason
 from launcher.wire.inspect_messages import (
     InspectAnswer,
@@ -41,7 +41,7 @@ from launcher.wire.inspect_messages import (
     question_line,
     read_answer,
 )
-from launcher.wire.link_messages import InspectRequest, LinkError, Proof, decode, encode, proofs, read_greeting
+from launcher.wire.link_messages import InspectRequest, LinkError, Proof, encode
 
 CONNECT_LIMIT_S: Final = 3.0
 """From the first packet until both sides have proven themselves."""
@@ -121,21 +121,8 @@ class InspectClient:
     async def _authenticate(self, job_id: str, secret: str) -> None:
         """Have both sides prove that they know the secret."""
         watch_by_kernel(self.writer.get_extra_info("socket"))
-        greeting = read_greeting((await self._line()).removesuffix(b"\n")[:LINE_MAX])
-        if (greeting.job_id, greeting.node) != (job_id, self.node):
-            raise LinkError(f"another node answers there ({greeting.node} of job {greeting.job_id})")
-        if greeting.nonce is None:
-            other, unlearned = "it is of another version", "it has not learned the job's secret yet; try again"
-            raise LinkError(other if greeting.other_version else unlearned)
         request = InspectRequest(handshake.new_nonce())
-        expected = proofs(secret, greeting, request)
-        self.writer.write(encode(request))
-        line = await self._line()
-        if not line:
-            raise LinkError("it shows nothing to this job's secret; is it of an older version?")
-        answer = decode(line.removesuffix(b"\n"))
-        if not isinstance(answer, Proof) or not handshake.is_proof(answer.mac, expected.server):
-            raise LinkError("who answers there cannot prove to be it")
+        expected = await authenticate_listener(self.reader, self.writer, job_id, self.node, secret, request)
         self.writer.write(encode(Proof(expected.client)))
         await self._answer(InspectWelcome, limit_s=None)
 
@@ -143,7 +130,7 @@ class InspectClient:
         """The next answer, which is to be of one of these kinds."""
         try:
             async with asyncio.timeout(limit_s):
-                line = await self._line()
+                line = await read_line(self.reader)
             if not line:
                 raise self._unasked("it closed the connection")
             answer = read_answer(line.removesuffix(b"\n"))
@@ -158,12 +145,6 @@ class InspectClient:
         if not isinstance(answer, kinds):
             raise self._unasked(NOT_UNDERSTOOD)
         return answer
-
-    async def _line(self) -> bytes:
-        try:
-            return await self.reader.readline()
-        except ValueError as error:
-            raise LinkError("a line is too long") from error
 
     def _unasked(self, why: str) -> InspectError:
         return InspectError(_words(self.node, self.member, why))

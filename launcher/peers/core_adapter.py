@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import NamedTuple
 
 from elastic.core.agent import actions
@@ -18,10 +18,18 @@ from launcher.logs.logger import AgentLog
 from launcher.peers.doubt import LinkDoubt
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
+from launcher.peers.silence import NEVER
 from launcher.system.clock import boottime
 from launcher.wire.link_messages import WaitTold
 
-Asked = actions.WatchLinks | actions.DoubtLinks | actions.AskVouch | actions.CloseInbound
+Asked = (
+    actions.WatchLinks
+    | actions.DoubtLinks
+    | actions.SetHeartbeats
+    | actions.TryPeer
+    | actions.AskVouch
+    | actions.CloseInbound
+)
 """The actions that are done here."""
 
 
@@ -57,15 +65,20 @@ class LinkAdapter:
         put: Callable[[agent_events.Event], None],
         agent_log: AgentLog,
         *,
+        find: Callable[[str], Awaitable[actions.LinkTarget | None]],
+        stepped_at: Callable[[], float] = lambda: NEVER,
         on_heard_wait: Callable[[], None] = lambda: None,
         on_look: Callable[[socket.socket], None] | None = None,
     ) -> None:
         """Accept links from now on; `put` takes the events for the core.
 
+        `find(node)` reads where another node listens. `stepped_at()`: when workers of this node reported a step last.
         `on_heard_wait` is called whenever the leader has told this node what it waits for. `on_look` owns every
         connection of somebody who only wants to look.
         """
         self._facts = facts
+        self._find = find
+        self._stepped_at = stepped_at
         self._links = PeerLinks(
             job_id,
             facts.me.node,
@@ -75,6 +88,9 @@ class LinkAdapter:
             grants=lambda node, g: grantable_seconds(facts, node, g, boottime()),
             on_vouched=lambda node, g, asked_at, seconds: put(agent_events.Vouched(node, g, asked_at, seconds)),
             on_dialled=lambda nodes: put(agent_events.InboundLinksChanged(nodes)),
+            on_silence=lambda peers, held_up_at: put(agent_events.SilenceChanged(peers, held_up_at)),
+            on_tried=put,
+            heard_otherwise_at=self._world_stepped_at,
             complain=agent_log.warning,
             on_look=on_look,
             on_wait=self._hear_wait,
@@ -119,6 +135,10 @@ class LinkAdapter:
                 self._links.watch(targets)
             case actions.DoubtLinks(every_s=every_s):
                 self._doubt.every(every_s)
+            case actions.SetHeartbeats(every_s=every_s, timeout_s=timeout_s):
+                self._links.heartbeats.set(every_s, timeout_s)
+            case actions.TryPeer():
+                self._links.try_peer(action, self._find)
             case actions.AskVouch(g=g):
                 self._links.ask_vouch(g)
             case actions.CloseInbound(nodes=nodes):
@@ -131,6 +151,13 @@ class LinkAdapter:
     def close(self) -> None:
         """Say goodbye: nobody takes this for a death."""
         self._links.close()
+
+    def _world_stepped_at(self, node: str) -> float:
+        """When this node's workers made a step that those of another node have a part in."""
+        generation = self._facts.generation
+        if generation is None or generation.g != self._facts.workers.g or generation.index(node) is None:
+            return NEVER
+        return self._stepped_at() if generation.one_world else NEVER
 
     def _hear_wait(self, node: str, told: WaitTold) -> None:
         leader = self._facts.view.leader

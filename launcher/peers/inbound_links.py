@@ -22,6 +22,7 @@ from launcher.wire.link_messages import (
     Admitted,
     Bye,
     Greeting,
+    Heartbeat,
     InspectRequest,
     LinkError,
     LinkMessage,
@@ -30,6 +31,7 @@ from launcher.wire.link_messages import (
     Pong,
     Proof,
     Request,
+    Try,
     VouchGranted,
     WaitTold,
 )
@@ -97,6 +99,7 @@ class InboundLinks:
         if self.links.get(connection.node) is not connection:
             return
         del self.links[connection.node]
+        self.owner.inbound_down(connection.node, connection)
         self.owner.links_changed()
         if cut:
             self.cut[connection.node] = None
@@ -144,12 +147,21 @@ class InboundConnection:
             message = link_messages.decode(line)
             if not self.node:
                 self._authenticate(message)
-            elif isinstance(message, Ping):
+                return
+            owner = self._inbound.owner
+            if isinstance(message, Heartbeat):
+                self.send(message)
+                owner.beat(self.node, self, message)
+                return
+            owner.heard_from(self.node)
+            if isinstance(message, Ping):
                 self.send(Pong(message.n))
             elif isinstance(message, VouchGranted):
-                self._inbound.owner.granted(self.node, message)
+                owner.granted(self.node, message)
             elif isinstance(message, WaitTold):
-                self._inbound.owner.on_wait(self.node, message)
+                owner.on_wait(self.node, message)
+            elif isinstance(message, Try):
+                owner.try_for(self, message)
             elif isinstance(message, Bye):
                 self.close()
             else:

@@ -10,6 +10,8 @@ from the store, with the registration that a proof is about. How it is used:
     links.ask(number)                               # who is alive? `on_answered` within ASK_LIMIT_S
     links.ask_vouch(g)                              # who watches this node is asked; `on_vouched` for each grant
     links.tell(nodes, message)                      # those of them that are linked are told, and do not answer
+    links.heartbeats.set(every_s, timeout_s)            # heartbeats to the watched nodes; who is silent
+    links.try_peer(action, find)                        # does a silent node answer a new connection?
     links.close_inbound(nodes)                      # these nodes have dialled this one, and do not belong to the job
     links.close()                                   # in order: nobody takes it for a death. Before `hello.close()`
 
@@ -21,27 +23,49 @@ The callbacks put events into the agent's queue and do no work of their own; onl
     on_answered(number, nodes)    who has answered; proofs that belong to the question come before
     grants(node, g) -> seconds    grantable_seconds(facts, node, g, now), with the right as it is now
     on_vouched(node, g, at, s)    Vouched(node, g, at, s): `node` grants `s` seconds from `at`, on `clock`
+    on_silence(peers, held_up_at) SilenceChanged(peers, held_up_at)
+    on_tried(answer)              PeerTried, the answer of `try_peer`
     on_dialled(nodes)             InboundLinksChanged(nodes): the nodes that have a link to this one
     complain(text)                one line for people, once for each node
 
-An idle link costs a descriptor: nothing is said, and the kernel watches for a machine that is gone. One that watches
-`n` members needs `n` descriptors; where there are none left, links are not made, and tried again.
+An idle link costs a descriptor, and a heartbeat each way at each interval if this node leads; the kernel watches for a
+machine that is gone, too. One that watches `n` members needs `n` descriptors; where there are none left, links are not
+made, and tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
-from elastic.core.agent.actions import LinkTarget
+from elastic.core.agent.actions import LinkTarget, TryPeer
+from elastic.core.agent.events import PeerTried
+from elastic.core.agent.state import SilentPeer
 from launcher.net.endpoints import join_host_port
+from launcher.peers.heartbeats import Heartbeats
 from launcher.peers.inbound_links import InboundLinks
-from launcher.peers.peer_link import PeerLink
+from launcher.peers.peer_link import Asker, PeerLink
+from launcher.peers.silence import NEVER
+from launcher.peers.trial import reaches, try_peer
 from launcher.system.clock import boottime
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Bye, LinkError, LinkMessage, Ping, Pong, Vouch, VouchGranted, WaitTold
+from launcher.wire.link_messages import (
+    Bye,
+    Heartbeat,
+    LinkError,
+    LinkMessage,
+    Ping,
+    Pong,
+    Tried,
+    Try,
+    Vouch,
+    VouchGranted,
+    WaitTold,
+)
 
 DIALS_MAX = 64
 """Members that are dialled at the same time; a reconnect waits for none of them."""
@@ -51,6 +75,8 @@ GATHER_S = 0.01
 """New links are told together: a thousand that come up are not a thousand decisions."""
 VOUCHES_MAX = 8
 """Questions for a vouch whose send times are remembered; an answer to an older one is late anyway."""
+TRIALS_MAX = 16
+"""Silent nodes that are tried at the same time, for this node and for others."""
 COMPLAINTS_MAX = 32
 """Names that are complained of, each once: a stranger can invent any number."""
 
@@ -79,13 +105,17 @@ class PeerLinks:
         grants: Callable[[str, int], float],
         on_vouched: Callable[[str, int, float, float], None],
         on_dialled: Callable[[tuple[str, ...]], None],
+        on_silence: Callable[[Mapping[str, SilentPeer], float], None] = lambda *_: None,
+        on_tried: Callable[[PeerTried], None] = lambda _: None,
+        heard_otherwise_at: Callable[[str], float] = lambda _: NEVER,
         complain: Callable[[str], None],
         on_look: Callable[[socket.socket], None] | None = None,
         on_wait: Callable[[str, WaitTold], None] = lambda *_: None,
     ) -> None:
         """`on_look` owns every connection of somebody who proves that it only wants to look.
 
-        `on_wait` hears what other nodes say that this one waits for, with the node that says it.
+        `on_wait` hears what other nodes say that this one waits for, with the node that says it. `heard_otherwise_at`:
+        as in `launcher.peers.silence.SilenceDetector`.
         """
         self.job_id = job_id
         self.node = node
@@ -98,10 +128,14 @@ class PeerLinks:
         self._grants = grants
         self._on_vouched = on_vouched
         self._on_dialled = on_dialled
+        self._on_tried = on_tried
         self._complain = complain
         self._loop = asyncio.get_running_loop()
         self.turns = asyncio.Semaphore(DIALS_MAX)
         self._inbound = InboundLinks(self)
+        self.heartbeats = Heartbeats(
+            self.send_heartbeats, on_silence, heard_otherwise_at=heard_otherwise_at, clock=boottime
+        )
         self._dialled: asyncio.Handle | None = None
         self._targets: dict[str, LinkTarget] = {}
         self._watched: dict[str, PeerLink] = {}
@@ -110,6 +144,12 @@ class PeerLinks:
         self._question: _LivenessQuestion | None = None
         self._vouches: dict[int, tuple[int, float]] = {}
         self._vouched = 0
+        self._helpers: dict[str, PeerLink] = {}
+        """Nodes that are asked to try another one, and that this one does not watch."""
+        self._came_up: dict[str, asyncio.Future[None]] = {}
+        self._tried: dict[tuple[int, str], asyncio.Future[bool]] = {}
+        """Questions to try a node, by their number and the node that is asked."""
+        self._trials: set[asyncio.Task[None]] = set()
         self._complained: set[str] = set()
         self._unreached: set[str] = set()
         self._closed = False
@@ -169,6 +209,37 @@ class PeerLinks:
         timer = self._loop.call_later(ASK_LIMIT_S if waiting else 0.0, self._answer)
         self._question = _LivenessQuestion(number, waiting, timer)
 
+    def send_heartbeats(self, every_s: float, part: int, parts: int) -> int:
+        """Send a heartbeat to this part of the watched and linked nodes; tells how many there are in all."""
+        message = Heartbeat(every_s)
+        for link in islice(self._watched.values(), part, None, parts):
+            link.send(message)
+        return len(self._watched)
+
+    async def ask_to_try(self, helper: str, target: LinkTarget | None, question: Try) -> bool | None:
+        """Ask a node whether it reaches another one; over a link of its own if there is none. None: it does not say."""
+        link, made = self._watched.get(helper), None
+        if link is None or not link.up:
+            if target is None or helper in self._helpers:
+                return None
+            link = made = PeerLink(self, helper, target)
+            self._helpers[helper] = made
+        answer = self._tried[question.n, helper] = self._loop.create_future()
+        try:
+            if made is not None:
+                self._came_up[helper] = self._loop.create_future()
+                await self._came_up[helper]
+            link.send(question)
+            reached: bool = await answer
+            return reached
+        finally:
+            del self._tried[question.n, helper]
+            if made is not None:
+                self._came_up.pop(helper, None)
+                del self._helpers[helper]
+                made.send(Bye())
+                made.release()
+
     def tell(self, nodes: Collection[str], message: WaitTold) -> None:
         """Say this to those of the nodes that are watched and linked."""
         for name in nodes:
@@ -183,6 +254,14 @@ class PeerLinks:
         for one in tuple(self._inbound.links.values()):
             one.send(Vouch(self._vouched, g))
 
+    def try_peer(self, action: TryPeer, find: Callable[[str], Awaitable[LinkTarget | None]]) -> None:
+        """Find out whether a silent node answers; `find` tells where another one listens. `on_tried` has the answer."""
+
+        async def trial() -> None:
+            self._on_tried(await try_peer(self, action, find, self.heartbeats.unheard))
+
+        self._begin(trial())
+
     def close_inbound(self, nodes: Collection[str]) -> None:
         """Close the links that these nodes have to this one. They may come back, and are then new."""
         for node in nodes:
@@ -192,6 +271,9 @@ class PeerLinks:
     def close(self) -> None:
         """Say goodbye and close everything. No callback comes any more."""
         self._closed = True
+        self.heartbeats.close()
+        for trial in self._trials:
+            trial.cancel()
         if self._dialled is not None:
             self._dialled.cancel()
         self._inbound.close()
@@ -209,6 +291,9 @@ class PeerLinks:
     def came_up(self, one: PeerLink) -> None:
         """Tell it soon, and ask it what is being asked."""
         self._inbound.cut.pop(one.node, None)
+        if self._helpers.get(one.node) is one:
+            self._came_up[one.node].set_result(None)
+            return
         if self._telling is None:
             self._telling = self._loop.call_later(GATHER_S, self._emit)
         if self._question is not None and one.node in self._question.waiting:
@@ -217,6 +302,9 @@ class PeerLinks:
     def went_down(self, one: PeerLink) -> None:
         """Tell it in this round of the loop."""
         one.closed_at = boottime()
+        if self._helpers.get(one.node) is one:
+            return
+        self.heartbeats.link_down(one.node, one)
         if self._telling is not None:
             self._telling.cancel()
         self._telling = self._loop.call_soon(self._emit)
@@ -239,8 +327,16 @@ class PeerLinks:
                 self._answer()
 
     def heard(self, link: PeerLink, message: LinkMessage) -> None:
-        """Take an answer, or answer a question for a vouch."""
+        """Take a heartbeat or an answer, or answer a question for a vouch."""
+        if isinstance(message, Heartbeat):
+            self.heartbeats.beat(link.node, link, message.every_s)
+            return
+        self.heartbeats.heard(link.node)
         match message:
+            case Tried():
+                answer = self._tried.get((message.n, link.node))
+                if answer is not None and not answer.done():
+                    answer.set_result(message.reached)
             case Pong():
                 asked = self._question
                 if asked is not None and asked.number == message.n and link.node in asked.waiting:
@@ -277,12 +373,42 @@ class PeerLinks:
         if g == message.g and message.seconds > 0.0:
             self._on_vouched(node, message.g, sent_at, message.seconds)
 
+    def beat(self, node: str, link: object, message: Heartbeat) -> None:
+        """Take a heartbeat of the leader."""
+        self.heartbeats.beat(node, link, message.every_s)
+
+    def heard_from(self, node: str) -> None:
+        """Take a sign of life."""
+        self.heartbeats.heard(node)
+
+    def inbound_down(self, node: str, link: object) -> None:
+        """Await no further heartbeat over that link."""
+        self.heartbeats.link_down(node, link)
+
+    def try_for(self, asker: Asker, message: Try) -> None:
+        """Dial a silent node for another one, and answer whether it was reached."""
+        if self._closed or len(self._trials) >= TRIALS_MAX:
+            return
+
+        async def trial() -> None:
+            reached = await reaches(
+                self.job_id, self.secret_text, self.node, message.node, message.host, message.port, message.limit_s
+            )
+            asker.send(Tried(message.n, reached))
+
+        self._begin(trial())
+
     def links_changed(self) -> None:
         """Tell soon which nodes have a link to this one: of a flood the core hears now and then."""
         if self._dialled is None and not self._closed:
             self._dialled = self._loop.call_later(GATHER_S, self._tell_dialled)
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, trial: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(trial, name="trial of a silent node")
+        self._trials.add(task)
+        task.add_done_callback(self._trials.discard)
 
     def _tell_dialled(self) -> None:
         self._dialled = None

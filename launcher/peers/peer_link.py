@@ -27,7 +27,7 @@ from elastic.core.membership.memory import LINK_PATIENCE_S
 from launcher.net.endpoints import as_ip
 from launcher.net.line_socket import CloseReason, LineSocket, connect
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Greeting, LinkError, LinkMessage, VouchGranted, WaitTold
+from launcher.wire.link_messages import Greeting, Heartbeat, LinkError, LinkMessage, Try, VouchGranted, WaitTold
 
 DIAL_LIMIT_S = 2.0
 """From the first packet to an address until both sides have proven themselves there."""
@@ -71,6 +71,13 @@ _ENDED = {
 """Why there is no link, in words, when the connection ended before both sides had proven themselves."""
 
 
+class Asker(Protocol):
+    """A link over which a node has asked for something."""
+
+    def send(self, message: LinkMessage) -> None:
+        """Say something."""
+
+
 class LinkOwner(Protocol):
     """What the links of one agent need of it, those that it dials and those that others have to it."""
 
@@ -101,6 +108,18 @@ class LinkOwner(Protocol):
 
     def heard(self, one: PeerLink, message: LinkMessage) -> None:
         """It said something over the link. Raises `LinkError` if it has no business to say that."""
+
+    def beat(self, node: str, link: object, message: Heartbeat) -> None:
+        """A heartbeat came over a link."""
+
+    def heard_from(self, node: str) -> None:
+        """Something else came from a node that has a link to this one."""
+
+    def inbound_down(self, node: str, link: object) -> None:
+        """A link that a node had to this one is closed."""
+
+    def try_for(self, asker: Asker, message: Try) -> None:
+        """A node that has a link to this one asks it to dial another one."""
 
     def unreached(self, one: PeerLink, why: str) -> None:
         """There was no link in the time that the leader waits for one."""

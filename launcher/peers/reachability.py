@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from elastic._net import connected
+from elastic.core.agent.actions import LinkTarget
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import Generation, Member
@@ -122,6 +123,12 @@ async def read_member(store: Store, keys: JobKeys, node: str) -> Member | None:
             found: Member = decode(keys, key, entry.value)
             return found
     return None
+
+
+async def find_listener(store: Store, keys: JobKeys, node: str) -> LinkTarget | None:
+    """Where the agent of a node listens; None if it is gone, does not listen, or the store does not say."""
+    member = await read_member(store, keys, node)
+    return LinkTarget(member.host, member.link, 0) if member is not None and member.link else None
 
 
 def neighbours_of(generation: Generation, node: str) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """What two agents say to each other over a link, as values and lines (pure).
 
     listener                                     dialler
-    elastic-launch 3 <job> <node> <nonce>   ──►                who listens here: for everybody that connects
+    elastic-launch 4 <job> <node> <nonce>   ──►                who listens here: for everybody that connects
                                             ◄──  LinkRequest   who dials, and its nonce
     Proof                                   ──►                that the listener knows the job's secret
                                             ◄──  Proof         that the dialler knows it, too
     Admitted                                ──►                the link is up
-    Pong, Vouch, Bye                        ◄─►  Ping, Granted, Bye; the leader: WaitTold
+    Heartbeat, Pong, Vouch, Tried, Bye      ◄─►  Heartbeat, Ping, Granted, Try, Bye; the leader: WaitTold
 
 Instead of `LinkRequest` an operator's command sends `InspectRequest`. After the proofs it goes on as
 `launcher.wire.inspect_messages` says.
@@ -30,7 +30,7 @@ from elastic._decode import UNREADABLE
 from elastic.auth import handshake
 
 PROTOCOL = "elastic-launch"
-VERSION = 3
+VERSION = 4
 """Of the listener's line. A listener that makes no links (yet) sends 1, which has no nonce."""
 NAME_MAX = 300
 """Characters of a job id or a node id."""
@@ -42,6 +42,10 @@ WAIT_CODE_MAX = 40
 TIMES_MAX = 4
 """Times that such a sentence counts down."""
 LEFT_MAX_S = 1e7
+EVERY_MAX_S = 3600.0
+"""No interval of heartbeats is longer."""
+TRY_MAX_S = 600.0
+"""Nobody tries for longer to reach a silent node."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+\Z", max_length=NAME_MAX)]
 Nonce = Annotated[str, msgspec.Meta(pattern=rf"^{handshake.NONCE}\Z")]
@@ -93,6 +97,29 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     n: Number
 
 
+class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
+    """The dialler is alive, and sends another one in `every_s` seconds; the listener answers at once with the same."""
+
+    every_s: Annotated[float, msgspec.Meta(gt=0.0, le=EVERY_MAX_S)]
+
+
+class Try(msgspec.Struct, frozen=True, tag="try"):
+    """The dialler asks the listener to dial a silent node, within `limit_s` seconds. Answered by `Tried`."""
+
+    n: Number
+    node: Name
+    host: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    limit_s: Annotated[float, msgspec.Meta(gt=0.0, le=TRY_MAX_S)]
+
+
+class Tried(msgspec.Struct, frozen=True, tag="tried"):
+    """Whether the listener has reached that node."""
+
+    n: Number
+    reached: bool
+
+
 class Vouch(msgspec.Struct, frozen=True, tag="vouch"):
     """The listener asks the dialler for the right to run generation `g`. Answered by `VouchGranted`."""
 
@@ -131,7 +158,10 @@ class InspectRequest(msgspec.Struct, frozen=True, tag="look"):
 
 
 Request = LinkRequest | InspectRequest
-LinkMessage = LinkRequest | InspectRequest | Proof | Admitted | Ping | Pong | Vouch | VouchGranted | WaitTold | Bye
+LinkMessage = (
+    LinkRequest | InspectRequest | Proof | Admitted | Heartbeat | Ping | Pong | Try | Tried | Vouch | VouchGranted |
+    WaitTold | Bye
+)  # fmt: skip
 
 _MESSAGES: msgspec.json.Decoder[LinkMessage] = msgspec.json.Decoder(LinkMessage)
 

@@ -6,6 +6,7 @@ Actions go to the store, the session, the nursery, the links and to people; answ
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -33,6 +34,10 @@ class RevokeLease(Struct, frozen=True):
     lease: int
 
 
+class RefreshLease(Struct, frozen=True):
+    """Refresh this node's lease now, and not only when it is due. Answered by `LeaseRefreshed`."""
+
+
 class LinkTarget(NamedTuple):
     """Where a member's agent listens, and which registration of it says so.
 
@@ -58,6 +63,52 @@ class DoubtLinks(Struct, frozen=True):
     """
 
     every_s: float
+
+
+class SetHeartbeats(Struct, frozen=True):
+    """Send a heartbeat to every watched node every `every_s` seconds, and watch for silence.
+
+    `every_s` 0.0: send none, and only answer those that come. `timeout_s`: a node from which nothing was heard for so
+    long is silent (`SilenceChanged`); 0.0: none is.
+    """
+
+    every_s: float
+    timeout_s: float
+
+
+class TryPeer(Struct, frozen=True):
+    """Find out whether a silent node answers a new connection: this agent tries, and asks up to a few others to try.
+
+    `limit_s`: so long each of them tries. Answered by `PeerTried`.
+    """
+
+    number: int
+    node: str
+    target: LinkTarget
+    helpers: tuple[str, ...]
+    limit_s: float
+
+
+class SilenceStep(StrEnum):
+    """How far the suspicion of a silent node has got."""
+
+    SUSPECTED = "suspected"
+    CLEARED = "cleared"
+    EVICTED = "evicted"
+
+
+class NoteSilence(Struct, frozen=True):
+    """For monitors and the history: a node is suspected, cleared or evicted.
+
+    It has sent nothing for `silent_s`. `by`: the nodes that were asked to try it; once it is cleared those that reach
+    it, and once it is evicted those that do not.
+    """
+
+    step: SilenceStep
+    node: str
+    host: str
+    silent_s: float
+    by: tuple[str, ...] = ()
 
 
 class AskVouch(Struct, frozen=True):
@@ -163,7 +214,8 @@ class ExitAgent(Struct, frozen=True):
 
 
 Action = (
-    OpenSession | CloseSession | RevokeLease | WatchLinks | DoubtLinks | AskVouch | CloseInbound | LookUpNode |
+    OpenSession | CloseSession | RevokeLease | RefreshLease | WatchLinks | DoubtLinks | SetHeartbeats | TryPeer |
+    NoteSilence | AskVouch | CloseInbound | LookUpNode |
     SendTransaction | MirrorKeys | FindMember | Relist | StartWorkers | PublishClusterSpec | StopWorkers |
     ExtendRunDeadline | LogLine | ReportFailure | ReportVerdict | ExitAgent
 )  # fmt: skip

@@ -87,8 +87,8 @@ class AgentCore:
 def _only_extends_deadline(agent: AgentState) -> bool:
     """Tell whether a refresh of the lease changes nothing but how long this node may run.
 
-    No time is up that this agent waits for, and it does not wait for its right to start.
+    No time is up that this agent waits for, it does not wait for its right to start, and no node is silent.
     """
     registered = agent.registration.registered
-    settled = registered and agent.phase in (Phase.SPARE, Phase.RUNNING)
+    settled = registered and agent.phase in (Phase.SPARE, Phase.RUNNING) and not agent.silence.peers
     return settled and (agent.wake_at is None or agent.now < agent.wake_at)

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from elastic.core.agent import leaving, registration, store, succession
 from elastic.core.agent.leaving import DrainRequested
-from elastic.core.agent.links import deaths, inbound, vouching, watch
+from elastic.core.agent.links import deaths, inbound, silence, vouching, watch
 from elastic.core.agent.links.deaths import NodeProvenDead, ProcessProvenDead
 from elastic.core.agent.links.inbound import InboundLinksChanged, NodeLookedUp
+from elastic.core.agent.links.silence import PeerTried, SilenceChanged
 from elastic.core.agent.links.vouching import Vouched
 from elastic.core.agent.links.watch import LinksChanged
 from elastic.core.agent.registration import (
@@ -44,9 +45,11 @@ __all__ = [
     "NodeLookedUp",
     "NodePrepared",
     "NodeProvenDead",
+    "PeerTried",
     "PeersUnreachable",
     "ProcessProvenDead",
     "SessionLost",
+    "SilenceChanged",
     "Tick",
     "TransactionAnswered",
     "ViewChanged",
@@ -65,7 +68,7 @@ class Tick(Struct, frozen=True):
 Event = (
     ViewChanged | LeaseGranted | LeaseGrantFailed | LeaseRefreshed | SessionLost | TransactionAnswered |
     MemberFound | WorkerExited | WorkersListen | WorkersHung | PeersUnreachable | WorkersGone | NodePrepared |
-    DrainRequested | LinksChanged | Vouched | InboundLinksChanged | NodeLookedUp |
+    DrainRequested | LinksChanged | SilenceChanged | PeerTried | Vouched | InboundLinksChanged | NodeLookedUp |
     ProcessProvenDead | NodeProvenDead | Tick
 )  # fmt: skip
 
@@ -77,6 +80,7 @@ ANSWERS: dict[str, tuple[Handler, ...]] = {
     "say": (leaving.on_announced,),
     "record": (outcome.on_answer,),
     "leave": (leaving.on_deregistered,),
+    "evict": (silence.on_evicted,),
     **dict.fromkeys(succession.PROPOSALS, (succession.on_proposal_answer,)),
 }
 """The handlers of the answer to a transaction of each kind, if it came."""
@@ -94,12 +98,13 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
         leaving.read_order,
         succession.remember_view,
         deaths.distrust_hosts,
+        silence.on_view,
     ),
     TransactionAnswered: (store.on_answer, _on_answer),
     NodePrepared: (registration.on_prepared,),
     LeaseGranted: (registration.on_granted,),
     LeaseGrantFailed: (registration.on_grant_failed,),
-    LeaseRefreshed: (registration.on_refreshed,),
+    LeaseRefreshed: (silence.on_refreshed, registration.on_refreshed),
     SessionLost: (registration.on_session_lost,),
     MemberFound: (registration.on_member_found,),
     WorkerExited: (exits.on_exit,),
@@ -109,6 +114,8 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
     WorkersGone: (exits.on_gone,),
     DrainRequested: (leaving.on_drain,),
     LinksChanged: (watch.on_links_changed,),
+    SilenceChanged: (silence.on_silence_changed,),
+    PeerTried: (silence.on_tried,),
     Vouched: (vouching.on_vouched,),
     InboundLinksChanged: (inbound.on_inbound_changed,),
     NodeLookedUp: (inbound.on_looked_up,),

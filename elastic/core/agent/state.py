@@ -60,6 +60,30 @@ class InboundLink(Struct, frozen=True):
     confirmed: bool = False
 
 
+class SilentPeer(Struct, frozen=True):
+    """Since when a node is silent: when it was heard last, and the timeout that is over since then, in seconds."""
+
+    since: float
+    timeout_s: float
+
+
+class PeerTrial(Struct, frozen=True):
+    """The newest trial whether a silent node answers (`TryPeer`); its answer if `answered_at` is not `NEVER`.
+
+    `silence`: what it is about. `alone`: there is no other node that could try. `reached_by` and `unreached_by`: what
+    came of it; `unheard`: the nodes that this one has not heard for some intervals when the answer came.
+    """
+
+    number: int
+    silence: SilentPeer
+    asked_at: float
+    alone: bool
+    answered_at: float = NEVER
+    reached_by: tuple[str, ...] = ()
+    unreached_by: tuple[str, ...] = ()
+    unheard: frozenset[str] = frozenset()
+
+
 class PendingDrain(Struct, frozen=True):
     """A drain, and when it was asked for."""
 
@@ -197,6 +221,19 @@ class Links:
 
 
 @dataclass(slots=True)
+class Silence:
+    """Which nodes this agent does not hear, and what it has found out about them."""
+
+    heartbeats: tuple[float, float] = (0.0, 0.0)  # what the links were told last (`SetHeartbeats`)
+    peers: Mapping[str, SilentPeer] = field(default_factory=dict)  # the nodes that are silent
+    held_up_at: float = NEVER  # when this agent itself went on after it had been held up
+    counts_from: float = NEVER  # no silence before this counts: until then the store did not answer
+    trials: Mapping[str, PeerTrial] = field(default_factory=dict)  # the newest of each silent node
+    number: int = 0  # of the newest trial
+    evicting: str = ""  # the node that the transaction under way evicts
+
+
+@dataclass(slots=True)
 class Workers:
     """This node's workers: what they are to run, how they are stopped, and how they ended."""
 
@@ -264,6 +301,7 @@ class AgentState:
     registration: Registration = field(default_factory=Registration)
     succession: Succession = field(default_factory=Succession)
     links: Links = field(default_factory=Links)
+    silence: Silence = field(default_factory=Silence)
     workers: Workers = field(default_factory=Workers)
     leaving: Leaving = field(default_factory=Leaving)
 
@@ -340,7 +378,12 @@ class AgentState:
         workers.outcome_wanted = workers.outcome_written = workers.outcome_refused = None
         memory = self.memory
         self.memory = DecisionMemory(
-            linked=memory.linked, dead=memory.dead, distrusted=memory.distrusted, size_before=memory.size_before
+            linked=memory.linked,
+            silent=memory.silent,
+            heard_since=memory.heard_since,
+            dead=memory.dead,
+            distrusted=memory.distrusted,
+            size_before=memory.size_before,
         )
         succession.revoked = frozenset()
 

@@ -16,7 +16,7 @@ from elastic.core.view import StoreView
 
 ASK_AGAIN_S = 0.5
 """A question to the store that led to nothing is asked again after this pause."""
-SEEN_BY_ITS_WRITER = ("register", "lead", "say", "form", "go", "verdict")
+SEEN_BY_ITS_WRITER = ("register", "lead", "say", "evict", "form", "go", "verdict")
 """Transactions that change what every agent follows: the next one waits until the view shows them."""
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from elastic.core.agent.actions import MirrorKeys, RevokeLease
 from elastic.core.agent.candidates import patience_s
 from elastic.core.agent.links.deaths import is_proven_dead
+from elastic.core.agent.links.silence import BEATS_PER_TIMEOUT, is_confirmed
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.store import ASK_AGAIN_S, TransactionAnswered, ViewChanged, may_write, send
 from elastic.core.decide import decide
@@ -39,12 +40,13 @@ def on_proposal_answer(agent: AgentState, event: TransactionAnswered) -> None:
 
 
 def is_vacant(agent: AgentState) -> bool:
-    """Tell whether no living node leads: the key is gone or damaged, its node is dead, or it is of our last lease."""
+    """Tell whether no living node leads: the key is gone, damaged or of our last lease, or its node dead or silent."""
     leader = agent.view.leader
     if leader is None:  # The first registration writes both; a watch may show its other keys a moment earlier.
         return agent.view.incarnation is not None
     earlier_self = leader.value.node == agent.me.node and not agent.leads
-    return earlier_self or is_proven_dead(agent, leader.value.node, leader.value.created or leader.create_revision)
+    dead = is_proven_dead(agent, leader.value.node, leader.value.created or leader.create_revision)
+    return earlier_self or dead or is_confirmed(agent, leader.value.node)
 
 
 def note_vacancy(agent: AgentState) -> None:
@@ -58,7 +60,17 @@ def lead_at(agent: AgentState) -> float:
     succession = agent.succession
     if succession.vacant_since is None or not _may_lead(agent):
         return float("inf")
-    return max(succession.vacant_since + patience_s(agent), succession.lead_again_at)
+    return max(succession.vacant_since + patience_s(agent) + _courtesy_s(agent), succession.lead_again_at)
+
+
+def _courtesy_s(agent: AgentState) -> float:
+    """How much longer a node leaves the lead to a leader that only this node does not hear.
+
+    In a job of two nodes nobody else can try it; where both live, and do not reach each other, the leader comes first.
+    """
+    leader = agent.view.leader
+    trial = agent.silence.trials.get(leader.value.node) if leader is not None else None
+    return trial.silence.timeout_s / BEATS_PER_TIMEOUT if trial is not None and trial.alone else 0.0
 
 
 def _may_lead(agent: AgentState) -> bool:

@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.core.agent import leaving, registration, store, succession
-from elastic.core.agent.links import doubt, inbound, vouching, watch
+from elastic.core.agent.links import doubt, inbound, silence, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.workers import assignment, cluster_spec, exits, outcome, stop
 
@@ -150,12 +150,15 @@ DUTIES: tuple[Duty, ...] = (
     Duty("register", registration.may_register, registration.register, registration.register_again_at),
     Duty("take the lead", succession.may_take_lead, succession.send_take_lead, succession.lead_at),
     Duty("announce the drain", leaving.may_announce, leaving.announce),
+    Duty("evict a silent member", silence.may_evict, silence.send_eviction),
     Duty("drop the decision", succession.resigns, succession.drop_decision),
     Duty("decide", succession.may_decide, succession.make_decision, succession.waits_until),
     Duty("propose", succession.may_propose, succession.make_proposal, succession.propose_again_at),
     Duty("revoke leases of the dead", succession.may_revoke, succession.revoke_dead),
     Duty("watch", watch.needs_watch, watch.watch),
     Duty("doubt the watched", doubt.changes, doubt.change),
+    Duty("send heartbeats", silence.changes_heartbeats, silence.set_heartbeats),
+    Duty("try silent nodes", silence.must_try, silence.try_suspects, silence.try_at),
     Duty("ask for a vouch", vouching.needs_vouch, vouching.ask_vouch, vouching.ask_vouch_at),
     Duty("check inbound links", inbound.is_due, inbound.check, inbound.check_at),
 )

@@ -18,18 +18,18 @@ from elastic.core.membership.rule import Rule
 from elastic.core.membership.situation import Situation
 from elastic.core.model import OutcomeKind
 from elastic.core.run_deadline import CLOCK_ERROR
-from elastic.core.text import COUNTED, drain_text, failure_text, join_names, lost_text, n_of_m, with_verb
+from elastic.core.text import COUNTED, drain_text, failure_text, join_names, n_of_m, with_verb
 
 
 def gate_lost(s: Situation) -> FormGeneration | None:
     """A member that may have workers was lost, or a node in a planned stop: continue with those that remain."""
     before = s.previous
     if any(_may_have_workers(s, node) for node in s.missing):
-        return form(s, Reason.GATE_LOST, f"{lost_text(s.missing, s.view.members)} before the start", s.staying)
+        return form(s, Reason.GATE_LOST, f"{s.lost_text(s.missing)} before the start", s.staying)
     if before is None or not _in_planned_stop(s):
         return None
     lost = [node for node in before.nodes if node not in s.previous_outcomes and not s.here(node)]
-    text = f"{lost_text(lost, s.view.members)} while workers were being stopped"
+    text = f"{s.lost_text(lost)} while workers were being stopped"
     return form(s, Reason.GATE_LOST, text, s.staying) if lost else None
 
 
@@ -57,7 +57,7 @@ def gate_left(s: Situation) -> FormGeneration | None:
     before = s.previous.nodes if s.previous is not None else ()
     ended = [node for node in s.missing if node in before and node not in s.view.members]
     others = [node for node in s.missing if node not in ended]
-    parts = ([f"{join_names(ended)} left"] if ended else []) + ([lost_text(others, s.view.members)] if others else [])
+    parts = ([f"{join_names(ended)} left"] if ended else []) + ([s.lost_text(others)] if others else [])
     return form(s, Reason.GATE_LEFT, f"{', '.join(parts)} before the start", s.staying)
 
 

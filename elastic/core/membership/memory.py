@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from elastic.core.membership.decision import DecisionPolicy
+from elastic.core.membership.evictions import Eviction, note_evicted, note_returned
 from elastic.core.model import ChangeReason, Member, MemberState, OutcomeKind
 from elastic.core.quarantine import quarantine_deadlines
 from elastic.core.view import StoredDocument, StoreView
@@ -23,7 +24,13 @@ class DecisionMemory(Struct, frozen=True):
 
     # Links
     linked: frozenset[str] = frozenset()
-    """Nodes whose link is up; while they are doubted, those that answer over it."""
+    """Nodes whose link is up and that are not silent; while they are doubted, those that answer over it."""
+    heard_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when each of them is that without a break."""
+    silent: frozenset[str] = frozenset()
+    """Nodes that are silent, on hosts whose silence counts."""
+    evictions: tuple[Eviction, ...] = ()
+    """Nodes that were evicted lately."""
     unheard: frozenset[str] = frozenset()
     """Nodes that were linked once and are not now."""
     gone: frozenset[tuple[str, int]] = frozenset()
@@ -80,6 +87,7 @@ def remember(view: StoreView, memory: DecisionMemory, node: str, now: float) -> 
         after = created > view.generation.mod_revision
         memory = replace(memory, own_created=created, back_at=now if after else None)
     deadlines = quarantine_deadlines(view, memory.quarantine_deadlines, now)
+    memory = replace(memory, evictions=note_evicted(memory.evictions, generation, now))
     if generation.g == memory.generation_seen and deadlines == memory.quarantine_deadlines:
         return memory
     grown = generation.g > memory.generation_seen and generation.why is ChangeReason.GROWTH
@@ -99,10 +107,12 @@ def observe(view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now
     memory = replace(memory, since_revision=memory.since_revision or view.revision)
     ready = _in_state(members, MemberState.READY, inside)
     seen_since = _unlinked_since(view, memory, policy, ready, now)
+    remembered = remember(view, memory, policy.node, now)
     return replace(
-        remember(view, memory, policy.node, now),
+        remembered,
         seen_since=seen_since,
         gone=_still_gone(members, memory),
+        evictions=note_returned(remembered.evictions, members),
         unheard=memory.unheard & (inside | before),
         absent_since=_since(memory.absent_since, sorted((inside | before) - members.keys()), now),
         ready_since=_since(memory.ready_since, [node for node in ready if node not in seen_since], now),

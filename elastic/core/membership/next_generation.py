@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from elastic.core import listed_hosts, quarantine
 from elastic.core.membership.decision import FormGeneration, Reason
+from elastic.core.membership.evictions import listed_evictions
 from elastic.core.membership.situation import Situation, Stage, generation_member
 from elastic.core.model import PLANNED, Budget, ChangeReason, Generation, GenerationMember, Predecessor
 
@@ -80,6 +81,7 @@ def successor(s: Situation, members: Sequence[GenerationMember], why: ChangeReas
         before=_predecessor(s, why),
         budget=budget,
         distrusted=tuple(sorted(s.memory.distrusted))[:DISTRUSTED_MAX],
+        evicted=listed_evictions(s.memory.evictions, s.now),
         unlinked=unlinked_members(s, members),
     )
 

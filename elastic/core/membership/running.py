@@ -13,7 +13,7 @@ from elastic.core.membership.reform import nobody_left
 from elastic.core.membership.rule import Rule
 from elastic.core.membership.situation import Situation
 from elastic.core.model import OutcomeKind
-from elastic.core.text import COUNTED, failure_text, join_names, lost_text
+from elastic.core.text import COUNTED, failure_text, join_names
 
 CAUSE_S = 0.15
 """A loss or a failure of which others are a consequence is known so soon after them: a link shows a dead process within
@@ -22,7 +22,7 @@ milliseconds, and the node that failed first records it at once."""
 
 def lost(s: Situation) -> FormGeneration | None:
     """A member is lost: continue with those that remain, and with spares."""
-    return form(s, Reason.LOST, lost_text(s.lost, s.view.members), s.staying, lost=s.lost) if s.lost else None
+    return form(s, Reason.LOST, s.lost_text(s.lost), s.staying, lost=s.lost) if s.lost else None
 
 
 def secondary(s: Situation) -> WaitDecision | None:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from msgspec.structs import replace
 
 from elastic.core import listed_hosts
 from elastic.core.membership.decision import DecisionPolicy, Reason, WaitDecision
+from elastic.core.membership.evictions import STEADY_S
 from elastic.core.membership.memory import LINK_PATIENCE_S, DecisionMemory
 from elastic.core.model import (
     Generation,
@@ -25,11 +27,12 @@ from elastic.core.model import (
 )
 from elastic.core.restart_policy import HEALTHY_S, Judgement, judge
 from elastic.core.run_deadline import NEVER
-from elastic.core.text import COUNTED
+from elastic.core.text import COUNTED, lost_text
 from elastic.core.view import StoredDocument, StoreView
 
 BATCH_S = 0.3
 """Drains, and joining nodes while the gate is closed, are collected for this long."""
+INFINITY: Final = float("inf")
 RETURN_S = 1.0
 """A node whose lease has ended before its time is registered again within this time."""
 
@@ -174,7 +177,7 @@ class Situation:
         leads because of that has never heard the others, and gives them a moment.
         """
         memory = self.memory
-        if node in memory.dead or any(node == gone for gone, _ in memory.gone):
+        if node in memory.dead or any(node == gone for gone, _ in memory.gone) or node in self.evicted:
             return None
         back_at = NEVER if memory.back_at is None else memory.back_at
         absent = NEVER if node in memory.unheard else memory.absent_since.get(node, NEVER)
@@ -191,6 +194,10 @@ class Situation:
             return False
         stored = self.view.members.get(node)
         return stored is not None and stored.value.state is MemberState.DRAINING
+
+    def lost_text(self, nodes: Iterable[str]) -> str:
+        """Say which nodes were lost, and how that was noticed."""
+        return lost_text(nodes, self.view.members, self.evicted)
 
     def drain_reasons(self, nodes: Iterable[str]) -> list[str]:
         """Why these nodes drain, as they have said themselves."""
@@ -212,6 +219,11 @@ class Situation:
         """Members of a running generation that are gone without an outcome."""
         away = [node for node in self.nodes if node not in self.outcomes and not self.working(node)]
         return [node for node in away if node not in self.returning]
+
+    @cached_property
+    def evicted(self) -> frozenset[str]:
+        """Nodes that were evicted for their silence and have not registered again."""
+        return frozenset(eviction.node for eviction in self.memory.evictions if not eviction.returned)
 
     @cached_property
     def missing(self) -> list[str]:
@@ -243,9 +255,10 @@ class Situation:
     def joining_nodes(self) -> list[str]:
         """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node.
 
-        Those on hosts that are quarantined, or cannot be reached, count only where the job could not run without them.
+        Those on hosts that are quarantined, cannot be reached, or were evicted and are not heard steadily, count only
+        where the job could not run without them.
         """
-        avoided = self.quarantined() | self.out_of_reach()
+        avoided = self.quarantined() | self.out_of_reach() | self.unsteady()
         if not avoided:
             return self._one_for_each_host(self.ready)
         hosts = zip(self.ready, self.hosts(self.ready), strict=True)
@@ -259,9 +272,20 @@ class Situation:
         ready = [
             (stored.create_revision, node)
             for node in self.memory.ready_since
-            if (stored := self.member(node)) is not None and stored.value.slots == self.spec.slots
+            if (stored := self.member(node)) is not None
+            and stored.value.slots == self.spec.slots
+            and node not in self.memory.silent
+            and not self._may_meet_workers(node, stored.value.host)
         ]
         return [node for _, node in sorted(ready)]
+
+    def _may_meet_workers(self, node: str, host: str) -> bool:
+        """Tell whether workers of another node, which was evicted, may still run on this host."""
+        evictions, ttl_s = self.memory.evictions, self.spec.lease_ttl_s
+        others = (
+            one for one in evictions if one.host == host and one.node != node and one.node not in self.memory.dead
+        )
+        return any(self.now < one.workers_gone_at(ttl_s) for one in others)
 
     def _one_for_each_host(self, ready: list[str]) -> list[str]:
         if not self.spec.ips:
@@ -301,6 +325,19 @@ class Situation:
         }
         return frozenset(apart & {stored.value.host for stored in members.values()} - reached)
 
+    def unsteady(self) -> frozenset[str]:
+        """The hosts of evicted nodes that have a node which has not sent heartbeats for long enough since then."""
+        hosts = frozenset(one.host for one in self.memory.evictions if self.now < one.silence_counts_at)
+        if not hosts:
+            return hosts
+        joining = zip(self.ready, self.hosts(self.ready), strict=True)
+        return frozenset(host for node, host in joining if host in hosts and self.now < self._steady_at(node))
+
+    def _steady_at(self, node: str) -> float:
+        if node == self.policy.node:
+            return NEVER
+        return self.memory.heard_since.get(node, INFINITY) + STEADY_S
+
     # When to ask again
 
     def wait(self, code: Reason, text: str, *until: float | None) -> WaitDecision:
@@ -314,9 +351,13 @@ class Situation:
 
     @cached_property
     def next_deadline(self) -> float | None:
-        """When a node joins although nothing changes in the store: unlinked, or its quarantine over."""
-        unlinked = [since + LINK_PATIENCE_S for since in self.memory.seen_since.values()]
-        return earliest(*unlinked, *(at for at in self.memory.quarantine_deadlines.values() if self.now < at))
+        """When a node joins although nothing changes in the store: unlinked, its quarantine over, or heard steadily."""
+        memory = self.memory
+        unlinked = [since + LINK_PATIENCE_S for since in memory.seen_since.values()]
+        steady = [self._steady_at(node) for node in memory.ready_since] if memory.evictions else []
+        gone = [one.workers_gone_at(self.spec.lease_ttl_s) for one in memory.evictions]
+        later = (at for at in (*memory.quarantine_deadlines.values(), *steady, *gone) if self.now < at < INFINITY)
+        return earliest(*unlinked, *later)
 
 
 def generation_member(node: str, member: Member) -> GenerationMember:

@@ -205,6 +205,11 @@ class WorkerStates:
         """The local ranks of those that have not ended."""
         return [local for local, one in self.seen.items() if one.state is not WorkerState.EXITED]
 
+    def stepped_at(self) -> float:
+        """When one of them reported its newest step; minus infinity if none has."""
+        made = (one.report.steps.made_at for one in self.seen.values())
+        return max((at for at in made if at is not None), default=float("-inf"))
+
     def named(self, role: Role, index: int) -> TrackedProcess | None:
         """The process with that rank, or in that seat; None if it is not here."""
         return next((one for one in self.seen.values() if (one.spec.role, one.spec.rank) == (role, index)), None)

@@ -53,7 +53,15 @@ def grantable_seconds(agent: AgentState, node: str, g: int, now: float) -> float
     generation = agent.generation
     if generation is None or generation.g != g or generation.index(node) is None or not vouches(agent):
         return 0.0
+    if node in agent.memory.silent or _is_evicted(agent, node):
+        return 0.0
     return max(0.0, min(agent.workers.run_deadline.ttl_s, agent.workers.run_deadline.until() - now))
+
+
+def _is_evicted(agent: AgentState, node: str) -> bool:
+    """Tell whether a node was evicted, and has not registered again."""
+    away = node not in agent.view.members
+    return away and any(one.node == node and not one.returned for one in agent.memory.evictions)
 
 
 def _may_grant(agent: AgentState, node: str, g: int) -> bool:

@@ -25,9 +25,22 @@ class LinksChanged(Struct, frozen=True):
 
 def on_links_changed(agent: AgentState, event: LinksChanged) -> None:
     """Record which nodes are linked, and which were linked before and are not now."""
-    unheard = (agent.memory.unheard | agent.memory.linked) - event.nodes
     agent.links.up, agent.links.heard_at = event.nodes, event.heard_at
-    agent.memory = replace(agent.memory, linked=event.nodes, unheard=unheard)
+    note_heard(agent)
+
+
+def note_heard(agent: AgentState) -> None:
+    """Work out which nodes are heard: their link is up, and they are not silent.
+
+    The kernel keeps the link of a silent node for some seconds.
+    """
+    memory = agent.memory
+    heard = agent.links.up - memory.silent
+    if heard == memory.linked:
+        return
+    since = {node: memory.heard_since.get(node, agent.now) for node in heard}
+    unheard = (memory.unheard | memory.linked) - heard
+    agent.memory = replace(memory, linked=heard, heard_since=since, unheard=unheard)
 
 
 def needs_watch(agent: AgentState) -> bool:

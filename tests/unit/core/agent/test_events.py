@@ -19,7 +19,7 @@ def test_a_handler_takes_in_one_kind_of_event() -> None:
 
 
 def test_every_kind_of_transaction_has_its_handlers() -> None:
-    assert set(ANSWERS) == {"register", "lead", "say", "form", "go", "verdict", "record", "leave"}
+    assert set(ANSWERS) == {"register", "lead", "say", "form", "go", "verdict", "record", "leave", "evict"}
 
 
 def test_every_event_can_be_imported_from_one_module() -> None:

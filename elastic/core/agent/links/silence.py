@@ -1,0 +1,380 @@
+"""Silent nodes: who has sent nothing for too long, who confirms that, and which of them the leader evicts (pure).
+
+A machine that is switched off, cut off or frozen closes no connection. Its lease shows that when it ends; heartbeats
+over the links show it sooner. The leader sends one to every node at each interval, and the node answers. The rules are
+those of SWIM (Das, Gupta, Motivala, 2002), in which a member that others do not reach either is suspected before it is
+removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member first doubts its own health:
+
+1. A node is *silent* when nothing was heard from it for `--silence_timeout`, longer where its link is slow
+   (`launcher/peers/silence.py`). A step of the workers of this node counts as heard from every member of their world.
+2. It is *suspected*: this agent dials it anew, and asks up to `HELPERS_MAX` other nodes to do so. One that reaches it
+   clears it. If none does, its silence is confirmed. In a job of two nodes the own lease, refreshed after the silence
+   began, takes the place of the others.
+3. An agent that was held up itself suspects nobody before a refresh of its lease that was sent afterwards has
+   succeeded. While the store does not answer, nothing is done; afterwards each silence begins anew.
+4. The leader *evicts* a member whose silence is confirmed if a survivor remains, which stops its workers so that no
+   collective goes on. Two or more that are silent, and are more than a third of the members, are left to their leases:
+   it may be this node that is cut off.
+5. A leader whose silence is confirmed leads no more: one of the first members takes the lead, and evicts it.
+
+What follows for the host of an evicted node: `elastic.core.membership.evictions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from elastic.core.agent.actions import (
+    LogLine,
+    NoteSilence,
+    RefreshLease,
+    RevokeLease,
+    SetHeartbeats,
+    SilenceStep,
+    TryPeer,
+)
+from elastic.core.agent.candidates import watches_leader
+from elastic.core.agent.links.vouching import store_is_silent
+from elastic.core.agent.links.watch import note_heard, recent_members
+from elastic.core.agent.state import AgentState, PeerTrial, SilentPeer
+from elastic.core.agent.store import TransactionAnswered, ViewChanged, may_write, send
+from elastic.core.membership.evictions import SILENCE_COUNTS_AFTER_S, evicted, silence_counts, silent_again
+from elastic.core.run_deadline import NEVER
+from elastic.core.text import join_names
+from elastic.core.transactions import evict
+
+HEARTBEAT_S = 0.25
+"""Seconds between two heartbeats, at most; with a shorter silence timeout `BEATS_PER_TIMEOUT` of them."""
+BEATS_PER_TIMEOUT = 4
+BEATS_MIN = 3
+"""The silence timeout is at least so many intervals."""
+NODES_PER_S = 2000
+"""So many heartbeats the leader sends in a second: in a job of more than 500 nodes the interval is longer."""
+NODES_STEP = 100
+"""The interval follows the number of nodes in steps of so many."""
+HELPERS_MAX = 3
+TRIAL_PART = 1 / 4
+"""Of the silence timeout: so long each node tries."""
+TRIAL_MIN_S = 0.15
+ANSWER_S = 1.0
+"""A trial that is not answered so long after its end is given up."""
+MANY = 3
+"""Several nodes that are silent at once, and more than one in so many of the members, are left to their leases."""
+
+
+class SilenceChanged(Struct, frozen=True):
+    """The nodes that are silent now. `held_up_at`: when this agent went on after it had been held up itself."""
+
+    peers: Mapping[str, SilentPeer]
+    held_up_at: float = NEVER
+
+
+class PeerTried(Struct, frozen=True):
+    """The answer to `TryPeer`: who reaches the node and who does not; others have not answered.
+
+    `unheard`: the nodes that this one has not heard for some intervals.
+    """
+
+    number: int
+    node: str
+    reached_by: tuple[str, ...]
+    unreached_by: tuple[str, ...]
+    unheard: frozenset[str] = frozenset()
+
+
+# --- what is known --------------------------------------------------------------------------------------------------
+
+
+def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
+    """Note who is silent; who is heard again is not suspected any more."""
+    silence, memory = agent.silence, agent.memory
+    new = event.peers.keys() - silence.peers.keys()
+    again = frozenset(
+        host for node in new if not silence_counts(memory.evictions, host := _host(agent, node), agent.now)
+    )
+    for node in silence.trials.keys() - event.peers.keys():
+        _report_cleared(agent, node, f"{_named(agent, node)} is heard again", ())
+    silence.peers, silence.held_up_at = event.peers, event.held_up_at
+    silence.trials = {node: trial for node, trial in silence.trials.items() if node in event.peers}
+    if again:
+        agent.memory = replace(memory, evictions=silent_again(memory.evictions, again, agent.now))
+    evictions = agent.memory.evictions
+    silent = frozenset(node for node in event.peers if silence_counts(evictions, _host(agent, node), agent.now))
+    agent.memory = replace(agent.memory, silent=silent)
+    note_heard(agent)
+
+
+def on_tried(agent: AgentState, event: PeerTried) -> None:
+    """Take the answer of the newest trial of a node."""
+    silence = agent.silence
+    trial = silence.trials.get(event.node)
+    if trial is None or trial.number != event.number:
+        return
+    answer = replace(
+        trial,
+        answered_at=agent.now,
+        reached_by=event.reached_by,
+        unreached_by=event.unreached_by,
+        unheard=event.unheard,
+    )
+    silence.trials = {**silence.trials, event.node: answer}
+    if event.reached_by:
+        by = join_names(event.reached_by)
+        _report_cleared(agent, event.node, f"{_named(agent, event.node)} is there: {by} reached it", event.reached_by)
+
+
+def on_refreshed(agent: AgentState, event: Struct) -> None:
+    """The store answers again after it had not: every silence begins anew."""
+    if agent.silence.peers and store_is_silent(agent):
+        agent.silence.counts_from = agent.now
+
+
+def on_view(agent: AgentState, event: ViewChanged) -> None:
+    """Say of a node that registers again after its eviction what follows for its host."""
+    evictions = agent.memory.evictions
+    for one in evictions:
+        stored = agent.view.members.get(one.node)
+        if one.returned or stored is None or stored.create_revision == one.create_revision:
+            continue
+        minutes = f"{SILENCE_COUNTS_AFTER_S / 60:g} min"
+        agent.act(LogLine(f"{one.node} is there again; for {minutes} the silence of {one.host} does not count"))
+        agent.memory = replace(
+            agent.memory,
+            evictions=tuple(
+                replace(known, returned=known.returned or known is one) for known in agent.memory.evictions
+            ),
+        )
+
+
+def _host(agent: AgentState, node: str) -> str:
+    stored, leader, generation = agent.view.members.get(node), agent.view.leader, agent.generation
+    if stored is not None:
+        return stored.value.host
+    if leader is not None and leader.value.node == node:
+        return leader.value.host
+    member = generation.member(node) if generation is not None else None
+    return member.host if member is not None else ""
+
+
+def _named(agent: AgentState, node: str) -> str:
+    return f"{node} (host {_host(agent, node)})"
+
+
+def _report_cleared(agent: AgentState, node: str, text: str, by: tuple[str, ...]) -> None:
+    silent_s = _silent_s(agent, node)
+    agent.act(NoteSilence(SilenceStep.CLEARED, node, _host(agent, node), silent_s, by))
+    agent.act(LogLine(text, detail=True))
+
+
+def _silent_s(agent: AgentState, node: str) -> float:
+    peer = agent.silence.peers.get(node)
+    return agent.now - peer.since if peer is not None else 0.0
+
+
+# --- heartbeats -----------------------------------------------------------------------------------------------------
+
+
+def changes_heartbeats(agent: AgentState) -> bool:
+    """The links are to send heartbeats at another interval, or watch for another silence, than they were told."""
+    return _heartbeats(agent) != agent.silence.heartbeats
+
+
+def set_heartbeats(agent: AgentState) -> None:
+    """Tell the links."""
+    agent.silence.heartbeats = _heartbeats(agent)
+    agent.act(SetHeartbeats(*agent.silence.heartbeats))
+
+
+def _heartbeats(agent: AgentState) -> tuple[float, float]:
+    """At which interval this agent sends heartbeats, and after which time a node is silent to it, in seconds."""
+    timeout_s = agent.spec.silence_timeout_s
+    if not timeout_s or not agent.registration.registered:
+        return agent.silence.heartbeats if timeout_s else (0.0, 0.0)
+    if agent.leads:
+        every_s = interval_s(timeout_s, len(agent.links.targets))
+        return every_s, max(timeout_s, BEATS_MIN * every_s)
+    return 0.0, timeout_s if watches_leader(agent) else 0.0
+
+
+def interval_s(timeout_s: float, nodes: int) -> float:
+    """Seconds between two heartbeats to each of so many nodes."""
+    steps = -(-nodes // NODES_STEP) * NODES_STEP
+    return max(min(HEARTBEAT_S, timeout_s / BEATS_PER_TIMEOUT), steps / NODES_PER_S)
+
+
+# --- suspicion ------------------------------------------------------------------------------------------------------
+
+
+def _suspects(agent: AgentState) -> Sequence[str]:
+    """The silent nodes on which this agent would act: as the leader the members, otherwise the leader."""
+    silent, now, silence = agent.memory.silent, agent.now, agent.silence
+    if not silent or not agent.registration.registered or agent.view.verdict is not None:
+        return ()
+    leader = agent.view.leader
+    if agent.leads:
+        known = recent_members(agent) if agent.view.complete else frozenset[str]()
+        candidates = [node for node in sorted(silent) if node in known and node in agent.view.members]
+    else:
+        candidates = [leader.value.node] if leader is not None and leader.value.node in silent else []
+    watched = [node for node in candidates if node in agent.links.targets]
+    return [node for node in watched if now >= silence.counts_from + silence.peers[node].timeout_s]
+
+
+def must_try(agent: AgentState) -> bool:
+    """A silent node was not tried yet, or a trial has led to nothing."""
+    return any(agent.now >= _try_at(agent, node) for node in _suspects(agent))
+
+
+def _try_at(agent: AgentState, node: str) -> float:
+    """When a suspect is to be tried next."""
+    trial, peer = agent.silence.trials.get(node), agent.silence.peers[node]
+    if trial is None or trial.silence.since != peer.since or trial.asked_at < _counts_from(agent):
+        return NEVER
+    patience_s = peer.timeout_s if trial.answered_at > NEVER else _limit_s(peer) + ANSWER_S
+    return max(trial.asked_at, trial.answered_at) + patience_s
+
+
+def _counts_from(agent: AgentState) -> float:
+    return max(agent.silence.counts_from, agent.silence.held_up_at)
+
+
+def _limit_s(peer: SilentPeer) -> float:
+    return max(TRIAL_PART * peer.timeout_s, TRIAL_MIN_S)
+
+
+def try_suspects(agent: AgentState) -> None:
+    """Try each suspect whose time has come, and refresh the own lease: it shows that the store is there."""
+    for node in _suspects(agent):
+        if agent.now >= _try_at(agent, node):
+            _try(agent, node)
+    agent.act(RefreshLease())
+
+
+def _try(agent: AgentState, node: str) -> None:
+    silence, peer = agent.silence, agent.silence.peers[node]
+    silence.number += 1
+    others = _others(agent, node)
+    helpers = _helpers(agent, node, others)
+    first = node not in silence.trials
+    silence.trials = {**silence.trials, node: PeerTrial(silence.number, peer, agent.now, alone=not others)}
+    agent.act(TryPeer(silence.number, node, agent.links.targets[node], helpers, _limit_s(peer)))
+    if first:
+        silent_s = agent.now - peer.since
+        asked = f"; {join_names(helpers)} also {'try' if len(helpers) > 1 else 'tries'} to reach it" if helpers else ""
+        agent.act(NoteSilence(SilenceStep.SUSPECTED, node, _host(agent, node), silent_s, helpers))
+        agent.act(LogLine(f"{_named(agent, node)} has sent nothing for {silent_s:.1f} s{asked}", detail=True))
+
+
+def _others(agent: AgentState, node: str) -> Sequence[str]:
+    """The nodes that could try it: those of which this agent knows, without itself and the node."""
+    if agent.leads:
+        known: Sequence[str] = [*agent.view.members]
+    else:
+        known = [member.node for member in agent.generation.members] if agent.generation is not None else []
+    gone = {dead for dead, _ in agent.memory.gone} | agent.memory.dead
+    return [one for one in known if one not in (node, agent.me.node) and one not in gone]
+
+
+def _helpers(agent: AgentState, node: str, others: Sequence[str]) -> tuple[str, ...]:
+    """Whom to ask: others in each trial, and first those on other hosts than this node and the silent one.
+
+    The leader asks those that it hears; another node hears only the leader, and asks members.
+    """
+    able = [one for one in others if not agent.leads or one in agent.memory.linked]
+    if not able:
+        return ()
+    start = agent.silence.number * HELPERS_MAX % len(able)
+    turned = [*able[start:], *able[:start]]
+    near = (_host(agent, node), agent.me.member.host)
+    return tuple(sorted(turned, key=lambda one: _host(agent, one) in near)[:HELPERS_MAX])
+
+
+def is_confirmed(agent: AgentState, node: str) -> bool:
+    """Tell whether a silent node is reached by nobody, while this agent and the store are well."""
+    trial, peer = agent.silence.trials.get(node), agent.silence.peers.get(node)
+    if trial is None or peer is None or node not in agent.memory.silent or trial.silence.since != peer.since:
+        return False
+    answered = trial.answered_at > NEVER and not trial.reached_by and (trial.alone or bool(trial.unreached_by))
+    refreshed_at = agent.workers.run_deadline.refreshed_at
+    counts = trial.asked_at >= _counts_from(agent) and refreshed_at > max(peer.since, agent.silence.held_up_at)
+    return answered and counts and agent.registration.registered and not store_is_silent(agent)
+
+
+def try_at(agent: AgentState) -> float:
+    """When a suspect is tried, although nothing happens."""
+    silence = agent.silence
+    if not silence.peers:
+        return float("inf")
+    counting = [silence.counts_from + peer.timeout_s for peer in silence.peers.values()]
+    return agent.first_of([*counting, *(_try_at(agent, node) for node in _suspects(agent))])
+
+
+# --- eviction -------------------------------------------------------------------------------------------------------
+
+
+def may_evict(agent: AgentState) -> bool:
+    """This node leads, and the silence of a member is confirmed that may be evicted."""
+    return bool(agent.silence.trials) and agent.leads and may_write(agent) and _evictable(agent) is not None
+
+
+def _evictable(agent: AgentState) -> str | None:
+    confirmed = (node for node in _suspects(agent) if is_confirmed(agent, node))
+    return next((node for node in confirmed if _survives(agent, node) and not _are_many(agent, node)), None)
+
+
+def _survives(agent: AgentState, node: str) -> bool:
+    """Tell whether a member remains that is in the world whose workers run: it stops them, and goes on."""
+    generation, go = agent.generation, agent.view.go
+    if generation is None:
+        return False
+    before = generation.before
+    running = frozenset(before.nodes) if before is not None and (go is None or go.value.g != generation.g) else None
+    return any(
+        member.node != node
+        and (running is None or member.node in running)
+        and member.node in agent.view.members
+        and (member.node == agent.me.node or member.node in agent.memory.linked)
+        for member in generation.members
+    )
+
+
+def _are_many(agent: AgentState, node: str) -> bool:
+    """Tell whether so many members are silent, or about to be, that this node may be the one that is cut off."""
+    generation = agent.generation
+    assert generation is not None
+    unheard = (agent.silence.trials[node].unheard | agent.silence.peers.keys() | {node}) - {agent.me.node}
+    silent = [member.node for member in generation.members if member.node in unheard]
+    return len(silent) > 1 and MANY * len(silent) > len(generation.members)
+
+
+def send_eviction(agent: AgentState) -> None:
+    """Delete the key of a silent member."""
+    node = _evictable(agent)
+    assert node is not None
+    agent.silence.evicting = node
+    send(agent, evict(agent.keys, agent.view, agent.me.node, agent.registration.create_revision, node))
+
+
+def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
+    """The member is evicted: its lease is revoked, and its host remembered. A refusal shows in the view why."""
+    node, agent.silence.evicting = agent.silence.evicting, ""
+    stored, trial = agent.view.members.get(node), agent.silence.trials.get(node)
+    if not event.succeeded or stored is None:
+        return
+    _remember(agent, node, stored.value.host, stored.create_revision)
+    by = trial.unreached_by if trial is not None else ()
+    silent_s = _silent_s(agent, node)
+    agent.act(NoteSilence(SilenceStep.EVICTED, node, stored.value.host, silent_s, by))
+    others = [one for one in by if one != agent.me.node]
+    also = f", and {join_names(others)} {'do' if len(others) > 1 else 'does'} not reach it" if others else ""
+    agent.act(LogLine(f"{_named(agent, node)} has sent nothing for {silent_s:.1f} s{also}: evicted", warn=True))
+    agent.act(RevokeLease(stored.lease))
+
+
+def _remember(agent: AgentState, node: str, host: str, create_revision: int) -> None:
+    known = [one for one in agent.memory.evictions if (one.node, one.create_revision) != (node, create_revision)]
+    new = evicted(node, host, create_revision, agent.now)
+    agent.memory = replace(agent.memory, evictions=(*known, new))

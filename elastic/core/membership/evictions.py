@@ -1,0 +1,94 @@
+"""Nodes that were evicted because they were silent, and what follows for their hosts (pure).
+
+The leader evicts a silent member (`elastic.core.agent.links.silence`) before its lease ends. It may have been wrong:
+the node was held up, and goes on. So the generations that follow name it, and every agent that may lead remembers it:
+
+- Workers of the evicted node may run until its run deadline. Until then no other node on that host joins, unless the
+  lock file shows that nothing of the node is left.
+- For `SILENCE_COUNTS_AFTER_S` the silence of that host does not count, only its lease and a proof of death; each
+  further silence begins this time again. So a host that is often held up costs one restart.
+- For as long, a node on that host joins only after it has been heard for `STEADY_S` without a break, unless the job is
+  below its minimum. A node that reaches the store and not the other nodes does not join again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from elastic.core.model import EvictedNode, Generation, Member
+from elastic.core.run_deadline import CLOCK_ERROR
+from elastic.core.view import StoredDocument
+
+SILENCE_COUNTS_AFTER_S: Final = 600.0
+"""The silence of a host counts again after so long without one."""
+STEADY_S: Final = 2.0
+"""A host counts as heard again after so long without a break."""
+WORKERS_GONE_S: Final = 1.0
+"""After the time of a lease, for what a SIGKILL takes."""
+EVICTIONS_MAX: Final = 64
+"""Evictions that a generation names, the newest; those beyond may cost one needless restart with another leader."""
+
+
+class Eviction(Struct, frozen=True):
+    """An eviction as one agent remembers it. Times are on this agent's clock.
+
+    `at`: when it learned of it. `returned`: the node has registered again.
+    """
+
+    node: str
+    host: str
+    create_revision: int
+    at: float
+    silence_counts_at: float
+    returned: bool = False
+
+    def workers_gone_at(self, ttl_s: float) -> float:
+        """When the node has certainly no worker left."""
+        return self.at + ttl_s * (1 + CLOCK_ERROR) + WORKERS_GONE_S
+
+
+def evicted(node: str, host: str, create_revision: int, now: float) -> Eviction:
+    """An eviction that this agent learns of now."""
+    return Eviction(node, host, create_revision, now, now + SILENCE_COUNTS_AFTER_S)
+
+
+def note_evicted(known: Sequence[Eviction], generation: Generation, now: float) -> tuple[Eviction, ...]:
+    """Add the evictions that a generation names, and forget those that are long ago and that it does not name."""
+    if not known and not generation.evicted:
+        return ()
+    named = {(one.node, one.create_revision) for one in generation.evicted}
+    kept = [one for one in known if now < one.silence_counts_at or (one.node, one.create_revision) in named]
+    have = {(one.node, one.create_revision) for one in kept}
+    new = [one for one in generation.evicted if (one.node, one.create_revision) not in have]
+    return (*kept, *(evicted(one.node, one.host, one.create_revision, now) for one in new))
+
+
+def note_returned(known: Sequence[Eviction], members: Mapping[str, StoredDocument[Member]]) -> tuple[Eviction, ...]:
+    """Note which of the evicted nodes have registered again."""
+    return tuple(replace(one, returned=True) if not one.returned and _is_back(one, members) else one for one in known)
+
+
+def _is_back(eviction: Eviction, members: Mapping[str, StoredDocument[Member]]) -> bool:
+    stored = members.get(eviction.node)
+    return stored is not None and stored.create_revision != eviction.create_revision
+
+
+def silence_counts(known: Sequence[Eviction], host: str, now: float) -> bool:
+    """Tell whether the silence of nodes on this host counts."""
+    return all(one.host != host or now >= one.silence_counts_at for one in known)
+
+
+def silent_again(known: Sequence[Eviction], hosts: frozenset[str], now: float) -> tuple[Eviction, ...]:
+    """These hosts are silent although they were evicted lately: their time begins again."""
+    until = now + SILENCE_COUNTS_AFTER_S
+    return tuple(replace(one, silence_counts_at=until) if one.host in hosts else one for one in known)
+
+
+def listed_evictions(known: Sequence[Eviction], now: float) -> tuple[EvictedNode, ...]:
+    """The evictions that the next generation names."""
+    lately = [one for one in known if now < one.silence_counts_at][-EVICTIONS_MAX:]
+    return tuple(EvictedNode(one.node, one.host, one.create_revision) for one in lately)

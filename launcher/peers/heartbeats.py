@@ -1,0 +1,101 @@
+"""The heartbeats of an agent: when they are sent, and what follows from those that come, or do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from elastic.core.agent.links.silence import HEARTBEAT_S
+from elastic.core.agent.state import SilentPeer
+from launcher.peers.silence import SilenceDetector
+
+PART = 100
+"""So many heartbeats are sent in one go; those of a larger job are spread over the interval."""
+
+
+class Heartbeats:
+    """Sends heartbeats to the watched nodes, and tells which nodes are silent."""
+
+    def __init__(
+        self,
+        send: Callable[[float, int, int], int],
+        on_silence: Callable[[Mapping[str, SilentPeer], float], None],
+        *,
+        heard_otherwise_at: Callable[[str], float],
+        clock: Callable[[], float],
+    ) -> None:
+        """`send(every_s, part, parts)` sends one to each of that part of the watched nodes, and tells how many all are.
+
+        `on_silence` gets the nodes that are silent whenever these change, and when this process went on after it had
+        been held up. `heard_otherwise_at(node)`: as in `SilenceDetector`.
+        """
+        self._send = send
+        self._on_silence = on_silence
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._detector = SilenceDetector(heard_otherwise_at)
+        self._every_s = 0.0
+        self._look_s = 0.0
+        self._parts = 1
+        self._part = 0
+        self._next_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, every_s: float, timeout_s: float) -> None:
+        """Send them at this interval (0.0: none), and watch for a silence of this time (0.0: for none)."""
+        self._every_s = every_s
+        self._look_s = every_s or min(HEARTBEAT_S, timeout_s / 4)
+        had = self._detector.silent
+        self._detector.set_timeout(timeout_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._detector.expect_check(float("inf"), 0.0)
+        if timeout_s or every_s:
+            self._parts, self._part, self._next_at = 1, 0, self._clock()
+            self._tick()
+        self._tell(had != self._detector.silent)
+
+    def beat(self, node: str, link: object, every_s: float) -> None:
+        """A heartbeat has come over a link."""
+        self._tell(self._detector.beat(node, link, every_s, self._clock()))
+
+    def heard(self, node: str) -> None:
+        """Something else has come from a node."""
+        self._tell(self._detector.heard(node, self._clock()))
+
+    def link_down(self, node: str, link: object) -> None:
+        """A link is down."""
+        self._tell(self._detector.forget(node, link))
+
+    def unheard(self) -> frozenset[str]:
+        """The nodes that were not heard for some intervals."""
+        return self._detector.unheard(self._clock())
+
+    def close(self) -> None:
+        """Send no more, and tell no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell(self, changed: bool) -> None:
+        if changed:
+            self._on_silence(self._detector.silent, self._detector.held_up_at)
+
+    def _tick(self) -> None:
+        now = self._clock()
+        changed, silent_at = self._detector.check(now)
+        if now >= self._next_at:
+            if self._every_s:
+                self._send_part()
+            step_s = self._look_s / self._parts
+            self._next_at = max(self._next_at + step_s, now + step_s / 2)  # What was missed is not sent all at once.
+        at = min(self._next_at, silent_at)
+        self._detector.expect_check(at, self._look_s)
+        self._timer = self._loop.call_later(max(at - now, 0.0), self._tick)
+        self._tell(changed)
+
+    def _send_part(self) -> None:
+        count = self._send(self._every_s, self._part, self._parts)
+        self._part += 1
+        if self._part >= self._parts:
+            self._part, self._parts = 0, max(1, count // PART)

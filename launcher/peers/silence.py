@@ -1,0 +1,129 @@
+"""Which nodes are silent: from each of them nothing was heard for longer than its timeout (pure).
+
+The timeout of a node is the silence timeout, at least `BEATS_MIN` of its intervals, and longer by the lateness that was
+seen on its link lately. Only a link that has carried `BEATS_MIN` heartbeats counts. Times are seconds of this node's
+clock, one that goes on while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from elastic.core.agent.links.silence import BEATS_MIN
+from elastic.core.agent.state import SilentPeer
+
+NEVER = float("-inf")
+LATENESS_HALF_S = 20.0
+"""Half of the lateness of a link is forgotten in this time."""
+UNHEARD_INTERVALS = 2
+"""A node that was not heard for more than so many intervals is about to be silent, perhaps."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One node that sends heartbeats."""
+
+    link: object
+    every_s: float
+    heard_at: float
+    beat_at: float
+    beats: int = 1
+    late_s: float = 0.0
+
+    def lateness(self, now: float) -> float:
+        """How much later than usual a heartbeat may come."""
+        return self.late_s * math.exp2((self.beat_at - now) / LATENESS_HALF_S)
+
+
+class SilenceDetector:
+    """The nodes that send heartbeats, and those of them that are silent."""
+
+    def __init__(self, heard_otherwise_at: Callable[[str], float] = lambda _: NEVER) -> None:
+        """`heard_otherwise_at(node)`: when something else showed last that a node is there."""
+        self._heard_otherwise_at = heard_otherwise_at
+        self._peers: dict[str, _Peer] = {}
+        self._timeout_s = 0.0
+        self._checked_by = float("inf")
+        self.held_up_at = NEVER
+        """When this process went on after it had been held up."""
+        self.silent: Mapping[str, SilentPeer] = {}
+
+    def set_timeout(self, seconds: float) -> None:
+        """The silence timeout; 0.0: no node is silent."""
+        self._timeout_s = seconds
+        if not seconds:
+            self.silent = {}
+
+    def expect_check(self, at: float, slack_s: float) -> None:
+        """`check` is to be called at this time; what comes more than `slack_s` later was held up."""
+        self._checked_by = at + slack_s
+
+    def beat(self, node: str, link: object, every_s: float, now: float) -> bool:
+        """Take a heartbeat that came over a link and is followed by another one; tell whether `silent` has changed."""
+        changed = self._notice_held_up(now)
+        peer = self._peers.get(node)
+        if peer is None or peer.link is not link:
+            self._peers[node] = _Peer(link, every_s, now, now)
+        else:
+            lateness_s = max(now - peer.beat_at - peer.every_s, 0.0)
+            peer.late_s = max(lateness_s, peer.lateness(now))
+            peer.every_s, peer.beat_at, peer.beats = every_s, now, peer.beats + 1
+        return self.heard(node, now) or changed
+
+    def heard(self, node: str, now: float) -> bool:
+        """Take anything else that came from a node; tell whether `silent` has changed."""
+        changed = self._notice_held_up(now)
+        if (peer := self._peers.get(node)) is not None:
+            peer.heard_at = now
+        if node not in self.silent:
+            return changed
+        self.silent = {name: one for name, one in self.silent.items() if name != node}
+        return True
+
+    def forget(self, node: str, link: object) -> bool:
+        """That link is down; tell whether `silent` has changed."""
+        peer = self._peers.get(node)
+        if peer is None or peer.link is not link:
+            return False
+        del self._peers[node]
+        before = self.silent
+        self.silent = {name: one for name, one in before.items() if name != node}
+        return len(before) != len(self.silent)
+
+    def check(self, now: float) -> tuple[bool, float]:
+        """Find out who is silent. Tells whether `silent` has changed, and when the next node may become silent."""
+        changed, next_at, silent = self._notice_held_up(now), float("inf"), dict[str, SilentPeer]()
+        if not self._timeout_s:
+            return changed, next_at
+        for node, peer in self._peers.items():
+            if peer.beats < BEATS_MIN:
+                continue
+            known = self.silent.get(node)
+            since = max(peer.heard_at, self._heard_otherwise_at(node))
+            timeout_s = max(self._timeout_s, BEATS_MIN * peer.every_s) + peer.lateness(peer.heard_at)
+            if now < since + timeout_s:
+                next_at = min(next_at, since + timeout_s)
+            else:
+                silent[node] = known if known is not None and known.since == since else SilentPeer(since, timeout_s)
+        changed = changed or silent != self.silent
+        self.silent = silent
+        return changed, next_at
+
+    def unheard(self, now: float) -> frozenset[str]:
+        """The nodes that were not heard for some intervals."""
+        return frozenset(
+            node for node, peer in self._peers.items() if now > peer.heard_at + UNHEARD_INTERVALS * peer.every_s
+        )
+
+    def _notice_held_up(self, now: float) -> bool:
+        """Begin anew with every node if this process was held up: what they sent waits in its sockets, perhaps."""
+        if now <= self._checked_by:
+            return False
+        self._checked_by = float("inf")
+        self.held_up_at = now
+        for peer in self._peers.values():
+            peer.heard_at = peer.beat_at = now
+        self.silent = {}
+        return True
