@@ -17,7 +17,7 @@ from elastic.core.membership.situation import BATCH_S
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, OutcomeKind
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
-from tests.sim.accidents import apart_for
+from tests.sim.accidents import apart_for, cut_for, thaw
 from tests.sim.checks import Promises
 from tests.sim.ends import GRACE_MAX_S
 from tests.sim.nodes import KEYS, Node, Observer, WorkerSet
@@ -32,6 +32,10 @@ BACK_S = 20.0
 """A host that was kept out is in a generation again within this time and the limit between two growths."""
 CLOSED_S = 0.06
 """The kernel tells of a link that closed within this time, and what was decided before then is in the store."""
+SILENT_TIMEOUTS = 1.8
+"""So many silence timeouts after its last sign a silent node is out of the generation: trials and jitter come to it."""
+SILENT_MORE_S = 0.8
+"""And this long for a heartbeat, a refresh of the lease and two transactions."""
 STOP_S = 3.0
 """On a loss, workers are gone after this time, and their agents have said so."""
 
@@ -626,12 +630,12 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
     longer = world.seed % 64 == 60  # Than it is kept out.
     apart_for(world, node, 110.0 if longer else REACH_S + world.random.uniform(10.0, 40.0))
 
+    # With heartbeats a single machine that the others do not reach is evicted before its workers give up.
+    evicts = (ChangeReason.LOSS, ChangeReason.LEFT, ChangeReason.JOINED) if world.heartbeats_on else ()
+    expected = (ChangeReason.FAILURE, ChangeReason.QUARANTINED, ChangeReason.GROWTH, *evicts)
+
     def formed(generation: Generation) -> str:
-        return (
-            ""
-            if generation.why in (ChangeReason.FAILURE, ChangeReason.QUARANTINED, ChangeReason.GROWTH)
-            else f"{generation.why} in a split network"
-        )
+        return "" if generation.why in expected else f"{generation.why} in a split network"
 
     def free(generation: Generation, go: Go) -> str:
         own = world.job.failures - failures  # A script may fail while it saves.
@@ -653,7 +657,31 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
         calm.expect(world, Expected("a split network", text, world.now + 200.0, lambda _: not node.apart, joins))
 
 
+def silent(world: World, calm: Calm, node: Node, old: Generation) -> None:
+    """A machine is switched off, frozen or cut off without a sign: the others go on before its lease has ended."""
+    if not world.heartbeats_on or old.index(node.name) is None or len(old.members) <= world.spec.np.low:
+        return
+    kind = world.seed // 4 % 3
+    if kind == 0:
+        world.kill_node(node)
+    elif kind == 1:
+        node.frozen = True
+        world.after(25.0, lambda: thaw(world, node))
+    else:
+        cut_for(world, node, 25.0)
+    lease_ended = world.now + world.spec.lease_ttl_s
+    until = world.now + SILENT_TIMEOUTS * world.spec.silence_timeout_s + SILENT_MORE_S
+    world.counts["a silent node was evicted in time"] += until < lease_ended
+
+    def stopped(view: StoreView) -> bool:
+        generation = view.generation.value if view.generation is not None else None
+        return generation is not None and generation.g > old.g and generation.index(node.name) is None
+
+    text = f"{node.name} is silent, and the others do not go on without it by {until:.1f}"
+    calm.expect(world, Expected("silence", text, until, stopped))
+
+
 SITUATIONS: tuple[Callable[[World, Calm, Node, Generation], None], ...] = (
     crash, failure, drains, shrink, growth, false_proof, everybody_starts_again, loss_in_plan,
-    lease_lost_at_gate, walled, long_outage, long_astray, failure_while_astray,
+    lease_lost_at_gate, walled, long_outage, long_astray, failure_while_astray, silent,
 )  # fmt: skip

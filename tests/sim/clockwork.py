@@ -13,6 +13,8 @@ from elastic.store.memory_core import MemoryCore
 from tests.sim.nodes import Job, Node, Stranger, Violation
 
 LATENCY_S = (0.0005, 0.005)
+TIMEOUTS_S = (1.0, 1.0, 0.4, 0.0)
+"""The silence timeouts of the seeds."""
 
 
 class Clockwork:
@@ -59,6 +61,7 @@ class Clockwork:
             restarts_max=rng.choice([2, 4, 30]),
             lease_ttl_s=rng.choice([2.0, 5.0]),
             store_outage_limit_s=rng.choice([15.0, 30.0]),
+            silence_timeout_s=random.Random(f"{seed} silence").choice(TIMEOUTS_S),
             fatal_exit_codes=(9,),
             ips=tuple(rng.sample([f"h{number}" for number in range(size)], size)) if seed % 5 == 3 else (),
         )

@@ -77,6 +77,69 @@ def freeze_node(world: World, rng: random.Random) -> None:
         world.after(rng.choice([0.5, 3.0, rng.uniform(5, 25)]), lambda: thaw(world, node))
 
 
+def agent_held_up(world: World, rng: random.Random) -> None:
+    """An agent, or its machine, stands still for a moment: shorter than the silence timeout, or a little longer."""
+    node = pick(world, rng)
+    if node is not None and node.hears:
+        _hold_up(
+            world, node, whole=rng.random() < 0.5, seconds=rng.choice([rng.uniform(0.1, 0.9), rng.uniform(1.0, 3.0)])
+        )
+
+
+def _hold_up(world: World, node: Node, *, whole: bool, seconds: float) -> None:
+    node.frozen, node.agent_frozen = whole, not whole
+    world.log(f"{node.name}: {'machine' if whole else 'agent'} held up for {seconds:.1f} s")
+    world.after(seconds, lambda: thaw(world, node))
+
+
+def leader_held_up(world: World, rng: random.Random) -> None:
+    """The leader stands still for some seconds, and wakes up as the leader that it was."""
+    leader = Promises().view(world).leader
+    node = world.nodes.get(leader.value.node) if leader is not None else None
+    if node is not None and node.hears:
+        _hold_up(world, node, whole=rng.random() < 0.5, seconds=rng.uniform(0.5, 8.0))
+
+
+def slow_network(world: World, rng: random.Random) -> None:
+    """What a node sends and receives over links comes late for a while: jitter, or packets that are lost."""
+    node = pick(world, rng)
+    if node is not None:
+        world.late[node.name] = world.now + rng.uniform(5, 30), rng.choice([0.3, 0.8, 2.0])
+
+
+def link_blocked(world: World, rng: random.Random) -> None:
+    """Between two nodes nothing comes through for a while; others reach both."""
+    nodes = alive(world)
+    if len(nodes) > 1:
+        one, other = rng.sample(nodes, 2)
+        world.log(f"nothing comes through between {one.name} and {other.name}")
+        world.slow_links[frozenset((one.name, other.name))] = world.now + rng.uniform(1.0, 5.0)
+
+
+def many_silent(world: World, rng: random.Random) -> None:
+    """A rack or a switch: several nodes are switched off, frozen or cut off in the same moment."""
+    nodes = alive(world)
+    some = rng.sample(nodes, min(len(nodes), rng.randint(2, 4)))
+    how, seconds = rng.choice(["off", "cut", "frozen"]), rng.uniform(1.0, 20.0)
+    for node in some:
+        if not node.hears or node.cut:
+            continue
+        if how == "off":
+            world.kill_node(node)
+        elif how == "cut":
+            cut_for(world, node, seconds)
+        else:
+            _hold_up(world, node, whole=True, seconds=seconds)
+
+
+def evicted_and_another_comes(world: World, rng: random.Random) -> None:
+    """An agent stands still until it is evicted, and another one starts on its host while its workers run."""
+    node = pick(world, rng)
+    if node is not None and node.hears:
+        _hold_up(world, node, whole=False, seconds=rng.uniform(2.0, 12.0))
+        world.after(rng.uniform(1.0, 3.0), lambda: start(world, node.host))
+
+
 def clock_runs_wrong(world: World, rng: random.Random) -> None:
     """A node's clock runs 2 % too fast or too slow."""
     node = pick(world, rng)

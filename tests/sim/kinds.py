@@ -115,6 +115,19 @@ PLAYS: Final = (
     "all_astray_and_others_come",
     "revoked_as_the_first_dies",
     "drained_in_an_outage",
+    "silent",
+    "silent_leader",
+    "leader_sleeps",
+    "reached_by_another",
+    "half_is_cut_off",
+    "held_up_for_a_moment",
+    "eviction_lingers",
+    "evicted_and_another_comes",
+    "silent_of_two",
+    "silent_spare",
+    "silent_at_the_gate",
+    "cut_from_the_others",
+    "silent_server",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

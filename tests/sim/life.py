@@ -24,6 +24,7 @@ from tests.sim.accidents import (
 from tests.sim.calm import SITUATIONS, Calm, split
 from tests.sim.checks import Promises
 from tests.sim.ends import Ends
+from tests.sim.evictions import Evictions
 from tests.sim.nodes import KEYS
 from tests.sim.rules import Rules
 from tests.sim.world import World
@@ -38,6 +39,12 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     faults.restart_on_same_host,
     faults.freeze_agent,
     faults.freeze_node,
+    faults.agent_held_up,
+    faults.leader_held_up,
+    faults.slow_network,
+    faults.link_blocked,
+    faults.many_silent,
+    faults.evicted_and_another_comes,
     faults.clock_runs_wrong,
     faults.cut_off,
     faults.astray,
@@ -121,7 +128,7 @@ def run_seed(seed: int, *, defect: str = "") -> World:
 def make(seed: int, *, defect: str = "") -> World:
     """A world before anything has happened, watched by every promise."""
     world = World(seed, defect=defect)
-    world.observe(Promises(), Rules(), Ends())
+    world.observe(Promises(), Rules(), Ends(), Evictions())
     return world
 
 

@@ -273,6 +273,10 @@ class Network(Clockwork):
         if not node.alive or node.exit_code is not None:
             return
         self.after(self.spec.lease_ttl_s / 4 / node.rate, lambda: self._tick_session(node))
+        self._refresh(node)
+
+    def _refresh(self, node: Node) -> None:
+        """Refresh the lease of a node."""
         lease = node.lease
         if lease is None or not node.hears:
             return

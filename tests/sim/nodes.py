@@ -17,6 +17,7 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoredDocument, StoreView
 from elastic.core.view_reader import ViewReader
 from launcher.peers.doubt import LinkDoubt
+from launcher.peers.silence import SilenceDetector
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -119,6 +120,12 @@ class Node:
     """When its machine is taken back."""
     slow_until: float = -1e9
     doubt: LinkDoubt = field(init=False)
+    detector: SilenceDetector = field(init=False)
+    sends_heartbeats: bool = False
+    silence_timeout_s: float = 0.0
+    next_look: float = NEVER
+    stepped_at: float = -1e9
+    """When its workers made a step that all members had a part in, on its own clock."""
     inbox: list[Event] = field(default_factory=list)
     exit_code: int | None = None
     # mirror
@@ -159,6 +166,16 @@ class Node:
     # batches that its mirror does not show yet, of this store and these ranges, looked for up to this revision
     unseen: tuple[tuple[int, tuple[KeyRange, ...]], int, list[WatchBatch]] = ((0, ()), 0, [])
 
+    def __post_init__(self) -> None:
+        """Its links watch for silence."""
+        self.detector = SilenceDetector(self._heard_by_step)
+
+    def _heard_by_step(self, name: str) -> float:
+        generation = self.core.facts.generation
+        if generation is None or generation.g != self.core.facts.workers.g or generation.index(name) is None:
+            return -NEVER
+        return self.stepped_at if generation.one_world else -NEVER
+
     @property
     def hears(self) -> bool:
         """The agent can act now."""
@@ -192,6 +209,9 @@ class Observer:
 
     def after_refusal(self, world: World, node: Node, transaction: Transaction) -> None:
         """A transaction that the store refused."""
+
+    def after_revoke(self, world: World, node: Node, lease: int) -> None:
+        """A node that asks the store to end the lease of another one."""
 
     def after_expiry(self, world: World, nodes: list[Node]) -> None:
         """Leases that ran out."""

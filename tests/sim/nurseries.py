@@ -26,6 +26,8 @@ SAVE_S = 3.0
 COLD_S = 5.0
 """Workers that start cold, and a nursery that is to be warm, import for at most this long."""
 FAIL_IN_SAVE = 0.1
+FROZEN_LOOK_S = 0.05
+"""So often it is asked whether an agent that is frozen goes on."""
 REACH_S = 10.0
 """So long workers wait while a machine is cut from the others (--reach_timeout)."""
 
@@ -208,6 +210,10 @@ class Nurseries(Network):
             self.after(1.0, lambda: self._progress(key, generation))
         elif len(nodes) == len(generation.members) and not any(node.frozen for node in nodes):
             self.job.done_s = min(self.job.done_s + 1.0, self.job.work_s)
+            if not any(node.cut for node in nodes):
+                for node in nodes:
+                    if node.hears:
+                        node.stepped_at = self.local(node)
             self.after(1.0, lambda: self._progress(key, generation))
         elif any(node.frozen for node in nodes) and len(nodes) == len(generation.members):
             self.after(1.0, lambda: self._progress(key, generation))
@@ -349,6 +355,15 @@ class Nurseries(Network):
             if due < node.deadline_planned:
                 node.deadline_planned = due
                 self.after(due - self.now, lambda: self._look_at_clock(node, due))
+
+    def _when_it_acts(self, node: Node, call: Callable[[], None]) -> None:
+        """Do this in a node's agent; one that is frozen does it when it goes on."""
+        if not node.alive or node.exit_code is not None:
+            return
+        if node.hears:
+            call()
+        else:
+            self.after(FROZEN_LOOK_S, lambda: self._when_it_acts(node, call))
 
     def _look_at_clock(self, node: Node, due: float) -> None:
         if node.deadline_planned == due:

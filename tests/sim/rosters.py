@@ -30,6 +30,7 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 from tests.sim.accidents import alive, cut_for, start
 from tests.sim.checks import Promises, by_operator, chargeable
+from tests.sim.evictions import Evictions
 from tests.sim.faults import scale
 from tests.sim.life import CHAOS_S, HEALED_S, chaos, heal, over
 from tests.sim.nodes import Node, WorkerSet
@@ -346,7 +347,7 @@ def run_roster_seed(seed: int) -> World:
 def make_roster(seed: int) -> RosterWorld:
     """A world before anything has happened, watched by every promise of a roster."""
     world = RosterWorld(seed)
-    world.observe(RosterPromises())
+    world.observe(RosterPromises(), Evictions())
     return world
 
 

@@ -24,12 +24,16 @@ from elastic.core.agent.actions import (
     FindMember,
     LookUpNode,
     MirrorKeys,
+    NoteSilence,
     OpenSession,
+    RefreshLease,
     Relist,
     RevokeLease,
     SendTransaction,
+    SetHeartbeats,
     StartWorkers,
     StopWorkers,
+    TryPeer,
     WatchLinks,
 )
 from elastic.core.agent.core import AgentCore
@@ -55,11 +59,10 @@ from elastic.errors import DocumentError
 from elastic.store.memory_core import MemoryCore
 from launcher.peers.doubt import LinkDoubt
 from tests.sim.clockwork import LATENCY_S
+from tests.sim.heartbeats import Heartbeats
 from tests.sim.nodes import DEADLINE_S, KEYS, KILL_S, NEVER, Node
-from tests.sim.nurseries import COLD_S, Nurseries
+from tests.sim.nurseries import COLD_S
 
-FROZEN_LOOK_S = 0.05
-"""So often it is asked whether an agent that is frozen goes on."""
 ANSWER_S = 0.1
 """Who has not answered over a link by then is not waited for."""
 DAY_S = 86_400.0
@@ -73,7 +76,7 @@ FOLLOWS_MAX = 6
 """A node begins to lead, and leads no more; a registration begins it anew."""
 
 
-class World(Nurseries):
+class World(Heartbeats):
     """The nodes with their cores, the links between them, and what a person can do to them."""
 
     def run_to(self, until: float, *, stop: Callable[[], bool] = lambda: False) -> None:
@@ -297,6 +300,9 @@ class World(Nurseries):
                     self.log(f"{node.name}: its request to end a lease is lost")
                 case CloseSession() | RevokeLease():
                     lease = action.lease
+                    if isinstance(action, RevokeLease):
+                        for observer in self.observers:
+                            observer.after_revoke(self, node, lease)
                     if isinstance(action, CloseSession):
                         node.lease = None
                     self.ask(node, lambda lease=lease: self._revoke(lease), lambda: None)  # type: ignore[misc]
@@ -306,6 +312,14 @@ class World(Nurseries):
                     self.after(2 * self.latency(), lambda dialable=dialable: self._dial(node, dialable))  # type: ignore[misc]
                 case DoubtLinks():
                     node.doubt.every(action.every_s)
+                case SetHeartbeats():
+                    self._set_heartbeats(node, action)
+                case TryPeer():
+                    self._try_peer(node, action)
+                case NoteSilence():
+                    self._note_silence(node, action)
+                case RefreshLease():
+                    self._refresh(node)
                 case AskVouch():
                     self._ask_vouch(node, action.g)
                 case CloseInbound():
@@ -373,6 +387,7 @@ class World(Nurseries):
             if (there and same) or unnoticed:
                 up.add(name)
         if up != node.linked:
+            self.forget_links(node, node.linked - up)
             node.linked = frozenset(up)
             node.doubt.links_changed(node.linked)
 
@@ -415,15 +430,6 @@ class World(Nurseries):
         registered = bool(self.store.list(KeyRange.key(KEYS.member(name)), keys_only=True).entries) if there else None
         delay = 2 * self.aside.uniform(*LATENCY_S) if there else DEADLINE_S
         self._later(node, delay, NodeLookedUp(name, registered))
-
-    def _when_it_acts(self, node: Node, call: Callable[[], None]) -> None:
-        """Do this in a node's agent; one that is frozen does it when it goes on."""
-        if not node.alive or node.exit_code is not None:
-            return
-        if node.hears:
-            call()
-        else:
-            self.after(FROZEN_LOOK_S, lambda: self._when_it_acts(node, call))
 
     def _ask_links(self, node: Node, number: int) -> None:
         """Who is there answers; the others are waited for."""

@@ -28,7 +28,7 @@ class DecisionMemory(Struct, frozen=True):
     heard_since: Mapping[str, float] = field(default_factory=dict)
     """Since when each of them is that without a break."""
     silent: frozenset[str] = frozenset()
-    """Nodes that are silent, on hosts whose silence counts."""
+    """Nodes that are silent: they have sent nothing for longer than the silence timeout."""
     evictions: tuple[Eviction, ...] = ()
     """Nodes that were evicted lately."""
     unheard: frozenset[str] = frozenset()

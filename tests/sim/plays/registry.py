@@ -17,13 +17,15 @@ from tests.sim import calm, kinds
 from tests.sim.calm import Calm
 from tests.sim.checks import Promises
 from tests.sim.ends import Ends
+from tests.sim.evictions import Evictions
 from tests.sim.life import CHAOS_S, HEALED_S, heal, over
 from tests.sim.nodes import Node
-from tests.sim.plays import leaders, meetings, operators, partings, races, strangers
+from tests.sim.plays import leaders, meetings, operators, partings, races, silences, strangers
 from tests.sim.rosters import RosterPromises, RosterWorld
 from tests.sim.rules import Rules
 from tests.sim.world import World
 
+HEARD: Final[Mapping[str, Any]] = {"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 5.0}
 BEGINS_S = 15.0
 """By then the job trains."""
 Act = Callable[[World, Calm, Node, Generation], None]
@@ -145,7 +147,10 @@ PLAYS: Final[Mapping[str, Play]] = {
         meetings.store_empty_without_a_maximum, nodes=4, high=NP_UNLIMITED, first=2, spec={"settle_s": 10.0}
     ),
     "astray_and_late": Play(
-        meetings.astray_and_late, links=True, nodes=4, spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 40.0}
+        meetings.astray_and_late,
+        links=True,
+        nodes=4,
+        spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 40.0, "silence_timeout_s": 2.0},
     ),
     "astray_and_silent": Play(
         meetings.astray_and_silent, links=True, nodes=4, spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 120.0}
@@ -179,6 +184,19 @@ PLAYS: Final[Mapping[str, Play]] = {
         listens=True,
         spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 30.0},
     ),
+    "silent": Play(calm.silent, nodes=4, links=True, spec=HEARD),
+    "silent_leader": Play(silences.silent_leader, nodes=4, links=True, spec=HEARD),
+    "leader_sleeps": Play(silences.leader_sleeps, nodes=4, links=True, spec=HEARD),
+    "reached_by_another": Play(silences.reached_by_another, nodes=4, links=True, spec=HEARD),
+    "half_is_cut_off": Play(silences.half_is_cut_off, nodes=6, links=True, spec=HEARD),
+    "held_up_for_a_moment": Play(silences.held_up_for_a_moment, nodes=4, links=True, spec=HEARD),
+    "eviction_lingers": Play(silences.eviction_lingers, nodes=4, links=True, spec=HEARD),
+    "evicted_and_another_comes": Play(silences.evicted_and_another_comes, nodes=4, links=True, work_s=90.0, spec=HEARD),
+    "silent_of_two": Play(silences.silent_of_two, nodes=2, links=True, spec=HEARD),
+    "silent_spare": Play(silences.silent_spare, nodes=5, high=4, links=True, spec=HEARD),
+    "silent_at_the_gate": Play(silences.silent_at_the_gate, nodes=4, links=True, spec=HEARD),
+    "cut_from_the_others": Play(silences.cut_from_the_others, nodes=4, links=True, spec=HEARD),
+    "silent_server": Play(silences.silent_server, roster=True, links=True, work_s=80.0, spec=HEARD),
 }
 """Every play, by its name."""
 
@@ -195,10 +213,10 @@ def make_play(seed: int) -> World:
     play = PLAYS[kinds.play_of(seed)]
     if play.roster:
         world: World = RosterWorld(seed)
-        world.observe(RosterPromises())
+        world.observe(RosterPromises(), Evictions())
     else:
         world = World(seed)
-        world.observe(Promises(), Rules(), Ends())
+        world.observe(Promises(), Rules(), Ends(), Evictions())
     if play.nodes:
         world.size = play.nodes
         high = play.high or play.nodes

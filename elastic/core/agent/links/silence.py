@@ -13,8 +13,8 @@ removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member fi
 3. An agent that was held up itself suspects nobody before a refresh of its lease that was sent afterwards has
    succeeded. While the store does not answer, nothing is done; afterwards each silence begins anew.
 4. The leader *evicts* a member whose silence is confirmed if a survivor remains, which stops its workers so that no
-   collective goes on. Two or more that are silent, and are more than a third of the members, are left to their leases:
-   it may be this node that is cut off.
+   collective goes on, and if the others are enough for np's minimum. Two or more that are silent, and are more than a
+   third of the members, are left to their leases: it may be this node that is cut off.
 5. A leader whose silence is confirmed leads no more: one of the first members takes the lead, and evicts it.
 
 What follows for the host of an evicted node: `elastic.core.membership.evictions`.
@@ -101,9 +101,7 @@ def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
     silence.trials = {node: trial for node, trial in silence.trials.items() if node in event.peers}
     if again:
         agent.memory = replace(memory, evictions=silent_again(memory.evictions, again, agent.now))
-    evictions = agent.memory.evictions
-    silent = frozenset(node for node in event.peers if silence_counts(evictions, _host(agent, node), agent.now))
-    agent.memory = replace(agent.memory, silent=silent)
+    agent.memory = replace(agent.memory, silent=frozenset(event.peers))
     note_heard(agent)
 
 
@@ -219,8 +217,13 @@ def _suspects(agent: AgentState) -> Sequence[str]:
         candidates = [node for node in sorted(silent) if node in known and node in agent.view.members]
     else:
         candidates = [leader.value.node] if leader is not None and leader.value.node in silent else []
-    watched = [node for node in candidates if node in agent.links.targets]
-    return [node for node in watched if now >= silence.counts_from + silence.peers[node].timeout_s]
+    return [
+        node
+        for node in candidates
+        if node in agent.links.targets
+        and now >= silence.counts_from + silence.peers[node].timeout_s
+        and silence_counts(agent.memory.evictions, _host(agent, node), now)
+    ]
 
 
 def must_try(agent: AgentState) -> bool:
@@ -295,7 +298,9 @@ def _helpers(agent: AgentState, node: str, others: Sequence[str]) -> tuple[str, 
 def is_confirmed(agent: AgentState, node: str) -> bool:
     """Tell whether a silent node is reached by nobody, while this agent and the store are well."""
     trial, peer = agent.silence.trials.get(node), agent.silence.peers.get(node)
-    if trial is None or peer is None or node not in agent.memory.silent or trial.silence.since != peer.since:
+    if trial is None or peer is None or trial.silence.since != peer.since:
+        return False
+    if not silence_counts(agent.memory.evictions, _host(agent, node), agent.now):
         return False
     answered = trial.answered_at > NEVER and not trial.reached_by and (trial.alone or bool(trial.unreached_by))
     refreshed_at = agent.workers.run_deadline.refreshed_at
@@ -322,7 +327,7 @@ def may_evict(agent: AgentState) -> bool:
 
 def _evictable(agent: AgentState) -> str | None:
     confirmed = (node for node in _suspects(agent) if is_confirmed(agent, node))
-    return next((node for node in confirmed if _survives(agent, node) and not _are_many(agent, node)), None)
+    return next((node for node in confirmed if all(rule(agent, node) for rule in RULES)), None)
 
 
 def _survives(agent: AgentState, node: str) -> bool:
@@ -330,24 +335,37 @@ def _survives(agent: AgentState, node: str) -> bool:
     generation, go = agent.generation, agent.view.go
     if generation is None:
         return False
-    before = generation.before
-    running = frozenset(before.nodes) if before is not None and (go is None or go.value.g != generation.g) else None
-    return any(
-        member.node != node
-        and (running is None or member.node in running)
-        and member.node in agent.view.members
-        and (member.node == agent.me.node or member.node in agent.memory.linked)
-        for member in generation.members
-    )
+    before = generation.before if go is None or go.value.g != generation.g else None
+    others = [member.node for member in generation.members if member.node != node and _is_well(agent, member.node)]
+    return any(before is None or other in before.nodes for other in others)
 
 
-def _are_many(agent: AgentState, node: str) -> bool:
-    """Tell whether so many members are silent, or about to be, that this node may be the one that is cut off."""
+def _can_go_on(agent: AgentState, node: str) -> bool:
+    """Tell whether enough nodes remain for np's minimum. Where all are needed, they wait for it in any case."""
     generation = agent.generation
     assert generation is not None
-    unheard = (agent.silence.trials[node].unheard | agent.silence.peers.keys() | {node}) - {agent.me.node}
+    if not generation.one_world:
+        return True
+    known = {member.node for member in generation.members} | agent.memory.ready_since.keys()
+    return sum(_is_well(agent, one) for one in known - {node}) >= agent.spec.np.low
+
+
+def _is_well(agent: AgentState, node: str) -> bool:
+    """Tell whether a node is registered and heard."""
+    return node in agent.view.members and (node == agent.me.node or node in agent.memory.linked)
+
+
+def _are_few(agent: AgentState, node: str) -> bool:
+    """Tell whether few members are silent, or about to be. If many are, this node may be the one that is cut off."""
+    generation = agent.generation
+    assert generation is not None
+    unheard = agent.silence.trials[node].unheard.union(agent.silence.peers, {node}) - {agent.me.node}
     silent = [member.node for member in generation.members if member.node in unheard]
-    return len(silent) > 1 and MANY * len(silent) > len(generation.members)
+    return len(silent) == 1 or MANY * len(silent) <= len(generation.members)
+
+
+RULES = (_survives, _can_go_on, _are_few)
+"""What must be so before a member is evicted whose silence is confirmed."""
 
 
 def send_eviction(agent: AgentState) -> None:

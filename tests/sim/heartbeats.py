@@ -1,0 +1,158 @@
+"""Heartbeats over the links, trials of silent nodes, and what really was so: who could be reached from where, and when.
+
+The silence of each node is found by the real detector (`launcher.peers.silence`). One tick for all nodes stands for the
+heartbeats of every link: what is modelled is whether they arrive, and not each packet.
+"""
+
+from __future__ import annotations
+
+import random
+
+from elastic.core.agent.actions import NoteSilence, SetHeartbeats, SilenceStep, TryPeer
+from elastic.core.agent.events import PeerTried, SilenceChanged
+from elastic.core.agent.links.silence import interval_s
+from tests.sim.nodes import Node
+from tests.sim.nurseries import Nurseries
+
+FIRST_LOOK_S = 0.002
+"""So soon after the start of a trial it is looked whether somebody reaches the node."""
+
+
+class Heartbeats(Nurseries):
+    """Which node hears which."""
+
+    def __init__(self, seed: int, *, defect: str = "") -> None:
+        super().__init__(seed, defect=defect)
+        self.chance = random.Random(f"{seed} heartbeats")
+        """For heartbeats alone: what the seeds draw elsewhere does not depend on them."""
+        self.slow_links: dict[frozenset[str], float] = {}
+        """Nothing comes through between two nodes before this time."""
+        self.late: dict[str, tuple[float, float]] = {}
+        """Until when, and by how much at most, what a node sends or receives is late."""
+        self.closed_since: dict[tuple[str, str], float] = {}
+        """Since when an agent cannot reach another one: who, and whom."""
+        self.unreached_at: dict[tuple[str, str], float] = {}
+        """When it could not reach it last."""
+        self.after(0.0, self._beat)
+
+    @property
+    def heartbeats_on(self) -> bool:
+        """Whether nodes that are silent are evicted in this job."""
+        return self.links and self.spec.silence_timeout_s > 0.0
+
+    def reaches(self, one: Node, other: Node) -> bool:
+        """Tell whether the agent of a node answers another one's packets now. The asker may stand still itself."""
+        there = other.hears and other.exit_code is None and not other.unlinkable
+        way = not one.cut and not other.cut and not self.between(one, other)
+        return there and way and one.alive and self.now >= self.slow_links.get(frozenset((one.name, other.name)), 0.0)
+
+    def _beat(self) -> None:
+        """The heartbeats of one interval; each agent first looks who was silent until now."""
+        if not self.heartbeats_on:
+            return
+        every_s = interval_s(self.spec.silence_timeout_s, 1)
+        self.after(every_s * self.chance.uniform(0.9, 1.1), self._beat)
+        here = [node for node in self.nodes.values() if node.alive and node.exit_code is None]
+        for node in here:
+            if node.hears and node.silence_timeout_s:
+                self._look(node, every_s)
+        self._make_late(here)
+        for one in here:
+            for name in one.linked if one.sends_heartbeats else ():
+                other = self.nodes[name]
+                if one.hears and self.reaches(one, other) and self.reaches(other, one):
+                    self._heard(one, other, every_s)
+                    self._heard(other, one, every_s)
+        self._note_reach()
+
+    def _note_reach(self) -> None:
+        """Note who cannot reach whom; of most nodes nothing is wrong."""
+        for pair in tuple(self.closed_since):
+            if self.reaches(*(self.nodes[name] for name in pair)):
+                del self.closed_since[pair]
+        for other in self.nodes.values():
+            if not other.hears or other.cut or other.apart or other.apart_from or self.slow_links:
+                for one in self.nodes.values():
+                    self._note_way(one, other)
+                    self._note_way(other, one)
+
+    def _note_way(self, one: Node, other: Node) -> None:
+        if one is not other and one.alive and not self.reaches(one, other):
+            self.closed_since.setdefault((one.name, other.name), self.now)
+            self.unreached_at[one.name, other.name] = self.now
+
+    def _look(self, node: Node, every_s: float) -> None:
+        node.detector.expect_check(node.next_look, every_s * node.rate)
+        changed, _ = node.detector.check(self.local(node))
+        node.next_look = self.local(node) + 1.1 * every_s * node.rate
+        node.detector.expect_check(node.next_look, every_s * node.rate)
+        self._tell_silence(node, changed)
+
+    def _heard(self, node: Node, other: Node, every_s: float) -> None:
+        self._tell_silence(node, node.detector.beat(other.name, other, every_s, self.local(node)))
+
+    def _tell_silence(self, node: Node, changed: bool) -> None:
+        if changed:
+            self._later(node, 0.0, SilenceChanged(node.detector.silent, node.detector.held_up_at))
+
+    def _make_late(self, here: list[Node]) -> None:
+        """What comes to and from a slow node waits, now and then."""
+        for name, (until, most_s) in tuple(self.late.items()):
+            if self.now > until:
+                del self.late[name]
+                continue
+            for other in here:
+                if other.name != name and self.chance.random() < 0.3:
+                    pair = frozenset((name, other.name))
+                    self.slow_links[pair] = max(
+                        self.slow_links.get(pair, 0.0), self.now + self.chance.uniform(0, most_s)
+                    )
+
+    def forget_links(self, node: Node, names: frozenset[str]) -> None:
+        """Links of a node are down."""
+        for name in names:
+            self._tell_silence(node, node.detector.forget(name, self.nodes[name]))
+
+    def _set_heartbeats(self, node: Node, action: SetHeartbeats) -> None:
+        node.sends_heartbeats, node.silence_timeout_s = action.every_s > 0.0, action.timeout_s
+        had = node.detector.silent
+        node.detector.set_timeout(action.timeout_s)
+        node.next_look = float("inf")
+        node.detector.expect_check(node.next_look, 0.0)
+        self._tell_silence(node, had != node.detector.silent)
+
+    def _try_peer(self, node: Node, action: TryPeer) -> None:
+        """This node and its helpers dial a silent one: at once, and again until their time is over."""
+        names = [node.name, *(name for name in action.helpers if self._can_ask(node, self.nodes[name]))]
+
+        def reached() -> tuple[str, ...]:
+            silent = self.nodes[action.node]
+            able = [name for name in names if self.nodes[name].hears or name == node.name]
+            return tuple(name for name in able if self.reaches(self.nodes[name], silent))
+
+        def answer(by: tuple[str, ...]) -> None:
+            others = [name for name in names if name not in (*by, node.name)]
+            tried = tuple(name for name in others if self._can_ask(node, self.nodes[name]))
+            unheard = node.detector.unheard(self.local(node))
+            self._later(
+                node, 2 * self.chance.uniform(0.0005, 0.005), PeerTried(action.number, action.node, by, tried, unheard)
+            )
+
+        def first() -> None:
+            if by := reached():
+                answer(by)
+            else:
+                self.after(action.limit_s / node.rate, lambda: self._when_it_acts(node, lambda: answer(reached())))
+
+        self.after(FIRST_LOOK_S, lambda: self._when_it_acts(node, first))
+
+    def _can_ask(self, node: Node, helper: Node) -> bool:
+        """Tell whether a node can ask another one: over its link, or one that it makes once the store says where."""
+        linked = helper.name in node.linked
+        found = linked or self.reachable(node)
+        return found and self.reaches(node, helper) and self.reaches(helper, node)
+
+    def _note_silence(self, node: Node, action: NoteSilence) -> None:
+        self.counts[f"silence: {action.step}"] += 1
+        if action.step is SilenceStep.EVICTED:
+            self.log(f"{node.name} has evicted {action.node}")

@@ -1,0 +1,223 @@
+"""Plays about nodes that are silent: which are evicted, which are not, and what follows."""
+
+from __future__ import annotations
+
+from elastic.core.agent.links.silence import HELPERS_MAX
+from elastic.core.model import ChangeReason, Generation
+from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
+from tests.sim.accidents import alive, apart_for, cut_for, pairs_apart, start, thaw
+from tests.sim.calm import NOTICE_S, STOP_S, Calm, Expected, inside, silent, went
+from tests.sim.nodes import Node, Observer
+from tests.sim.plays.leaders import leader_of
+from tests.sim.plays.meetings import members_of
+from tests.sim.world import World
+
+BACK_S = 90.0
+"""A node that was evicted, and is well again, is in a generation again within this time."""
+
+
+class WhenEvicted(Observer):
+    """Lets the first eviction linger on its way while something happens."""
+
+    def __init__(self, seconds: float, then: str) -> None:
+        self.seconds = seconds
+        self.then = then
+        self.done = False
+
+    def after_send(self, world: World, node: Node, transaction: Transaction) -> float:
+        """It is on its way."""
+        if transaction.kind != "evict" or self.done:
+            return 0.0
+        self.done = True
+        if self.then == "the leader sleeps":
+            world.after(0.0, lambda: hold_up(world, node, 2 * self.seconds))
+        return self.seconds
+
+
+def hold_up(world: World, node: Node, seconds: float) -> None:
+    """The machine of a node stands still for so long."""
+    if node.hears:
+        node.frozen = True
+        world.log(f"{node.name}: stands still for {seconds:.1f} s")
+        world.after(seconds, lambda: thaw(world, node))
+
+
+def silent_leader(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The leader is silent: another node takes the lead, and the others go on without it."""
+    leader = leader_of(world, watch)
+    if leader is not None:
+        silent(world, watch, leader, old)
+
+
+def leader_sleeps(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The leader stands still, wakes up as the leader that it was, and evicts nobody; it comes back."""
+    leader = leader_of(world, watch)
+    if leader is None or not world.heartbeats_on:
+        return
+    world.job.work_s += 2 * BACK_S
+    hold_up(world, leader, world.chance.uniform(1.0, 8.0) * world.spec.silence_timeout_s)
+    until = world.now + BACK_S
+    text = f"{leader.name} led, stood still, goes on, and is not in the world again"
+
+    def done(view: StoreView) -> bool:
+        return leader.name in inside(view) and went(view) > old.g
+
+    world.after(
+        1.0,
+        lambda: watch.expect(world, Expected("silence", text, until, done)) if _left(watch, world, leader) else None,
+    )
+
+
+def _left(watch: Calm, world: World, node: Node) -> bool:
+    return node.name not in inside(watch.view(world))
+
+
+def _expect_no_loss(world: World, watch: Calm, old: Generation, seconds: float, why: str) -> None:
+    """Nobody of this generation is lost for so long."""
+    names = {place.node for place in old.members}
+
+    def formed(generation: Generation) -> str:
+        lost = generation.why is ChangeReason.LOSS and names - {place.node for place in generation.members}
+        return f"{lost} lost, although {why}" if lost else ""
+
+    until = world.now + seconds
+    watch.expect(world, Expected("silence", "", until, lambda _: world.now > until - 0.1, formed))
+
+
+def reached_by_another(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The leader does not reach one node, and others do: that node is not evicted."""
+    leader = leader_of(world, watch)
+    members = members_of(world, old)
+    if leader is None or not world.heartbeats_on or leader not in members or len(members) < 3:
+        return
+    other = next(one for one in members if one is not leader)
+    _expect_no_loss(world, watch, old, world.spec.lease_ttl_s, f"only {leader.name} does not reach {other.name}")
+    pairs_apart(world, other, [leader])
+    world.after(world.spec.lease_ttl_s, lambda: other.apart_from.clear())
+
+
+def half_is_cut_off(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A switch is gone: half of the nodes reach neither the others nor the store. They are left to their leases."""
+    members = members_of(world, old)
+    if not world.heartbeats_on:
+        return
+    leader = leader_of(world, watch)
+    half = [one for one in members if one is not leader][: (len(members) + 1) // 2]
+    _expect_no_loss(world, watch, old, 0.6 * world.spec.lease_ttl_s, f"{len(half)} are silent at once")
+    for one in half:
+        cut_for(world, one, 3 * world.spec.lease_ttl_s)
+
+
+def held_up_for_a_moment(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Every agent stands still now and then, for less than the silence timeout: nobody is evicted."""
+    if not world.heartbeats_on:
+        return
+    _expect_no_loss(world, watch, old, 20.0, "nobody was silent for longer than the silence timeout")
+    shortest_s, longest_s = 0.1, 0.75 * world.spec.silence_timeout_s
+    for number in range(20):
+        one = world.chance.choice(members_of(world, old))
+        seconds = world.chance.uniform(shortest_s * world.spec.silence_timeout_s, longest_s)
+        world.after(number * 1.0, lambda one=one, seconds=seconds: hold_up(world, one, seconds))  # type: ignore[misc]
+
+
+def eviction_lingers(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """An eviction lingers on its way, its leader stands still, and the silent node goes on meanwhile."""
+    if not world.heartbeats_on:
+        return
+    then = "the leader sleeps" if world.seed % 2 else ""
+    world.observe(WhenEvicted(world.chance.uniform(0.2, 6.0), then))
+    seconds = world.spec.silence_timeout_s * world.chance.uniform(1.2, 2.5)
+    hold_up(world, node, seconds)
+    world.after(seconds + 0.1, lambda: world.store.revoke(node.lease) if node.lease and world.seed % 3 == 0 else None)
+    world.after(seconds + 0.2, world.deliver)
+
+
+def evicted_and_another_comes(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """An agent stands still until it is evicted, and another starts on its host while its workers run."""
+    if not world.heartbeats_on:
+        return
+    node.agent_frozen = True
+    node.slow_until = world.now + 20.0
+    world.after(20.0, lambda: thaw(world, node))
+    world.after(1.5 * world.spec.silence_timeout_s, lambda: start(world, node.host))
+
+
+def silent_of_two(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """One of two nodes is silent, or they do not reach each other: one of them goes on."""
+    if not world.heartbeats_on:
+        return
+    if world.seed % 3:
+        silent(world, watch, node, old)
+        return
+    apart_for(world, node, 20.0)
+    until = world.now + 2.5 * world.spec.silence_timeout_s + NOTICE_S + STOP_S
+    text = "two nodes do not reach each other, and none goes on"
+    watch.expect(world, Expected("silence", text, until, lambda view: went(view) > old.g))
+
+
+def silent_spare(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A spare is silent, and then a member is: the spare does not take its place."""
+    spare = next((one for one in alive(world) if old.index(one.name) is None), None)
+    if spare is None or not world.heartbeats_on:
+        return
+    world.kill_node(spare)
+
+    def formed(generation: Generation) -> str:
+        return f"{spare.name} is silent and is taken in" if generation.index(spare.name) is not None else ""
+
+    def strike() -> None:
+        until = world.now + 2.0 * world.spec.silence_timeout_s + STOP_S
+        text = f"{node.name} is silent, and nothing starts"
+        watch.expect(world, Expected("silence", text, until + 8.0, lambda view: went(view) > old.g, formed))
+        world.kill_agent(node)
+
+    world.after(1.6 * world.spec.silence_timeout_s, strike)
+
+
+def silent_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A worker fails, and while the others stop their workers a node is silent: they do not wait for its lease."""
+    if not world.heartbeats_on or len(old.members) < HELPERS_MAX:
+        return
+    first = next(one for one in members_of(world, old) if one is not node)
+    if first.workers is None:
+        return
+    world.end_worker(first, first.workers, 1)
+    world.after(0.01, lambda: world.kill_node(node))
+    until = world.now + 2.0 * world.spec.silence_timeout_s + 1.0 + STOP_S
+    text = f"{node.name} is silent at the gate, and the others do not start by {until:.1f}"
+    watch.expect(
+        world, Expected("silence", text, until, lambda view: went(view) > old.g and node.name not in inside(view))
+    )
+
+
+def cut_from_the_others(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A node reaches the store and no other node, for long: it is evicted once, and joins when it is heard again."""
+    if not world.heartbeats_on:
+        return
+    world.job.work_s += 120.0
+    apart_for(world, node, 60.0)
+    evicted = 0
+
+    def formed(generation: Generation) -> str:
+        nonlocal evicted
+        evicted += generation.why in (ChangeReason.LOSS, ChangeReason.LEFT) and generation.index(node.name) is None
+        back = node.apart and generation.why is ChangeReason.GROWTH and generation.index(node.name) is not None
+        return f"{node.name} joins while nobody reaches it" if back else ""
+
+    until = world.now + 60.0 + BACK_S
+    text = f"{node.name} is reached again, and is not in the world again"
+    done = lambda view: not node.apart and node.name in inside(view)  # noqa: E731
+    watch.expect(world, Expected("silence", text, until, done, formed))
+
+
+def silent_server(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A node of a parameter-server job is silent, with its agent or whole: its tasks are not given away too early."""
+    kind = world.seed % 3
+    if kind == 0:
+        world.kill_node(node)
+    elif kind == 1:
+        hold_up(world, node, 8.0)
+    else:
+        node.agent_frozen = True
+        world.after(15.0, lambda: thaw(world, node))
