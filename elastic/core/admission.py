@@ -30,6 +30,7 @@ SPEC_FLAGS = {
     "restarts_max": "--max_restarts",
     "host_cooldown_s": "--host_cooldown",
     "lease_ttl_s": "--lease_ttl",
+    "silence_timeout_s": "--silence_timeout",
     "store_outage_limit_s": "--store_outage_limit",
     "fatal_exit_codes": "--fatal_exit_codes",
     "mode": "--run_mode",

@@ -152,8 +152,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     restarts_max: Amount = 3
     host_cooldown_s: Seconds = 60.0
     lease_ttl_s: Seconds = 5.0
-    store_outage_limit_s: Seconds = 120.0
     silence_timeout_s: Seconds = 1.0
+    store_outage_limit_s: Seconds = 120.0
     fatal_exit_codes: tuple[int, ...] = ()
     mode: JobMode = JobMode.COLLECTIVE
     ips: tuple[Host, ...] = ()

@@ -11,6 +11,9 @@ from typing import Final
 DURATION_MAX_S: Final = 30 * 24 * 3600.0
 LEASE_TTL_MIN_S: Final = 2
 LEASE_TTL_MAX_S: Final = 600
+SILENCE_TIMEOUT_MIN_S: Final = 0.1
+"""Four heartbeats fit into the timeout. More often than every 25 ms they would cost each node a visible share of a
+core."""
 
 METAVAR: Final = "DURATION"
 FORMS: Final = "10s, 5m, 1h30m or 500ms; a number without a unit counts seconds"
@@ -40,6 +43,18 @@ def lease_ttl(text: str) -> float:
         raise ValueError(f"{error}; below 2 s one lost packet would look like a lost node") from None
     if value != int(value):
         raise ValueError(f"{text}: etcd counts a lease in whole seconds; use {math.ceil(value)}s")
+    return value
+
+
+def silence_timeout(text: str) -> float:
+    """0, which turns heartbeats off, or a time in which a few heartbeats fit."""
+    value = duration(0, LEASE_TTL_MAX_S)(text)
+    if 0 < value < SILENCE_TIMEOUT_MIN_S:
+        least = duration_text(SILENCE_TIMEOUT_MIN_S)
+        raise ValueError(
+            f"{text.strip()} is too short: a packet that is sent again would look like a lost node; use {least} or "
+            "more, or 0 to turn heartbeats off"
+        )
     return value
 
 

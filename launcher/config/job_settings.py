@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elastic.core.model import SETTLE_MAX_S, Np
 from launcher.config import readers
-from launcher.config.durations import METAVAR, duration, lease_ttl
+from launcher.config.durations import METAVAR, duration, lease_ttl, silence_timeout
 from launcher.config.setting import ELASTIC, Scope, Settings, setting
 
 
@@ -138,8 +138,17 @@ class JobSettings(Settings, group=ELASTIC):
     )
     lease_ttl_s: float = setting(
         5.0,
-        "a node that is silent for this long is lost; whole seconds; less is faster and less forgiving",
+        "a node that does not refresh its lease in etcd for this long is lost; whole seconds; less is faster and less "
+        "forgiving",
         lease_ttl,
+        METAVAR,
+        scope=Scope.JOB,
+    )
+    silence_timeout_s: float = setting(
+        1.0,
+        "a node that sends the others no heartbeat for this long is lost as soon as other nodes confirm that they do "
+        "not reach it either; less is faster and less forgiving; 0: only the end of its lease counts",
+        silence_timeout,
         METAVAR,
         scope=Scope.JOB,
     )

@@ -85,6 +85,7 @@ def _check_relations(config: Config) -> None:
             f"but after a loss nothing can be saved; use --loss_grace {duration_text(config.grace_s)} or less, "
             "or a longer --grace"
         )
+    check_silence_timeout(config)
     _check_store(config)
     devices.check_relations(config)
     if config.ctrl_port and config.local_nodes > 1:
@@ -105,6 +106,19 @@ def _check_relations(config: Config) -> None:
         )
     if config.verbose and config.quiet:
         raise ConfigError("--verbose and --quiet contradict each other; leave one out")
+
+
+def check_silence_timeout(config: Config) -> None:
+    """Raise `ConfigError` where the lease of a silent node ends before its silence counts.
+
+    The default is shorter than every lease.
+    """
+    if config.silence_timeout_s >= config.lease_ttl_s:
+        timeout, ttl = duration_text(config.silence_timeout_s), duration_text(config.lease_ttl_s)
+        raise ConfigError(
+            f"--silence_timeout {timeout} is not shorter than --lease_ttl {ttl}: the lease of a silent node ends "
+            f"first, so that the timeout has no effect; use less than {ttl}, or 0 to rely on leases alone"
+        )
 
 
 def _check_list(config: Config) -> None:

@@ -16,6 +16,7 @@ from launcher.config import readers, store_access
 from launcher.config.config import Config
 from launcher.config.durations import LEASE_TTL_MIN_S, METAVAR, duration, duration_text, lease_ttl
 from launcher.config.flags import BY_NAME as FLAGS
+from launcher.config.parse import check_silence_timeout
 
 
 class Option(NamedTuple):
@@ -43,7 +44,10 @@ OPTIONS: Final = (
            "most in all; with --nnodes MAX there is nothing to wait for", "settle"),
     Option("close_timeout", "close_timeout_s", duration(1), "30s", "how long the end of a job may take to be agreed"),
     _as_flag("connect_timeout", "how long to try to reach etcd at the start"),
-    _as_flag("lease_ttl", "a node that is silent for this long is lost; one whose process is gone is noticed at once"),
+    _as_flag("lease_ttl", "a node that does not refresh its lease for this long is lost; one whose process is gone is "
+             "noticed at once"),
+    _as_flag("silence_timeout", "a node that sends the others no heartbeat for this long is lost as soon as other "
+             "nodes confirm that they do not reach it either; 0: only the end of its lease counts"),
     Option("keep_alive_interval", "interval_s", duration(0.1), "", "torch's name: with keep_alive_max_attempt it makes "
            "lease_ttl, their product"),
     Option("keep_alive_max_attempt", "attempts", readers.count(1, 1000), "3", "see keep_alive_interval"),
@@ -71,7 +75,7 @@ OF_OTHERS: Final = {
     "is_host": "etcd is the host; leave it out",
     "store_type": "etcd is the store; leave it out",
     "read_timeout": "leave it out",
-    "heartbeat_timeout": "leave it out; lease_ttl says when a silent node is lost",
+    "heartbeat_timeout": "use silence_timeout",
     "protocol": "write https:// in --rdzv-endpoint",
     "ssl_cert": "use etcd_cert",
     "ssl_cert_key": "use etcd_key",
@@ -145,6 +149,7 @@ def read(
         warnings=warnings,
         **fields,
     )
+    check_silence_timeout(config)
     return RdzvSettings(config, **timeouts)
 
 

@@ -128,6 +128,7 @@ READERS = (
         readers.log_size,
         durations.duration(0),
         durations.lease_ttl,
+        durations.silence_timeout,
         readers.etcd_user,
         readers.boolean,
     ),

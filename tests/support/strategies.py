@@ -69,6 +69,7 @@ OF_EVERY_SPEC: dict[str, st.SearchStrategy[Any]] = {
     "grow_every_s": seconds,
     "restarts_max": amounts,
     "lease_ttl_s": seconds,
+    "silence_timeout_s": seconds,
     "store_outage_limit_s": seconds,
     "fatal_exit_codes": st.lists(integers, max_size=3).map(tuple),
 }

@@ -263,6 +263,10 @@ def test_a_key_prefix_begins_with_a_slash_and_ends_without() -> None:
         ("--lease_ttl", "1"),
         ("--lease_ttl", "2.5"),
         ("--lease_ttl", "nan"),
+        ("--silence_timeout", "0.05"),
+        ("--silence_timeout", "-1"),
+        ("--silence_timeout", "nan"),
+        ("--silence_timeout", "never"),
         ("--grace", "-1"),
         ("--grace", "soon"),
         ("--settle", "16"),
@@ -306,6 +310,7 @@ READERS = {
         durations.lease_ttl,
         ["0", "0.5", "1", "1.5", "2.5", "599.5", "600.5", "-1", "-0.5", "1e9", "inf", "nan"],
     ),
+    "silence_timeout": (durations.silence_timeout, ["0.05", "99ms", "1e-9", "-1", "601", "inf", "nan"]),
     "port_range": (readers.port_range, ["9", "9:8", "70000:9", "9:70000", "0:0"]),
     "memory_limit": (
         readers.size,
@@ -339,6 +344,35 @@ def test_a_lease_in_fractions_of_a_second_is_refused_with_the_next_whole_number_
     except ValueError as error:
         told = [durations.lease_ttl(word) for word in advice(error)]
         assert told == ([math.ceil(ttl_s)] if 2 <= ttl_s <= 600 else [])
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0.1", 0.1), ("100ms", 0.1), ("1.5", 1.5), ("4s", 4.0)])
+def test_a_silence_timeout_is_off_or_long_enough_for_a_few_heartbeats(text: str, seconds: float) -> None:
+    assert parse(["--silence_timeout", text, "t.py"], {}).silence_timeout_s == seconds
+    assert parse(["t.py"], {"ELASTIC_SILENCE_TIMEOUT": text}).silence_timeout_s == seconds
+
+
+def test_a_silence_timeout_that_is_too_short_is_refused_with_the_shortest_one() -> None:
+    assert refusal("--silence_timeout", "50ms", "t.py") == (
+        "--silence_timeout: 50ms is too short: a packet that is sent again would look like a lost node; use 0.1s or "
+        "more, or 0 to turn heartbeats off"
+    )
+
+
+@pytest.mark.parametrize(("timeout", "ttl"), [("5", "5"), ("2", "2"), ("3", "2")])
+def test_a_silence_timeout_that_is_not_shorter_than_the_lease_is_refused_with_both_values(
+    timeout: str, ttl: str
+) -> None:
+    assert refusal("--silence_timeout", timeout, "--lease_ttl", ttl, "t.py") == (
+        f"--silence_timeout {timeout}s is not shorter than --lease_ttl {ttl}s: the lease of a silent node ends first, "
+        f"so that the timeout has no effect; use less than {ttl}s, or 0 to rely on leases alone"
+    )
+    assert "--lease_ttl 5s" in refusal("--silence_timeout", "6", "t.py")
+
+
+@pytest.mark.parametrize("timeout", [(), ("--silence_timeout", "0"), ("--silence_timeout", "1.9")])
+def test_the_default_silence_timeout_goes_with_the_shortest_lease(timeout: tuple[str, ...]) -> None:
+    assert parse(["--lease_ttl", f"{durations.LEASE_TTL_MIN_S}", *timeout, "t.py"], {}).lease_ttl_s == 2.0
 
 
 def test_fatal_exit_codes_are_a_list() -> None:

@@ -118,6 +118,7 @@ OTHERS: dict[str, Any] = {
     "restarts_max": 9,
     "host_cooldown_s": 9.0,
     "lease_ttl_s": 9.0,
+    "silence_timeout_s": 9.0,
     "store_outage_limit_s": 9.0,
     "fatal_exit_codes": (9,),
     "mode": JobMode.PS,

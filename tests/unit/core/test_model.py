@@ -35,6 +35,7 @@ def test_a_spec_has_the_defaults_of_the_design() -> None:
     assert (spec.run, spec.schema) == (1, SCHEMA)
     assert (spec.settle_s, spec.grow_every_s, spec.restarts_max) == (3.0, None, 3)
     assert (spec.lease_ttl_s, spec.store_outage_limit_s, spec.fatal_exit_codes) == (5.0, 120.0, ())
+    assert spec.silence_timeout_s == 1.0
 
 
 def test_a_budget_begins_unused_and_without_any_step() -> None:

@@ -51,11 +51,13 @@ def test_the_defaults_are_those_that_are_shown() -> None:
 
 def test_options_are_read_as_those_of_elastic_launch() -> None:
     settings = read(
-        join_timeout="60", close_timeout="5", last_call_timeout="1", lease_ttl="2", grow_every="0", key_prefix="/t/e"
-    )
+        join_timeout="60", close_timeout="5", last_call_timeout="1", lease_ttl="2", grow_every="0", key_prefix="/t/e",
+        silence_timeout="0.3",
+    )  # fmt: skip
     config = settings.config
     assert (settings.join_timeout_s, settings.close_timeout_s) == (60.0, 5.0)
     assert (config.settle_s, config.lease_ttl_s, config.grow_every_s, config.key_prefix) == (1.0, 2.0, 0.0, "/t/e")
+    assert config.silence_timeout_s == 0.3
 
 
 def test_the_last_call_is_no_longer_than_a_start_may_settle() -> None:
@@ -84,6 +86,12 @@ def test_https_and_a_certificate_speak_tls(tmp_path: Path) -> None:
         ({"password": "x"}, "a password does not belong on a command line; use etcd_password_file, or"),
         ({"join_timeout": "soon"}, "--rdzv-conf join_timeout: 'soon' is not a duration"),
         ({"lease_ttl": "1"}, "--rdzv-conf lease_ttl: 1 is not between 2s and 10m"),
+        ({"silence_timeout": "0.01"}, "--rdzv-conf silence_timeout: 0.01 is too short"),
+        ({"silence_timeout": "3", "lease_ttl": "2"}, "--silence_timeout 3s is not shorter than --lease_ttl 2s"),
+        (
+            {"heartbeat_timeout": "5"},
+            "--rdzv-conf heartbeat_timeout: --rdzv-backend elastic-etcd has no such option; use silence_timeout",
+        ),
         ({"join_timeout": "'5'"}, "--rdzv-conf join_timeout='5': write it without quotes: join_timeout=5"),
         ({'"nic': 'eth0"'}, '--rdzv-conf "nic=eth0": write it without quotes: nic=eth0'),
         ({"rerun": "maybe"}, "--rdzv-conf rerun: 'maybe' is neither 1 nor 0"),
