@@ -20,6 +20,7 @@ from launcher.logs.stdio import StdioRedirect
 from launcher.logs.writer_client import LogWriterClient
 from launcher.logs.writer_process import CLOSE_LIMIT_S, HURRY_LIMIT_S
 from launcher.system import frozen_imports
+from launcher.system.priority import raise_priority
 from launcher.system.signals import SignalQueue
 from launcher.terminal.tty import wanted
 from launcher.workers.node_output import NodeOutput
@@ -27,6 +28,7 @@ from launcher.workers.node_output import NodeOutput
 
 def run(config: Config, disk: LogWriterClient, outputs: StdioRedirect) -> int:
     """Run one node until the job, or this node's part in it, has ended; the exit code. Its logs go to `disk`."""
+    raise_priority()
     return asyncio.run(_run(config, disk, outputs))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +23,8 @@ from launcher.net import addresses, ports
 from launcher.net.addresses import bridge_hint, in_container
 from launcher.net.traffic_variables import misnamed, network_line, proxy_warning
 from launcher.system import folder_checks
-from launcher.system.checks import Check, fail, ok, warn
+from launcher.system.checks import Check, fail, note, ok, warn
+from launcher.system.priority import RAISED_NICE, raise_priority
 
 PYTHON_MIN = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
@@ -45,6 +48,7 @@ def machine_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]
     yield folder_checks.folder_check(folder_checks.LOG, Path(asked.log_dir))
     yield folder_checks.folder_check(folder_checks.CHECKPOINTS, Path(asked.checkpoint_dir))
     yield shared_memory_check(SHARED_MEMORY)
+    yield priority_check(os.getpriority(os.PRIO_PROCESS, 0), raised=may_raise_priority())
 
 
 def python_check(found: tuple[int, ...], text: str) -> Check:
@@ -123,6 +127,25 @@ def shared_memory_check(folder: Path, usage: folder_checks.Usage = shutil.disk_u
             "shared memory", text, "DataLoader workers and NCCL need more; docker run --shm-size 8g, or --ipc host"
         )
     return ok("shared memory", f"{size_text(free)} free of {size_text(total)}")
+
+
+def priority_check(nice: int, *, raised: bool) -> Check:
+    """Whether an agent that is started from here answers heartbeats before data loaders get a core."""
+    if raised:
+        return ok("priority", f"the agent runs at nice {RAISED_NICE}, workers at nice 0")
+    if nice:
+        return ok("priority", f"nice {nice} was chosen, so that the agent and its workers keep it")
+    return note(
+        "priority",
+        "the agent may not raise its own; where data loaders take every core, it may answer others late",
+        "allow it with `ulimit -e 30`, LimitNICE=-10 in a systemd unit, or CAP_SYS_NICE in a container",
+    )
+
+
+def may_raise_priority() -> bool:
+    """Tell whether the agent may, by trying it in a thread: priorities belong to threads, and this one then ends."""
+    with ThreadPoolExecutor(max_workers=1) as trial:
+        return trial.submit(raise_priority).result()
 
 
 DEAD: Mapping[str, str] = {

@@ -22,6 +22,7 @@ from launcher.nursery.protocol import NurseryReady, NurseryUp, WorkerStart, enco
 from launcher.nursery.supervisor import Nursery, NurseryExit
 from launcher.nursery.warm_policy import why_cold
 from launcher.system import node_lock
+from launcher.system.priority import raise_priority
 from launcher.system.processes import adopt_orphans, descendants
 from launcher.system.worker_signals import kill_processes, on_parent_death
 
@@ -87,6 +88,7 @@ def main() -> Callable[[], NoReturn]:
     ready, become = (NurseryReady(setup.cold, "", ()), spawn.execute) if setup.cold else _warm(setup, agent, environ)
     _ignore()  # What was imported may have changed them.
     on_parent_death(signal.SIGCONT)
+    raise_priority()  # Only now: imports may take a core for seconds.
     try:
         end = Nursery(agent, setup.agent, lambda start: setup.cold or why_cold(start.argv, start.env, environ)).serve(
             ready

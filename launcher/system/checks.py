@@ -38,6 +38,11 @@ def ok(name: str, text: str, details: tuple[str, ...] = ()) -> Check:
     return Check(level=CheckLevel.OK, name=name, text=text, details=details)
 
 
+def note(name: str, text: str, hint: str) -> Check:
+    """All is well, and the hint makes it better."""
+    return Check(level=CheckLevel.OK, name=name, text=text, hint=hint)
+
+
 def warn(name: str, text: str, hint: str = "", details: tuple[str, ...] = ()) -> Check:
     """It works, but perhaps not as the user thinks."""
     return Check(level=CheckLevel.WARN, name=name, text=text, hint=hint, details=details)

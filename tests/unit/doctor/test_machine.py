@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from launcher.config.config import Config
 from launcher.doctor import machine
 from launcher.doctor.machine import (
     DEAD,
+    may_raise_priority,
     network_checks,
     port_check,
+    priority_check,
     python_check,
     shared_memory_check,
     variable_checks,
@@ -225,3 +228,23 @@ def test_dockers_own_64_mb_of_shared_memory_are_told_with_the_flags_that_give_mo
     assert "--ipc host" in check.hint
     assert shared_memory_check(Path("/dev/shm"), lambda folder: (GB, 0, GB)).level is CheckLevel.OK
     assert "there is no" in shared_memory_check(Path("/no/such")).text
+
+
+# Priority
+
+
+def test_a_priority_that_may_be_raised_or_was_chosen_is_told() -> None:
+    assert lines(priority_check(0, raised=True)) == ["ok    priority: the agent runs at nice -10, workers at nice 0"]
+    assert "nice 5 was chosen" in priority_check(5, raised=False).text
+
+
+def test_a_priority_that_may_not_be_raised_is_a_note_with_the_ways_to_allow_it() -> None:
+    check = priority_check(0, raised=False)
+    assert check.level is CheckLevel.OK
+    assert all(way in check.hint for way in ("ulimit -e 30", "LimitNICE=-10", "CAP_SYS_NICE"))
+
+
+def test_to_ask_whether_a_priority_may_be_raised_raises_none() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
+    assert may_raise_priority() in (True, False)
+    assert (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)) == before
