@@ -11,6 +11,7 @@ import yaml
 
 from launcher.config.config import Config
 from launcher.config.parse import parse
+from launcher.system.priority import RAISED_NICE
 from tests.support.deploy_files import DEPLOY, environment_file, systemd_unit
 from tests.support.kustomize import ROOT, Thing
 
@@ -98,6 +99,14 @@ def test_systemd_starts_the_agent_again_unless_that_mends_nothing_and_gives_it_t
 @pytest.mark.parametrize("setting", ["PrivateDevices", "DeviceAllow", "DevicePolicy", "MemoryDenyWriteExecute"])
 def test_the_unit_of_a_node_hides_no_card(setting: str) -> None:
     assert setting not in systemd_unit("elastic-launch.service")
+
+
+def test_the_agent_of_the_unit_may_raise_its_priority_as_far_as_it_wants_and_not_to_realtime() -> None:
+    service = systemd_unit("elastic-launch.service")
+    assert int(service["LimitNICE"]) == RAISED_NICE
+    assert "RestrictRealtime" not in service  # It refuses SCHED_RESET_ON_FORK, too.
+    assert service["CapabilityBoundingSet"] == ""
+    assert "LimitRTPRIO" not in service
 
 
 def test_an_sbatch_file_warns_earlier_than_the_agents_need_and_asks_to_be_queued_again() -> None:
