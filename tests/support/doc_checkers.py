@@ -162,9 +162,12 @@ def chosen(wanted: str, name: str) -> bool:
 
 
 def make(words: Sequence[str]) -> None:
-    """Its targets are in the Makefile."""
-    for target in words[1:]:
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), f"no target {target}"
+    """Its targets, and the variables that it sets, are in the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    for word in words[1:]:
+        variable, sets, _ = word.partition("=")
+        known = f"$({variable})" in makefile if sets else re.search(rf"^{word}:", makefile, re.M)
+        assert known, f"no {'variable' if sets else 'target'} {variable}"
 
 
 def pip(words: Sequence[str]) -> None:
