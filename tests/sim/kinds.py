@@ -128,6 +128,7 @@ PLAYS: Final = (
     "silent_at_the_gate",
     "cut_from_the_others",
     "silent_server",
+    "steps_go_on",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

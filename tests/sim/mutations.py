@@ -16,7 +16,8 @@ import msgspec
 
 from elastic.core import decide, model, operator_stop, partition, quarantine, restart_policy, transactions
 from elastic.core.agent import leaving, registration, store, succession
-from elastic.core.agent.links import deaths, inbound, vouching, watch
+from elastic.core.agent.actions import RevokeLease
+from elastic.core.agent.links import deaths, inbound, silence, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.table import DUTIES, REPORTS, TABLE
 from elastic.core.agent.workers import exits, outcome, stop
@@ -24,6 +25,7 @@ from elastic.core.failure_class import FailureClass
 from elastic.core.kv import Compare, CompareTarget, Delete, Operation, Put
 from elastic.core.membership import (
     conclusion,
+    evictions,
     first_start,
     gate,
     next_generation,
@@ -42,6 +44,7 @@ from elastic.core.restart_policy import Evidence
 from elastic.core.run_deadline import CLOCK_ERROR
 from launcher.peers import doubt
 from launcher.peers.doubt import LinkDoubt
+from launcher.peers.silence import SilenceDetector
 from tests.sim.mutant import (
     Mutation,
     becomes,
@@ -121,6 +124,40 @@ def _links_changed(links: LinkDoubt, up: Collection[str]) -> None:
     links._up = frozenset(up)
     links._asked &= links._up
     links._tell(links._up - links._silent, links._heard_at)
+
+
+def _tried_alone(original: Callable[..., None], agent: AgentState, event: silence.PeerTried) -> None:
+    own = tuple(node for node in event.reached_by if node == agent.me.node)
+    original(agent, msgspec.structs.replace(event, reached_by=own, unreached_by=event.unreached_by or event.reached_by))
+
+
+def _revoked_in_any_case(agent: AgentState, event: store.TransactionAnswered) -> None:
+    agent.silence.evicting = None
+    agent.act(RevokeLease(event.transaction.lease))
+
+
+def _vacant_unless_silent(original: Callable[[AgentState], bool], agent: AgentState) -> bool:
+    leader = agent.view.leader
+    return original(agent) and not (leader is not None and silence.is_confirmed(agent, leader.value.node))
+
+
+def _heard_by_the_kernel(original: Callable[[AgentState], None], agent: AgentState) -> None:
+    silent = agent.memory.silent
+    agent.memory = msgspec.structs.replace(agent.memory, silent=frozenset())
+    original(agent)
+    agent.memory = msgspec.structs.replace(agent.memory, silent=silent)
+
+
+def _checked_without_steps(
+    original: Callable[[SilenceDetector, float], tuple[bool, float]], detector: SilenceDetector, now: float
+) -> tuple[bool, float]:
+    detector._heard_otherwise_at = lambda _: float("-inf")
+    return original(detector, now)
+
+
+def _ready_though_silent(original: Callable[[Situation], list[str]], s: Situation) -> list[str]:
+    memory = msgspec.structs.replace(s.memory, silent=frozenset())
+    return original(dataclasses.replace(s, memory=memory))
 
 
 def _forced(original: Callable[..., Outcome], agent: AgentState, *, over: bool) -> Outcome:
@@ -749,6 +786,69 @@ LEADER: Final = (
     ),
 )
 
+SILENCE: Final = (
+    Mutation(
+        "silence: no confirmation",
+        "a silent node is tried by others before it is evicted",
+        becomes(silence.is_confirmed, lambda _, agent, node: node in agent.silence.trials),
+    ),
+    Mutation(
+        "silence: no word of others", "a node that others reach is not evicted", becomes(silence.on_tried, _tried_alone)
+    ),
+    Mutation(
+        "silence: no local health",
+        "an agent that was held up suspects nobody for that",
+        gives(SilenceDetector._notice_held_up, False),
+    ),
+    Mutation("silence: no survivor", "a survivor of the generation remains", gives(silence._survives, True)),
+    Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(silence._can_go_on, True)),
+    Mutation("silence: many", "many that are silent at once are left to their leases", gives(silence._are_few, True)),
+    Mutation(
+        "silence: revoked in any case",
+        "a lease is revoked only after the eviction was carried out",
+        becomes(silence.on_evicted, lambda _, agent, event: _revoked_in_any_case(agent, event)),
+    ),
+    Mutation(
+        "silence: compare registration",
+        "the registration that was silent is evicted, and no later one",
+        compare_out(transactions.evict, _key_of_another),
+    ),
+    Mutation("silence: compare leader", "only the leader evicts", compare_out(transactions.evict, about(KEYS.leader))),
+    Mutation(
+        "silence: again and again",
+        "a host that was evicted is not evicted again for a while",
+        constant(evictions, "SILENCE_COUNTS_AFTER_S", 0.0),
+    ),
+    Mutation(
+        "silence: joins unheard",
+        "an evicted host joins once it is heard without a break",
+        gives(Situation.unsteady, frozenset()),
+    ),
+    Mutation(
+        "silence: another on its host",
+        "workers of an evicted node are gone before another node starts on its host",
+        gives(Situation._may_meet_workers, False),
+    ),
+    Mutation(
+        "silence: heard by the kernel",
+        "a silent node is not heard, though its link is up",
+        becomes(watch.note_heard, _heard_by_the_kernel),
+    ),
+    Mutation(
+        "silence: counts in an outage",
+        "after an outage of the store every silence begins anew",
+        gives(silence.on_refreshed, None),
+    ),
+    Mutation("silence: leader", "a silent leader is replaced", becomes(succession.is_vacant, _vacant_unless_silent)),
+    Mutation("silence: spare is taken", "a silent node does not join", becomes(Situation.ready, _ready_though_silent)),
+    Mutation("silence: vouched", "a node that was evicted gets no vouch", gives(vouching._is_evicted, False)),
+    Mutation(
+        "silence: no steps",
+        "a step counts as heard from all members",
+        becomes(SilenceDetector.check, _checked_without_steps),
+    ),
+)
+
 
 ROWS: Final = tuple(Mutation(f"row {row.name}", "the row is taken out", row_out(row.name)) for row in TABLE)
 ROUTINE: Final = tuple(
@@ -758,7 +858,7 @@ ROUTINE: Final = tuple(
 OF_ROSTERS: Final = ROSTERS
 MUTATIONS: Final = (
     *ROWS, *ROUTINE, *AGENT, *LEADER, *PRECONDITIONS, *FIRST_START, *RUNNING, *PLANNED, *GATE, *OPENING, *SITUATION,
-    *NEXT_GENERATION, *SPLIT, *STOP, *COMPARES, *ROSTERS, *BUDGET,
+    *NEXT_GENERATION, *SPLIT, *STOP, *COMPARES, *ROSTERS, *BUDGET, *SILENCE,
 )  # fmt: skip
 
 OPEN: Final[dict[str, str]] = {

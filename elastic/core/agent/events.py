@@ -87,7 +87,8 @@ ANSWERS: dict[str, tuple[Handler, ...]] = {
 
 
 def _on_answer(agent: AgentState, event: TransactionAnswered) -> None:
-    for handler in ANSWERS[event.transaction.kind] if event.succeeded is not None else ():
+    answered = event.succeeded is not None or event.transaction.kind == "evict"
+    for handler in ANSWERS[event.transaction.kind] if answered else ():
         handler(agent, event)
 
 

@@ -70,18 +70,28 @@ class SilentPeer(Struct, frozen=True):
 class PeerTrial(Struct, frozen=True):
     """The newest trial whether a silent node answers (`TryPeer`); its answer if `answered_at` is not `NEVER`.
 
-    `silence`: what it is about. `alone`: there is no other node that could try. `reached_by` and `unreached_by`: what
-    came of it; `unheard`: the nodes that this one has not heard for some intervals when the answer came.
+    `silence`: what it is about. `reached_by` and `unreached_by`: what came of it; `unheard`: the nodes that this one
+    has not heard for some intervals when the answer came.
     """
 
     number: int
     silence: SilentPeer
     asked_at: float
-    alone: bool
     answered_at: float = NEVER
     reached_by: tuple[str, ...] = ()
     unreached_by: tuple[str, ...] = ()
     unheard: frozenset[str] = frozenset()
+
+
+class PendingEviction(Struct, frozen=True):
+    """A member that is being evicted: its registration, how long it has been silent, and who does not reach it."""
+
+    node: str
+    host: str
+    create_revision: int
+    lease: int
+    silent_s: float
+    unreached_by: tuple[str, ...]
 
 
 class PendingDrain(Struct, frozen=True):
@@ -230,7 +240,7 @@ class Silence:
     counts_from: float = NEVER  # no silence before this counts: until then the store did not answer
     trials: Mapping[str, PeerTrial] = field(default_factory=dict)  # the newest of each silent node
     number: int = 0  # of the newest trial
-    evicting: str = ""  # the node that the transaction under way evicts
+    evicting: PendingEviction | None = None  # what the transaction under way carries out
 
 
 @dataclass(slots=True)

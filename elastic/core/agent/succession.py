@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from elastic.core.agent.actions import MirrorKeys, RevokeLease
 from elastic.core.agent.candidates import patience_s
 from elastic.core.agent.links.deaths import is_proven_dead
-from elastic.core.agent.links.silence import BEATS_PER_TIMEOUT, is_confirmed
+from elastic.core.agent.links.silence import BEATS_PER_TIMEOUT, is_alone, is_confirmed
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.store import ASK_AGAIN_S, TransactionAnswered, ViewChanged, may_write, send
 from elastic.core.decide import decide
@@ -70,7 +70,9 @@ def _courtesy_s(agent: AgentState) -> float:
     """
     leader = agent.view.leader
     trial = agent.silence.trials.get(leader.value.node) if leader is not None else None
-    return trial.silence.timeout_s / BEATS_PER_TIMEOUT if trial is not None and trial.alone else 0.0
+    if leader is None or trial is None or not is_alone(agent, leader.value.node):
+        return 0.0
+    return trial.silence.timeout_s / BEATS_PER_TIMEOUT
 
 
 def _may_lead(agent: AgentState) -> bool:
@@ -126,7 +128,7 @@ def drop_decision(agent: AgentState) -> None:
 def may_decide(agent: AgentState) -> bool:
     """This node leads, and what it decides now could be sent; while a thousand join, deciding takes long."""
     inflight = agent.store.inflight
-    proposed = inflight is not None and inflight.kind in PROPOSALS
+    proposed = inflight is not None and inflight.kind in (*PROPOSALS, "evict")
     return is_leader(agent) and not proposed and agent.view.revision >= agent.store.floor
 
 

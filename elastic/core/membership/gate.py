@@ -51,14 +51,17 @@ def gate_stopped(s: Situation) -> FormGeneration | None:
 
 
 def gate_left(s: Situation) -> FormGeneration | None:
-    """A member that has no old workers is gone: continue with those that remain."""
+    """A member that has no old workers is gone, or would start too early: continue with those that remain."""
     if not s.missing:
         return None
     before = s.previous.nodes if s.previous is not None else ()
     ended = [node for node in s.missing if node in before and node not in s.view.members]
-    others = [node for node in s.missing if node not in ended]
-    parts = ([f"{join_names(ended)} left"] if ended else []) + ([s.lost_text(others)] if others else [])
-    return form(s, Reason.GATE_LEFT, f"{', '.join(parts)} before the start", s.staying)
+    early = [node for node in s.missing if s.starts_too_early(node)]
+    others = [node for node in s.missing if node not in (*ended, *early)]
+    parts = [f"{join_names(ended)} left before the start"] if ended else []
+    parts += [f"{s.lost_text(others)} before the start"] if others else []
+    parts += [f"{with_verb(early, 'wait')} for the workers of an evicted node on the same host"] if early else []
+    return form(s, Reason.GATE_LEFT, ", ".join(parts), s.staying)
 
 
 def gate_drained(s: Situation) -> FormGeneration | None:

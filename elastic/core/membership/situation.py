@@ -227,8 +227,8 @@ class Situation:
 
     @cached_property
     def missing(self) -> list[str]:
-        """Members of a generation at its gate that are not here."""
-        return [node for node in self.nodes if not self.here(node)]
+        """Members of a generation at its gate that are not here, or that would start too early."""
+        return [node for node in self.nodes if not self.here(node) or self.starts_too_early(node)]
 
     @cached_property
     def draining(self) -> list[str]:
@@ -243,6 +243,7 @@ class Situation:
         """
         members = self.generation.members if self.generation is not None else ()
         here = [member for member in members if self.here(member.node) and not self.is_draining(member.node)]
+        here = [member for member in here if not self.starts_too_early(member.node)]
         return [member for member in map(self._newest, here) if len(member.ports) == self.spec.slots]
 
     def _newest(self, member: GenerationMember) -> GenerationMember:
@@ -278,6 +279,14 @@ class Situation:
             and not self._may_meet_workers(node, stored.value.host)
         ]
         return [node for _, node in sorted(ready)]
+
+    def starts_too_early(self, node: str) -> bool:
+        """Tell whether a member that joins at the gate is on a host where workers of an evicted node may still run."""
+        if not self.memory.evictions or self.stage is not Stage.GATE:
+            return False
+        before, stored = self.previous, self.member(node)
+        joins = before is None or node not in before.nodes
+        return joins and stored is not None and self._may_meet_workers(node, stored.value.host)
 
     def _may_meet_workers(self, node: str, host: str) -> bool:
         """Tell whether workers of another node, which was evicted, may still run on this host."""

@@ -197,6 +197,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "silent_at_the_gate": Play(silences.silent_at_the_gate, nodes=4, links=True, spec=HEARD),
     "cut_from_the_others": Play(silences.cut_from_the_others, nodes=4, links=True, spec=HEARD),
     "silent_server": Play(silences.silent_server, roster=True, links=True, work_s=80.0, spec=HEARD),
+    "steps_go_on": Play(silences.steps_go_on, nodes=4, links=True, spec={"lease_ttl_s": 5.0, "silence_timeout_s": 2.0}),
 }
 """Every play, by its name."""
 

@@ -211,6 +211,15 @@ def cut_from_the_others(world: World, watch: Calm, node: Node, old: Generation) 
     watch.expect(world, Expected("silence", text, until, done, formed))
 
 
+def steps_go_on(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """An agent stands still, and the workers make their steps: it is not evicted before its lease ends."""
+    if not world.heartbeats_on:
+        return
+    node.agent_frozen = True
+    world.after(3.8, lambda: thaw(world, node))
+    _expect_no_loss(world, watch, old, 3.8, f"workers of {node.name} make their steps")
+
+
 def silent_server(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """A node of a parameter-server job is silent, with its agent or whole: its tasks are not given away too early."""
     kind = world.seed % 3

@@ -39,7 +39,7 @@ from elastic.core.agent.actions import (
 from elastic.core.agent.candidates import watches_leader
 from elastic.core.agent.links.vouching import store_is_silent
 from elastic.core.agent.links.watch import note_heard, recent_members
-from elastic.core.agent.state import AgentState, PeerTrial, SilentPeer
+from elastic.core.agent.state import AgentState, PeerTrial, PendingEviction, SilentPeer
 from elastic.core.agent.store import TransactionAnswered, ViewChanged, may_write, send
 from elastic.core.membership.evictions import SILENCE_COUNTS_AFTER_S, evicted, silence_counts, silent_again
 from elastic.core.run_deadline import NEVER
@@ -212,6 +212,8 @@ def _suspects(agent: AgentState) -> Sequence[str]:
     if not silent or not agent.registration.registered or agent.view.verdict is not None:
         return ()
     leader = agent.view.leader
+    if agent.generation is None:
+        return ()  # Nobody trains yet, and a node knows only the leader: its lease tells.
     if agent.leads:
         known = recent_members(agent) if agent.view.complete else frozenset[str]()
         candidates = [node for node in sorted(silent) if node in known and node in agent.view.members]
@@ -262,13 +264,18 @@ def _try(agent: AgentState, node: str) -> None:
     others = _others(agent, node)
     helpers = _helpers(agent, node, others)
     first = node not in silence.trials
-    silence.trials = {**silence.trials, node: PeerTrial(silence.number, peer, agent.now, alone=not others)}
+    silence.trials = {**silence.trials, node: PeerTrial(silence.number, peer, agent.now)}
     agent.act(TryPeer(silence.number, node, agent.links.targets[node], helpers, _limit_s(peer)))
     if first:
         silent_s = agent.now - peer.since
         asked = f"; {join_names(helpers)} also {'try' if len(helpers) > 1 else 'tries'} to reach it" if helpers else ""
         agent.act(NoteSilence(SilenceStep.SUSPECTED, node, _host(agent, node), silent_s, helpers))
         agent.act(LogLine(f"{_named(agent, node)} has sent nothing for {silent_s:.1f} s{asked}", detail=True))
+
+
+def is_alone(agent: AgentState, node: str) -> bool:
+    """Tell whether there is no other node that could try this one: a job of two nodes."""
+    return not _others(agent, node)
 
 
 def _others(agent: AgentState, node: str) -> Sequence[str]:
@@ -302,7 +309,7 @@ def is_confirmed(agent: AgentState, node: str) -> bool:
         return False
     if not silence_counts(agent.memory.evictions, _host(agent, node), agent.now):
         return False
-    answered = trial.answered_at > NEVER and not trial.reached_by and (trial.alone or bool(trial.unreached_by))
+    answered = trial.answered_at > NEVER and not trial.reached_by and bool(trial.unreached_by or is_alone(agent, node))
     refreshed_at = agent.workers.run_deadline.refreshed_at
     counts = trial.asked_at >= _counts_from(agent) and refreshed_at > max(peer.since, agent.silence.held_up_at)
     return answered and counts and agent.registration.registered and not store_is_silent(agent)
@@ -372,27 +379,33 @@ def send_eviction(agent: AgentState) -> None:
     """Delete the key of a silent member."""
     node = _evictable(agent)
     assert node is not None
-    agent.silence.evicting = node
+    stored, trial = agent.view.members[node], agent.silence.trials[node]
+    agent.silence.evicting = PendingEviction(
+        node, stored.value.host, stored.create_revision, stored.lease, _silent_s(agent, node), trial.unreached_by
+    )
     send(agent, evict(agent.keys, agent.view, agent.me.node, agent.registration.create_revision, node))
 
 
 def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
-    """The member is evicted: its lease is revoked, and its host remembered. A refusal shows in the view why."""
-    node, agent.silence.evicting = agent.silence.evicting, ""
-    stored, trial = agent.view.members.get(node), agent.silence.trials.get(node)
-    if not event.succeeded or stored is None:
+    """The member is evicted: its lease is revoked, and its host remembered.
+
+    A refusal shows in the view why. If the answer was lost it may be evicted, and its host is remembered in any case.
+    """
+    one, agent.silence.evicting = agent.silence.evicting, None
+    if one is None or event.succeeded is False:
         return
-    _remember(agent, node, stored.value.host, stored.create_revision)
-    by = trial.unreached_by if trial is not None else ()
-    silent_s = _silent_s(agent, node)
-    agent.act(NoteSilence(SilenceStep.EVICTED, node, stored.value.host, silent_s, by))
-    others = [one for one in by if one != agent.me.node]
-    also = f", and {join_names(others)} {'do' if len(others) > 1 else 'does'} not reach it" if others else ""
-    agent.act(LogLine(f"{_named(agent, node)} has sent nothing for {silent_s:.1f} s{also}: evicted", warn=True))
-    agent.act(RevokeLease(stored.lease))
-
-
-def _remember(agent: AgentState, node: str, host: str, create_revision: int) -> None:
-    known = [one for one in agent.memory.evictions if (one.node, one.create_revision) != (node, create_revision)]
-    new = evicted(node, host, create_revision, agent.now)
+    known = [
+        old for old in agent.memory.evictions if (old.node, old.create_revision) != (one.node, one.create_revision)
+    ]
+    new = evicted(one.node, one.host, one.create_revision, agent.now)
     agent.memory = replace(agent.memory, evictions=(*known, new))
+    if not event.succeeded:
+        return
+    agent.act(NoteSilence(SilenceStep.EVICTED, one.node, one.host, one.silent_s, one.unreached_by))
+    also = ""
+    if one.unreached_by:
+        also = f", and {join_names(one.unreached_by)} {'do' if len(one.unreached_by) > 1 else 'does'} not reach it"
+    agent.act(
+        LogLine(f"{one.node} (host {one.host}) has sent nothing for {one.silent_s:.1f} s{also}: evicted", warn=True)
+    )
+    agent.act(RevokeLease(one.lease))
