@@ -1,4 +1,4 @@
-# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch.
+# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch. make torchft: torchft into .venv-torchft.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -6,8 +6,9 @@ STAMP := .venv/.installed
 
 PADDLE := .venv-paddle
 TORCH ?= 2.14.1
+TORCHFT := .venv-torchft
 
-.PHONY: setup test lint demo bench paddle torch clean
+.PHONY: setup test lint demo bench paddle torch torchft clean
 
 setup: $(STAMP)
 
@@ -62,5 +63,13 @@ torch: .venv-torch-$(TORCH)/.installed
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt torch==$* -e '.[test]'
 	touch $@
 
+# torchft in an environment of its own, for `tests.bench.recovery --kinds silent`.
+torchft: $(TORCHFT)/.installed
+
+$(TORCHFT)/.installed: constraints.txt
+	test -x $(TORCHFT)/bin/python || "$(PYTHON)" -m venv $(TORCHFT)
+	$(TORCHFT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torchft==0.2.0
+	touch $@
+
 clean:
-	rm -rf .venv $(PADDLE) .venv-torch-* .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis
+	rm -rf .venv $(PADDLE) $(TORCHFT) .venv-torch-* .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis

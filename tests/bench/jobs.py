@@ -13,11 +13,16 @@ import contextlib
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from elastic.store.embedded import EmbeddedEtcd
+from launcher.config.flags import BY_NAME
+from tests.bench.nodes import ROOT
+from tests.cluster.hosts import Cluster
 
 TRAINING = Path(__file__).with_name("training.py")
 """DDP without our library: every contender can run it."""
@@ -40,12 +45,18 @@ Command = Callable[[str, str, Path], list[str]]
 """Takes the store's address, the job's name and a folder for logs."""
 
 
+class Store(Protocol):
+    """Starts what nodes meet in, on this machine or on the first host of a cluster; gives its address."""
+
+    def __call__(self, cluster: Cluster | None = None, /) -> contextlib.AbstractContextManager[str]: ...
+
+
 @dataclass(frozen=True)
 class Contender:
     """A launcher with its settings; `store` starts what its nodes meet in."""
 
     name: str
-    store: Callable[[], contextlib.AbstractContextManager[str]]
+    store: Store
     command: Command
     environ: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,12 +66,25 @@ class Contender:
         for script in (TRAINING, STATE_TRAINING):
             words = words.replace(str(script), script.name)
         environ = "".join(f"{name}={text} " for name, text in self.environ.items())
-        return environ + words.replace(sys.executable, "python")
+        return environ + words.replace(sys.executable, "python").replace(f"{ROOT}/", "")
 
 
 @contextlib.contextmanager
-def c10d_store() -> Iterator[str]:
+def hosts() -> Iterator[Cluster]:
+    """Make a cluster: hosts in network namespaces, the first of them with an etcd."""
+    with tempfile.TemporaryDirectory(prefix="hosts-") as scratch, asyncio.Runner() as runner:
+        cluster = Cluster(Path(scratch))
+        try:
+            runner.run(cluster.start())
+            yield cluster
+        finally:
+            runner.run(cluster.close())
+
+
+@contextlib.contextmanager
+def c10d_store(cluster: Cluster | None = None) -> Iterator[str]:
     """Run torch's rendezvous store in a process of its own."""
+    assert cluster is None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -76,8 +100,11 @@ def c10d_store() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def etcd_store() -> Iterator[str]:
-    """Run a real etcd on this machine."""
+def etcd_store(cluster: Cluster | None = None) -> Iterator[str]:
+    """Run a real etcd on this machine; a cluster has one."""
+    if cluster is not None:
+        yield cluster.server
+        return
     etcd = EmbeddedEtcd()
     with asyncio.Runner() as runner:
         address = runner.run(etcd.start())
@@ -88,7 +115,7 @@ def etcd_store() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def no_store() -> Iterator[str]:
+def no_store(_: Cluster | None = None) -> Iterator[str]:
     """What `torchrun --standalone` needs."""
     yield ""
 
@@ -114,6 +141,11 @@ def ours(np: str, *flags: str, script: Callable[[Path], list[str]] = plain) -> C
         ]
 
     return command
+
+
+def silence_timeout(seconds: float) -> tuple[str, ...]:
+    """The flags for it; 0.0 is the lease alone. A launcher without the flag has nothing but the lease."""
+    return ("--silence_timeout", f"{seconds:g}") if "silence_timeout" in BY_NAME else ()
 
 
 def torchrun(nnodes: str, *settings: str) -> Command:

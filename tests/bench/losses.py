@@ -12,10 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.bench import phases, steplog
 from tests.bench.jobs import Contender
 from tests.bench.nodes import Node, ended, wait_until
+
+if TYPE_CHECKING:
+    from tests.cluster.hosts import Host
 
 STEPS_BEFORE = 50
 """Steps of every rank before anything happens."""
@@ -38,6 +42,8 @@ class Kind:
     newcomer: bool = False
     goes_on_s: float = 0.0
     """For so long the next world is left to train."""
+    apart: bool = False
+    """Each node runs on a host of its own."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class Watched:
         self._nodes = nodes
         self.old: dict[int, Node] = {}
         """The workers of the first world, by pid."""
+        self.happened_s = 0.0
+        """Wall clock."""
 
     def first_world(self, count: int) -> bool:
         """Tell whether every rank of the first world has stepped enough."""
@@ -77,8 +85,9 @@ class Watched:
     def after(self, world: int) -> dict[int, steplog.Step]:
         """The first step of each rank of the world that follows, by rank, as far as they are made."""
         first: dict[int, steplog.Step] = {}
+        changed = world != len(self.old)  # torchft keeps the workers; its world grows one by one when it starts.
         for step in self._reader.read():
-            if step.world == world and step.pid not in self.old:
+            if step.world == world and step.at_s > self.happened_s and (changed or step.pid not in self.old):
                 first.setdefault(step.rank, step)
         return first
 
@@ -87,30 +96,38 @@ class Watched:
         return {step.pid: step for step in self._reader.steps if step.pid in self.old}
 
 
-def one_round(kind: Kind, contender: Contender, store: str, job: str, folder: Path) -> Round:
-    """Start the nodes, let it happen, and wait for the next world."""
+def one_round(
+    kind: Kind,
+    contender: Contender,
+    store: str,
+    job: str,
+    folder: Path,
+    new_host: Callable[[], Host | None] = lambda: None,
+) -> Round:
+    """Start the nodes, let it happen, and wait for the next world. `new_host` gives the host of each node."""
     folder.mkdir()
 
     def start(number: int) -> Node:
-        return Node(contender.command(store, job, folder), folder / f"node{number}.out", contender.environ)
+        command, output = contender.command(store, job, folder), folder / f"node{number}.out"
+        return Node(command, output, contender.environ, new_host())
 
     nodes = [start(number) for number in range(kind.nodes)]
     watched = Watched(folder / "steps.log", nodes)
     with ended(nodes):
         wait_until(lambda: watched.first_world(kind.nodes), START_LIMIT_S, "the first world", nodes)
         pid = watched.pid_of(0 if kind.proposer else kind.nodes - 1)
-        at_s = kind.happen(watched.old[pid], pid)
+        watched.happened_s = kind.happen(watched.old[pid], pid)
         if kind.newcomer:
             nodes.append(start(kind.nodes))
         alive = [node for node in nodes if node is not watched.old[pid] or kind.world >= kind.nodes]
         wait_until(lambda: len(watched.after(kind.world)) == kind.world, RECOVERY_LIMIT_S, "the next world", alive)
         time.sleep(kind.goes_on_s)
-        return _cost(kind, watched, at_s, folder)
+        return _cost(kind, watched, folder)
 
 
-def _cost(kind: Kind, watched: Watched, at_s: float, folder: Path) -> Round:
+def _cost(kind: Kind, watched: Watched, folder: Path) -> Round:
     after, last = watched.after(kind.world), watched.last()
-    took_s = max(step.at_s for step in after.values()) - at_s
+    took_s = max(step.at_s for step in after.values()) - watched.happened_s
     if kind.planned:
         took_s = _longest_gap(after, last)
     generation = max(step.generation for step in after.values())

@@ -6,27 +6,39 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from tests.cluster.hosts import Host
 
 POLL_S = 0.02
 ROOT = Path(__file__).parents[2]
 
 
 class Node:
-    """One agent, its output in a file, and every process below it."""
+    """One agent, its output in a file, and every process below it. `host` is the network namespace it runs in."""
 
-    def __init__(self, command: Sequence[str], output: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        output: Path,
+        environ: Mapping[str, str] | None = None,
+        host: Host | None = None,
+    ) -> None:
         self.output = output
+        self._host = host
         inherited = {name: text for name, text in os.environ.items() if not name.startswith("ELASTIC_")}
         paths = [str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])]
         set_here = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         with output.open("wb") as file:
             self._process = subprocess.Popen(
-                command,
+                command if host is None else host.command(command),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -74,6 +86,14 @@ class Node:
         _signal(self._known, signal.SIGSTOP)
         return at_s
 
+    def cut(self) -> float:
+        """Pull the cable of its host; the wall clock just before."""
+        assert self._host is not None
+        self._known = self._below()
+        at_s = time.time()
+        self._host.cut()
+        return at_s
+
     def drain(self) -> float:
         """SIGTERM to the agent; the wall clock just before."""
         self._known = self._below()
@@ -93,6 +113,11 @@ def ended(nodes: Sequence[Node]) -> Iterator[None]:
     finally:
         for node in nodes:
             node.kill()
+
+
+def end_in_order() -> None:
+    """Let SIGTERM end this benchmark as an exception does: nothing that it started stays."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float, what: str, nodes: Sequence[Node]) -> None:

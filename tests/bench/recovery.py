@@ -12,14 +12,19 @@ in it.
     worker    SIGKILL of one worker: its node comes back with it
     drain     SIGTERM to one agent, the script uses the library: from the last step before to the first step after
     newcomer  a third node joins two, the same way
-    silent    SIGSTOP of one node, agent and all below it, with --lease_ttl 2 and 5
+    silent    two kinds: `stopped` is SIGSTOP of one node, agent and all below it; `cut` pulls the cable of a node's
+              host, where each node has a host of its own (network namespaces: needs root). Ours by default, with
+              --silence_timeout 0.3, and with the lease alone (--silence_timeout 0, of 2 and 5 s), and torchft
+    silent_leader  the same of the leader's node: `stopped_leader` and `cut_leader`
 
-All of ours run with the default lease but `silent`. The figures go to docs/bench/recovery.json.
+Every round is a new job. All of ours run with the default lease but the lease alone. The figures go to
+docs/bench/recovery.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -29,10 +34,11 @@ from pathlib import Path
 
 import psutil
 
-from tests.bench import jobs, phases, results
+from tests.bench import jobs, phases, results, torchft_jobs
 from tests.bench.jobs import Contender
 from tests.bench.losses import Kind, Round, one_round
-from tests.bench.nodes import Node
+from tests.bench.nodes import Node, end_in_order
+from tests.cluster import hosts
 from tests.support import bytecode
 
 NODES = 3
@@ -40,7 +46,10 @@ GOAL_S = 0.5
 DEFAULT_GOAL = 1 / 50
 """Ours takes at most this part of torchrun by default."""
 TUNED_GOAL = 1 / 8
-SILENT_GOAL_S = 1.5
+SILENT_GOAL_S, SILENT_SHORT_GOAL_S = 1.6, 0.7
+"""With the default silence timeout, and with the short one."""
+SILENCE_SHORT_S = 0.3
+LEASE_GOAL_S = 1.5
 """After the lease's time."""
 SMALL_MB = 1.0
 """State of the scripts of planned changes."""
@@ -73,9 +82,14 @@ KINDS = {
             planned=True,
             newcomer=True,
         ),
-        Kind("silent", "silent node", lambda node, _: node.freeze()),
+        Kind("stopped", "silent node", lambda node, _: node.freeze()),
+        Kind("cut", "host cut off", lambda node, _: node.cut(), apart=True),
+        Kind("stopped_leader", "silent leader", lambda node, _: node.freeze(), proposer=True),
+        Kind("cut_leader", "leader's host cut off", lambda node, _: node.cut(), proposer=True, apart=True),
     )
 }
+SILENT = {"silent": ("stopped", "cut"), "silent_leader": ("stopped_leader", "cut_leader")}
+"""What these names of --kinds stand for."""
 
 
 class Bench:
@@ -87,6 +101,9 @@ class Bench:
 
     def run(self, kind: Kind) -> None:
         """Measure one kind, ours first."""
+        if kind.apart and (reason := hosts.missing()):
+            print(f"\n{kind.name}: skipped, {reason}", flush=True)
+            return
         if self.args.only != "peer":
             for figure in self._ours(kind):
                 self._keep(figure)
@@ -95,10 +112,12 @@ class Bench:
                 rounds = self.measure(kind, contender, self.args.peer_rounds)
                 self._keep(self._figure(kind.what, name, kind, contender, rounds, None))
             self._compare(kind)
+        if self.args.only != "ours" and kind.name in SILENT["silent"]:
+            self._torchft(kind)
 
     def _ours(self, kind: Kind) -> list[results.Figure]:
-        if kind.name == "silent":
-            return [self._silent(kind, ttl_s) for ttl_s in map(int, self.args.ttls.split(","))]
+        if any(kind.name in names for names in SILENT.values()):
+            return self._silent(kind)
         contender = Contender("elastic-launch", jobs.etcd_store, self._command(kind))
         rounds = self.measure(kind, contender, self.args.rounds)
         what = f"{kind.what} ({self.args.state_mb:.0f} MB)" if kind.name == "state" else kind.what
@@ -117,22 +136,39 @@ class Bench:
         size_mb = self.args.state_mb if kind.name == "state" else SMALL_MB
         return jobs.ours(np, script=partial(jobs.with_state, size_mb=size_mb, every=SCRIPT_EVERY, memory_every=1))
 
-    def _silent(self, kind: Kind, ttl_s: int) -> results.Figure:
-        contender = Contender(
-            "elastic-launch", jobs.etcd_store, jobs.ours(str(self.args.nodes), "--lease_ttl", str(ttl_s))
-        )
-        rounds = self.measure(kind, contender, self.args.rounds)
-        what = f"{kind.what}, --lease_ttl {ttl_s}"
-        return self._figure(what, results.OURS, kind, contender, rounds, ttl_s + SILENT_GOAL_S)
+    def _silent(self, kind: Kind) -> list[results.Figure]:
+        short = f", --silence_timeout {SILENCE_SHORT_S:g}"
+        ways = [("", (), SILENT_GOAL_S), (short, jobs.silence_timeout(SILENCE_SHORT_S), SILENT_SHORT_GOAL_S)]
+        for ttl_s in map(int, self.args.ttls.split(",")):
+            flags = (*jobs.silence_timeout(0.0), "--lease_ttl", str(ttl_s))
+            ways.append((f", --lease_ttl {ttl_s}", flags, ttl_s + LEASE_GOAL_S))
+        found = []
+        for settings, flags, goal_s in ways:
+            contender = Contender("elastic-launch", jobs.etcd_store, jobs.ours(str(self.args.nodes), *flags))
+            rounds = self.measure(kind, contender, self.args.rounds)
+            found.append(self._figure(f"{kind.what}{settings}", results.OURS, kind, contender, rounds, goal_s))
+        return found
+
+    def _torchft(self, kind: Kind) -> None:
+        if reason := torchft_jobs.missing():
+            print(f"\ntorchft: {reason}", flush=True)
+            return
+        for contender in torchft_jobs.contenders():
+            rounds = self.measure(kind, contender, self.args.peer_rounds)
+            self._keep(self._figure(kind.what, contender.name, kind, contender, rounds, None))
 
     def measure(self, kind: Kind, contender: Contender, count: int) -> list[Round]:
         """Run the rounds one after the other, and print each."""
         print(f"\n{kind.name}: {kind.what}. {contender.name}\n  {contender.shown()}", flush=True)
         rounds = []
-        with tempfile.TemporaryDirectory(prefix="recovery-") as scratch, contender.store() as store:
+        with contextlib.ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recovery-")))
+            cluster = stack.enter_context(jobs.hosts()) if kind.apart else None
+            store = stack.enter_context(contender.store(cluster))
+            new_host = cluster.host if cluster is not None else lambda: None
             for number in range(count):
-                folder = Path(scratch) / f"round{number}"
-                rounds.append(one_round(kind, contender, store, f"{kind.name}{number}", folder))
+                job, folder = f"{kind.name.replace('_', '-')}{number}", scratch / f"round{number}"
+                rounds.append(one_round(kind, contender, store, job, folder, new_host))
                 print(f"  round {number + 1}: {_words(kind, rounds[-1])}", flush=True)
         return rounds
 
@@ -192,10 +228,10 @@ def main() -> int:
     parser.add_argument("--ttls", default="2,5", help="of the kind silent")
     parser.add_argument("--results", type=Path, default=results.FOLDER)
     bench = Bench(parser.parse_args())
+    end_in_order()
     bytecode.write()
     fewer = NODES - bench.args.nodes
-    for name in bench.args.kinds.split(","):
-        kind = KINDS[name]
+    for kind in (KINDS[name] for named in bench.args.kinds.split(",") for name in SILENT.get(named, (named,))):
         bench.run(replace(kind, world=kind.world - fewer, nodes=kind.nodes - fewer))
     return 0 if all(one.kept is not False for one in bench.figures) else 1
 

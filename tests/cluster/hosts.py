@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from elastic.store.embedded import find_etcd
@@ -69,6 +69,10 @@ class Host:
         (ETC / self.space).mkdir(parents=True)
         lines = "".join(f"{address} {name}\n" for name, address in names.items())
         (ETC / self.space / "hosts").write_text(f"127.0.0.1 localhost\n{lines}")
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """How a command is started here: `ip` becomes it, and forks nothing."""
+        return ["ip", "netns", "exec", self.space, *words]
 
     def pids(self) -> list[int]:
         """Every process in the namespace."""
@@ -219,9 +223,7 @@ class Cluster:
             f"{client} --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster default={peer}"
         )
         with (self._folder / "etcd.log").open("wb") as log:
-            await asyncio.create_subprocess_exec(
-                "ip", "netns", "exec", host.space, *command.split(), stdout=log, stderr=log
-            )
+            await asyncio.create_subprocess_exec(*host.command(command.split()), stdout=log, stderr=log)
         self.server = f"{host.address}:2379"
 
     async def agent(self, host: Host, *words: str, server: bool = True, folder: Path | None = None) -> Agent:
@@ -232,7 +234,7 @@ class Cluster:
     async def python(self, host: Host, *words: str, folder: Path | None = None) -> Agent:
         """Start python there with these words: an agent, or a script that becomes one."""
         process = await asyncio.create_subprocess_exec(
-            *("ip", "netns", "exec", host.space, sys.executable, *words),
+            *host.command([sys.executable, *words]),
             cwd=folder or self._folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=asyncio.subprocess.DEVNULL,
@@ -246,8 +248,7 @@ class Cluster:
     async def doctor(self, host: Host, *words: str) -> tuple[int, str]:
         """`elastic-ctl doctor` there, run to its end: exit code and what it says."""
         process = await asyncio.create_subprocess_exec(
-            *("ip", "netns", "exec", host.space, sys.executable, "-m", "launcher.ctl", "doctor"),
-            *("--elastic_server", self.server, *words),
+            *host.command([sys.executable, "-m", "launcher.ctl", "doctor", "--elastic_server", self.server, *words]),
             cwd=self._folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=asyncio.subprocess.DEVNULL,
