@@ -120,9 +120,9 @@ def no_store(_: Cluster | None = None) -> Iterator[str]:
     yield ""
 
 
-def plain(logs: Path, step_s: float = STEP_S) -> list[str]:
-    """The script that everybody runs, with its arguments."""
-    return [str(TRAINING), str(logs / "steps.log"), str(STEPS), str(step_s)]
+def plain(logs: Path, step_s: float = STEP_S, busy: int = 0) -> list[str]:
+    """The script that everybody runs, with its arguments; each worker can have processes beside it that are busy."""
+    return [str(TRAINING), str(logs / "steps.log"), str(STEPS), str(step_s), *([str(busy)] if busy else [])]
 
 
 def with_state(logs: Path, size_mb: float, every: int, memory_every: int, step_s: float = STEP_S) -> list[str]:

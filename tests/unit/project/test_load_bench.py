@@ -1,0 +1,69 @@
+"""What the benchmark of loads counts, and when it says that no healthy node was evicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.bench.loads import Run, counts, evicted_hosts, steps_since, within
+
+RUN = Run(
+    kind="cores",
+    silence_timeout_s=None,
+    minutes=60.0,
+    nodes=3,
+    by="",
+    struck=0,
+    suspicions=0,
+    cleared=0,
+    evictions=0,
+    evictions_of_one_host=0,
+    restarts=0,
+    steps=0,
+    longest_gap_s=0.0,
+    agents_ended=0,
+)
+
+
+def test_counters_are_read_with_labels_and_without_and_count_nothing_where_there_are_none() -> None:
+    page = (
+        '# TYPE elastic_evictions_total counter\nelastic_evictions_total{job="j1"} 2.0\nelastic_suspicions_total 5.0\n'
+    )
+    assert counts(page) == {"evictions": 2, "suspicions": 5}
+    assert not counts("")
+
+
+def test_evictions_are_counted_for_each_host() -> None:
+    line = "[elastic-launch] {} (host {}) has sent nothing for 1.3 s, and n1 and n2 do not reach it: evicted\n"
+    cleared = "[elastic-launch] n3 (host h3) is there: n1 reaches it\n"
+    outputs = [line.format("n3", "h3") + line.format("n2", "h2") + cleared, line.format("n3", "h3")]
+    assert evicted_hosts(outputs) == {"h3": 2, "h2": 1}
+
+
+def test_steps_are_those_of_rank_0_after_the_load_began_and_the_gap_counts_from_there(tmp_path: Path) -> None:
+    log = tmp_path / "steps.log"
+    line = "{:.4f} generation=1 rank={} world=2 step=7 pid=1 node=n\n"
+    log.write_text("".join(line.format(*step) for step in ((9.0, 0), (10.5, 0), (10.6, 1), (12.0, 0), (12.1, 0))))
+    assert steps_since(log, 10.0) == (3, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "evictions", "of_one_host", "restarts_of_baseline", "kept"),
+    [
+        ("cores", 0, 0, None, True),
+        ("cores", 1, 1, 5, False),
+        ("loss", 1, 1, None, False),
+        ("loss", 1, 1, 1, True),
+        ("loss", 2, 1, 1, False),
+        ("long_pauses", 3, 1, None, True),
+        ("long_pauses", 2, 2, None, False),
+    ],
+)
+def test_how_many_evictions_a_load_allows(
+    kind: str, evictions: int, of_one_host: int, restarts_of_baseline: int | None, kept: bool
+) -> None:
+    mine = replace(RUN, kind=kind, evictions=evictions, evictions_of_one_host=of_one_host)
+    baseline = None if restarts_of_baseline is None else replace(RUN, kind=kind, restarts=restarts_of_baseline)
+    assert within(mine, baseline) is kept
