@@ -3,19 +3,21 @@
 Every agent is the real one (core, mirror, session, client of etcd) without its nursery: workers start and stop at
 once. So what they ask of etcd, and when, is what that many machines would ask. Only the time to read and to apply a
 generation is put off (`Agent.hold`), because here all agents share the cores that each of them has for itself in
-a job.
+a job. The agents of a crowd that is `linked` also have the real links to each other, each agent with an address of its
+own of this machine's loopback.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import resource
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 from elastic.core.admission import NodeIdentity
 from elastic.core.agent import actions
@@ -33,6 +35,11 @@ from elastic.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from elastic.store import session
 from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.mirror import Mirror
+from launcher.logs.console import Console
+from launcher.logs.logger import AgentLog
+from launcher.peers.core_adapter import Asked, LinkAdapter
+from launcher.peers.listener import PeerListener
+from launcher.system.clock import boottime
 
 LEASE_TTL_S = 3600.0
 """Long, so that the refreshes of all agents do not take this one process's time."""
@@ -40,6 +47,13 @@ LIMIT_S = 300.0
 """Nothing that is waited for takes longer on a machine that is not out of breath."""
 OPTIONS = EtcdOptions(try_s=LIMIT_S, refresh_try_s=LIMIT_S, hedge_after_s=LIMIT_S, request_limit_s=LIMIT_S)
 """Long times as well: an answer that came waits here until the one core has dealt with those of a thousand others."""
+
+
+class Links(NamedTuple):
+    """Settings of a crowd whose agents have links."""
+
+    silence_timeout_s: float
+    lease_ttl_s: float
 
 
 class WatchedStore(EtcdStore):
@@ -64,9 +78,13 @@ def raise_limits() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def spec_of(count: int, slots: int) -> JobSpec:
+def spec_of(count: int, slots: int, links: Links | None) -> JobSpec:
     """What a job of so many nodes says: it starts when all are there, and goes on with any number."""
-    return JobSpec(np=Np(1, count, count), slots=slots, lease_ttl_s=LEASE_TTL_S, settle_s=3.0)
+    if links is None:
+        return JobSpec(np=Np(1, count, count), slots=slots, lease_ttl_s=LEASE_TTL_S, settle_s=3.0)
+    known = "silence_timeout_s" in JobSpec.__struct_fields__
+    silence: dict[str, Any] = {"silence_timeout_s": links.silence_timeout_s} if known else {}
+    return JobSpec(np=Np(1, count, count), slots=slots, lease_ttl_s=links.lease_ttl_s, settle_s=3.0, **silence)
 
 
 class Agent:
@@ -78,6 +96,10 @@ class Agent:
         self.number = number
         host = f"ip-10-{100 + number // 65536}-{number // 256 % 256}-{number % 256}.ec2.internal"
         self.node = f"{host}-{number * 2654435761 % 2**24:06x}"
+        listener = None
+        if crowd.links is not None:
+            host = f"127.{1 + number // 65536}.{number // 256 % 256}.{number % 256}"
+            listener = PeerListener(host, crowd.keys.job_id, self.node)
         first = 20_000 + number % 10_000
         member = Member(
             host=host,
@@ -85,14 +107,16 @@ class Agent:
             masters=tuple(range(first + slots, first + slots + 3)),
             ports=tuple(range(first, first + slots)),
             versions={"python": "3.11", "torch": "2.13.0", "nccl": "2.29.1", "launcher": "0.1.0", "script": "ab" * 8},
+            link=listener.port if listener is not None else 0,
         )
-        me = NodeIdentity(self.node, member, spec_of(crowd.count, slots), f"incarnation-{number}")
+        spec = spec_of(crowd.count, slots, crowd.links)
+        me = NodeIdentity(self.node, member, spec, f"incarnation-{number}", "secret" if crowd.links is not None else "")
         facts = AgentState(
             me,
             crowd.keys,
             Timeouts(15.0, 2.0, watch_patience_s=LIMIT_S),
             DecisionPolicy(self.node),
-            now=time.monotonic(),
+            now=boottime(),
         )
         facts.leaving.idle_since = facts.entered_at = facts.now
         self.core = AgentCore(facts)
@@ -114,6 +138,10 @@ class Agent:
         )
         self._reader = ViewReader(crowd.keys)
         self._complete = False
+        self._listener = listener
+        self._links = None
+        if listener is not None:
+            self._links = LinkAdapter(listener, crowd.keys.job_id, facts, self.feed, crowd.agent_log)
         self._events: deque[agent_events.Event] = deque()
         self._busy = False
         self._dirty = False
@@ -135,6 +163,9 @@ class Agent:
             task.cancel()
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
+        if self._links is not None and self._listener is not None:
+            self._links.close()
+            self._listener.close()
         await self._store.close()
 
     def feed(self, event: agent_events.Event) -> None:
@@ -145,7 +176,7 @@ class Agent:
         self._busy = True
         try:
             while self._events:
-                for action in self.core.handle(self._events.popleft(), time.monotonic()):
+                for action in self.core.handle(self._events.popleft(), boottime()):
                     self._perform(action)
         finally:
             self._busy = False
@@ -184,7 +215,7 @@ class Agent:
         if self._wake is not None:
             self._wake.cancel()
         if at is not None:
-            self._wake = asyncio.get_running_loop().call_later(max(at - time.monotonic(), 0.0), self._tick)
+            self._wake = asyncio.get_running_loop().call_later(max(at - boottime(), 0.0), self._tick)
 
     def _tick(self) -> None:
         self._wake_at = None
@@ -207,6 +238,8 @@ class Agent:
             self._dirty = False
             mirror = self._mirror
             view = self._reader.read(mirror.entries, mirror.revision, complete=self._complete)
+            if self._links is not None:
+                self._links.learn(view)
             self.feed(agent_events.ViewChanged(view, mirror.listings))
 
     def _trouble(self, error: StoreError | None) -> None:
@@ -225,6 +258,10 @@ class Agent:
             self.crowd.fail(error)
 
     def _perform(self, action: actions.Action) -> None:
+        if self._links is not None and isinstance(action, Asked):
+            self._links.perform(action)
+        if type(action).__name__ == "NoteSilence":
+            self.crowd.silences[str(action.step)] += 1  # type: ignore[union-attr]
         match action:
             case actions.SendTransaction() if self.crowd.gathers(action.transaction.kind):
                 self._spawn(self._send_together(action.transaction))
@@ -272,7 +309,7 @@ class Agent:
         self.feed(agent_events.MemberFound(bool(listing.entries)))
 
     async def _open_session(self, ttl_s: float) -> None:
-        sent_at = time.monotonic()
+        sent_at = boottime()
         lease = await self._store.grant(ttl_s)
         self.lease = lease.id
         self.feed(agent_events.LeaseGranted(lease.id, lease.ttl_s, sent_at))
@@ -280,7 +317,7 @@ class Agent:
             self._store,
             lease,
             self.crowd.keys.member(self.node),
-            clock=time.monotonic,
+            clock=boottime,
             on_event=self._session_event,
             random_source=self._random,
         )
@@ -298,9 +335,21 @@ class Agent:
 class Crowd:
     """The agents of one job."""
 
-    def __init__(self, endpoint: str, job: str, count: int, slots: int, numbers: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        job: str,
+        count: int,
+        slots: int,
+        numbers: Sequence[int] | None = None,
+        links: Links | None = None,
+    ) -> None:
         """Make `count` agents that wait for each other, or only those with these numbers."""
         self.endpoint = endpoint
+        self.links = links
+        self.agent_log = AgentLog("crowd", Console(os.open(os.devnull, os.O_WRONLY)))
+        self.silences: Counter[str] = Counter()
+        """How often an agent was suspected, cleared, evicted."""
         self.keys = JobKeys(job)
         self.count = count
         self.holding = True
@@ -317,6 +366,11 @@ class Crowd:
         self._failed = self._failed or error
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(error)
+
+    @property
+    def failure(self) -> str:
+        """What went wrong first, "" if nothing did."""
+        return "" if self._failed is None else repr(self._failed)
 
     def gathers(self, kind: str) -> bool:
         """Whether a transaction waits until every agent is ready to register and `begin` is set."""

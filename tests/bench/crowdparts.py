@@ -17,10 +17,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from elastic.core.agent import events as agent_events
-from tests.bench.crowd import LIMIT_S, Crowd, raise_limits
+from tests.bench.crowd import LIMIT_S, Crowd, Links, raise_limits
 
 CLOSE_LIMIT_S = 10.0
 """A process that has nothing to do ends at once."""
+LEADER = 0
+"""The number of the agent that leads a crowd with links."""
+POLL_S = 0.05
 
 
 class Met(NamedTuple):
@@ -39,6 +42,19 @@ class Ran(NamedTuple):
     apply_s: list[float]
 
 
+class Idled(NamedTuple):
+    """A part in which nothing was to happen: the CPU of its process, of a core, and what was noted of silence.
+
+    `failure` is what went wrong with an agent, "" if nothing did: one that is evicted loses its lease.
+    """
+
+    leads: bool
+    cpu_percent: float
+    silences: Counter[str]
+    generation: int
+    failure: str
+
+
 class Victim(NamedTuple):
     """An agent that was killed."""
 
@@ -49,9 +65,11 @@ class Victim(NamedTuple):
 class Part:
     """Some of the agents of a job, and what they are told to do, one thing after the other."""
 
-    def __init__(self, endpoint: str, job: str, count: int, slots: int, numbers: Sequence[int]) -> None:
+    def __init__(
+        self, endpoint: str, job: str, count: int, slots: int, numbers: Sequence[int], links: Links | None = None
+    ) -> None:
         """Make the agents with these numbers of a job of `count`."""
-        self.crowd = Crowd(endpoint, job, count, slots, numbers)
+        self.crowd = Crowd(endpoint, job, count, slots, numbers, links)
 
     async def connect(self) -> float:
         """Connect them, so that only registering is left; when that was done."""
@@ -62,6 +80,14 @@ class Part:
         gc.collect()
         gc.freeze()  # What a thousand agents hold is not looked through again and again while they are measured.
         return connected
+
+    async def lead(self) -> None:
+        """Register and lead, where this part has the one agent that registers first."""
+        if self.crowd.agents[0].number == LEADER:
+            self.crowd.begin.set()
+            async with asyncio.timeout(LIMIT_S):
+                while not self.crowd.agents[0].leads:  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_S)
 
     async def meet(self) -> Met:
         """Register, until each has the bytes of the generation."""
@@ -114,6 +140,23 @@ class Part:
         generation = max((agent.runs for agent in agents), default=0)
         return Ran(at, generation, max((agent.document_bytes for agent in agents), default=0), costs)
 
+    async def linked(self) -> None:
+        """Wait until the leader, if it is of this part, has a link to every other agent."""
+        leader = next((agent for agent in self.crowd.agents if agent.leads), None)
+        async with asyncio.timeout(LIMIT_S):
+            while leader is not None and len(leader.core.facts.links.up) < self.crowd.count - 1:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
+
+    async def idle(self, seconds: float) -> Idled:
+        """Let so much time pass."""
+        self.crowd.silences.clear()
+        began_s, cpu_s = time.monotonic(), time.process_time()
+        await asyncio.sleep(seconds)
+        percent = 100 * (time.process_time() - cpu_s) / (time.monotonic() - began_s)
+        generation = max(agent.runs for agent in self.crowd.agents)
+        leads = any(agent.leads for agent in self.crowd.agents)
+        return Idled(leads, percent, self.crowd.silences, generation, self.crowd.failure)
+
     async def close(self) -> None:
         """End all of them."""
         gc.unfreeze()
@@ -152,6 +195,15 @@ class Parts:
     async def make(self, endpoint: str, job: str, count: int, slots: int) -> None:
         """A crowd, dealt out to the processes."""
         await self._all("make", lambda at: (endpoint, job, count, slots, range(at, count, len(self._pipes))))
+
+    async def make_linked(self, endpoint: str, job: str, count: int, links: Links) -> None:
+        """A crowd with links, of which the first process has the agent that will lead, and no other."""
+        others = len(self._pipes) - 1
+
+        def numbers(at: int) -> Sequence[int]:
+            return range(at, count, others) if at else [LEADER]
+
+        await self._all("make", lambda at: (endpoint, job, count, 1, numbers(at), links))
 
     async def all(self, command: str, *args: Any) -> list[Any]:
         """Have every part do this; their answers."""

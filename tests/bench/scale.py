@@ -1,13 +1,14 @@
 """What a membership change costs as the job grows: time, messages and bytes, with thousands of real agents.
 
     python -m tests.bench.scale [--sizes 10,100,300,1000,3000] [--rounds 7] [--slots 1] [--torch 4,8,16,32,64,128]
-                                [--torch_rounds 7] [--processes N] [--chart docs/scale.png] [--results docs/bench]
+                                [--torch_rounds 7] [--processes N] [--idle 1000] [--idle_s 60]
+                                [--chart docs/scale.png] [--results docs/bench]
 
 Every agent is the real one without its nursery (`tests.bench.crowd`): its own connection to etcd, lease, watch and
 core. They are dealt out to as many processes as there are cores (`--processes`), the etcd (embedded) beside them.
 Messages and bytes are etcd's own counts (/metrics), without the refreshes of leases. torch's dynamic rendezvous over a
 TCPStore is measured after that, each round in a process of its own in which each agent is a thread. `--sizes ""`
-measures torch's alone.
+measures torch's alone. Last of all, so many agents (`--idle`) with links stand idle (`tests.bench.idlecrowd`).
 
 - meet: all agents are connected, have their lease and a watch that stands, and know that the job is empty; then all
   register in one instant. It ends when the bytes of the generation have arrived at every agent. `connect` is what
@@ -42,7 +43,7 @@ from rich.table import Table
 
 from elastic.core.generation_codec import PLAIN_BYTES_MAX
 from elastic.store.embedded import EmbeddedEtcd
-from tests.bench import rendezvous, results
+from tests.bench import idlecrowd, rendezvous, results
 from tests.bench.crowd import raise_limits
 from tests.bench.crowdparts import Met, Parts, Ran
 
@@ -319,6 +320,8 @@ def main() -> int:
     parser.add_argument("--torch_rounds", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--idle", type=numbers, default=str(GOAL_SIZE))
+    parser.add_argument("--idle_s", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--chart", type=Path)
     parser.add_argument("--results", type=Path, default=results.FOLDER)
@@ -339,6 +342,8 @@ def main() -> int:
         draw(found, peers, args.chart)
         console.print(f"chart: {args.chart}")
     kept_figures = figures(rounds, torch_rounds)
+    for size in args.idle:
+        kept_figures += idlecrowd.measure(size, args.idle_s, args.processes)
     results.write("scale", kept_figures, args.results)
     told = verdicts(found, args.slots)
     for text, kept in told:
