@@ -17,6 +17,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NamedTuple
 
 from elastic.core.admission import NodeIdentity
@@ -39,6 +40,7 @@ from launcher.logs.console import Console
 from launcher.logs.logger import AgentLog
 from launcher.peers.core_adapter import Asked, LinkAdapter
 from launcher.peers.listener import PeerListener
+from launcher.peers.reachability import find_listener
 from launcher.system.clock import boottime
 
 LEASE_TTL_S = 3600.0
@@ -82,9 +84,13 @@ def spec_of(count: int, slots: int, links: Links | None) -> JobSpec:
     """What a job of so many nodes says: it starts when all are there, and goes on with any number."""
     if links is None:
         return JobSpec(np=Np(1, count, count), slots=slots, lease_ttl_s=LEASE_TTL_S, settle_s=3.0)
-    known = "silence_timeout_s" in JobSpec.__struct_fields__
-    silence: dict[str, Any] = {"silence_timeout_s": links.silence_timeout_s} if known else {}
-    return JobSpec(np=Np(1, count, count), slots=slots, lease_ttl_s=links.lease_ttl_s, settle_s=3.0, **silence)
+    return JobSpec(
+        np=Np(1, count, count),
+        slots=slots,
+        lease_ttl_s=links.lease_ttl_s,
+        silence_timeout_s=links.silence_timeout_s,
+        settle_s=3.0,
+    )
 
 
 class Agent:
@@ -141,12 +147,14 @@ class Agent:
         self._listener = listener
         self._links = None
         if listener is not None:
-            self._links = LinkAdapter(listener, crowd.keys.job_id, facts, self.feed, crowd.agent_log)
+            find = partial(find_listener, self._store, crowd.keys)
+            self._links = LinkAdapter(listener, crowd.keys.job_id, facts, self.feed, crowd.agent_log, find=find)
         self._events: deque[agent_events.Event] = deque()
         self._busy = False
         self._dirty = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._session: asyncio.Task[None] | None = None
+        self._refresh_now = asyncio.Event()
         self._wake: asyncio.TimerHandle | None = None
         self._wake_at: float | None = None
 
@@ -260,9 +268,9 @@ class Agent:
     def _perform(self, action: actions.Action) -> None:
         if self._links is not None and isinstance(action, Asked):
             self._links.perform(action)
-        if type(action).__name__ == "NoteSilence":
-            self.crowd.silences[str(action.step)] += 1  # type: ignore[union-attr]
         match action:
+            case actions.NoteSilence():
+                self.crowd.silences[action.step] += 1
             case actions.SendTransaction() if self.crowd.gathers(action.transaction.kind):
                 self._spawn(self._send_together(action.transaction))
             case actions.SendTransaction():
@@ -278,6 +286,8 @@ class Agent:
                 self._spawn(self._find_member())
             case actions.OpenSession():
                 self._spawn(self._open_session(action.ttl_s))
+            case actions.RefreshLease():
+                self._refresh_now.set()
             case actions.RevokeLease():
                 self._spawn(self._store.revoke(action.lease))
             case actions.StartWorkers():
@@ -319,6 +329,7 @@ class Agent:
             self.crowd.keys.member(self.node),
             clock=boottime,
             on_event=self._session_event,
+            hurry=self._refresh_now,
             random_source=self._random,
         )
         self._session = self._spawn(kept_alive)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Protocol
 
 from elastic.store.embedded import EmbeddedEtcd
-from launcher.config.flags import BY_NAME
 from tests.bench.nodes import ROOT
 from tests.cluster.hosts import Cluster
 
@@ -144,8 +143,8 @@ def ours(np: str, *flags: str, script: Callable[[Path], list[str]] = plain) -> C
 
 
 def silence_timeout(seconds: float) -> tuple[str, ...]:
-    """The flags for it; 0.0 is the lease alone. A launcher without the flag has nothing but the lease."""
-    return ("--silence_timeout", f"{seconds:g}") if "silence_timeout" in BY_NAME else ()
+    """The flags for it; 0.0 is the lease alone."""
+    return ("--silence_timeout", f"{seconds:g}")
 
 
 def torchrun(nnodes: str, *settings: str) -> Command:

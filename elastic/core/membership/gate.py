@@ -58,10 +58,10 @@ def gate_left(s: Situation) -> FormGeneration | None:
     ended = [node for node in s.missing if node in before and node not in s.view.members]
     early = [node for node in s.missing if s.starts_too_early(node)]
     others = [node for node in s.missing if node not in (*ended, *early)]
-    parts = [f"{join_names(ended)} left before the start"] if ended else []
-    parts += [f"{s.lost_text(others)} before the start"] if others else []
+    gone = ([f"{join_names(ended)} left"] if ended else []) + ([s.lost_text(others)] if others else [])
+    parts = [f"{', '.join(gone)} before the start"] if gone else []
     parts += [f"{with_verb(early, 'wait')} for the workers of an evicted node on the same host"] if early else []
-    return form(s, Reason.GATE_LEFT, ", ".join(parts), s.staying)
+    return form(s, Reason.GATE_LEFT, "; ".join(parts), s.staying)
 
 
 def gate_drained(s: Situation) -> FormGeneration | None:
