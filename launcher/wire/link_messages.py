@@ -108,7 +108,7 @@ class Try(msgspec.Struct, frozen=True, tag="try"):
 
     n: Number
     node: Name
-    host: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
+    host: Name
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     limit_s: Annotated[float, msgspec.Meta(gt=0.0, le=TRY_MAX_S)]
 

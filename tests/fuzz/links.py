@@ -18,11 +18,14 @@ from launcher.wire.link_messages import (
     Admitted,
     Bye,
     Greeting,
+    Heartbeat,
     LinkError,
     LinkRequest,
     Ping,
     Pong,
     Proof,
+    Tried,
+    Try,
     Vouch,
     VouchGranted,
     WaitTold,
@@ -99,6 +102,8 @@ def door(data: bytes) -> None:
             grants=lambda node, g: 7.0,
             on_vouched=lambda node, g, asked_at, seconds: heard.append(node),
             on_dialled=heard.append,
+            on_silence=lambda peers, held_up_at: heard.append(peers),
+            on_tried=heard.append,
             complain=lambda text: None,
             on_wait=lambda node, message: heard.append(message),
         )
@@ -114,6 +119,7 @@ def door(data: bytes) -> None:
                 theirs.shutdown(socket.SHUT_WR)
             await rounds()
         assert not one.watchers
+        assert not one._trials
         assert not heard
         one.close()
 
@@ -124,6 +130,7 @@ def dialler(data: bytes) -> None:
     """What answers where an agent dials is no link, whatever it says: nobody says the proof of an agent by chance."""
 
     async def story() -> None:
+        told: list[object] = []
         links = PeerLinks(
             "j1",
             "w-0001",
@@ -133,9 +140,10 @@ def dialler(data: bytes) -> None:
             grants=lambda node, g: 7.0,
             on_vouched=lambda node, g, asked_at, seconds: told.append((g, seconds)),
             on_dialled=lambda nodes: None,
+            on_silence=lambda peers, held_up_at: told.append(peers),
+            on_tried=told.append,
             complain=lambda text: None,
         )
-        told: list[object] = []
         links.secret(SECRET)
         listener = socket.socket()
         with listener:
@@ -170,8 +178,11 @@ SAID = b"".join(
         REQUEST,
         Proof("0" * 64),
         Admitted(),
+        Heartbeat(0.25),
         Ping(1),
         Pong(1),
+        Try(1, "n-0002", "127.0.0.1", 1, 0.25),
+        Tried(1, True),
         Vouch(1, 2),
         VouchGranted(1, 2, 3.0),
         WAIT,

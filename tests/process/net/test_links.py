@@ -450,6 +450,10 @@ def test_the_nodes_that_are_named_hear_what_they_wait_for() -> None:
     played(story)
 
 
+async def found_nowhere(node: str) -> LinkTarget | None:
+    return None
+
+
 def _leader(node: str) -> StoredDocument[Leader]:
     return StoredDocument(Leader(node=node, host="127.0.0.1"), 1, 1, 1)
 
@@ -464,7 +468,8 @@ def test_what_was_told_counts_for_as_long_as_the_link_is_up() -> None:
 
         facts.store.view = dataclasses.replace(facts.view, leader=_leader("w-1"))
         heard = asyncio.Event()
-        adapter = LinkAdapter(hello, JOB, facts, changed, AgentLog("n-1", Console(2)), on_heard_wait=heard.set)
+        log = AgentLog("n-1", Console(2))
+        adapter = LinkAdapter(hello, JOB, facts, changed, log, find=found_nowhere, on_heard_wait=heard.set)
         adapter.learn(dataclasses.replace(facts.view, secret=StoredDocument(SECRET, 1, 1)))
         async with watching() as watcher:
             watcher.links.watch({"n-1": at(hello)})

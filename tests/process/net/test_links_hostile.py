@@ -230,7 +230,7 @@ def test_without_descriptors_nothing_is_lost_but_new_connections() -> None:
                     with contextlib.suppress(BlockingIOError):
                         made.connect(("127.0.0.1", agent.port))
                     await is_alive(watcher)
-                assert (await asyncio.get_running_loop().sock_recv(made, 100)).startswith(b"elastic-launch 3")
+                assert (await asyncio.get_running_loop().sock_recv(made, 100)).startswith(b"elastic-launch 4")
                 await is_alive(watcher)
 
     played(story)
@@ -274,10 +274,10 @@ def test_a_peer_that_asks_and_does_not_read_is_dropped() -> None:
         (b"SSH-2.0-OpenSSH_9.2\r\n", b""),
         (b"x" * 5000, b""),
         (b"elastic-launch 1 j1 n-2\n", b""),
-        (b"elastic-launch 3 j1 n-2 " + b"0" * 32 + b"\n", b"nonsense\n"),
-        (b"elastic-launch 3 j1 n-2 " + b"0" * 32 + b"\n", link_messages.encode(Pong(1))),
-        (b"elastic-launch 3 j1 n-9 " + b"0" * 32 + b"\n", b""),
-        (b"elastic-launch 3 other n-2 " + b"0" * 32 + b"\n", b""),
+        (b"elastic-launch 4 j1 n-2 " + b"0" * 32 + b"\n", b"nonsense\n"),
+        (b"elastic-launch 4 j1 n-2 " + b"0" * 32 + b"\n", link_messages.encode(Pong(1))),
+        (b"elastic-launch 4 j1 n-9 " + b"0" * 32 + b"\n", b""),
+        (b"elastic-launch 4 other n-2 " + b"0" * 32 + b"\n", b""),
     ],
 )
 def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first: bytes, then: bytes) -> None:
@@ -295,7 +295,7 @@ def test_who_answers_and_does_not_prove_itself_makes_no_link_and_no_proof(first:
 
 def test_a_listener_without_the_secret_is_named_once() -> None:
     async def story() -> None:
-        line = b"elastic-launch 3 j1 n-2 " + b"0" * 32 + b"\n"
+        line = b"elastic-launch 4 j1 n-2 " + b"0" * 32 + b"\n"
         lie = link_messages.encode(Proof("0" * 64))
         async with linked() as (watcher, _, agent), impostor(line, lie) as port:
             watcher.links.watch({"n-1": at(agent), "n-2": LinkTarget("127.0.0.1", port, 1)})
@@ -382,7 +382,7 @@ def test_who_is_closed_before_it_was_proven_gives_no_proof_of_a_death() -> None:
     async def story() -> None:
         async with watching() as watcher:
             with turns() as tried:
-                async with impostor(b"elastic-launch 3 j1 n-1 " + b"0" * 32 + b"\n", b"{") as port:
+                async with impostor(b"elastic-launch 4 j1 n-1 " + b"0" * 32 + b"\n", b"{") as port:
                     watcher.links.watch({"n-1": LinkTarget("127.0.0.1", port, 1)})
                     await tried.acquire()
                 await tried.acquire()  # Now it is refused.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from launcher.wire.link_messages import (
     Admitted,
     Bye,
     Greeting,
+    Heartbeat,
     InspectRequest,
     LinkError,
     LinkMessage,
@@ -20,6 +23,8 @@ from launcher.wire.link_messages import (
     Ping,
     Pong,
     Proof,
+    Tried,
+    Try,
     Vouch,
     VouchGranted,
     WaitTold,
@@ -35,13 +40,23 @@ EACH: tuple[LinkMessage, ...] = (
     InspectRequest(B),
     Proof(MAC),
     Admitted(),
+    Heartbeat(0.25),
+    Heartbeat(link_messages.EVERY_MAX_S),
     Ping(1),
     Pong(2**53),
+    Try(1, "n-2", "h2.example", 65_535, 0.25),
+    Try(2**53, "n-2", "fe80::1%eth0", 1, link_messages.TRY_MAX_S),
+    Tried(1, True),
+    Tried(2**53, False),
     Vouch(1, 2),
     VouchGranted(1, 2, 3.5),
     WaitTold("GROW_LATER", "c joins in \ufffc", (41.5,)),
     Bye(),
 )
+
+
+def test_a_message_of_every_kind_is_tried_here() -> None:
+    assert {type(message) for message in EACH} == set(get_args(LinkMessage))
 
 
 @pytest.mark.parametrize("message", EACH, ids=lambda message: type(message).__name__)
@@ -55,6 +70,7 @@ def test_each_message_is_one_line_that_reads_back(message: LinkMessage) -> None:
 def test_the_longest_lines_are_not_too_long() -> None:
     long = "n" * link_messages.NAME_MAX
     assert len(link_messages.encode(LinkRequest(long, B))) < LINE_MAX
+    assert len(link_messages.encode(Try(2**53, long, long, 65_535, 0.1 + 0.2))) < LINE_MAX
     assert len(link_messages.greeting_line(Greeting(long, long, A))) < LINE_MAX
 
 
@@ -77,7 +93,7 @@ def test_a_greeting_reads_back(nonce: str | None) -> None:
 
 def test_a_line_of_version_1_has_no_nonce_and_one_of_another_version_says_who_it_is() -> None:
     assert link_messages.read_greeting(b"elastic-launch 1 j1 n-1") == Greeting("j1", "n-1")
-    for line in (b"elastic-launch 2 j1 n-1 " + A.encode(), b"elastic-launch 4 j1 n-1 something else"):
+    for line in (b"elastic-launch 2 j1 n-1 " + A.encode(), b"elastic-launch 5 j1 n-1 something else"):
         assert link_messages.read_greeting(line) == Greeting("j1", "n-1", other_version=True)
 
 
@@ -88,10 +104,10 @@ def test_a_line_of_version_1_has_no_nonce_and_one_of_another_version_says_who_it
         b"SSH-2.0-OpenSSH_9.2\r",
         b"elastic-launch 1",
         b"elastic-launch 1 j1 n-1 more",
-        b"elastic-launch 3 j1 n-1",
-        b"elastic-launch 3 j1 n-1 short",
-        b"elastic-launch 3 j1 n-1 " + b"A" * 32,
-        b"elastic-launch 3 j1 n-1 " + b"a" * 33,
+        b"elastic-launch 4 j1 n-1",
+        b"elastic-launch 4 j1 n-1 short",
+        b"elastic-launch 4 j1 n-1 " + b"A" * 32,
+        b"elastic-launch 4 j1 n-1 " + b"a" * 33,
         b"elastic-launch 0 j1 n-1",
         b"elastic-launch -1 j1 n-1",
         "elastic-launch ² j1 n-1".encode(),
@@ -118,6 +134,26 @@ def test_another_line_is_no_greeting(line: bytes) -> None:
         b'{"type":"ping","n":-1}',
         b'{"type":"ping","n":1e300}',
         b'{"type":"ping","n":9007199254740993}',
+        b'{"type":"beat"}',
+        b'{"type":"beat","every_s":0.0}',
+        b'{"type":"beat","every_s":-0.25}',
+        b'{"type":"beat","every_s":3600.1}',
+        b'{"type":"beat","every_s":NaN}',
+        b'{"type":"beat","every_s":"1"}',
+        b'{"type":"try","n":1,"node":"n-2","host":"h2","port":80}',
+        b'{"type":"try","n":1,"node":"n 2","host":"h2","port":80,"limit_s":0.25}',
+        b'{"type":"try","n":1,"node":"n-2","host":"","port":80,"limit_s":0.25}',
+        rb'{"type":"try","n":1,"node":"n-2","host":"h2\u0000","port":80,"limit_s":0.25}',
+        b'{"type":"try","n":1,"node":"n-2","host":"' + b"h" * 301 + b'","port":80,"limit_s":0.25}',
+        b'{"type":"try","n":1,"node":"n-2","host":"h2","port":0,"limit_s":0.25}',
+        b'{"type":"try","n":1,"node":"n-2","host":"h2","port":65536,"limit_s":0.25}',
+        b'{"type":"try","n":1,"node":"n-2","host":"h2","port":80.5,"limit_s":0.25}',
+        b'{"type":"try","n":1,"node":"n-2","host":"h2","port":80,"limit_s":0.0}',
+        b'{"type":"try","n":1,"node":"n-2","host":"h2","port":80,"limit_s":600.1}',
+        b'{"type":"try","n":-1,"node":"n-2","host":"h2","port":80,"limit_s":0.25}',
+        b'{"type":"tried","n":1}',
+        b'{"type":"tried","n":1,"reached":1}',
+        b'{"type":"tried","n":-1,"reached":true}',
         b'{"type":"granted","n":1,"g":1,"seconds":-1.0}',
         b'{"type":"granted","n":1,"g":1,"seconds":1e9}',
         b'{"type":"granted","n":1,"g":1,"seconds":NaN}',
@@ -185,7 +221,7 @@ def test_proofs_hold_for_one_secret_job_role_both_nodes_and_both_nonces(
 
 def test_a_listener_that_names_another_version_gets_no_request_and_so_no_proof() -> None:
     """Who stands between two agents can change the version in the greeting. It is never one without proofs."""
-    for version in (1, 2, 4):
+    for version in (1, 2, 3, 5):
         line = f"elastic-launch {version} j1 n-1" + (f" {A}" if version > 1 else "")
         assert link_messages.read_greeting(line.encode()).nonce is None
 
