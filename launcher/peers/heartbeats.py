@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from elastic.core.agent.links.silence import HEARTBEAT_S
+from elastic.core.agent.links.silence import BEATS_PER_TIMEOUT, HEARTBEAT_S
 from elastic.core.agent.state import SilentPeer
 from launcher.peers.silence import SilenceDetector
 
 PART = 100
-"""So many heartbeats are sent in one go; those of a larger job are spread over the interval."""
+"""Heartbeats that are sent in one go; those of a larger job are spread over the interval."""
 
 
 class Heartbeats:
@@ -26,7 +26,7 @@ class Heartbeats:
     ) -> None:
         """`send(every_s, part, parts)` sends one to each of that part of the watched nodes, and tells how many all are.
 
-        `on_silence` gets the nodes that are silent whenever these change, and when this process went on after it had
+        `on_silence` gets the nodes that are silent whenever these change, and when this process continued after it had
         been held up. `heard_otherwise_at(node)`: as in `SilenceDetector`.
         """
         self._send = send
@@ -40,12 +40,14 @@ class Heartbeats:
         self._part = 0
         self._next_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def set(self, every_s: float, timeout_s: float) -> None:
         """Send them at this interval (0.0: none), and watch for a silence of this time (0.0: for none)."""
         self._every_s = every_s
-        self._look_s = every_s or min(HEARTBEAT_S, timeout_s / 4)
+        self._look_s = every_s or min(HEARTBEAT_S, timeout_s / BEATS_PER_TIMEOUT)
         had = self._detector.silent
+        held_up = self._detector.notice_held_up(self._clock())  # The timer that shows it is replaced now.
         self._detector.set_timeout(timeout_s)
         if self._timer is not None:
             self._timer.cancel()
@@ -54,7 +56,7 @@ class Heartbeats:
         if timeout_s or every_s:
             self._parts, self._part, self._next_at = 1, 0, self._clock()
             self._tick()
-        self._tell(had != self._detector.silent)
+        self._tell(held_up or had != self._detector.silent)
 
     def beat(self, node: str, link: object, every_s: float) -> None:
         """A heartbeat has come over a link."""
@@ -74,11 +76,12 @@ class Heartbeats:
 
     def close(self) -> None:
         """Send no more, and tell no more."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _tell(self, changed: bool) -> None:
-        if changed:
+        if changed and not self._closed:
             self._on_silence(self._detector.silent, self._detector.held_up_at)
 
     def _tick(self) -> None:

@@ -2,7 +2,7 @@
 
 The timeout of a node is the silence timeout, at least `BEATS_MIN` of its intervals, and longer by the lateness that was
 seen on its link lately. Only a link that has carried `BEATS_MIN` heartbeats counts. Times are seconds of this node's
-clock, one that goes on while the machine sleeps.
+clock, one that continues while the machine sleeps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NEVER = float("-inf")
 LATENESS_HALF_S = 20.0
 """Half of the lateness of a link is forgotten in this time."""
 UNHEARD_INTERVALS = 2
-"""A node that was not heard for more than so many intervals is about to be silent, perhaps."""
+"""A node that was not heard for more intervals than that is about to be silent, perhaps."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class SilenceDetector:
         self._timeout_s = 0.0
         self._checked_by = float("inf")
         self.held_up_at = NEVER
-        """When this process went on after it had been held up."""
+        """When this process continued after it had been held up."""
         self.silent: Mapping[str, SilentPeer] = {}
 
     def set_timeout(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ class SilenceDetector:
 
     def beat(self, node: str, link: object, every_s: float, now: float) -> bool:
         """Take a heartbeat that came over a link and is followed by another one; tell whether `silent` has changed."""
-        changed = self._notice_held_up(now)
+        changed = self.notice_held_up(now)
         peer = self._peers.get(node)
         if peer is None or peer.link is not link:
             self._peers[node] = _Peer(link, every_s, now, now)
@@ -74,7 +74,7 @@ class SilenceDetector:
 
     def heard(self, node: str, now: float) -> bool:
         """Take anything else that came from a node; tell whether `silent` has changed."""
-        changed = self._notice_held_up(now)
+        changed = self.notice_held_up(now)
         if (peer := self._peers.get(node)) is not None:
             peer.heard_at = now
         if node not in self.silent:
@@ -94,7 +94,7 @@ class SilenceDetector:
 
     def check(self, now: float) -> tuple[bool, float]:
         """Find out who is silent. Tells whether `silent` has changed, and when the next node may become silent."""
-        changed, next_at, silent = self._notice_held_up(now), float("inf"), dict[str, SilentPeer]()
+        changed, next_at, silent = self.notice_held_up(now), float("inf"), dict[str, SilentPeer]()
         if not self._timeout_s:
             return changed, next_at
         for node, peer in self._peers.items():
@@ -117,8 +117,11 @@ class SilenceDetector:
             node for node, peer in self._peers.items() if now > peer.heard_at + UNHEARD_INTERVALS * peer.every_s
         )
 
-    def _notice_held_up(self, now: float) -> bool:
-        """Begin anew with every node if this process was held up: what they sent waits in its sockets, perhaps."""
+    def notice_held_up(self, now: float) -> bool:
+        """Restart the silence of every node if this process was held up, and tell whether it was.
+
+        What they sent meanwhile waits in its sockets, perhaps.
+        """
         if now <= self._checked_by:
             return False
         self._checked_by = float("inf")
