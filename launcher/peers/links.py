@@ -144,9 +144,6 @@ class PeerLinks:
         self._question: _LivenessQuestion | None = None
         self._vouches: dict[int, tuple[int, float]] = {}
         self._vouched = 0
-        self._helpers: dict[str, PeerLink] = {}
-        """Nodes that are asked to try another one, and that this one does not watch."""
-        self._came_up: dict[str, asyncio.Future[None]] = {}
         self._tried: dict[tuple[int, str], asyncio.Future[bool]] = {}
         """Questions to try a node, by their number and the node that is asked."""
         self._trials: set[asyncio.Task[None]] = set()
@@ -216,29 +213,19 @@ class PeerLinks:
             link.send(message)
         return len(self._watched)
 
-    async def ask_to_try(self, helper: str, target: LinkTarget | None, question: Try) -> bool | None:
-        """Ask a node whether it reaches another one; over a link of its own if there is none. None: it does not say."""
-        link, made = self._watched.get(helper), None
-        if link is None or not link.up:
-            if target is None or helper in self._helpers:
-                return None
-            link = made = PeerLink(self, helper, target)
-            self._helpers[helper] = made
+    def is_linked(self, node: str) -> bool:
+        """Tell whether this node has a link to another one."""
+        return (link := self._watched.get(node)) is not None and link.up
+
+    async def ask_to_try(self, helper: str, question: Try) -> bool:
+        """Ask a linked node whether it reaches another one. It may never answer."""
         answer = self._tried[question.n, helper] = self._loop.create_future()
         try:
-            if made is not None:
-                self._came_up[helper] = self._loop.create_future()
-                await self._came_up[helper]
-            link.send(question)
+            self._watched[helper].send(question)
             reached: bool = await answer
             return reached
         finally:
             del self._tried[question.n, helper]
-            if made is not None:
-                self._came_up.pop(helper, None)
-                del self._helpers[helper]
-                made.send(Bye())
-                made.release()
 
     def tell(self, nodes: Collection[str], message: WaitTold) -> None:
         """Say this to those of the nodes that are watched and linked."""
@@ -291,9 +278,6 @@ class PeerLinks:
     def came_up(self, one: PeerLink) -> None:
         """Tell it soon, and ask it what is being asked."""
         self._inbound.cut.pop(one.node, None)
-        if self._helpers.get(one.node) is one:
-            self._came_up[one.node].set_result(None)
-            return
         if self._telling is None:
             self._telling = self._loop.call_later(GATHER_S, self._emit)
         if self._question is not None and one.node in self._question.waiting:
@@ -302,8 +286,6 @@ class PeerLinks:
     def went_down(self, one: PeerLink) -> None:
         """Tell it in this round of the loop."""
         one.closed_at = boottime()
-        if self._helpers.get(one.node) is one:
-            return
         self.heartbeats.link_down(one.node, one)
         if self._telling is not None:
             self._telling.cancel()
@@ -378,7 +360,7 @@ class PeerLinks:
         self.heartbeats.beat(node, link, message.every_s)
 
     def heard_from(self, node: str) -> None:
-        """Take a sign of life."""
+        """Note that something came from a node."""
         self.heartbeats.heard(node)
 
     def inbound_down(self, node: str, link: object) -> None:

@@ -1,8 +1,9 @@
 """A process that can be watched: `python -m tests.scripts.link_peer HOST PORT NODE SECRET [ORDER ...]`.
 
 It prints its port, then what its links tell. Orders come as words of the command line, or else as lines: `watch NODE
-HOST PORT`, `vouch G` asks those that watch it, `deaf` closes its listener and `shut` its connections, and it lives on;
-`freeze` closes the connections and stops itself; `bye` leaves in order. With orders in the command line it stays.
+HOST PORT`, `beat SECONDS` sends heartbeats at this interval to that node, `vouch G` asks those that watch it, `deaf`
+closes its listener and `shut` its connections, and it lives on; `freeze` closes the connections and stops itself;
+`bye` leaves in order. With orders in the command line it stays.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ async def obey(links: PeerLinks, hello: PeerListener, words: list[str]) -> None:
     match words:
         case ["watch", node, host, port]:
             links.watch({node: LinkTarget(host, int(port), 1)})
+        case ["beat", every_s]:
+            links.heartbeats.set(float(every_s), 0.0)
         case ["vouch", g]:
             links.ask_vouch(int(g))
         case ["shut"]:

@@ -7,12 +7,15 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 from elastic.core.agent.actions import LinkTarget
+from elastic.core.agent.events import PeerTried
+from elastic.core.agent.state import SilentPeer
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
+from launcher.peers.silence import NEVER
 from tests.scripts.link_peer import JOB
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +40,9 @@ class Watching:
         self.last: tuple[object, ...] = ()
         self._proofs: list[tuple[object, ...]] = []
         self._news = asyncio.Event()
+        self._silent: frozenset[str] = frozenset()
+        self._held_up_at = NEVER
+        self.tried: list[PeerTried] = []
         self.grant_s = 7.0
         self.links = PeerLinks(
             JOB,
@@ -47,6 +53,8 @@ class Watching:
             grants=self._grants,
             on_vouched=lambda node, g, asked_at, seconds: self._tell("vouched", g, asked_at + seconds),
             on_dialled=lambda nodes: self._tell("dialled", *nodes),
+            on_silence=self._silence,
+            on_tried=self._tried,
             complain=lambda text: self._tell("complaint", text),
             on_wait=lambda node, told: self._tell("waits", node, told.text, *told.left),
         )
@@ -62,6 +70,18 @@ class Watching:
     def _grants(self, node: str, g: int) -> float:
         self._tell("asked", node, g)
         return self.grant_s
+
+    def _silence(self, peers: Mapping[str, SilentPeer], held_up_at: float) -> None:
+        if held_up_at > self._held_up_at:
+            self._held_up_at = held_up_at
+            self._tell("held up")
+        before, self._silent = self._silent, frozenset(peers)
+        for node in sorted(before ^ self._silent):
+            self._tell("silent" if node in self._silent else "not silent", node)
+
+    def _tried(self, answer: PeerTried) -> None:
+        self.tried.append(answer)
+        self._tell("tried", answer.number)
 
     async def until(self, *what: object) -> float:
         """Wait until this is told, forget what was told before, and say when it was."""

@@ -1,0 +1,480 @@
+"""Heartbeats between real processes, and the trial whether a silent node answers a new connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+
+from elastic.auth.handshake import new_nonce
+from elastic.core.agent.actions import LinkTarget, TryPeer
+from elastic.core.agent.events import PeerTried
+from launcher.peers import links as links_module
+from launcher.peers import trial
+from launcher.peers.listener import PeerListener
+from launcher.wire import link_messages
+from launcher.wire.link_messages import Greeting, Heartbeat, LinkRequest, Ping, Pong, Proof, Tried, Try
+from tests.scripts.link_peer import JOB
+from tests.support.awaited_events import Happenings
+from tests.support.link_harness import SECRET, Watching, at, listening, peer, played, watching
+from tests.support.link_strangers import connected
+
+EVERY_S, TIMEOUT_S = 0.05, 0.2
+LONG_S = 60.0
+"""No story waits for it."""
+Find = Callable[[str], Awaitable[LinkTarget | None]]
+
+
+class Beats:
+    """The heartbeats that a node hears, as they come."""
+
+    def __init__(self) -> None:
+        self._came = asyncio.Semaphore(0)
+        self.count = 0
+
+    def came(self) -> None:
+        self.count += 1
+        self._came.release()
+
+    async def hears(self, count: int) -> None:
+        """Wait for so many."""
+        for _ in range(count):
+            await self._came.acquire()
+
+
+@contextlib.contextmanager
+def beats(node: Watching) -> Iterator[Beats]:
+    heard, beat = Beats(), node.links.heartbeats.beat
+
+    def hear(name: str, link: object, every_s: float) -> None:
+        beat(name, link, every_s)
+        heard.came()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(node.links.heartbeats, "beat", hear)
+        yield heard
+
+
+async def is_answered(watcher: Watching, node: str = "n-1") -> None:
+    """What was said before was read."""
+    watcher.links.ask(99)
+    await watcher.until("answered", 99, node)
+
+
+# Heartbeats
+
+
+def test_each_heartbeat_is_answered_with_one_and_that_one_is_not() -> None:
+    async def story() -> None:
+        async with watching() as watcher, listening("n-1") as (watched, agent):
+            watcher.links.watch({"n-1": at(agent)})
+            await watcher.until("up", "n-1")
+            with beats(watcher) as answers, beats(watched) as sent:
+                watcher.links.heartbeats.set(EVERY_S, 0.0)
+                await answers.hears(5)
+                watcher.links.heartbeats.set(0.0, 0.0)
+                await is_answered(watcher)
+                assert answers.count == sent.count >= 5
+
+    played(story)
+
+
+def test_a_heartbeat_that_is_answered_carries_the_interval_back() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (_, agent), connected(agent) as leader:
+            await leader.prove("w-2")
+            await leader.line()
+            leader.say(link_messages.encode(Heartbeat(12.5)))
+            assert link_messages.decode(await leader.line()) == Heartbeat(12.5)
+
+    played(story)
+
+
+def test_a_node_whose_process_stands_still_is_silent_for_its_watcher_until_it_goes_on() -> None:
+    async def story() -> None:
+        async with watching() as watcher, peer("n-1") as one:
+            watcher.links.watch({"n-1": one.target})
+            await watcher.until("up", "n-1")
+            with beats(watcher) as answers:
+                watcher.links.heartbeats.set(EVERY_S, TIMEOUT_S)
+                await answers.hears(3)
+                os.kill(one.process.pid, signal.SIGSTOP)
+                await watcher.until("silent", "n-1")
+                os.kill(one.process.pid, signal.SIGCONT)
+                await watcher.until("not silent", "n-1")
+            assert not watcher.proofs()
+
+    played(story)
+
+
+def test_a_leader_whose_process_stands_still_is_silent_for_a_node_that_it_watches() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (node, agent), peer("leader") as leader:
+            node.links.heartbeats.set(0.0, TIMEOUT_S)
+            with beats(node) as sent:
+                await leader.order(f"watch n-1 127.0.0.1 {agent.port}")
+                await leader.order(f"beat {EVERY_S}")
+                await sent.hears(3)
+                os.kill(leader.process.pid, signal.SIGSTOP)
+                await node.until("silent", "leader")
+                os.kill(leader.process.pid, signal.SIGCONT)
+                await node.until("not silent", "leader")
+
+    played(story)
+
+
+def test_a_leader_that_sends_no_more_heartbeats_and_closes_its_link_in_order_is_not_silent() -> None:
+    async def story() -> None:
+        async with watching() as leader, listening("n-1") as (node, agent):
+            leader.links.watch({"n-1": at(agent)})
+            await leader.until("up", "n-1")
+            node.links.heartbeats.set(0.0, TIMEOUT_S)
+            with beats(node) as sent:
+                leader.links.heartbeats.set(EVERY_S, 0.0)
+                await sent.hears(3)
+                leader.links.watch({})
+                await node.until("dialled")
+                while node.last != ("dialled",):
+                    await node.until("dialled")
+            assert node.links.heartbeats.unheard() == frozenset()
+
+    played(story)
+
+
+def test_a_silent_node_whose_process_is_killed_is_not_silent_but_dead() -> None:
+    async def story() -> None:
+        async with watching() as watcher, peer("n-1") as one:
+            watcher.links.watch({"n-1": one.target})
+            await watcher.until("up", "n-1")
+            with beats(watcher) as answers:
+                watcher.links.heartbeats.set(EVERY_S, TIMEOUT_S)
+                await answers.hears(3)
+                os.kill(one.process.pid, signal.SIGSTOP)
+                await watcher.until("silent", "n-1")
+                one.kill()
+                await watcher.until("not silent", "n-1")
+                await watcher.until("proof", "n-1")
+
+    played(story)
+
+
+# Trials
+
+
+class Suspect:
+    """An agent's listener, as it is known in the store, that answers only some of those that dial it."""
+
+    def __init__(self, answers: frozenset[str]) -> None:
+        self.answers = answers
+        self.dialled: set[str] = set()
+        self.port = 0
+        self.open = 0
+        self.told = Happenings()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        greeting = Greeting(JOB, "n-1", new_nonce())
+        with contextlib.suppress(ConnectionError):
+            writer.write(link_messages.greeting_line(greeting))
+            if line := await reader.readline():
+                request = link_messages.decode(line.removesuffix(b"\n"))
+                assert isinstance(request, LinkRequest)
+                self.dialled.add(request.node)
+                self.told.changed()
+                if request.node in self.answers:
+                    writer.write(link_messages.encode(Proof(link_messages.proofs(SECRET, greeting, request).server)))
+            await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        self.open -= 1
+        self.told.changed()
+
+
+@contextlib.asynccontextmanager
+async def suspect(*answers: str) -> AsyncIterator[Suspect]:
+    one = Suspect(frozenset(answers))
+    server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
+    one.port = int(server.sockets[0].getsockname()[1])
+    try:
+        yield one
+    finally:
+        server.close()
+        await one.told.until(lambda: not one.open, "no connection is left")
+
+
+@contextlib.asynccontextmanager
+async def three(*nodes: str) -> AsyncIterator[tuple[Watching, Watching, Watching]]:
+    """One that watches these of two others, by links that are up."""
+    async with watching() as watcher, listening("n-2") as (second, agent), listening("n-3") as (third, other):
+        targets = {"n-2": at(agent), "n-3": at(other)}
+        watcher.links.watch({node: targets[node] for node in nodes})
+        if nodes:
+            await watcher.until("up", *nodes)
+        yield watcher, second, third
+
+
+async def nowhere(node: str) -> LinkTarget | None:
+    return None
+
+
+def found_at(**agents: PeerListener) -> Find:
+    """Where the store says that nodes listen: `n_2` is n-2."""
+
+    async def find(node: str) -> LinkTarget | None:
+        agent = agents.get(node.replace("-", "_"))
+        return at(agent, 0) if agent is not None else None
+
+    return find
+
+
+async def tried(
+    watcher: Watching, port: int, *helpers: str, limit_s: float = 0.2, find: Find = nowhere, number: int = 1
+) -> PeerTried:
+    """Try n-1 at this port, and ask these nodes to try it; nothing of that is left when the answer is there.
+
+    Unless it has a long limit: those whose answer does not matter any more try it until that is over.
+    """
+    tasks, descriptors = asyncio.all_tasks(), descriptor_count()
+    action = TryPeer(number, "n-1", LinkTarget("127.0.0.1", port, 5), helpers, limit_s)
+    watcher.links.try_peer(action, find)
+    await watcher.until("tried", number)
+    if limit_s < LONG_S:
+        await settles(lambda: not asyncio.all_tasks() - tasks and descriptor_count() <= descriptors)
+    return watcher.tried[-1]
+
+
+async def settles(look: Callable[[], bool]) -> None:
+    """Let the loop do what it has to do, until this is true."""
+    for _ in range(100_000):
+        if look():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("something is left")
+
+
+def descriptor_count() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper that answers is waited for, however busy this machine is."""
+    monkeypatch.setattr(trial, "ANSWER_S", LONG_S)
+
+
+def test_a_node_that_this_agent_reaches_is_there_and_no_other_is_waited_for(patient: None) -> None:
+    async def story() -> None:
+        async with suspect("w-1") as one, three("n-2", "n-3") as (watcher, *_):
+            answer = await tried(watcher, one.port, "n-2", "n-3", limit_s=LONG_S)
+            assert answer == PeerTried(1, "n-1", ("w-1",), ())
+
+    played(story)
+
+
+def test_a_node_that_only_a_helper_reaches_is_there(patient: None) -> None:
+    async def story() -> None:
+        async with suspect("n-3") as one, three("n-2", "n-3") as (watcher, *_):
+            answer = await tried(watcher, one.port, "n-2", "n-3", limit_s=LONG_S)
+            assert answer == PeerTried(1, "n-1", ("n-3",), ())
+
+    played(story)
+
+
+def test_a_node_that_nobody_reaches_was_tried_by_all_that_were_asked(patient: None) -> None:
+    async def story() -> None:
+        async with suspect() as one, three("n-2", "n-3") as (watcher, *_):
+            answer = await tried(watcher, one.port, "n-2", "n-3")
+            assert (answer.reached_by, set(answer.unreached_by)) == ((), {"n-2", "n-3"})
+            assert one.dialled == {"w-1", "n-2", "n-3"}
+
+    played(story)
+
+
+def test_a_node_whose_machine_refuses_connections_is_not_reached(patient: None) -> None:
+    async def story() -> None:
+        async with suspect() as one, three("n-2") as (watcher, *_):
+            pass
+        async with three("n-2") as (watcher, *_):
+            answer = await tried(watcher, one.port, "n-2")  # Its listener is closed.
+            assert answer == PeerTried(1, "n-1", (), ("n-2",))
+
+    played(story)
+
+
+def test_an_address_where_another_node_listens_is_not_the_node(patient: None) -> None:
+    async def story() -> None:
+        async with listening("n-9") as (_, agent), three("n-2", "n-3") as (watcher, *_):
+            answer = await tried(watcher, agent.port, "n-2", "n-3")
+            assert (answer.reached_by, set(answer.unreached_by)) == ((), {"n-2", "n-3"})
+
+    played(story)
+
+
+def test_a_listener_with_another_secret_is_not_the_node(patient: None) -> None:
+    async def story() -> None:
+        async with listening("n-1", secret="another") as (_, agent), three("n-2") as (watcher, *_):
+            answer = await tried(watcher, agent.port, "n-2")
+            assert answer == PeerTried(1, "n-1", (), ("n-2",))
+
+    played(story)
+
+
+def test_a_node_that_is_frozen_is_not_reached_although_its_kernel_takes_connections(patient: None) -> None:
+    async def story() -> None:
+        async with peer("n-1") as one, three("n-2") as (watcher, *_):
+            os.kill(one.process.pid, signal.SIGSTOP)
+            answer = await tried(watcher, one.target.port, "n-2")
+            assert answer == PeerTried(1, "n-1", (), ("n-2",))
+            os.kill(one.process.pid, signal.SIGCONT)
+            again = await tried(watcher, one.target.port, "n-2", limit_s=LONG_S, number=2)
+            assert again.reached_by
+
+    played(story)
+
+
+def test_a_helper_that_does_not_answer_is_not_among_those_that_do_not_reach_the_node() -> None:
+    async def story() -> None:
+        async with watching() as watcher, peer("n-2") as helper, suspect() as one:
+            watcher.links.watch({"n-2": helper.target})
+            await watcher.until("up", "n-2")
+            os.kill(helper.process.pid, signal.SIGSTOP)
+            answer = await tried(watcher, one.port, "n-2")
+            assert answer == PeerTried(1, "n-1", (), ())
+
+    played(story)
+
+
+def test_a_node_that_this_one_does_not_watch_is_asked_over_a_link_for_the_question(patient: None) -> None:
+    async def story() -> None:
+        async with suspect("n-2") as one, watching() as watcher, listening("n-2") as (helper, agent):
+            answer = await tried(watcher, one.port, "n-2", find=found_at(n_2=agent), limit_s=LONG_S)
+            assert answer == PeerTried(1, "n-1", ("n-2",), ())
+            one.answers = frozenset()
+            again = await tried(watcher, one.port, "n-2", find=found_at(n_2=agent), number=2)
+            assert again == PeerTried(2, "n-1", (), ("n-2",))
+            assert not helper.links.watchers
+            assert not helper.links._inbound.cut, "the link was closed in order"
+            assert not [told for told in watcher.told if told[0] in ("up", "proof")]
+
+    played(story)
+
+
+def test_a_helper_that_is_linked_is_not_looked_up(patient: None) -> None:
+    async def never(node: str) -> LinkTarget | None:
+        raise AssertionError(f"{node} is looked up in the store")
+
+    async def story() -> None:
+        async with suspect() as one, three("n-2", "n-3") as (watcher, *_):
+            answer = await tried(watcher, one.port, "n-2", "n-3", find=never)
+            assert set(answer.unreached_by) == {"n-2", "n-3"}
+
+    played(story)
+
+
+def test_helpers_that_are_not_found_or_are_other_nodes_or_are_frozen_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial, "CONNECT_S", 0.1)
+
+    async def story() -> None:
+        async with suspect() as one, watching() as watcher, listening("n-9") as (_, other), peer("n-4") as frozen:
+            os.kill(frozen.process.pid, signal.SIGSTOP)
+
+            async def find(node: str) -> LinkTarget | None:
+                return {"n-3": at(other), "n-4": frozen.target, "n-5": LinkTarget("127.0.0.1", 1, 0)}.get(node)
+
+            answer = await tried(watcher, one.port, "n-2", "n-3", "n-4", "n-5", find=find)
+            assert answer == PeerTried(1, "n-1", (), ())
+
+    played(story)
+
+
+def test_a_helper_that_is_killed_while_it_tries_does_not_answer() -> None:
+    async def story() -> None:
+        async with suspect() as one, watching() as watcher, peer("n-2") as helper:
+
+            async def find(node: str) -> LinkTarget | None:
+                return helper.target
+
+            action = TryPeer(1, "n-1", LinkTarget("127.0.0.1", one.port, 5), ("n-2",), 0.5)
+            watcher.links.try_peer(action, find)
+            await one.told.until(lambda: "n-2" in one.dialled, "n-2 tries")
+            helper.kill()
+            await watcher.until("tried", 1)
+            assert watcher.tried == [PeerTried(1, "n-1", (), ())]
+            assert not watcher.proofs(), "it was not watched"
+
+    played(story)
+
+
+def test_a_trial_ends_with_the_links() -> None:
+    async def story() -> None:
+        async with suspect() as one, three("n-2") as (watcher, *_):
+            action = TryPeer(1, "n-1", LinkTarget("127.0.0.1", one.port, 5), ("n-2", "n-3"), LONG_S)
+            watcher.links.try_peer(action, nowhere)
+            await one.told.until(lambda: one.dialled == {"w-1", "n-2"}, "both try")
+            watcher.links.close()
+            await settles(lambda: not watcher.links._trials)
+            assert not watcher.tried
+
+    played(story)
+
+
+# Strangers
+
+
+@pytest.mark.parametrize("proof", [b"", link_messages.encode(Proof("0" * 64))], ids=["none", "false"])
+def test_a_stranger_without_the_secret_has_nobody_dialled(proof: bytes) -> None:
+    async def story() -> None:
+        async with suspect("n-2") as one, listening("n-2") as (node, agent), connected(agent) as stranger:
+            question = link_messages.encode(Try(1, "n-1", "127.0.0.1", one.port, LONG_S))
+            await stranger.greeted()
+            stranger.say(link_messages.encode(LinkRequest("w-2", "0" * 32)) + proof + question)
+            await stranger.is_closed()
+            assert not node.links._trials
+            assert not one.dialled
+
+    played(story)
+
+
+def test_a_node_of_the_job_has_another_dialled_and_gets_the_answer() -> None:
+    async def story() -> None:
+        async with suspect("n-2") as one, listening("n-2") as (_, agent), connected(agent) as asker:
+            await asker.prove("w-2")
+            await asker.line()
+            asker.say(link_messages.encode(Try(7, "n-1", "127.0.0.1", one.port, LONG_S)))
+            assert link_messages.decode(await asker.line()) == Tried(7, True)
+            assert one.dialled == {"n-2"}
+
+    played(story)
+
+
+def test_a_peer_that_asks_for_many_trials_has_a_few_at_a_time() -> None:
+    async def story() -> None:
+        async with suspect() as one, listening("n-2") as (node, agent), connected(agent) as asker:
+            await asker.prove("w-2")
+            await asker.line()
+            for number in range(2 * links_module.TRIALS_MAX):
+                asker.say(link_messages.encode(Try(number, "n-1", "127.0.0.1", one.port, LONG_S)))
+            asker.say(link_messages.encode(Ping(1)))
+            assert link_messages.decode(await asker.line()) == Pong(1)
+            assert len(node.links._trials) == links_module.TRIALS_MAX
+
+    played(story)
+
+
+def test_an_answer_that_nobody_asked_for_changes_nothing() -> None:
+    async def story() -> None:
+        async with listening("n-2") as (node, agent), connected(agent) as stranger:
+            await stranger.prove("w-2")
+            await stranger.line()
+            stranger.say(link_messages.encode(Tried(1, True)))
+            await stranger.is_closed()  # Only a node that is asked says that.
+            assert not node.tried
+
+    played(story)
