@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from elastic.core.kv import Delete, KeyRange, Lease, Listing, Put, RefreshResult
 from elastic.errors import StoreUnavailable
+from elastic.store import session
 from elastic.store.memory import MemoryStore
 from elastic.store.memory_core import MemoryCore
 from elastic.store.session import KeepaliveFailed, KeepaliveSucceeded, LeaseLost, SessionEvent, keep_alive
@@ -218,3 +220,135 @@ def test_a_refresh_whose_key_cannot_be_read_is_none() -> None:
         await asyncio.wait([running])
 
     asyncio.run(run())
+
+
+class Counted(MemoryStore):
+    """Each refresh waits for a turn; it tells when one comes in, and fails while `fails`."""
+
+    fails = False
+
+    def __init__(self) -> None:
+        super().__init__(MemoryCore(), time.monotonic)
+        self.turn = asyncio.Semaphore(0)
+        self.came = asyncio.Semaphore(0)
+
+    async def refresh(self, lease_id: int) -> RefreshResult:
+        self.came.release()
+        await self.turn.acquire()
+        if self.fails:
+            raise StoreUnavailable("nobody is there")
+        return await super().refresh(lease_id)
+
+
+async def hurried(story: Callable[[Counted, asyncio.Event, asyncio.Queue[SessionEvent]], Awaitable[None]]) -> None:
+    """A session whose next refresh is hours away, unless it is hurried."""
+    store, hurry = Counted(), asyncio.Event()
+    events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+    lease = await store.grant(86_400)
+    running = asyncio.create_task(
+        keep_alive(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait, hurry=hurry)
+    )
+    await story(store, hurry, events)
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def test_a_session_in_a_hurry_refreshes_at_once_and_then_waits_again() -> None:
+    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+        for _ in range(3):
+            before = time.monotonic()
+            hurry.set()
+            store.turn.release()
+            event = await events.get()
+            assert isinstance(event, KeepaliveSucceeded)
+            assert event.sent_at >= before, "it was sent after it was asked for"
+            assert not hurry.is_set()
+        assert store.came._value == 3
+
+    asyncio.run(hurried(story))
+
+
+def test_a_session_is_in_a_hurry_once_however_often_it_is_asked() -> None:
+    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+        for _ in range(5):
+            hurry.set()
+        for _ in range(5):
+            store.turn.release()
+        await events.get()
+        await rounds()
+        assert (store.came._value, events.qsize()) == (1, 0)
+
+    asyncio.run(hurried(story))
+
+
+def test_a_hurry_during_a_refresh_is_followed_by_another_one_at_once() -> None:
+    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+        hurry.set()
+        await store.came.acquire()
+        asked_at = time.monotonic()
+        hurry.set()
+        store.turn.release()
+        first = await events.get()
+        await store.came.acquire()
+        store.turn.release()
+        second = await events.get()
+        assert isinstance(first, KeepaliveSucceeded)
+        assert isinstance(second, KeepaliveSucceeded)
+        assert first.sent_at <= asked_at <= second.sent_at
+        await rounds()
+        assert events.empty()
+
+    asyncio.run(hurried(story))
+
+
+def test_a_hurry_does_not_end_the_pause_after_a_refresh_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a short one, and a store that fails is asked no more often than that."""
+    monkeypatch.setattr(session, "PAUSE_S", (3600.0, 3600.0))
+
+    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+        store.fails = True
+        hurry.set()
+        store.turn.release()
+        assert isinstance(await events.get(), KeepaliveFailed)
+        hurry.set()
+        store.turn.release()
+        await rounds()
+        assert (store.came._value, events.qsize()) == (1, 0)
+
+    asyncio.run(hurried(story))
+
+
+def test_a_hurry_while_the_store_fails_is_served_by_the_next_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PAUSE_S", (0.0, 0.0))
+
+    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+        store.fails = True
+        hurry.set()
+        for _ in range(3):
+            await store.came.acquire()
+            hurry.set()
+            store.turn.release()
+            assert isinstance(await events.get(), KeepaliveFailed)
+        await store.came.acquire()
+        store.fails = False
+        store.turn.release()
+        assert isinstance(await events.get(), KeepaliveSucceeded)
+        await rounds()
+        assert (store.came._value, events.qsize()) == (0, 0)
+
+    asyncio.run(hurried(story))
+
+
+def test_a_session_in_a_hurry_can_be_cancelled() -> None:
+    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+        hurry.set()
+        await store.came.acquire()
+        hurry.set()
+
+    asyncio.run(hurried(story))
+
+
+async def rounds() -> None:
+    """What can be done is done."""
+    for _ in range(20):
+        await asyncio.sleep(0)
