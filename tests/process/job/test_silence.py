@@ -1,0 +1,113 @@
+"""A node that stands still as a whole, as a machine does that is frozen or switched off: its connections say nothing.
+
+The nodes of a story have hosts of their own, because the silence of a host that was evicted does not count for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from signal import SIGCONT, SIGSTOP
+
+from tests.support.agent_process import Node
+from tests.support.fake_workers import Worker
+from tests.support.job_harness import QUICK_TTL_S, Job, story
+
+LEASE_S = 5
+"""That of the default: an eviction comes well before it ends."""
+HEARD_S = 2.0
+"""No event shows that a link has carried the three heartbeats without which its silence does not count."""
+
+
+@contextlib.contextmanager
+def standing_still(node: Node) -> Iterator[None]:
+    """Stop the agent, its fork server, what writes its logs, and its workers."""
+    pids = node.processes()
+    for pid in pids:
+        os.kill(pid, SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, SIGCONT)
+
+
+async def three_hosts(job: Job, *flags: str, ttl_s: int = LEASE_S) -> list[Node]:
+    """Three nodes with addresses of their own."""
+    flags = ("--np", "3", "--grow_every", "0", *flags)
+    return [await job.node("--host", f"127.0.0.{number}", *flags, ttl_s=ttl_s) for number in (1, 2, 3)]
+
+
+def only_frozen_worker_overlapped(job: Job, new: list[Worker], old: Worker) -> None:
+    """The worker that stands still is the only one of the world before, and is left to its run deadline."""
+    fences = new[0].env["ELASTIC_FENCE"], old.env["ELASTIC_FENCE"]
+    assert job.overlaps == ["{} started while {} ran".format(*fences)] * len(new)
+    job.overlaps.clear()
+
+
+async def one_says(job: Job, pattern: str) -> None:
+    """Wait until one of the nodes says this."""
+
+    def look() -> bool:
+        return any(re.search(pattern, line) for node in job.nodes for line in node.lines)
+
+    await job.told.until(look, f"a node says {pattern!r}")
+
+
+async def evicted(job: Job, rank: int) -> None:
+    """The node of this rank stands still, is evicted, and joins again."""
+    nodes = await three_hosts(job)
+    world = await job.world(1, 3)
+    await asyncio.sleep(HEARD_S)
+    silent = job.node_of(world[rank])
+    others = [worker for worker in world if worker is not world[rank]]
+    with standing_still(silent):
+        again = await job.world(2, 2)
+        assert [worker.node for worker in again] == [worker.node for worker in others]
+        only_frozen_worker_overlapped(job, again, world[rank])
+        words = rf"{silent.id} \(host .*\) has sent nothing for \d+\.\d s, and .* does not reach it: evicted$"
+        await one_says(job, words)
+        for worker in again:
+            await job.node_of(worker).says(rf"generation 2: 2 nodes.*: {silent.id} was lost \(it was silent\)$")
+    await silent.says("registered again")
+    await one_says(job, rf"{silent.id} is there again; for 10 min the silence of 127\.0\.0\.\d does not count$")
+    whole = await job.newest_world(3)
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in whole} == {"0"}, "a loss is free"
+    for worker in whole:
+        await worker.exits(0)
+    assert [await node.exits() for node in nodes] == [0, 0, 0]
+    assert sum("evicted" in line for node in nodes for line in node.lines) == 1
+
+
+@story
+async def test_a_node_that_stands_still_is_evicted_before_its_lease_ends_and_joins_again(job: Job) -> None:
+    await evicted(job, 1)
+
+
+@story
+async def test_the_leader_that_stands_still_is_replaced_and_evicted_before_its_lease_ends_and_joins_again(
+    job: Job,
+) -> None:
+    await evicted(job, 0)
+
+
+@story
+async def test_without_a_silence_timeout_a_node_that_stands_still_is_left_to_its_lease(job: Job) -> None:
+    nodes = await three_hosts(job, "--silence_timeout", "0", ttl_s=QUICK_TTL_S)
+    world = await job.world(1, 3)
+    await asyncio.sleep(HEARD_S)
+    silent = job.node_of(world[1])
+    with standing_still(silent):
+        for node in nodes:
+            if node is not silent:
+                await node.says(rf"generation 2: 2 nodes.*: {silent.id} was lost \(its lease ended\)")
+        only_frozen_worker_overlapped(job, await job.world(2, 2), world[1])
+    whole = await job.newest_world(3)
+    for worker in whole:
+        await worker.exits(0)
+    assert [await node.exits() for node in nodes] == [0, 0, 0]
+    assert not any("has sent nothing" in line or "evicted" in line for node in nodes for line in node.lines)
