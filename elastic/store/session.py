@@ -104,7 +104,7 @@ async def keep_alive(
 
 
 async def _pause(seconds: float, hurry: asyncio.Event) -> None:
-    """Wait for so long, or until `hurry` is set."""
+    """Wait these seconds, or until `hurry` is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await hurry.wait()

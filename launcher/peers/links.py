@@ -10,7 +10,7 @@ from the store, with the registration that a proof is about. How it is used:
     links.ask(number)                               # who is alive? `on_answered` within ASK_LIMIT_S
     links.ask_vouch(g)                              # who watches this node is asked; `on_vouched` for each grant
     links.tell(nodes, message)                      # those of them that are linked are told, and do not answer
-    links.heartbeats.set(every_s, timeout_s)            # heartbeats to the watched nodes; who is silent
+    links.heartbeats.set(every_s, timeout_s)            # heartbeats to the watched nodes; which are silent
     links.try_peer(action, find)                        # does a silent node answer a new connection?
     links.close_inbound(nodes)                      # these nodes have dialled this one, and do not belong to the job
     links.close()                                   # in order: nobody takes it for a death. Before `hello.close()`

@@ -93,7 +93,7 @@ class SilenceDetector:
         return len(before) != len(self.silent)
 
     def check(self, now: float) -> tuple[bool, float]:
-        """Find out who is silent. Tells whether `silent` has changed, and when the next node may become silent."""
+        """Find out which nodes are silent. Tells whether that has changed, and when the next one may become silent."""
         changed, next_at, silent = self.notice_held_up(now), float("inf"), dict[str, SilentPeer]()
         if not self._timeout_s:
             return changed, next_at

@@ -60,8 +60,8 @@ async def reaches(job_id: str, secret: str, me: str, node: str, host: str, port:
                         return True
         return False
     finally:
-        for one in attempts:
-            one.cancel()
+        for task in attempts:
+            task.cancel()
 
 
 async def try_peer(
@@ -91,7 +91,7 @@ async def try_peer(
                 return helper, await _ask_unlinked(links, helper, target, question) if target is not None else None
         return helper, None
 
-    trials = [asyncio.ensure_future(one) for one in (own(), *map(ask, action.helpers))]
+    trials = [asyncio.ensure_future(trial) for trial in (own(), *map(ask, action.helpers))]
     answers: dict[str, bool | None] = {}
     try:
         for finished in asyncio.as_completed(trials):
@@ -100,8 +100,8 @@ async def try_peer(
             if reached:
                 break
     finally:
-        for one in trials:
-            one.cancel()
+        for task in trials:
+            task.cancel()
     reached_by = tuple(name for name, reached in answers.items() if reached)
     unreached_by = tuple(name for name, reached in answers.items() if reached is False and name != links.node)
     return PeerTried(action.number, action.node, reached_by, unreached_by, unheard())

@@ -45,7 +45,7 @@ LEFT_MAX_S = 1e7
 EVERY_MAX_S = 3600.0
 """No interval of heartbeats is longer."""
 TRY_MAX_S = 600.0
-"""Nobody tries for longer to reach a silent node."""
+"""The longest time for which a node tries to reach a silent one."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+\Z", max_length=NAME_MAX)]
 Nonce = Annotated[str, msgspec.Meta(pattern=rf"^{handshake.NONCE}\Z")]

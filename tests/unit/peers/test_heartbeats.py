@@ -1,4 +1,4 @@
-"""When heartbeats are sent and to which part of the nodes, and what is told of a process that was held up."""
+"""When heartbeats are sent and to which part of the nodes, and what is reported of a process that was held up."""
 
 from __future__ import annotations
 
