@@ -88,7 +88,7 @@ class LinkAdapter:
             grants=lambda node, g: grantable_seconds(facts, node, g, boottime()),
             on_vouched=lambda node, g, asked_at, seconds: put(agent_events.Vouched(node, g, asked_at, seconds)),
             on_dialled=lambda nodes: put(agent_events.InboundLinksChanged(nodes)),
-            on_silence=lambda peers, held_up_at: put(agent_events.SilenceChanged(peers, held_up_at)),
+            on_silence=lambda *silence: put(agent_events.SilenceChanged(*silence)),
             on_tried=put,
             heard_otherwise_at=self._world_stepped_at,
             complain=agent_log.warning,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from elastic.core.agent.links.silence import BEATS_PER_TIMEOUT, HEARTBEAT_S
 from elastic.core.agent.state import SilentPeer
@@ -19,15 +19,16 @@ class Heartbeats:
     def __init__(
         self,
         send: Callable[[float, int, int], int],
-        on_silence: Callable[[Mapping[str, SilentPeer], float], None],
+        on_silence: Callable[[Mapping[str, SilentPeer], float, frozenset[str]], None],
         *,
         heard_otherwise_at: Callable[[str], float],
         clock: Callable[[], float],
     ) -> None:
         """`send(every_s, part, parts)` sends one to each of that part of the watched nodes, and tells how many all are.
 
-        `on_silence` gets the nodes that are silent whenever these change, and when this process continued after it had
-        been held up. `heard_otherwise_at(node)`: as in `SilenceDetector`.
+        `on_silence` gets the nodes that are silent whenever these change, when this process continued after it had been
+        held up, and the nodes that were silent before and have been heard since. `heard_otherwise_at(node)`: as in
+        `SilenceDetector`.
         """
         self._send = send
         self._on_silence = on_silence
@@ -39,6 +40,7 @@ class Heartbeats:
         self._parts = 1
         self._part = 0
         self._next_at = 0.0
+        self._check_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -54,17 +56,19 @@ class Heartbeats:
             self._timer = None
         self._detector.expect_check(float("inf"), 0.0)
         if timeout_s or every_s:
-            self._parts, self._part, self._next_at = 1, 0, self._clock()
+            self._parts, self._part, self._next_at, self._check_at = 1, 0, self._clock(), 0.0
             self._tick()
         self._tell(held_up or had != self._detector.silent)
 
     def beat(self, node: str, link: object, every_s: float) -> None:
         """A heartbeat has come over a link."""
-        self._tell(self._detector.beat(node, link, every_s, self._clock()))
+        was_silent = node in self._detector.silent
+        self._tell(self._detector.beat(node, link, every_s, self._clock()), {node} if was_silent else ())
 
     def heard(self, node: str) -> None:
         """Something else has come from a node."""
-        self._tell(self._detector.heard(node, self._clock()))
+        was_silent = node in self._detector.silent
+        self._tell(self._detector.heard(node, self._clock()), {node} if was_silent else ())
 
     def link_down(self, node: str, link: object) -> None:
         """A link is down."""
@@ -80,22 +84,29 @@ class Heartbeats:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tell(self, changed: bool) -> None:
+    def _tell(self, changed: bool, heard: Collection[str] = ()) -> None:
         if changed and not self._closed:
-            self._on_silence(self._detector.silent, self._detector.held_up_at)
+            self._on_silence(self._detector.silent, self._detector.held_up_at, frozenset(heard))
 
     def _tick(self) -> None:
         now = self._clock()
-        changed, silent_at = self._detector.check(now)
+        if now >= self._check_at:
+            self._check(now)
         if now >= self._next_at:
             if self._every_s:
                 self._send_part()
             step_s = self._look_s / self._parts
             self._next_at = max(self._next_at + step_s, now + step_s / 2)  # What was missed is not sent all at once.
-        at = min(self._next_at, silent_at)
+        at = min(self._next_at, self._check_at)
         self._detector.expect_check(at, self._look_s)
         self._timer = self._loop.call_later(max(at - now, 0.0), self._tick)
-        self._tell(changed)
+
+    def _check(self, now: float) -> None:
+        before, held_up_at = self._detector.silent, self._detector.held_up_at
+        changed, silent_at = self._detector.check(now)
+        self._check_at = min(now + self._look_s, silent_at)
+        by_step = before.keys() - self._detector.silent.keys() if held_up_at == self._detector.held_up_at else ()
+        self._tell(changed, by_step)
 
     def _send_part(self) -> None:
         count = self._send(self._every_s, self._part, self._parts)

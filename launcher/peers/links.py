@@ -23,7 +23,7 @@ The callbacks put events into the agent's queue and do no work of their own; onl
     on_answered(number, nodes)    who has answered; proofs that belong to the question come before
     grants(node, g) -> seconds    grantable_seconds(facts, node, g, now), with the right as it is now
     on_vouched(node, g, at, s)    Vouched(node, g, at, s): `node` grants `s` seconds from `at`, on `clock`
-    on_silence(peers, held_up_at) SilenceChanged(peers, held_up_at)
+    on_silence(peers, at, heard)  SilenceChanged(peers, at, heard)
     on_tried(answer)              PeerTried, the answer of `try_peer`
     on_dialled(nodes)             InboundLinksChanged(nodes): the nodes that have a link to this one
     complain(text)                one line for people, once for each node
@@ -105,7 +105,7 @@ class PeerLinks:
         grants: Callable[[str, int], float],
         on_vouched: Callable[[str, int, float, float], None],
         on_dialled: Callable[[tuple[str, ...]], None],
-        on_silence: Callable[[Mapping[str, SilentPeer], float], None] = lambda *_: None,
+        on_silence: Callable[[Mapping[str, SilentPeer], float, frozenset[str]], None] = lambda *_: None,
         on_tried: Callable[[PeerTried], None] = lambda _: None,
         heard_otherwise_at: Callable[[str], float] = lambda _: NEVER,
         complain: Callable[[str], None],

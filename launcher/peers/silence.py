@@ -101,8 +101,10 @@ class SilenceDetector:
             if peer.beats < BEATS_MIN:
                 continue
             known = self.silent.get(node)
-            since = max(peer.heard_at, self._heard_otherwise_at(node))
-            timeout_s = max(self._timeout_s, BEATS_MIN * peer.every_s) + peer.lateness(peer.heard_at)
+            since = peer.heard_at
+            timeout_s = max(self._timeout_s, BEATS_MIN * peer.every_s) + peer.lateness(since)
+            if now >= since + timeout_s:
+                since = max(since, self._heard_otherwise_at(node))
             if now < since + timeout_s:
                 next_at = min(next_at, since + timeout_s)
             else:

@@ -102,7 +102,7 @@ def door(data: bytes) -> None:
             grants=lambda node, g: 7.0,
             on_vouched=lambda node, g, asked_at, seconds: heard.append(node),
             on_dialled=heard.append,
-            on_silence=lambda peers, held_up_at: heard.append(peers),
+            on_silence=lambda peers, *_: heard.append(peers),
             on_tried=heard.append,
             complain=lambda text: None,
             on_wait=lambda node, message: heard.append(message),
@@ -140,7 +140,7 @@ def dialler(data: bytes) -> None:
             grants=lambda node, g: 7.0,
             on_vouched=lambda node, g, asked_at, seconds: told.append((g, seconds)),
             on_dialled=lambda nodes: None,
-            on_silence=lambda peers, held_up_at: told.append(peers),
+            on_silence=lambda peers, *_: told.append(peers),
             on_tried=told.append,
             complain=lambda text: None,
         )

@@ -89,11 +89,13 @@ class Heartbeats(Nurseries):
         self._tell_silence(node, changed)
 
     def _heard(self, node: Node, other: Node, every_s: float) -> None:
-        self._tell_silence(node, node.detector.beat(other.name, other, every_s, self.local(node)))
+        was_silent = other.name in node.detector.silent
+        changed = node.detector.beat(other.name, other, every_s, self.local(node))
+        self._tell_silence(node, changed, frozenset([other.name] if was_silent else ()))
 
-    def _tell_silence(self, node: Node, changed: bool) -> None:
+    def _tell_silence(self, node: Node, changed: bool, heard: frozenset[str] = frozenset()) -> None:
         if changed:
-            self._later(node, 0.0, SilenceChanged(node.detector.silent, node.detector.held_up_at))
+            self._later(node, 0.0, SilenceChanged(node.detector.silent, node.detector.held_up_at, heard))
 
     def _make_late(self, here: list[Node]) -> None:
         """What comes to and from a slow node waits, now and then."""

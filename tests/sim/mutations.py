@@ -798,7 +798,7 @@ SILENCE: Final = (
     Mutation(
         "silence: no local health",
         "an agent that was held up suspects nobody for that",
-        gives(SilenceDetector._notice_held_up, False),
+        gives(SilenceDetector.notice_held_up, False),
     ),
     Mutation("silence: no survivor", "a survivor of the generation remains", gives(silence._survives, True)),
     Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(silence._can_go_on, True)),

@@ -71,7 +71,7 @@ class Watching:
         self._tell("asked", node, g)
         return self.grant_s
 
-    def _silence(self, peers: Mapping[str, SilentPeer], held_up_at: float) -> None:
+    def _silence(self, peers: Mapping[str, SilentPeer], held_up_at: float, heard: frozenset[str]) -> None:
         if held_up_at > self._held_up_at:
             self._held_up_at = held_up_at
             self._tell("held up")

@@ -147,7 +147,7 @@ async def test_a_worker_that_loses_its_peer_is_not_blamed_for_it(job: Job) -> No
 
 @story
 async def test_an_agent_that_stands_still_is_not_dead(job: Job) -> None:
-    nodes = await three_nodes(job)
+    nodes = await three_nodes(job, "--silence_timeout", "0")
     world = await job.world(1, 3)
     frozen = job.node_of(world[1])
     frozen.signal(SIGSTOP)

@@ -27,7 +27,7 @@ class Clock:
         self.sent.append((every_s, part, parts))
         return self.nodes
 
-    def _tell(self, peers: Mapping[str, SilentPeer], held_up_at: float) -> None:
+    def _tell(self, peers: Mapping[str, SilentPeer], held_up_at: float, heard: frozenset[str]) -> None:
         self.told.append((sorted(peers), held_up_at))
 
     def beats(self, node: str) -> None:

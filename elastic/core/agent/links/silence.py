@@ -66,10 +66,15 @@ MANY = 3
 
 
 class SilenceChanged(Struct, frozen=True):
-    """The nodes that are silent now. `held_up_at`: when this agent went on after it had been held up itself."""
+    """The nodes that are silent now.
+
+    `held_up_at`: when this agent went on after it had been held up itself. `heard`: nodes that were silent, and have
+    been heard since; of others the link is down.
+    """
 
     peers: Mapping[str, SilentPeer]
     held_up_at: float = NEVER
+    heard: frozenset[str] = frozenset()
 
 
 class PeerTried(Struct, frozen=True):
@@ -95,7 +100,7 @@ def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
     again = frozenset(
         host for node in new if not silence_counts(memory.evictions, host := _host(agent, node), agent.now)
     )
-    for node in silence.trials.keys() - event.peers.keys():
+    for node in sorted(silence.trials.keys() & event.heard):
         _report_cleared(agent, node, f"{_named(agent, node)} is heard again", ())
     silence.peers, silence.held_up_at = event.peers, event.held_up_at
     silence.trials = {node: trial for node, trial in silence.trials.items() if node in event.peers}
@@ -131,7 +136,9 @@ def on_refreshed(agent: AgentState, event: Struct) -> None:
 
 
 def on_view(agent: AgentState, event: ViewChanged) -> None:
-    """Say of a node that registers again after its eviction what follows for its host."""
+    """As the leader, say of a node that registers again after its eviction what follows for its host."""
+    if agent.succession.decision is None:
+        return
     evictions = agent.memory.evictions
     for one in evictions:
         stored = agent.view.members.get(one.node)
@@ -399,13 +406,12 @@ def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
     ]
     new = evicted(one.node, one.host, one.create_revision, agent.now)
     agent.memory = replace(agent.memory, evictions=(*known, new))
+    agent.silence.trials = {node: trial for node, trial in agent.silence.trials.items() if node != one.node}
     if not event.succeeded:
         return
     agent.act(NoteSilence(SilenceStep.EVICTED, one.node, one.host, one.silent_s, one.unreached_by))
-    also = ""
-    if one.unreached_by:
-        also = f", and {join_names(one.unreached_by)} {'do' if len(one.unreached_by) > 1 else 'does'} not reach it"
-    agent.act(
-        LogLine(f"{one.node} (host {one.host}) has sent nothing for {one.silent_s:.1f} s{also}: evicted", warn=True)
-    )
+    others = join_names(one.unreached_by)
+    also = f", and {others} {'do' if len(one.unreached_by) > 1 else 'does'} not reach it" if one.unreached_by else ""
+    silent = f"{one.node} (host {one.host}) has sent nothing for {one.silent_s:.1f} s"
+    agent.act(LogLine(f"{silent}{also}: evicted"))
     agent.act(RevokeLease(one.lease))
