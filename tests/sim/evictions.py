@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic.core.agent.actions import NoteSilence, SilenceStep
 from elastic.core.agent.links.silence import HEARTBEAT_S, TRIAL_MIN_S
 from elastic.core.kv import Delete
 from elastic.core.model import Generation
@@ -96,6 +97,14 @@ class Evictions(Observer):
         running = [name for name in names if not gate or before is None or name in before.nodes]
         if not any(name in view.members and name != silent.name for name in running):
             world.fail("silence", f"{silent.name} is evicted, and nobody of its world remains")
+
+    def after_note(self, world: World, node: Node, note: NoteSilence) -> None:
+        """An agent that was held up itself suspects nobody for what it has not heard meanwhile."""
+        most_s = 0.9 * world.spec.silence_timeout_s
+        held_up = world.now < node.thawed_at + most_s
+        open_until = world.closed_since.get((node.name, note.node), world.now)
+        if note.step is SilenceStep.SUSPECTED and held_up and world.now < open_until + most_s:
+            world.fail("silence", f"{node.name} was held up until {node.thawed_at:.3f}, and suspects {note.node}")
 
     def after_revoke(self, world: World, node: Node, lease: int) -> None:
         """A leader ends the lease of the dead, and of who has been evicted, and of nobody else."""

@@ -118,10 +118,11 @@ class Heartbeats(Nurseries):
     def _set_heartbeats(self, node: Node, action: SetHeartbeats) -> None:
         node.sends_heartbeats, node.silence_timeout_s = action.every_s > 0.0, action.timeout_s
         had = node.detector.silent
+        held_up = node.detector.notice_held_up(self.local(node))
         node.detector.set_timeout(action.timeout_s)
         node.next_look = float("inf")
         node.detector.expect_check(node.next_look, 0.0)
-        self._tell_silence(node, had != node.detector.silent)
+        self._tell_silence(node, held_up or had != node.detector.silent)
 
     def _try_peer(self, node: Node, action: TryPeer) -> None:
         """This node and its helpers dial a silent one: at once, and again until their time is over."""
@@ -156,5 +157,7 @@ class Heartbeats(Nurseries):
 
     def _note_silence(self, node: Node, action: NoteSilence) -> None:
         self.counts[f"silence: {action.step}"] += 1
+        for observer in self.observers:
+            observer.after_note(self.whole, node, action)
         if action.step is SilenceStep.EVICTED:
             self.log(f"{node.name} has evicted {action.node}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from elastic.core.agent.actions import NoteSilence
 from elastic.core.agent.core import AgentCore
 from elastic.core.agent.events import Event
 from elastic.core.keys import JobKeys
@@ -209,6 +210,9 @@ class Observer:
 
     def after_refusal(self, world: World, node: Node, transaction: Transaction) -> None:
         """A transaction that the store refused."""
+
+    def after_note(self, world: World, node: Node, note: NoteSilence) -> None:
+        """A node that suspects, clears or has evicted another one."""
 
     def after_revoke(self, world: World, node: Node, lease: int) -> None:
         """A node that asks the store to end the lease of another one."""

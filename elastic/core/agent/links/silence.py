@@ -219,8 +219,8 @@ def _suspects(agent: AgentState) -> Sequence[str]:
     if not silent or not agent.registration.registered or agent.view.verdict is not None:
         return ()
     leader = agent.view.leader
-    if agent.generation is None:
-        return ()  # Nobody trains yet, and a node knows only the leader: its lease tells.
+    if agent.generation is None or agent.workers.run_deadline.refreshed_at <= silence.held_up_at:
+        return ()  # Without a generation a node knows only the leader, whose lease tells.
     if agent.leads:
         known = recent_members(agent) if agent.view.complete else frozenset[str]()
         candidates = [node for node in sorted(silent) if node in known and node in agent.view.members]
@@ -318,7 +318,7 @@ def is_confirmed(agent: AgentState, node: str) -> bool:
         return False
     answered = trial.answered_at > NEVER and not trial.reached_by and bool(trial.unreached_by or is_alone(agent, node))
     refreshed_at = agent.workers.run_deadline.refreshed_at
-    counts = trial.asked_at >= _counts_from(agent) and refreshed_at > max(peer.since, agent.silence.held_up_at)
+    counts = trial.asked_at >= _counts_from(agent) and refreshed_at > peer.since
     return answered and counts and agent.registration.registered and not store_is_silent(agent)
 
 
