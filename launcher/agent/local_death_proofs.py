@@ -8,6 +8,7 @@ from collections.abc import Callable
 from elastic.core.agent.events import Event, NodeProvenDead, Tick
 from elastic.core.agent.state import AgentState
 from elastic.core.membership.decision import Reason
+from elastic.core.membership.evictions import evicted_lately
 from elastic.core.ps import cluster_spec
 from elastic.core.ps.model import ClusterSpec
 from elastic.errors import ConfigError
@@ -37,6 +38,7 @@ class DeathProver:
         if facts.succession.decision is None or generation is None or boottime() < self._at:
             return
         nodes = cluster_spec.vanished(facts.view, generation) if isinstance(generation, ClusterSpec) else []
+        nodes += evicted_lately(facts.memory.evictions, facts.spec.lease_ttl_s, boottime())
         if facts.succession.decision.code is Reason.UNPROVEN and generation.before is not None:
             nodes += [node for node in generation.before.nodes if node not in nodes]
         if not nodes:

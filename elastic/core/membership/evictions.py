@@ -77,6 +77,11 @@ def _is_back(eviction: Eviction, members: Mapping[str, StoredDocument[Member]]) 
     return stored is not None and stored.create_revision != eviction.create_revision
 
 
+def evicted_lately(known: Sequence[Eviction], ttl_s: float, now: float) -> list[str]:
+    """The evicted nodes that may still have workers."""
+    return [one.node for one in known if not one.returned and now < one.workers_gone_at(ttl_s)]
+
+
 def silence_counts(known: Sequence[Eviction], host: str, now: float) -> bool:
     """Tell whether the silence of nodes on this host counts."""
     return all(one.host != host or now >= one.silence_counts_at for one in known)

@@ -59,6 +59,8 @@ HELPERS_MAX = 3
 TRIAL_PART = 1 / 4
 """Of the silence timeout: so long each node tries."""
 TRIAL_MIN_S = 0.15
+REACHED_TIMEOUTS = 5
+"""A silent node that others reach is tried again after so many timeouts: only the way to this node is closed."""
 ANSWER_S = 1.0
 """A trial that is not answered so long after its end is given up."""
 MANY = 3
@@ -245,8 +247,9 @@ def _try_at(agent: AgentState, node: str) -> float:
     trial, peer = agent.silence.trials.get(node), agent.silence.peers[node]
     if trial is None or trial.silence.since != peer.since or trial.asked_at < _counts_from(agent):
         return NEVER
-    patience_s = peer.timeout_s if trial.answered_at > NEVER else _limit_s(peer) + ANSWER_S
-    return max(trial.asked_at, trial.answered_at) + patience_s
+    if trial.answered_at == NEVER:
+        return trial.asked_at + _limit_s(peer) + ANSWER_S
+    return trial.answered_at + (REACHED_TIMEOUTS * peer.timeout_s if trial.reached_by else peer.timeout_s)
 
 
 def _counts_from(agent: AgentState) -> float:
@@ -270,10 +273,10 @@ def _try(agent: AgentState, node: str) -> None:
     silence.number += 1
     others = _others(agent, node)
     helpers = _helpers(agent, node, others)
-    first = node not in silence.trials
+    trial = silence.trials.get(node)
     silence.trials = {**silence.trials, node: PeerTrial(silence.number, peer, agent.now)}
     agent.act(TryPeer(silence.number, node, agent.links.targets[node], helpers, _limit_s(peer)))
-    if first:
+    if trial is None or trial.reached_by:
         silent_s = agent.now - peer.since
         asked = f"; {join_names(helpers)} also {'try' if len(helpers) > 1 else 'tries'} to reach it" if helpers else ""
         agent.act(NoteSilence(SilenceStep.SUSPECTED, node, _host(agent, node), silent_s, helpers))
@@ -370,11 +373,15 @@ def _is_well(agent: AgentState, node: str) -> bool:
 
 
 def _are_few(agent: AgentState, node: str) -> bool:
-    """Tell whether few members are silent, or about to be. If many are, this node may be the one that is cut off."""
+    """Tell whether few members are silent, or about to be. If many are, this node may be the one that is cut off.
+
+    A leader that has just taken the lead hears nobody before its links are up. Members that no leader was ever linked
+    to are not counted.
+    """
     generation = agent.generation
     assert generation is not None
-    unheard = agent.silence.trials[node].unheard.union(agent.silence.peers, {node}) - {agent.me.node}
-    silent = [member.node for member in generation.members if member.node in unheard]
+    heard = agent.memory.linked.union((agent.me.node,), generation.unlinked) - agent.silence.trials[node].unheard
+    silent = [member.node for member in generation.members if member.node not in heard - {node}]
     return len(silent) == 1 or MANY * len(silent) <= len(generation.members)
 
 
