@@ -375,13 +375,12 @@ def _is_well(agent: AgentState, node: str) -> bool:
 def _are_few(agent: AgentState, node: str) -> bool:
     """Tell whether few members are silent, or about to be. If many are, this node may be the one that is cut off.
 
-    A leader that has just taken the lead hears nobody before its links are up. Members that no leader was ever linked
-    to are not counted.
+    A member without a link counts as silent: a leader that has just taken the lead hears nobody before its links are up.
     """
     generation = agent.generation
     assert generation is not None
-    heard = agent.memory.linked.union((agent.me.node,), generation.unlinked) - agent.silence.trials[node].unheard
-    silent = [member.node for member in generation.members if member.node not in heard - {node}]
+    heard = (agent.memory.linked - agent.silence.trials[node].unheard - {node}) | {agent.me.node}
+    silent = [member.node for member in generation.members if member.node not in heard]
     return len(silent) == 1 or MANY * len(silent) <= len(generation.members)
 
 
