@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -50,30 +51,46 @@ def test_a_host_that_is_powered_off_is_replaced_and_training_reaches_its_accurac
 
 
 def test_a_host_that_is_cut_off_has_no_worker_left_when_its_place_is_taken_and_comes_back(tmp_path: Path) -> None:
-    async def story() -> None:
-        with gated_training.gate(tmp_path) as gate:
-            async with hosts.cluster(tmp_path) as cluster:
-                machines = [cluster.host() for _ in range(3)]
-                agents = [await cluster.agent(host, *JOB, *gate.words, *DIGITS) for host in machines]
-                zero = await _first_of(agents, r"step 50  loss")
-                lost = next(agent for agent in agents if agent is not zero)
-                assert lost.host.workers()
+    async def place_is_taken(lost: hosts.Agent) -> None:
+        assert lost.host.workers() == []
 
-                lost.host.cut()
-                place = await zero.says(r"generation \d+: 2 nodes.*was lost")
-                assert lost.host.workers() == []
-                await zero.says(r"step \d+  loss .* world 2", since=place)
+    asyncio.run(_cut_off(tmp_path, place_is_taken, "--silence_timeout", "0"))
 
-                lost.host.mend()
-                back = await lost.says(r"registered again")
-                await lost.says(r"generation \d+: 3 nodes", since=back)
-                gate.open()
-                await zero.says(r"step \d+  loss .* world 3", since=place)
-                await zero.says(r"test accuracy 9[6-9]")
-                for agent in agents:
-                    assert await agent.ends() == 0
 
-    asyncio.run(story())
+def test_a_host_that_is_evicted_has_no_worker_left_when_its_right_to_run_ends_and_comes_back(tmp_path: Path) -> None:
+    async def place_is_taken(lost: hosts.Agent) -> None:
+        ended = await lost.says(r"the right to run ended")
+        await lost.says(r"stopping: gone", since=ended)
+        assert lost.host.workers() == []
+
+    asyncio.run(_cut_off(tmp_path, place_is_taken))
+
+
+async def _cut_off(
+    folder: Path, place_is_taken: Callable[[hosts.Agent], Coroutine[None, None, None]], *flags: str
+) -> None:
+    """One of three hosts is cut off until the other two train on, and joins them again."""
+    with gated_training.gate(folder) as gate:
+        async with hosts.cluster(folder) as cluster:
+            machines = [cluster.host() for _ in range(3)]
+            agents = [await cluster.agent(host, *JOB, *flags, *gate.words, *DIGITS) for host in machines]
+            zero = await _first_of(agents, r"step 50  loss")
+            lost = next(agent for agent in agents if agent is not zero)
+            assert lost.host.workers()
+
+            lost.host.cut()
+            place = await zero.says(r"generation \d+: 2 nodes.*was lost")
+            await place_is_taken(lost)
+            await zero.says(r"step \d+  loss .* world 2", since=place)
+
+            lost.host.mend()
+            back = await lost.says(r"registered again")
+            await lost.says(r"generation \d+: 3 nodes", since=back)
+            gate.open()
+            await zero.says(r"step \d+  loss .* world 3", since=place)
+            await zero.says(r"test accuracy 9[6-9]")
+            for agent in agents:
+                assert await agent.ends() == 0
 
 
 async def _first_of(agents: list[hosts.Agent], pattern: str) -> hosts.Agent:

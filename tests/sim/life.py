@@ -33,18 +33,21 @@ CHAOS_S = 70.0
 HEALED_S = 900.0
 """After all faults are over the job ends within this time, the longest wait for an old world included."""
 
-FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
-    faults.crash_agent,
-    faults.power_off,
-    faults.restart_on_same_host,
-    faults.freeze_agent,
-    faults.freeze_node,
+OF_HEARTBEATS: tuple[Callable[[World, random.Random], None], ...] = (
     faults.agent_held_up,
     faults.leader_held_up,
     faults.slow_network,
     faults.link_blocked,
     faults.many_silent,
     faults.evicted_and_another_comes,
+)
+"""Faults that heartbeats notice."""
+FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
+    faults.crash_agent,
+    faults.power_off,
+    faults.restart_on_same_host,
+    faults.freeze_agent,
+    faults.freeze_node,
     faults.clock_runs_wrong,
     faults.cut_off,
     faults.astray,
@@ -96,6 +99,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     storefaults.spec_deleted,
     storefaults.member_taken_away,
     faults.split,
+    *OF_HEARTBEATS,
 )
 
 
@@ -111,8 +115,10 @@ RARE = {
     "done_and_gone": 2.0,
     "overtaken": 3.0,
     "split": 0.0,
+    **dict.fromkeys((fault.__name__ for fault in OF_HEARTBEATS), 0.0),
 }
-"""How often a fault strikes beside others; 1.0 is left out. A split has seeds of its own (`SPLIT_SEEDS`)."""
+"""How often a fault strikes among others; 1.0 is left out. A split has seeds of its own (`SPLIT_SEEDS`); those of
+heartbeats are drawn apart, where there are heartbeats."""
 SPLIT_SEEDS = 8
 """Of so many seeds one has a split network besides, and one of the calm ones so many times as rare has nothing else."""
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
@@ -165,13 +171,16 @@ def chaos(world: World, rng: random.Random) -> None:
         planned.append((fault, rng.uniform(0.5, CHAOS_S)))
     if world.seed % SPLIT_SEEDS == SPLIT_SEEDS - 2:
         planned.append((faults.split, random.Random(world.seed).uniform(5.0, CHAOS_S)))
+    apart = random.Random(f"{world.seed} faults of heartbeats")
+    count = apart.randint(0, 3) if world.heartbeats_on else 0
+    planned += [(apart.choice(OF_HEARTBEATS), apart.uniform(5.0, CHAOS_S)) for _ in range(count)]
     for fault, at in planned:
 
         def strike(fault: Callable[[World, random.Random], None] = fault) -> None:
             if not over(world):
                 world.counts[f"fault {fault.__name__}"] += 1
                 world.log(f"fault: {fault.__name__}")
-                fault(world, rng)
+                fault(world, apart if fault in OF_HEARTBEATS else rng)
 
         world.after(at, strike)
 
