@@ -70,9 +70,13 @@ class Heartbeats:
         was_silent = node in self._detector.silent
         self._tell(self._detector.heard(node, self._clock()), {node} if was_silent else ())
 
-    def link_down(self, node: str, link: object) -> None:
-        """A link is down."""
+    def link_ended(self, node: str, link: object) -> None:
+        """A link ended in order: no heartbeat is to come over it."""
         self._tell(self._detector.forget(node, link))
+
+    def is_silent(self, node: str) -> bool:
+        """Tell whether a node is silent now."""
+        return node in self._detector.silent
 
     def unheard(self) -> frozenset[str]:
         """The nodes that were not heard for some intervals."""

@@ -99,7 +99,6 @@ class InboundLinks:
         if self.links.get(connection.node) is not connection:
             return
         del self.links[connection.node]
-        self.owner.inbound_down(connection.node, connection)
         self.owner.links_changed()
         if cut:
             self.cut[connection.node] = None
@@ -150,8 +149,9 @@ class InboundConnection:
                 return
             owner = self._inbound.owner
             if isinstance(message, Heartbeat):
-                self.send(message)
-                owner.beat(self.node, self, message)
+                self.send(Heartbeat(message.every_s))
+                if not message.unheard:
+                    owner.beat(self.node, self, message)
                 return
             owner.heard_from(self.node)
             if isinstance(message, Ping):
@@ -163,6 +163,7 @@ class InboundConnection:
             elif isinstance(message, Try):
                 owner.try_for(self, message)
             elif isinstance(message, Bye):
+                owner.inbound_ended(self.node, self)
                 self.close()
             else:
                 raise LinkError("it has no business to say that")

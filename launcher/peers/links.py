@@ -208,9 +208,9 @@ class PeerLinks:
 
     def send_heartbeats(self, every_s: float, part: int, parts: int) -> int:
         """Send a heartbeat to this part of the watched and linked nodes; tells how many there are in all."""
-        message = Heartbeat(every_s)
+        heard, unheard = Heartbeat(every_s), Heartbeat(every_s, unheard=True)
         for link in islice(self._watched.values(), part, None, parts):
-            link.send(message)
+            link.send(unheard if self.heartbeats.is_silent(link.node) else heard)
         return len(self._watched)
 
     def is_linked(self, node: str) -> bool:
@@ -278,15 +278,17 @@ class PeerLinks:
     def came_up(self, one: PeerLink) -> None:
         """Tell it soon, and ask it what is being asked."""
         self._inbound.cut.pop(one.node, None)
+        self.heartbeats.heard(one.node)
         if self._telling is None:
             self._telling = self._loop.call_later(GATHER_S, self._emit)
         if self._question is not None and one.node in self._question.waiting:
             one.send(Ping(self._question.number))
 
-    def went_down(self, one: PeerLink) -> None:
-        """Tell it in this round of the loop."""
+    def went_down(self, one: PeerLink, *, in_order: bool = False) -> None:
+        """Tell it in this round of the loop. A node whose link is lost stays silent until it is heard again."""
         one.closed_at = boottime()
-        self.heartbeats.link_down(one.node, one)
+        if in_order:
+            self.heartbeats.link_ended(one.node, one)
         if self._telling is not None:
             self._telling.cancel()
         self._telling = self._loop.call_soon(self._emit)
@@ -363,9 +365,9 @@ class PeerLinks:
         """Note that something came from a node."""
         self.heartbeats.heard(node)
 
-    def inbound_down(self, node: str, link: object) -> None:
+    def inbound_ended(self, node: str, link: object) -> None:
         """Await no further heartbeat over that link."""
-        self.heartbeats.link_down(node, link)
+        self.heartbeats.link_ended(node, link)
 
     def try_for(self, asker: Asker, message: Try) -> None:
         """Dial a silent node for another one, and answer whether it was reached."""
@@ -403,6 +405,7 @@ class PeerLinks:
             link.release()
             if was_up:
                 self.went_down(link)
+            self.heartbeats.link_ended(link.node, link)
             self.is_decided(link)
 
     def _answer(self) -> None:

@@ -94,8 +94,8 @@ class LinkOwner(Protocol):
     def came_up(self, one: PeerLink) -> None:
         """The link is up."""
 
-    def went_down(self, one: PeerLink) -> None:
-        """It is not any more."""
+    def went_down(self, one: PeerLink, *, in_order: bool = False) -> None:
+        """It is not any more; `in_order`: the node said goodbye."""
 
     def was_cut(self, one: PeerLink) -> bool:
         """Whether a link that it had made itself was closed, and not in order."""
@@ -115,8 +115,8 @@ class LinkOwner(Protocol):
     def heard_from(self, node: str) -> None:
         """Something else came from a node that has a link to this one."""
 
-    def inbound_down(self, node: str, link: object) -> None:
-        """A link that a node had to this one is closed."""
+    def inbound_ended(self, node: str, link: object) -> None:
+        """A node closes the link that it had to this one, in order."""
 
     def try_for(self, asker: Asker, message: Try) -> None:
         """A node that has a link to this one asks it to dial another one."""
@@ -311,7 +311,7 @@ class PeerLink:
         if not self._short:
             self._pause_s = PAUSE_S
         self.redialling = how is CloseReason.CLOSED and not self._bye and self._short <= SHORT_MAX
-        self._owner.went_down(self)
+        self._owner.went_down(self, in_order=self._bye)
         if not self.redialling:
             self._owner.is_decided(self)
         self._task = self._loop.create_task(self._dial_again(), name=f"link to {self.node}")

@@ -1,8 +1,9 @@
 """Which nodes are silent: from each of them nothing was heard for longer than its timeout (pure).
 
 The timeout of a node is the silence timeout, at least `BEATS_MIN` of its intervals, and longer by the lateness that was
-seen on its link lately. Only a link that has carried `BEATS_MIN` heartbeats counts. Times are seconds of this node's
-clock, one that continues while the machine sleeps.
+seen on its link lately. Only a link that has carried `BEATS_MIN` heartbeats counts. A node whose link is lost stays
+silent; one whose link ends in order is forgotten. Times are seconds of this node's clock, one that continues while the
+machine sleeps.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class SilenceDetector:
         return True
 
     def forget(self, node: str, link: object) -> bool:
-        """That link is down; tell whether `silent` has changed."""
+        """That link ended in order; tell whether `silent` has changed."""
         peer = self._peers.get(node)
         if peer is None or peer.link is not link:
             return False

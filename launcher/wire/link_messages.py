@@ -98,9 +98,14 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
-    """The dialler is alive, and sends another one in `every_s` seconds; the listener answers at once with the same."""
+    """The dialler is alive, and sends another one in `every_s` seconds; the listener answers at once with the same.
+
+    `unheard`: the dialler does not hear the listener any more. Such a heartbeat does not count: packets come through in
+    one direction only.
+    """
 
     every_s: Annotated[float, msgspec.Meta(gt=0.0, le=EVERY_MAX_S)]
+    unheard: bool = False
 
 
 class Try(msgspec.Struct, frozen=True, tag="try"):

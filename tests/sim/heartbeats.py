@@ -7,6 +7,7 @@ heartbeats of every link: what is modelled is whether they arrive, and not each 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 from elastic.core.agent.actions import NoteSilence, SetHeartbeats, SilenceStep, TryPeer
 from elastic.core.agent.events import PeerTried, SilenceChanged
@@ -61,8 +62,10 @@ class Heartbeats(Nurseries):
             for name in one.linked if one.sends_heartbeats else ():
                 other = self.nodes[name]
                 if one.hears and self.reaches(one, other) and self.reaches(other, one):
+                    unheard = name in one.detector.silent
                     self._heard(one, other, every_s)
-                    self._heard(other, one, every_s)
+                    if not unheard:
+                        self._heard(other, one, every_s)
         self._note_reach()
 
     def _note_reach(self) -> None:
@@ -110,10 +113,13 @@ class Heartbeats(Nurseries):
                         self.slow_links.get(pair, 0.0), self.now + self.chance.uniform(0, most_s)
                     )
 
-    def forget_links(self, node: Node, names: frozenset[str]) -> None:
-        """Links of a node are down."""
+    def end_links(self, node: Node, names: Iterable[str]) -> None:
+        """A node ends its links to these in order: both forget each other."""
         for name in names:
-            self._tell_silence(node, node.detector.forget(name, self.nodes[name]))
+            other = self.nodes[name]
+            self._tell_silence(node, node.detector.forget(name, other))
+            if self.reaches(node, other):
+                self._tell_silence(other, other.detector.forget(node.name, node))
 
     def _set_heartbeats(self, node: Node, action: SetHeartbeats) -> None:
         node.sends_heartbeats, node.silence_timeout_s = action.every_s > 0.0, action.timeout_s

@@ -387,7 +387,7 @@ class World(Heartbeats):
             if (there and same) or unnoticed:
                 up.add(name)
         if up != node.linked:
-            self.forget_links(node, node.linked - up)
+            self.end_links(node, node.linked - up - node.targets.keys())
             node.linked = frozenset(up)
             node.doubt.links_changed(node.linked)
 

@@ -116,7 +116,7 @@ def test_nothing_is_told_after_the_end() -> None:
         clock.now += 30.0
         clock.heartbeats.close()
         clock.heartbeats.heard("a")
-        clock.heartbeats.link_down("a", clock)
+        clock.heartbeats.link_ended("a", clock)
         assert not clock.told
 
     in_a_loop(story)
