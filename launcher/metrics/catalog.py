@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from elastic.core.agent.actions import SilenceStep
 from elastic.core.agent.state import Phase
 from launcher.metrics.collector import PHASE_BUCKETS, RECOVERY_BUCKETS, DurationHistogram, Readings
 from launcher.wire.inspect_messages import WorkerState
@@ -244,6 +245,22 @@ METRICS: Final = (
         "events_dropped_total",
         "Events that did not get into the job's history: too many at once",
         lambda r: r.events_dropped,
+    ),
+    # silent nodes
+    _counter(
+        "suspicions_total",
+        "Nodes that this node suspected because they sent nothing for --silence_timeout",
+        lambda r: r.counted.silences[SilenceStep.SUSPECTED],
+    ),
+    _counter(
+        "suspicions_cleared_total",
+        "Suspicions that ended because the node sent something or another node reached it",
+        lambda r: r.counted.silences[SilenceStep.CLEARED],
+    ),
+    _counter(
+        "evictions_total",
+        "Nodes that this node, as the leader, evicted because other nodes did not reach them either",
+        lambda r: r.counted.silences[SilenceStep.EVICTED],
     ),
     # logs
     _counter(

@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import nan
 from typing import Final
 
-from elastic.core.agent.actions import Action, StopWorkers
+from elastic.core.agent.actions import Action, NoteSilence, SilenceStep, StopWorkers
 from elastic.core.agent.events import (
     Event,
     LeaseGranted,
@@ -82,6 +82,7 @@ class MetricsCollector:
         self.answered_at: float | None = None
         self.lease_losses = 0
         self.refresh_failures = 0
+        self.silences = Counter[SilenceStep](dict.fromkeys(SilenceStep, 0))
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -100,9 +101,12 @@ class MetricsCollector:
             case SessionLost():
                 self.lease_losses += 1
         for action in actions:
-            # Workers that are asked to leave in order make some steps more.
-            if isinstance(action, StopWorkers) and not (action.planned and self.meter.counts_steps):
-                self._stopped(action.g, arrived)
+            match action:
+                # Workers that are asked to leave in order make some steps more.
+                case StopWorkers() if not (action.planned and self.meter.counts_steps):
+                    self._stopped(action.g, arrived)
+                case NoteSilence():
+                    self.silences[action.step] += 1
         self._count_restart(facts)
         self.meter.aside(arrived, spare=is_spare(facts))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.core.agent.actions import Action
-from elastic.core.agent.events import Event
+from elastic.core.agent.actions import Action, NoteSilence, SilenceStep
+from elastic.core.agent.events import Event, Tick
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import ChangeReason, Predecessor
 from elastic.errors import ConfigError
@@ -313,6 +313,19 @@ def test_the_loss_is_the_last_one_that_was_reported_and_nan_if_it_was_not_finite
     assert watched.page()["elastic_launch_loss"] == 0.5
     watched.notes.stepped(0, 3, {"loss": None}, 3.0)
     assert math.isnan(watched.page()["elastic_launch_loss"])
+
+
+def test_suspicions_their_clearing_and_evictions_are_counted(watched: Watched) -> None:
+    counters = {
+        SilenceStep.SUSPECTED: "elastic_launch_suspicions_total",
+        SilenceStep.CLEARED: "elastic_launch_suspicions_cleared_total",
+        SilenceStep.EVICTED: "elastic_launch_evictions_total",
+    }
+    assert [watched.page()[name] for name in counters.values()] == [0, 0, 0], "they are there before it happens"
+    for times, step in enumerate(counters, 1):
+        noted = [NoteSilence(step, "a", "host-a", 1.0)] * times
+        watched.watch(watched.agent.facts, Tick(), [*noted])
+    assert [watched.page()[name] for name in counters.values()] == [1, 2, 3]
 
 
 @settings(max_examples=50, deadline=None)
