@@ -81,10 +81,10 @@ class FailureSignals:
                 del self.found[what, node]  # It was a false alarm.
         if view.complete:
             for node in memory.absent_since:
-                self._add(facts, "lost", node, arrived, arrived)
+                self._add(facts, "lost", node, _silent_since(facts, node, arrived), arrived)
         elif view.leader is None:
             for node in facts.links.targets:  # The last leader.
-                self._add(facts, "lost", node, arrived, arrived)
+                self._add(facts, "lost", node, _silent_since(facts, node, arrived), arrived)
         if view.complete and generation is not None and settled:
             for (g, node), stored in view.outcomes.items():
                 start = generation.start_of(node)
@@ -94,6 +94,12 @@ class FailureSignals:
     def _add(self, facts: AgentState, what: str, node: str, at: float, known_at: float) -> None:
         if facts.generation is not None and facts.generation.index(node) is not None:
             self.found.setdefault((what, node), NoticedFailure(at, known_at))
+
+
+def _silent_since(facts: AgentState, node: str, arrived: float) -> float:
+    """When a node that is silent was heard last; `arrived` for any other node."""
+    peer = facts.silence.peers.get(node)
+    return min(peer.since, arrived) if peer is not None else arrived
 
 
 @dataclass(slots=True)

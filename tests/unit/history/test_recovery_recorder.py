@@ -9,7 +9,8 @@ import pytest
 from elastic.core.agent.actions import Action
 from elastic.core.agent.candidates import RANK_S
 from elastic.core.agent.events import Event, ProcessProvenDead, WorkersGone
-from elastic.core.agent.state import AgentState, Phase
+from elastic.core.agent.links.silence import SilenceChanged
+from elastic.core.agent.state import AgentState, Phase, SilentPeer
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
 from launcher.history.events import EventKind, of_recovery
 from launcher.history.recorder_base import PATIENCE_S, START_PATIENCE_S
@@ -125,6 +126,28 @@ def test_a_link_that_closed_is_where_the_loss_began() -> None:
     found = noted.told(9.0)
     assert found.began == 2.0
     assert milliseconds(found)["notice"] == 3, "b takes the lead at once"
+
+
+def test_the_loss_of_a_silent_node_began_when_it_was_heard_last() -> None:
+    noted = Noted()
+    noted.started()
+    noted.agent.now = 2.0
+    noted.agent.tell(SilenceChanged({"a": SilentPeer(1.0, 1.0)}))
+    noted.lose_a(2.2)
+    noted.comes_back(2, 2.3)
+    found = noted.told(9.0)
+    assert found.began == 1.0
+    assert milliseconds(found)["notice"] > 1200
+
+
+def test_a_silence_that_is_over_is_no_beginning_of_a_loss() -> None:
+    noted = Noted()
+    noted.started()
+    noted.agent.now = 2.0
+    noted.agent.tell(SilenceChanged({"a": SilentPeer(1.0, 1.0)}), SilenceChanged({}))
+    noted.lose_a(2.2)
+    noted.comes_back(2, 2.3)
+    assert noted.told(9.0).began == 2.2
 
 
 def test_the_moment_of_a_workers_end_counts_and_not_the_moment_in_which_it_is_heard() -> None:
