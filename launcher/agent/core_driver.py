@@ -204,6 +204,10 @@ class CoreDriver:
             case actions.LogLine():
                 log = self._agent_log
                 (log.warning if action.warn else log.debug if action.detail else log.info)(action.text)
+            case actions.NoteSilence():
+                generation = self.core.facts.generation
+                if action.step is actions.SilenceStep.EVICTED:
+                    self.history.add_eviction(action, generation.g if generation is not None else 0)
             case _:
                 perform(action)
 

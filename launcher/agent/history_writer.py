@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from elastic.core.agent.actions import NoteSilence
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.core.transactions import Transaction
@@ -40,6 +41,10 @@ class HistoryWriter:
         """A transaction was carried out; a proposal becomes an event, or two."""
         for event in history_events.events_of(self._keys, transaction, self._node, time.time()):
             self.note(event)
+
+    def add_eviction(self, note: NoteSilence, g: int) -> None:
+        """This node has evicted a silent node from generation `g`."""
+        self.note(history_events.of_eviction(note, g, self._node, time.time()))
 
     def note(self, event: history_events.HistoryEvent) -> None:
         """Something happened that is no proposal."""

@@ -1,6 +1,6 @@
 """The history of a job for people, in the store: who changed the world, when, and why (pure).
 
-The leader writes one short event for each generation, go and verdict, after its proposal was carried out, and who
+The leader writes one short event for each generation, go, verdict and eviction, after it was carried out, and who
 tells of a recovery one for it, once it is over. An operator's verdict comes with its event. In a parameter-server job
 the leader adds how the recovery of seats began that start on another node. Nothing depends on it, and an event can be
 missing: its writer may be gone, or not know that its proposal held.
@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from elastic._decode import UNREADABLE
-from elastic._text import counted
+from elastic._text import counted, joined
+from elastic.core.agent.actions import NoteSilence
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Delete, KeyRange, KeyValue, Operation, Put
 from elastic.core.model import WORKER_ROLE, Cause, ChangeReason, FinalStatus, Generation, Go, Label, Verdict
@@ -57,6 +58,7 @@ class EventKind(StrEnum):
     RECOVERY = "recovery"
     TASKS = "seats"
     ORDER = "order"
+    EVICTION = "eviction"
 
 
 At = Annotated[float, msgspec.Meta(ge=0, le=AT_MAX)]
@@ -97,6 +99,8 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
                           (seconds, in their order), `complete`, `between_steps`, `last_step` and `restored_step`
                           (None: nobody told it), `last_at` (when that last step was made), `rev`
     seats                 `phases`, `rev` in which the seats start, `of`: the node that starts them
+    eviction              `of`: the node that was evicted, its `host`, `silent_s`: for how long the writer had heard
+                          nothing from it, `by`: the other nodes that did not reach it
     ===================== =========================================================================================
     """
 
@@ -124,6 +128,9 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     last_step: Steps | None = None
     last_at: At | None = None
     restored_step: Steps | None = None
+    host: Name = ""
+    silent_s: float | None = None
+    by: Annotated[tuple[Name, ...], msgspec.Meta(max_length=NODES_MAX)] = ()
 
 
 def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[HistoryEvent]:
@@ -175,6 +182,15 @@ def of_beginning(beginning: RecoveryBeginning, node: str, at: float) -> HistoryE
     return _event(
         EventKind.TASKS, beginning.g, beginning.text, node, at, phases=phases, rev=beginning.rev, of=beginning.node
     )
+
+
+def of_eviction(note: NoteSilence, g: int, node: str, at: float) -> HistoryEvent:
+    """The event of a silent node that `node`, the leader, has evicted from generation `g`."""
+    others = f"{joined(note.by)} {'do' if len(note.by) > 1 else 'does'} not reach it"
+    alone = f"no other node could try to reach it, and etcd answered {node} in that time"
+    text = f"{node} heard nothing from {note.node} (host {note.host}) for {note.silent_s:.1f} s and does not reach it; "
+    fields = {"of": note.node, "host": note.host, "silent_s": round(note.silent_s, 3), "by": note.by}
+    return _event(EventKind.EVICTION, g, text + (f"{others} either" if note.by else alone), node, at, **fields)
 
 
 def beginning(events: Iterable[HistoryEvent], recovery: Recovery, node: str) -> HistoryEvent | None:

@@ -9,6 +9,9 @@ Every line has `time` (UTC), `job`, `node`, `what` and `generation` (null before
     stopped       this node's workers get SIGTERM: `why`, `grace_s`, `planned` (those that listen are asked first)
     failure       the cause of a generation's failure: `ranks`, and of the first `rank`, `host`, `words`, `log`
     lease lost    `reason`
+    suspected     `of` has sent nothing for `silent_s`: it is on `host`, and the nodes in `by` also try to reach it
+    cleared       the same node was heard again, or the nodes in `by` reach it
+    evicted       this node, the leader, has evicted it; the nodes in `by` did not reach it either
     recovery      training goes on after a change: `why`, `reason`, `before` (the generation that ended), `total_s`,
                   `phases` (seconds, in their order), `between_steps` (counted from the last step before), `complete`,
                   `last_step`, `restored_step` (null: nobody told it); on one node of the job. With parameter servers
@@ -28,7 +31,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elastic.core.agent import events as agent_events
-from elastic.core.agent.actions import Action, ExitAgent, ReportVerdict, StopWorkers
+from elastic.core.agent.actions import Action, ExitAgent, NoteSilence, ReportVerdict, StopWorkers
 from elastic.core.agent.state import AgentState
 from elastic.core.model import Cause
 
@@ -68,6 +71,9 @@ class JsonEventLog:
                 verdict = action.verdict
                 fields = {"status": verdict.status, "reason": verdict.reason, "late": action.late}
                 self.write("verdict", verdict.g, fields)
+            elif isinstance(action, NoteSilence):
+                fields = {"of": action.node, "host": action.host, "silent_s": round(action.silent_s, 3)}
+                self.write(action.step, self._generation, {**fields, "by": action.by})
             elif isinstance(action, ExitAgent):
                 self.write("left", self._generation, {"exit_code": action.code})
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from elastic.core.agent.actions import NoteSilence, SilenceStep
 from elastic.core.kv import KeyRange, KeyValue, Put
 from elastic.core.model import Budget, Cause, ChangeReason, FinalStatus, Generation, GenerationMember, Go, Verdict
 from elastic.core.transactions import Transaction, deregister
@@ -29,6 +30,7 @@ from launcher.history.events import (
     FailureRecord,
     HistoryEvent,
     events_of,
+    of_eviction,
     of_recovery,
     remember,
 )
@@ -117,6 +119,22 @@ def test_a_recovery_says_when_it_began_on_the_wall_clock() -> None:
     event = of_recovery(found, "a", 5000.0, 103.0)
     assert (event.began, event.last_at, event.last_step, event.restored_step) == (4997.0, 4996.0, 9, None)
     assert (event.before, event.why, event.reason, event.complete) == (1, ChangeReason.LOSS, "b was lost", True)
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        (("b",), "b does not reach it either"),
+        (("b", "c"), "b and c do not reach it either"),
+        ((), "no other node could try to reach it, and etcd answered a in that time"),
+    ],
+)
+def test_an_eviction_says_who_heard_nothing_for_how_long_and_who_confirmed_it(by: tuple[str, ...], words: str) -> None:
+    event = of_eviction(NoteSilence(SilenceStep.EVICTED, "n3", "h3", 1.2843, by), 4, "a", 12.3456)
+    assert (event.at, event.node, event.what, event.g) == (12.346, "a", EventKind.EVICTION, 4)
+    assert event.text == f"a heard nothing from n3 (host h3) for 1.3 s and does not reach it; {words}"
+    assert (event.of, event.host, event.silent_s, event.by) == ("n3", "h3", 1.284, by)
+    assert events.read(KEYS, [KeyValue(KEYS.events + "1", msgspec.json.encode(event), 1, 1)]) == [event]
 
 
 def test_an_event_of_an_older_version_is_read() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from elastic.core.agent.actions import Action, StopWorkers
-from elastic.core.agent.events import Event, SessionLost, WorkerExited
+from elastic.core.agent.actions import Action, NoteSilence, SilenceStep, StopWorkers
+from elastic.core.agent.events import Event, SessionLost, Tick, WorkerExited
 from elastic.core.model import Cause
 from launcher.logs import shared_file
 from launcher.logs.event_log import FILE, JsonEventLog
@@ -71,6 +71,17 @@ def test_a_stop_a_lost_lease_and_a_failure_say_why(tmp_path: Path) -> None:
     log_in(tmp_path, "b").failure(cause)
     failure = read(tmp_path)[-1]
     assert (failure["ranks"], failure["rank"], failure["host"], failure["words"]) == ([3, 4], 3, "h", "exit code 5")
+
+
+def test_a_node_that_is_suspected_cleared_or_evicted_is_named_with_its_host_its_silence_and_the_nodes_that_tried(
+    tmp_path: Path,
+) -> None:
+    notes = [NoteSilence(step, "a", "host-a", 1.23456, ("c", "d")) for step in SilenceStep]
+    lines = observed(tmp_path, running(), Tick(), *notes)
+    assert [line["what"] for line in lines] == ["suspected", "cleared", "evicted"]
+    found = {(line["generation"], line["node"], line["of"], line["host"], line["silent_s"]) for line in lines}
+    assert found == {(1, "b", "a", "host-a", 1.235)}
+    assert all(line["by"] == ["c", "d"] for line in lines)
 
 
 def test_the_file_has_a_bound_and_the_newest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
