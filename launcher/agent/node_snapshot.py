@@ -8,7 +8,7 @@ from typing import Final
 
 from elastic.channel.messages import truncate_text
 from elastic.core.agent.state import AgentState, Phase
-from launcher.wire.inspect_messages import WORDS_MAX, NodeSnapshot
+from launcher.wire.inspect_messages import SILENT_MAX, WORDS_MAX, EvictedHost, NodeSnapshot, SilentNode
 from launcher.workers.reports.states import WorkerStates
 
 WORDS: Final[Mapping[Phase, str]] = {
@@ -44,6 +44,23 @@ def snapshot(
         run_deadline_s=facts.workers.run_until - now if facts.workers.run_until > now else None,
         waits=truncate_text(waits, WORDS_MAX),
         workers=tuple(worker.at(now) for worker in workers.seen.values()),
+        silent=_silent(facts, now),
+        evicted=_evicted(facts, now),
+    )
+
+
+def _silent(facts: AgentState, now: float) -> tuple[SilentNode, ...]:
+    """The silent nodes, the one that was heard last long ago first."""
+    peers = sorted(facts.silence.peers.items(), key=lambda named: named[1].since)
+    return tuple(SilentNode(node=node, silent_s=max(now - peer.since, 0.0)) for node, peer in peers[:SILENT_MAX])
+
+
+def _evicted(facts: AgentState, now: float) -> tuple[EvictedHost, ...]:
+    """The hosts of which a node was evicted and whose silence does not count yet, each once; the newest last."""
+    newest = {one.host: one for one in facts.memory.evictions if now < one.silence_counts_at}
+    return tuple(
+        EvictedHost(host=one.host, node=one.node, counts_in_s=one.silence_counts_at - now)
+        for one in list(newest.values())[-SILENT_MAX:]
     )
 
 

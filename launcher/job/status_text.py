@@ -10,6 +10,7 @@ from elastic.core.model import (
     SavedCheckpoint,
 )
 from elastic.core.text import process_name
+from launcher.job.silence_notes import silence_notes, with_silence
 from launcher.job.status import JobStatus, NodeState, NodeStatus
 from launcher.text.failure_report import ago, ended_lines
 from launcher.text.sanitize import sanitize_line
@@ -25,19 +26,20 @@ _TOLD: Final = (WorkerState.PREPARING, WorkerState.JOINING, WorkerState.STARTING
 """What a worker does that people should know of a node that runs."""
 
 
-def cells(node: NodeStatus, window: NodeSnapshot | None) -> tuple[str, ...]:
-    """A node's row under `COLUMNS`."""
+def cells(node: NodeStatus, window: NodeSnapshot | None, silence: str = "") -> tuple[str, ...]:
+    """A node's row under `COLUMNS`. `silence` is its note of `silence_notes`."""
     m_id = "-" if node.m_id is None else str(node.m_id)
     first = (m_id, node.node, node.host, node.tasks or _span(node.ranks), node.state)
     if window is None:
-        return tuple(map(sanitize_line, (*first, UNKNOWN, UNKNOWN, UNKNOWN, node.note)))
-    note = node.note or _note(node, window)
+        return tuple(map(sanitize_line, (*first, UNKNOWN, UNKNOWN, UNKNOWN, with_silence(node.note, silence))))
+    note = with_silence(node.note or _note(node, window), silence)
     return tuple(map(sanitize_line, (*first, time_text(window.since_s), *_progress(window), note)))
 
 
 def rows(described: JobStatus, windows: Mapping[str, NodeSnapshot]) -> list[tuple[str, ...]]:
     """All rows under the head of the table."""
-    return [cells(node, windows.get(node.node)) for node in described.nodes]
+    silence = silence_notes(described, windows)
+    return [cells(node, windows.get(node.node), silence.get(node.node, "")) for node in described.nodes]
 
 
 def foot_lines(described: JobStatus, unasked: Mapping[str, str]) -> list[str]:

@@ -18,6 +18,7 @@ from launcher.history.events import HistoryEvent
 from launcher.history.job_report import GenerationReport, JobReport
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.job.overview import JobOverview
+from launcher.job.silence_notes import silence_notes, with_silence
 from launcher.job.status import JobStatus, NodeStatus
 from launcher.wire.inspect_messages import NodeSnapshot, WorkerSnapshot, WorkerState
 
@@ -34,10 +35,11 @@ def sections(
 ) -> Sections:
     """Everything on the page of a job, as it stands at `now`, a wall clock."""
     status, names = picture.status, dict[str, int]()
+    silence = silence_notes(status, picture.snapshots)
     generations = [_generation(generation, names) for generation in story.generations]
     return {
         "head": _head(picture, story, course, now),
-        "nodes": [_node(node, picture) for node in status.nodes],
+        "nodes": [_node(node, picture, silence.get(node.node, "")) for node in status.nodes],
         "gone": _gone(status, story.generations),
         "names": list(names),
         "generations": generations,
@@ -134,14 +136,14 @@ def _sentence(status: JobStatus) -> str:
     return status.now[:1].upper() + status.now[1:]
 
 
-def _node(node: NodeStatus, picture: JobOverview) -> dict[str, Any]:
+def _node(node: NodeStatus, picture: JobOverview, silence: str) -> dict[str, Any]:
     window, now = picture.snapshots.get(node.node), picture.asked_at
     fields: dict[str, Any] = {
         "node": node.node,
         "host": node.host,
         "m_id": node.m_id,
         "state": str(node.state),
-        "note": node.note,
+        "note": with_silence(node.note, silence),
         "seats": node.tasks,
         "ranks": list(node.ranks),
     }

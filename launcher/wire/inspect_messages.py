@@ -44,6 +44,8 @@ WORDS_MAX: Final = 1000
 """Characters of a text in an answer."""
 METRICS_MAX: Final = 16
 """So many metrics of a worker are told."""
+SILENT_MAX: Final = 16
+"""So many silent nodes are told, and so many evicted hosts."""
 STACKS_BYTES: Final = 40_000
 """Stacks that are longer are cut: JSON may need more for some signs."""
 
@@ -92,13 +94,29 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
 
 
+class SilentNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node from which the agent has heard nothing for `silent_s`, longer than the silence timeout."""
+
+    node: str
+    silent_s: float
+
+
+class EvictedHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host whose node `node` was evicted lately: its silence counts again in `counts_in_s`."""
+
+    host: str
+    node: str
+    counts_in_s: float
+
+
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     """One node, now, as its agent knows it.
 
     `g` is the newest generation that it knows, `m_id` its place there, None if it has none. `state` says in words what
     the node does, for `since_s`. `lease_age_s` counts from the last good refresh, `right_s` is left of its right to
     run; None while it has none. `waits` is the sentence that says what it waits for, "" if it does not. `workers` are
-    those of the newest start, also when they have ended; `more` of them found no room.
+    those of the newest start, also when they have ended; `more` of them found no room. `silent` are the nodes that it
+    suspects, of those that it watches: the leader watches all, another node the leader. `evicted` are hosts.
     """
 
     job_id: str
@@ -116,6 +134,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     waits: str
     workers: tuple[WorkerSnapshot, ...] = ()
     more: int = 0
+    silent: tuple[SilentNode, ...] = ()
+    evicted: tuple[EvictedHost, ...] = ()
 
 
 class StatusQuestion(msgspec.Struct, frozen=True, tag="now"):

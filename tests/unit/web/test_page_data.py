@@ -15,6 +15,7 @@ from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.web.api import log_as_shown
 from launcher.web.html import document
 from launcher.web.page_data import newest_point, sections, with_live_points
+from launcher.wire.inspect_messages import SilentNode
 from tests.support.job_reports import FIRST, LOST, back, course, ended, go, made
 from tests.support.page_values import NOW, POINTS, picture, told
 
@@ -69,6 +70,13 @@ def test_the_verdict_is_the_state_and_the_sentence() -> None:
 def test_ages_are_told_as_moments_so_that_what_stands_still_stays_the_same() -> None:
     (node,) = told(picture(5))["nodes"]
     assert (node["since"], node["workers"][0]["since"]) == (NOW - 250.0, NOW - 40.0)
+
+
+def test_a_node_of_which_another_one_hears_nothing_has_that_as_its_note() -> None:
+    seen = picture(5)
+    asked = replace(seen.snapshots["a-1"], node="b-1", silent=(SilentNode(node="a-1", silent_s=1.24),))
+    (node,) = told(replace(seen, snapshots={"b-1": asked}))["nodes"]
+    assert node["note"] == "b-1 has heard nothing from it for 1.2 s"
 
 
 def test_a_node_that_was_not_asked_has_no_workers_but_its_ranks() -> None:

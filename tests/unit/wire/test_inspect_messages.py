@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from elastic.core.ps.model import Role
 from launcher.wire import inspect_messages
@@ -13,7 +14,9 @@ from launcher.wire.inspect_messages import (
     LINES_MAX,
     PIECE_BYTES,
     QUESTION_MAX,
+    SILENT_MAX,
     STACKS_BYTES,
+    EvictedHost,
     InspectQuestion,
     InspectRefusal,
     LogEnd,
@@ -21,6 +24,7 @@ from launcher.wire.inspect_messages import (
     LogQuestion,
     LogStart,
     NodeSnapshot,
+    SilentNode,
     StacksQuestion,
     StackText,
     StatusQuestion,
@@ -88,8 +92,21 @@ def test_the_longest_answers_find_room_in_a_line(answer: inspect_messages.Inspec
 
 
 def test_a_snapshot_with_little_to_tell_is_told_whole() -> None:
-    line = inspect_messages.answer_line(snapshot(8))
-    assert inspect_messages.read_answer(line.removesuffix(b"\n")) == snapshot(8)
+    silent = (SilentNode(node="h-0002", silent_s=1.5),)
+    known = replace(snapshot(8), silent=silent, evicted=(EvictedHost(host="h3", node="h-0003", counts_in_s=540.0),))
+    line = inspect_messages.answer_line(known)
+    assert inspect_messages.read_answer(line.removesuffix(b"\n")) == known
+
+
+def test_a_snapshot_with_as_many_silent_nodes_and_evicted_hosts_as_there_may_be_finds_room() -> None:
+    name = "h" * 253
+    silent = [SilentNode(node=f"{name}-{number:06d}", silent_s=1 / 3) for number in range(SILENT_MAX)]
+    evicted = [EvictedHost(host=name, node=f"{name}-{number:06d}", counts_in_s=1 / 3) for number in range(SILENT_MAX)]
+    line = inspect_messages.answer_line(replace(snapshot(500), silent=tuple(silent), evicted=tuple(evicted)))
+    found = inspect_messages.read_answer(line.removesuffix(b"\n"))
+    assert isinstance(found, NodeSnapshot)
+    assert (len(found.silent), len(found.evicted)) == (SILENT_MAX, SILENT_MAX)
+    assert len(line) <= ANSWER_MAX
 
 
 @pytest.mark.parametrize("workers", [30, 60, 500])

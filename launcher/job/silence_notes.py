@@ -1,0 +1,36 @@
+"""What the nodes that were asked say of silent nodes and of evicted hosts: a note for each node of the job (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from elastic._text import time_text
+from launcher.job.status import JobStatus, NodeState
+from launcher.wire.inspect_messages import NodeSnapshot
+
+
+def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Mapping[str, str]:
+    """The notes by node, for nodes that have one. Where several agents know of a node, the leader's word counts."""
+    leader_last = sorted(windows.values(), key=lambda window: window.node == status.leader)
+    silent = {one.node: (window.node, one.silent_s) for window in leader_last for one in window.silent}
+    evicted = [one for window in leader_last for one in window.evicted]
+    of_node, of_host = {one.node: one for one in evicted}, {one.host: one for one in evicted}
+    notes = dict[str, str]()
+    for node in status.nodes:
+        if node.state is NodeState.LOST:
+            if node.node in of_node:
+                notes[node.node] = "evicted because it was silent"
+        elif node.node in silent:
+            by, silent_s = silent[node.node]
+            notes[node.node] = f"{by} has heard nothing from it for {time_text(silent_s, 1)}"
+        elif node.host in of_host:
+            eviction = of_host[node.host]
+            minutes = math.ceil(eviction.counts_in_s / 60)
+            notes[node.node] = f"{eviction.node} was evicted: silence of this host does not count for {minutes} min"
+    return notes
+
+
+def with_silence(note: str, silence: str) -> str:
+    """Both notes of a node as one."""
+    return "; ".join(filter(None, (silence, note)))
