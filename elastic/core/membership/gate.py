@@ -11,6 +11,7 @@ from typing import Final
 from elastic.core import listed_hosts
 from elastic.core.membership.conclusion import completed_before
 from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
+from elastic.core.membership.held_back import held_back
 from elastic.core.membership.next_generation import form
 from elastic.core.membership.opening import OPENING
 from elastic.core.membership.reform import nobody_left
@@ -88,8 +89,11 @@ def below_min(s: Situation) -> WaitDecision | None:
         return None
     hosts = [member.host for member in s.current.members]
     more = listed_hosts.missing_hosts_text(s.spec.ips, hosts, low - count)
-    text = f"{n_of_m(count, low)} here, the least that may run; waiting for {more}"
-    return s.wait(Reason.BELOW_MIN, text, s.joined_until)
+    held = held_back(s)
+    text = "; ".join(
+        [f"{n_of_m(count, low)} here, the least that may run; waiting for {more}", *(one.text for one in held)]
+    )
+    return s.wait(Reason.BELOW_MIN, text, *(one.until for one in held if one.until is not None), s.joined_until)
 
 
 def stopping(s: Situation) -> WaitDecision | None:

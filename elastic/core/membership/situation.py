@@ -290,11 +290,15 @@ class Situation:
 
     def _may_meet_workers(self, node: str, host: str) -> bool:
         """Tell whether workers of another node, which was evicted, may still run on this host."""
+        return self.now < self.free_at(node, host)
+
+    def free_at(self, node: str, host: str) -> float:
+        """When workers of another node, which was evicted, certainly do not run on this host any more."""
         evictions, ttl_s = self.memory.evictions, self.spec.lease_ttl_s
         others = (
             one for one in evictions if one.host == host and one.node != node and one.node not in self.memory.dead
         )
-        return any(self.now < one.workers_gone_at(ttl_s) for one in others)
+        return max((one.workers_gone_at(ttl_s) for one in others), default=NEVER)
 
     def _one_for_each_host(self, ready: list[str]) -> list[str]:
         if not self.spec.ips:
@@ -340,9 +344,10 @@ class Situation:
         if not hosts:
             return hosts
         joining = zip(self.ready, self.hosts(self.ready), strict=True)
-        return frozenset(host for node, host in joining if host in hosts and self.now < self._steady_at(node))
+        return frozenset(host for node, host in joining if host in hosts and self.now < self.steady_at(node))
 
-    def _steady_at(self, node: str) -> float:
+    def steady_at(self, node: str) -> float:
+        """When a node will have been heard for long enough; infinity while it is not heard."""
         if node == self.policy.node:
             return NEVER
         return self.memory.heard_since.get(node, INFINITY) + STEADY_S
@@ -363,7 +368,7 @@ class Situation:
         """When a node joins although nothing changes in the store: unlinked, its quarantine over, or heard steadily."""
         memory = self.memory
         unlinked = [since + LINK_PATIENCE_S for since in memory.seen_since.values()]
-        steady = [self._steady_at(node) for node in memory.ready_since] if memory.evictions else []
+        steady = [self.steady_at(node) for node in memory.ready_since] if memory.evictions else []
         gone = [one.workers_gone_at(self.spec.lease_ttl_s) for one in memory.evictions]
         later = (at for at in (*memory.quarantine_deadlines.values(), *steady, *gone) if self.now < at < INFINITY)
         return earliest(*unlinked, *later)

@@ -1,0 +1,46 @@
+"""Why nodes on the hosts of evicted nodes do not join yet, in words for people (pure)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from elastic.core.membership.evictions import STEADY_S
+from elastic.core.membership.situation import INFINITY, Situation
+from elastic.core.text import COUNTED
+
+
+class HeldBack(NamedTuple):
+    """A clause about one host, and until when it is held back if the clause counts that down."""
+
+    text: str
+    until: float | None
+
+
+def held_back(s: Situation) -> list[HeldBack]:
+    """The hosts of registered nodes that are held back because of an eviction, one clause for each host."""
+    evicted = {one.host: one.node for one in s.memory.evictions}
+    if not evicted:
+        return []
+    found = dict[str, HeldBack]()
+    unsteady, joining = s.unsteady(), set(s.joining_nodes)
+    for node in s.memory.ready_since:
+        stored = s.member(node)
+        if stored is None or node in joining or (host := stored.value.host) not in evicted:
+            continue
+        free_at, steady_at = s.free_at(node, host), s.steady_at(node)
+        if s.now < free_at:
+            text = (
+                f"{host} may join in {COUNTED}: until then workers of {evicted[host]}, which was evicted, may run there"
+            )
+            found[host] = HeldBack(text, free_at)
+        elif host in unsteady and steady_at < INFINITY:
+            text = (
+                f"{host} may join when it has been heard for {COUNTED} more, because {evicted[host]} was evicted there"
+            )
+            found[host] = HeldBack(text, steady_at)
+        elif host in unsteady:
+            text = (
+                f"{host} may join when it has been heard for {STEADY_S:g} s, because {evicted[host]} was evicted there"
+            )
+            found[host] = HeldBack(text, None)
+    return list(found.values())
