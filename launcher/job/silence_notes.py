@@ -13,9 +13,10 @@ from launcher.wire.inspect_messages import NodeSnapshot
 def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Mapping[str, str]:
     """The notes by node, for nodes that have one. Where several agents know of a node, the leader's word counts."""
     leader_last = sorted(windows.values(), key=lambda window: window.node == status.leader)
-    silent = {one.node: (window.node, one.silent_s) for window in leader_last for one in window.silent}
-    evicted = [one for window in leader_last for one in window.evicted]
-    of_node, of_host = {one.node: one for one in evicted}, {one.host: one for one in evicted}
+    silent = {peer.node: (window.node, peer.silent_s) for window in leader_last for peer in window.silent}
+    evicted = [eviction for window in leader_last for eviction in window.evicted]
+    of_node = {eviction.node: eviction for eviction in evicted}
+    of_host = {eviction.host: eviction for eviction in evicted}
     notes = dict[str, str]()
     for node in status.nodes:
         if node.state is NodeState.LOST:

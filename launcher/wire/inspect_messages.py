@@ -45,7 +45,7 @@ WORDS_MAX: Final = 1000
 METRICS_MAX: Final = 16
 """So many metrics of a worker are told."""
 SILENT_MAX: Final = 16
-"""So many silent nodes are told, and so many evicted hosts."""
+"""Silent nodes in a snapshot, and evicted hosts."""
 STACKS_BYTES: Final = 40_000
 """Stacks that are longer are cut: JSON may need more for some signs."""
 

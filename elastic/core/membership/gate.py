@@ -11,13 +11,14 @@ from typing import Final
 from elastic.core import listed_hosts
 from elastic.core.membership.conclusion import completed_before
 from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
-from elastic.core.membership.held_back import held_back
+from elastic.core.membership.held_back import ends_of, held_back, texts_of
 from elastic.core.membership.next_generation import form
 from elastic.core.membership.opening import OPENING
 from elastic.core.membership.reform import nobody_left
 from elastic.core.membership.rule import Rule
 from elastic.core.membership.situation import Situation
 from elastic.core.model import OutcomeKind
+from elastic.core.quarantine import quarantine_summary
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.text import COUNTED, drain_text, failure_text, join_names, n_of_m, with_verb
 
@@ -90,10 +91,9 @@ def below_min(s: Situation) -> WaitDecision | None:
     hosts = [member.host for member in s.current.members]
     more = listed_hosts.missing_hosts_text(s.spec.ips, hosts, low - count)
     held = held_back(s)
-    text = "; ".join(
-        [f"{n_of_m(count, low)} here, the least that may run; waiting for {more}", *(one.text for one in held)]
-    )
-    return s.wait(Reason.BELOW_MIN, text, *(one.until for one in held if one.until is not None), s.joined_until)
+    text = f"{n_of_m(count, low)} here, the least that may run; waiting for {more}"
+    text += f"; {quarantine_summary(texts_of(held))}" if held else ""
+    return s.wait(Reason.BELOW_MIN, text, *ends_of(held), s.joined_until)
 
 
 def stopping(s: Situation) -> WaitDecision | None:

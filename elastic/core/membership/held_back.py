@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from elastic.core.membership.evictions import STEADY_S
@@ -18,10 +19,10 @@ class HeldBack(NamedTuple):
 
 def held_back(s: Situation) -> list[HeldBack]:
     """The hosts of registered nodes that are held back because of an eviction, one clause for each host."""
-    evicted = {one.host: one.node for one in s.memory.evictions}
+    evicted = {eviction.host: eviction.node for eviction in s.memory.evictions}
     if not evicted:
         return []
-    found = dict[str, HeldBack]()
+    clauses = dict[str, HeldBack]()
     unsteady, joining = s.unsteady(), set(s.joining_nodes)
     for node in s.memory.ready_since:
         stored = s.member(node)
@@ -32,15 +33,25 @@ def held_back(s: Situation) -> list[HeldBack]:
             text = (
                 f"{host} may join in {COUNTED}: until then workers of {evicted[host]}, which was evicted, may run there"
             )
-            found[host] = HeldBack(text, free_at)
+            clauses[host] = HeldBack(text, free_at)
         elif host in unsteady and steady_at < INFINITY:
             text = (
                 f"{host} may join when it has been heard for {COUNTED} more, because {evicted[host]} was evicted there"
             )
-            found[host] = HeldBack(text, steady_at)
+            clauses[host] = HeldBack(text, steady_at)
         elif host in unsteady:
             text = (
                 f"{host} may join when it has been heard for {STEADY_S:g} s, because {evicted[host]} was evicted there"
             )
-            found[host] = HeldBack(text, None)
-    return list(found.values())
+            clauses[host] = HeldBack(text, None)
+    return list(clauses.values())
+
+
+def texts_of(clauses: Iterable[HeldBack]) -> list[str]:
+    """What the clauses say."""
+    return [clause.text for clause in clauses]
+
+
+def ends_of(clauses: Iterable[HeldBack]) -> list[float]:
+    """The ends of the times that the clauses count down, in their order."""
+    return [clause.until for clause in clauses if clause.until is not None]

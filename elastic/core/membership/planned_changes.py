@@ -6,7 +6,7 @@ from typing import Final
 
 from elastic._text import counted
 from elastic.core.membership.decision import FormGeneration, Reason, WaitDecision
-from elastic.core.membership.held_back import held_back
+from elastic.core.membership.held_back import ends_of, held_back, texts_of
 from elastic.core.membership.next_generation import form
 from elastic.core.membership.rule import Rule
 from elastic.core.membership.settling import settled_at
@@ -84,10 +84,10 @@ def training(s: Situation) -> WaitDecision:
     out = [f"{host} is kept out for {COUNTED} more" for host in ends]
     out += [f"{host} is kept out until it can be reached" for host in sorted(s.out_of_reach() - s.quarantined())]
     held = held_back(s)
-    out += [one.text for one in held]
+    out += texts_of(held)
     spares = f", {len(s.ready)} spare" if s.ready else ""
     summary = f"; {quarantine_summary(out)}" if out else ""
-    until = [*ends.values(), *(one.until for one in held if one.until is not None)]
+    until = [*ends.values(), *ends_of(held)]
     return s.wait(Reason.TRAINING, f"training with {counted(len(s.nodes), 'node')}{spares}{summary}", *until)
 
 

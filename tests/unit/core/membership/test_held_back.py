@@ -8,6 +8,7 @@ from elastic.core.membership.decision import Reason
 from elastic.core.membership.evictions import STEADY_S, evicted
 from elastic.core.membership.memory import LINK_PATIENCE_S
 from elastic.core.model import Budget, Quarantine
+from elastic.core.quarantine import NAMED_MAX
 from elastic.core.run_deadline import CLOCK_ERROR
 from tests.support.job_transcript import Job
 
@@ -86,6 +87,21 @@ def test_the_time_of_a_host_that_is_quarantined_comes_before_that_of_one_that_is
     wait = job.wait(20.5, Reason.TRAINING)
     assert "h4 is kept out for 40 s more; h3 may join when it has been heard for 2 s more" in wait.reason
     assert wait.ends == (60.5, 20.0 + STEADY_S)
+
+
+def test_of_many_hosts_the_first_are_named_and_the_others_counted() -> None:
+    job = evicting("2:9")
+    many = [f"n{number}" for number in range(6)]
+    evictions = [evicted(f"old-{node}", f"host-{node}", 3, 10.0) for node in many]
+    job.memory = replace(job.memory, evictions=tuple(evictions))
+    job.hear("a")
+    job.vanish("b")
+    job.form(13.0, Reason.LOST)
+    job.join(" ".join(many))
+    heard(job, " ".join(many), 11.0)
+    wait = job.wait(14.0, Reason.BELOW_MIN)
+    assert wait.reason.count(" may join in 2 s: ") == len(wait.ends) == NAMED_MAX
+    assert wait.reason.endswith("; 2 more are kept out")
 
 
 def test_a_host_without_a_node_is_not_in_the_sentence() -> None:
