@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from elastic.core.agent.actions import Action, SendTransaction
+from elastic.core.agent.actions import Action, NoteSilence, SendTransaction, SilenceStep
 from elastic.core.agent.events import (
     Event,
     NodeProvenDead,
@@ -43,8 +43,13 @@ class FailureSignals:
         self._node = node
         self.found: dict[FailureSignal, NoticedFailure] = {}
 
-    def notice(self, facts: AgentState, event: Event, arrived: float, *, settled: bool) -> None:
+    def notice(
+        self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float, *, settled: bool
+    ) -> None:
         """Note what an event shows; it came at `arrived`. `settled`: the generation has come up, so it can fail."""
+        for action in actions:
+            if isinstance(action, NoteSilence) and action.step is SilenceStep.EVICTED:
+                self._add(facts, "lost", action.node, arrived - action.silent_s, arrived)
         match event:
             case ProcessProvenDead() if (event.node, event.create_revision) in facts.memory.gone:
                 self._add(facts, "lost", event.node, min(event.closed_at or arrived, arrived), arrived)
@@ -75,7 +80,8 @@ class FailureSignals:
 
     def _compare(self, facts: AgentState, arrived: float, *, settled: bool) -> None:
         view, generation, memory = facts.view, facts.generation, facts.memory
-        proven = {node for node, _ in memory.gone} | memory.dead
+        evicted = (eviction.node for eviction in memory.evictions if not eviction.returned)
+        proven = {node for node, _ in memory.gone}.union(memory.dead, evicted)
         for what, node in tuple(self.found):
             if what == "lost" and node in view.members and node not in proven:
                 del self.found[what, node]  # It was a false alarm.

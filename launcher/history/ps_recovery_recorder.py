@@ -79,7 +79,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
     ) -> None:
         """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
-        self._signs.notice(facts, event, arrived, settled=True)
+        self._signs.notice(facts, event, actions, arrived, settled=True)
         self._proposals.observe(facts, event, actions, arrived=arrived, now=now)
         if isinstance(event, WorkersGone):
             self._gone_at = arrived

@@ -70,7 +70,7 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
     ) -> None:
         """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
-        self._signs.notice(facts, event, arrived, settled=self._open is None)
+        self._signs.notice(facts, event, actions, arrived, settled=self._open is None)
         if isinstance(event, WorkersGone):
             self._gone_at = arrived
             if self._open is not None and event.g < self._open.generation.g:

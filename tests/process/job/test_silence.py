@@ -80,7 +80,7 @@ async def evicted(job: Job, rank: int) -> None:
     for worker in whole:
         await worker.exits(0)
     assert [await node.exits() for node in nodes] == [0, 0, 0]
-    assert sum("evicted" in line for node in nodes for line in node.lines) == 1
+    assert sum(line.endswith(": evicted") for node in nodes for line in node.lines) == 1
 
 
 @story

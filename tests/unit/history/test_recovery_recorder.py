@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from elastic.core.agent.actions import Action
+from elastic.core.agent.actions import Action, NoteSilence, SilenceStep
 from elastic.core.agent.candidates import RANK_S
-from elastic.core.agent.events import Event, ProcessProvenDead, WorkersGone
+from elastic.core.agent.events import Event, ProcessProvenDead, Tick, WorkersGone
 from elastic.core.agent.links.silence import SilenceChanged
 from elastic.core.agent.state import AgentState, Phase, SilentPeer
+from elastic.core.membership.evictions import evicted
 from elastic.core.model import ChangeReason, Outcome, OutcomeKind, Predecessor
 from launcher.history.events import EventKind, of_recovery
 from launcher.history.recorder_base import PATIENCE_S, START_PATIENCE_S
@@ -138,6 +140,19 @@ def test_the_loss_of_a_silent_node_began_when_it_was_heard_last() -> None:
     found = noted.told(9.0)
     assert found.began == 1.0
     assert milliseconds(found)["notice"] > 1200
+
+
+def test_the_loss_of_an_evicted_node_began_when_it_was_heard_last_though_its_key_is_still_shown() -> None:
+    noted = Noted()
+    noted.started()
+    noted.agent.at(2.0)
+    facts = noted.agent.facts
+    facts.memory = replace(facts.memory, evictions=(evicted("a", "host-a", 1, 2.0),))
+    noted.watch(facts, Tick(), [NoteSilence(SilenceStep.EVICTED, "a", "host-a", 1.3, ("c",))])
+    noted.agent.look()
+    noted.lose_a(2.1)
+    noted.comes_back(2, 2.2)
+    assert noted.told(9.0).began == pytest.approx(0.7)
 
 
 def test_a_silence_that_is_over_is_no_beginning_of_a_loss() -> None:
