@@ -375,7 +375,7 @@ def _is_well(agent: AgentState, node: str) -> bool:
 def _are_few(agent: AgentState, node: str) -> bool:
     """Tell whether few members are silent, or about to be. If many are, this node may be the one that is cut off.
 
-    A member without a link counts as silent: a leader that has just taken the lead hears nobody before its links are up.
+    A member without a link counts as silent: a leader that has just taken the lead hears none before its links are up.
     """
     generation = agent.generation
     assert generation is not None
