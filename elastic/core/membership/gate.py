@@ -6,6 +6,7 @@ of `elastic.core.membership.opening` follow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from elastic.core import listed_hosts
@@ -27,7 +28,7 @@ def gate_lost(s: Situation) -> FormGeneration | None:
     """A member that may have workers was lost, or a node in a planned stop: continue with those that remain."""
     before = s.previous
     if any(_may_have_workers(s, node) for node in s.missing):
-        return form(s, Reason.GATE_LOST, f"{s.lost_text(s.missing)} before the start", s.staying)
+        return form(s, Reason.GATE_LOST, _missing_text(s), s.staying)
     if before is None or not _in_planned_stop(s):
         return None
     lost = [node for node in before.nodes if node not in s.previous_outcomes and not s.here(node)]
@@ -57,13 +58,18 @@ def gate_left(s: Situation) -> FormGeneration | None:
     if not s.missing:
         return None
     before = s.previous.nodes if s.previous is not None else ()
-    ended = [node for node in s.missing if node in before and node not in s.view.members]
+    left = [node for node in s.missing if node in before and node not in s.view.members]
+    return form(s, Reason.GATE_LEFT, _missing_text(s, left), s.staying)
+
+
+def _missing_text(s: Situation, left: Sequence[str] = ()) -> str:
+    """Say why each missing member is not in the next generation. `left`: those that had no workers any more."""
     early = [node for node in s.missing if s.starts_too_early(node)]
-    others = [node for node in s.missing if node not in (*ended, *early)]
-    gone = ([f"{join_names(ended)} left"] if ended else []) + ([s.lost_text(others)] if others else [])
+    lost = [node for node in s.missing if node not in (*left, *early)]
+    gone = ([f"{join_names(left)} left"] if left else []) + ([s.lost_text(lost)] if lost else [])
     parts = [f"{', '.join(gone)} before the start"] if gone else []
     parts += [f"{with_verb(early, 'wait')} for the workers of an evicted node on the same host"] if early else []
-    return form(s, Reason.GATE_LEFT, "; ".join(parts), s.staying)
+    return "; ".join(parts)
 
 
 def gate_drained(s: Situation) -> FormGeneration | None:
