@@ -245,11 +245,25 @@ def must_try(agent: AgentState) -> bool:
 def _try_at(agent: AgentState, node: str) -> float:
     """When a suspect is to be tried next."""
     trial, peer = agent.silence.trials.get(node), agent.silence.peers[node]
-    if trial is None or trial.silence.since != peer.since or trial.asked_at < _counts_from(agent):
+    if trial is None or not _is_about(agent, trial, node) or trial.asked_at < _counts_from(agent):
         return NEVER
     if trial.answered_at == NEVER:
         return trial.asked_at + _limit_s(peer) + ANSWER_S
     return trial.answered_at + (REACHED_TIMEOUTS * peer.timeout_s if trial.reached_by else peer.timeout_s)
+
+
+def _is_about(agent: AgentState, trial: PeerTrial, node: str) -> bool:
+    """Tell whether a trial is about the silence that lasts, and about the node as it is registered now."""
+    peer = agent.silence.peers.get(node)
+    return peer is not None and trial.silence.since == peer.since and trial.create_revision == _created(agent, node)
+
+
+def _created(agent: AgentState, node: str) -> int:
+    """The create revision of a node's registration. Only the leader follows that of every node."""
+    stored, leader = agent.view.members.get(node), agent.view.leader
+    if stored is None and leader is not None and leader.value.node == node:
+        return leader.value.created or leader.create_revision
+    return stored.create_revision if stored is not None else 0
 
 
 def _counts_from(agent: AgentState) -> float:
@@ -274,7 +288,8 @@ def _try(agent: AgentState, node: str) -> None:
     others = _others(agent, node)
     helpers = _helpers(agent, node, others)
     trial = silence.trials.get(node)
-    silence.trials = {**silence.trials, node: PeerTrial(silence.number, peer, agent.now)}
+    asked = PeerTrial(silence.number, peer, _created(agent, node), agent.now)
+    silence.trials = {**silence.trials, node: asked}
     agent.act(TryPeer(silence.number, node, agent.links.targets[node], helpers, _limit_s(peer)))
     if trial is None or trial.reached_by:
         silent_s = agent.now - peer.since
@@ -315,7 +330,7 @@ def _helpers(agent: AgentState, node: str, others: Sequence[str]) -> tuple[str, 
 def is_confirmed(agent: AgentState, node: str) -> bool:
     """Tell whether a silent node is reached by nobody, while this agent and the store are well."""
     trial, peer = agent.silence.trials.get(node), agent.silence.peers.get(node)
-    if trial is None or peer is None or trial.silence.since != peer.since:
+    if trial is None or peer is None or not _is_about(agent, trial, node):
         return False
     if not silence_counts(agent.memory.evictions, _host(agent, node), agent.now):
         return False
