@@ -96,7 +96,12 @@ def _dialable(agent: AgentState) -> frozenset[str]:
 def _retarget(agent: AgentState, targets: Mapping[str, LinkTarget]) -> None:
     dropped = agent.links.targets.keys() - targets.keys()  # That these links end says nothing of those nodes.
     memory = agent.memory
-    agent.memory = replace(memory, linked=memory.linked - dropped, unheard=memory.unheard - dropped)
+    agent.memory = replace(
+        memory,
+        linked=memory.linked - dropped,
+        heard_since={node: since for node, since in memory.heard_since.items() if node not in dropped},
+        unheard=memory.unheard - dropped,
+    )
     agent.links.up -= dropped
     agent.links.targets = targets
     agent.act(WatchLinks(targets))
