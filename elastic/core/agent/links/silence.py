@@ -133,7 +133,7 @@ def on_tried(agent: AgentState, event: PeerTried) -> None:
 
 def on_refreshed(agent: AgentState, event: Struct) -> None:
     """The store answers again after it had not: every silence begins anew."""
-    if agent.silence.peers and store_is_silent(agent):
+    if store_is_silent(agent):
         agent.silence.counts_from = agent.now
 
 
