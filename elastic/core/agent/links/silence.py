@@ -103,7 +103,8 @@ def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
         host for node in new if not silence_counts(memory.evictions, host := _host(agent, node), agent.now)
     )
     for node in sorted(silence.trials.keys() & event.heard):
-        _report_cleared(agent, node, f"{_named(agent, node)} is heard again", ())
+        if not silence.trials[node].reached_by:
+            _report_cleared(agent, node, f"{_named(agent, node)} is heard again", ())
     silence.peers, silence.held_up_at = event.peers, event.held_up_at
     silence.trials = {node: trial for node, trial in silence.trials.items() if node in event.peers}
     if again:
@@ -287,11 +288,11 @@ def _try(agent: AgentState, node: str) -> None:
     silence.number += 1
     others = _others(agent, node)
     helpers = _helpers(agent, node, others)
-    trial = silence.trials.get(node)
-    asked = PeerTrial(silence.number, peer, _created(agent, node), agent.now)
-    silence.trials = {**silence.trials, node: asked}
+    former = silence.trials.get(node)
+    trial = PeerTrial(silence.number, peer, _created(agent, node), agent.now)
+    silence.trials = {**silence.trials, node: trial}
     agent.act(TryPeer(silence.number, node, agent.links.targets[node], helpers, _limit_s(peer)))
-    if trial is None or trial.reached_by:
+    if former is None or former.reached_by:  # Who was cleared is suspected once more.
         silent_s = agent.now - peer.since
         asked = f"; {join_names(helpers)} also {'try' if len(helpers) > 1 else 'tries'} to reach it" if helpers else ""
         agent.act(NoteSilence(SilenceStep.SUSPECTED, node, _host(agent, node), silent_s, helpers))
