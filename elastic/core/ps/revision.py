@@ -10,6 +10,7 @@ import msgspec
 
 from elastic.core.membership.conclusion import failed_by
 from elastic.core.membership.decision import Decision, FormGeneration, Reason, WaitDecision
+from elastic.core.membership.evictions import listed_evictions
 from elastic.core.membership.next_generation import strip_unused_ports, unlinked_members
 from elastic.core.membership.situation import BATCH_S, Situation
 from elastic.core.model import Cause, ChangeReason, OutcomeKind
@@ -264,6 +265,7 @@ class RevisionBuilder:
             rev=self.rev,
             cause=self.cause,
             distrusted=(),
+            evicted=listed_evictions(self.s.memory.evictions, self.s.now),
             unlinked=unlinked_members(self.s, members),
         )
 
