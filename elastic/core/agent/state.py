@@ -70,8 +70,9 @@ class SilentPeer(Struct, frozen=True):
 class PeerTrial(Struct, frozen=True):
     """The newest trial whether a silent node answers (`TryPeer`); its answer if `answered_at` is not `NEVER`.
 
-    `silence` and `create_revision`: what it is about, and which registration of the node. `reached_by` and `unreached_by`: what came of it; `unheard`: the nodes that this one
-    has not heard for some intervals when the answer came.
+    `silence` and `create_revision`: what it is about, and which registration of the node. `reached_by` and
+    `unreached_by`: what came of it; `unheard`: the nodes that this one has not heard for some intervals when the answer
+    came.
     """
 
     number: int
