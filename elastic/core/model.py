@@ -140,7 +140,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `grow_every_s` None: no limit where workers save before they leave, `membership.GROW_EVERY_S` for others.
     `host_cooldown_s`: so long a host whose workers keep failing is kept out the first time; 0: nobody ever is.
-    `silence_timeout_s`: a node that sends no heartbeat for so long is suspected; 0: no node ever is.
+    `silence_timeout_s`: a node that sends no heartbeat for this time is suspected; 0: no node ever is.
     """
 
     np: Np

@@ -278,7 +278,7 @@ def evict(keys: JobKeys, view: StoreView, leader: str, created: int, node: str) 
     """Delete the key of a silent member, if it is still the registration that was silent, and `leader` still leads.
 
     A lease can be revoked without any condition only, so that it is revoked after this: a leader that was suspended
-    meanwhile, and wakes up, takes the lease of nobody.
+    meanwhile, and wakes up, takes no lease away.
     """
     member = view.members[node]
     compares = (

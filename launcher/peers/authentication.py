@@ -29,7 +29,7 @@ async def authenticate_listener(
         raise LinkError("it shows nothing to this job's secret; is it of an older version?")
     answer = decode(line.removesuffix(b"\n"))
     if not isinstance(answer, Proof) or not handshake.is_proof(answer.mac, expected.server):
-        raise LinkError("who answers there cannot prove to be it")
+        raise LinkError("the process that answers there cannot prove to be it")
     return expected
 
 

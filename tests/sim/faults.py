@@ -78,7 +78,7 @@ def freeze_node(world: World, rng: random.Random) -> None:
 
 
 def agent_held_up(world: World, rng: random.Random) -> None:
-    """An agent, or its machine, stands still for a moment: shorter than the silence timeout, or a little longer."""
+    """An agent, or its machine, is suspended for a moment: shorter than the silence timeout, or a little longer."""
     node = pick(world, rng)
     if node is not None and node.hears:
         _hold_up(
@@ -93,7 +93,7 @@ def _hold_up(world: World, node: Node, *, whole: bool, seconds: float) -> None:
 
 
 def leader_held_up(world: World, rng: random.Random) -> None:
-    """The leader stands still for some seconds, and wakes up as the leader that it was."""
+    """The leader is suspended for some seconds, and wakes up as the leader that it was."""
     leader = Promises().view(world).leader
     node = world.nodes.get(leader.value.node) if leader is not None else None
     if node is not None and node.hears:
@@ -133,7 +133,7 @@ def many_silent(world: World, rng: random.Random) -> None:
 
 
 def evicted_and_another_comes(world: World, rng: random.Random) -> None:
-    """An agent stands still until it is evicted, and another one starts on its host while its workers run."""
+    """An agent is suspended until it is evicted, and another one starts on its host while its workers run."""
     node = pick(world, rng)
     if node is not None and node.hears:
         _hold_up(world, node, whole=False, seconds=rng.uniform(2.0, 12.0))

@@ -35,7 +35,7 @@ class RevokeLease(Struct, frozen=True):
 
 
 class RefreshLease(Struct, frozen=True):
-    """Refresh this node's lease now, and not only when it is due. Answered by `LeaseRefreshed`."""
+    """Refresh this node's lease now, and not only at its next interval. Answered by `LeaseRefreshed`."""
 
 
 class LinkTarget(NamedTuple):
@@ -68,8 +68,8 @@ class DoubtLinks(Struct, frozen=True):
 class SetHeartbeats(Struct, frozen=True):
     """Send a heartbeat to every watched node every `every_s` seconds, and watch for silence.
 
-    `every_s` 0.0: send none, and only answer those that come. `timeout_s`: a node from which nothing was heard for so
-    long is silent (`SilenceChanged`); 0.0: none is.
+    `every_s` 0.0: send none, and only answer those that come. `timeout_s`: a node from which nothing was heard for
+    this time is silent (`SilenceChanged`); 0.0: none is.
     """
 
     every_s: float
@@ -79,7 +79,7 @@ class SetHeartbeats(Struct, frozen=True):
 class TryPeer(Struct, frozen=True):
     """Find out whether a silent node answers a new connection: this agent tries, and asks up to a few others to try.
 
-    `limit_s`: so long each of them tries. Answered by `PeerTried`.
+    `limit_s`: the time for which each of them tries. Answered by `PeerTried`.
     """
 
     number: int

@@ -236,9 +236,9 @@ class Links:
 class Silence:
     """Which nodes this agent does not hear, and what it has found out about them."""
 
-    heartbeats: tuple[float, float] = (0.0, 0.0)  # what the links were told last (`SetHeartbeats`)
+    heartbeats: tuple[float, float] = (0.0, 0.0)  # what the links do by now (`SetHeartbeats`)
     peers: Mapping[str, SilentPeer] = field(default_factory=dict)  # the nodes that are silent
-    held_up_at: float = NEVER  # when this agent itself went on after it had been held up
+    held_up_at: float = NEVER  # when this agent itself continued after it had been held up
     counts_from: float = NEVER  # no silence before this counts: until then the store did not answer
     trials: Mapping[str, PeerTrial] = field(default_factory=dict)  # the newest of each silent node
     number: int = 0  # of the newest trial

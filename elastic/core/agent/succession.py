@@ -66,7 +66,7 @@ def lead_at(agent: AgentState) -> float:
 def _courtesy_s(agent: AgentState) -> float:
     """How much longer a node leaves the lead to a leader that only this node does not hear.
 
-    In a job of two nodes nobody else can try it; where both live, and do not reach each other, the leader comes first.
+    In a job of two nodes no other can try it; where both live, and do not reach each other, the leader comes first.
     """
     leader = agent.view.leader
     trial = agent.silence.trials.get(leader.value.node) if leader is not None else None

@@ -1,7 +1,7 @@
 """Nodes that were evicted because they were silent, and what follows for their hosts (pure).
 
 The leader evicts a silent member (`elastic.core.agent.links.silence`) before its lease ends. It may have been wrong:
-the node was held up, and goes on. So the generations that follow name it, and every agent that may lead remembers it:
+the node was held up, and continues. So the generations that follow name it, and every agent that may lead remembers it:
 
 - Workers of the evicted node may run until its run deadline. Until then no other node on that host joins, unless the
   lock file shows that nothing of the node is left.
@@ -24,9 +24,9 @@ from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.view import StoredDocument
 
 SILENCE_COUNTS_AFTER_S: Final = 600.0
-"""The silence of a host counts again after so long without one."""
+"""The silence of a host counts again after this time without one."""
 STEADY_S: Final = 2.0
-"""A host counts as heard again after so long without a break."""
+"""A node on such a host joins after it has been heard for this time without a break."""
 WORKERS_GONE_S: Final = 1.0
 """After the time of a lease, for what a SIGKILL takes."""
 EVICTIONS_MAX: Final = 64

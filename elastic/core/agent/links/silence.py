@@ -1,4 +1,4 @@
-"""Silent nodes: who has sent nothing for too long, who confirms that, and which of them the leader evicts (pure).
+"""Silent nodes: which have sent nothing for too long, who confirms that, and which of them the leader evicts (pure).
 
 A machine that is switched off, cut off or frozen closes no connection. Its lease shows that when it ends; heartbeats
 over the links show it sooner. The leader sends one to every node at each interval, and the node answers. The rules are
@@ -7,13 +7,13 @@ removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member fi
 
 1. A node is *silent* when nothing was heard from it for `--silence_timeout`, longer where its link is slow
    (`launcher/peers/silence.py`). A step of the workers of this node counts as heard from every member of their world.
-2. It is *suspected*: this agent dials it anew, and asks up to `HELPERS_MAX` other nodes to do so. One that reaches it
+2. It is *suspected*: this agent dials it again, and asks up to `HELPERS_MAX` other nodes to do so. One that reaches it
    clears it. If none does, its silence is confirmed. In a job of two nodes the own lease, refreshed after the silence
    began, takes the place of the others.
-3. An agent that was held up itself suspects nobody before a refresh of its lease that was sent afterwards has
-   succeeded. While the store does not answer, nothing is done; afterwards each silence begins anew.
+3. An agent that was held up itself suspects no node before a refresh of its lease that was sent afterwards has
+   succeeded. While the store does not answer, the agent does nothing; afterwards each silence begins again.
 4. The leader *evicts* a member whose silence is confirmed if a survivor remains, which stops its workers so that no
-   collective goes on, and if the others are enough for np's minimum. Two or more that are silent, and are more than a
+   collective continues, and if the others are enough for np's minimum. Two or more that are silent, and are more than a
    third of the members, are left to their leases: it may be this node that is cut off.
 5. A leader whose silence is confirmed leads no more: one of the first members takes the lead, and evicts it.
 
@@ -41,7 +41,13 @@ from elastic.core.agent.links.vouching import store_is_silent
 from elastic.core.agent.links.watch import note_heard, recent_members
 from elastic.core.agent.state import AgentState, PeerTrial, PendingEviction, SilentPeer
 from elastic.core.agent.store import TransactionAnswered, ViewChanged, may_write, send
-from elastic.core.membership.evictions import SILENCE_COUNTS_AFTER_S, evicted, silence_counts, silent_again
+from elastic.core.membership.evictions import (
+    SILENCE_COUNTS_AFTER_S,
+    evicted,
+    note_returned,
+    silence_counts,
+    silent_again,
+)
 from elastic.core.run_deadline import NEVER
 from elastic.core.text import join_names
 from elastic.core.transactions import evict
@@ -50,27 +56,27 @@ HEARTBEAT_S = 0.25
 """Seconds between two heartbeats, at most; with a shorter silence timeout `BEATS_PER_TIMEOUT` of them."""
 BEATS_PER_TIMEOUT = 4
 BEATS_MIN = 3
-"""The silence timeout is at least so many intervals."""
+"""The silence timeout is at least this number of intervals."""
 NODES_PER_S = 2000
-"""So many heartbeats the leader sends in a second: in a job of more than 500 nodes the interval is longer."""
+"""The leader sends at most this number of heartbeats in a second: with more than 500 nodes the interval is longer."""
 NODES_STEP = 100
-"""The interval follows the number of nodes in steps of so many."""
+"""The interval follows the number of nodes in steps of this size."""
 HELPERS_MAX = 3
 TRIAL_PART = 1 / 4
-"""Of the silence timeout: so long each node tries."""
+"""The part of the silence timeout for which each node tries."""
 TRIAL_MIN_S = 0.15
 REACHED_TIMEOUTS = 5
 """A silent node that others reach is tried again after so many timeouts: only the way to this node is closed."""
 ANSWER_S = 1.0
-"""A trial that is not answered so long after its end is given up."""
+"""A trial without an answer is given up this time after its end."""
 MANY = 3
-"""Several nodes that are silent at once, and more than one in so many of the members, are left to their leases."""
+"""Several nodes that are silent at once, and are more than one in three members, are left to their leases."""
 
 
 class SilenceChanged(Struct, frozen=True):
     """The nodes that are silent now.
 
-    `held_up_at`: when this agent went on after it had been held up itself. `heard`: nodes that were silent, and have
+    `held_up_at`: when this agent continued after it had been held up itself. `heard`: nodes that were silent, and have
     been heard since; of others the link is down.
     """
 
@@ -80,7 +86,7 @@ class SilenceChanged(Struct, frozen=True):
 
 
 class PeerTried(Struct, frozen=True):
-    """The answer to `TryPeer`: who reaches the node and who does not; others have not answered.
+    """The answer to `TryPeer`: which nodes reach the node and which do not; others have not answered.
 
     `unheard`: the nodes that this one has not heard for some intervals.
     """
@@ -96,7 +102,7 @@ class PeerTried(Struct, frozen=True):
 
 
 def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
-    """Note who is silent; who is heard again is not suspected any more."""
+    """Note which nodes are silent; a node that is heard again is not suspected any more."""
     silence, memory = agent.silence, agent.memory
     new = event.peers.keys() - silence.peers.keys()
     again = frozenset(
@@ -133,7 +139,7 @@ def on_tried(agent: AgentState, event: PeerTried) -> None:
 
 
 def on_refreshed(agent: AgentState, event: Struct) -> None:
-    """The store answers again after it had not: every silence begins anew."""
+    """The store answers again after it had not: every silence begins again."""
     if store_is_silent(agent):
         agent.silence.counts_from = agent.now
 
@@ -142,19 +148,12 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     """As the leader, say of a node that registers again after its eviction what follows for its host."""
     if agent.succession.decision is None:
         return
-    evictions = agent.memory.evictions
-    for one in evictions:
-        stored = agent.view.members.get(one.node)
-        if one.returned or stored is None or stored.create_revision == one.create_revision:
-            continue
-        minutes = f"{SILENCE_COUNTS_AFTER_S / 60:g} min"
-        agent.act(LogLine(f"{one.node} is there again; for {minutes} the silence of {one.host} does not count"))
-        agent.memory = replace(
-            agent.memory,
-            evictions=tuple(
-                replace(known, returned=known.returned or known is one) for known in agent.memory.evictions
-            ),
-        )
+    known = agent.memory.evictions
+    agent.memory = replace(agent.memory, evictions=note_returned(known, agent.view.members))
+    for before, now in zip(known, agent.memory.evictions, strict=True):
+        if now.returned and not before.returned:
+            minutes = f"{SILENCE_COUNTS_AFTER_S / 60:g} min"
+            agent.act(LogLine(f"{now.node} is there again; for {minutes} the silence of {now.host} does not count"))
 
 
 def _host(agent: AgentState, node: str) -> str:
@@ -186,7 +185,7 @@ def _silent_s(agent: AgentState, node: str) -> float:
 
 
 def changes_heartbeats(agent: AgentState) -> bool:
-    """The links are to send heartbeats at another interval, or watch for another silence, than they were told."""
+    """The links are to send heartbeats at another interval, or watch for another silence, than they do."""
     return _heartbeats(agent) != agent.silence.heartbeats
 
 
@@ -208,7 +207,7 @@ def _heartbeats(agent: AgentState) -> tuple[float, float]:
 
 
 def interval_s(timeout_s: float, nodes: int) -> float:
-    """Seconds between two heartbeats to each of so many nodes."""
+    """Seconds between two heartbeats to one node, if there are `nodes` of them."""
     steps = -(-nodes // NODES_STEP) * NODES_STEP
     return max(min(HEARTBEAT_S, timeout_s / BEATS_PER_TIMEOUT), steps / NODES_PER_S)
 
@@ -292,7 +291,7 @@ def _try(agent: AgentState, node: str) -> None:
     trial = PeerTrial(silence.number, peer, _created(agent, node), agent.now)
     silence.trials = {**silence.trials, node: trial}
     agent.act(TryPeer(silence.number, node, agent.links.targets[node], helpers, _limit_s(peer)))
-    if former is None or former.reached_by:  # Who was cleared is suspected once more.
+    if former is None or former.reached_by:  # A node that was cleared is suspected once more.
         silent_s = agent.now - peer.since
         asked = f"; {join_names(helpers)} also {'try' if len(helpers) > 1 else 'tries'} to reach it" if helpers else ""
         agent.act(NoteSilence(SilenceStep.SUSPECTED, node, _host(agent, node), silent_s, helpers))
@@ -315,21 +314,21 @@ def _others(agent: AgentState, node: str) -> Sequence[str]:
 
 
 def _helpers(agent: AgentState, node: str, others: Sequence[str]) -> tuple[str, ...]:
-    """Whom to ask: others in each trial, and first those on other hosts than this node and the silent one.
+    """The nodes to ask: others in each trial, and first those on other hosts than this node and the silent one.
 
     The leader asks those that it hears; another node hears only the leader, and asks members.
     """
-    able = [one for one in others if not agent.leads or one in agent.memory.linked]
+    able = [other for other in others if not agent.leads or other in agent.memory.linked]
     if not able:
         return ()
     start = agent.silence.number * HELPERS_MAX % len(able)
     turned = [*able[start:], *able[:start]]
     near = (_host(agent, node), agent.me.member.host)
-    return tuple(sorted(turned, key=lambda one: _host(agent, one) in near)[:HELPERS_MAX])
+    return tuple(sorted(turned, key=lambda other: _host(agent, other) in near)[:HELPERS_MAX])
 
 
 def is_confirmed(agent: AgentState, node: str) -> bool:
-    """Tell whether a silent node is reached by nobody, while this agent and the store are well."""
+    """Tell whether no node reaches a silent node, while this agent and the store are well."""
     trial, peer = agent.silence.trials.get(node), agent.silence.peers.get(node)
     if trial is None or peer is None or not _is_about(agent, trial, node):
         return False
@@ -364,7 +363,7 @@ def _evictable(agent: AgentState) -> str | None:
 
 
 def _survives(agent: AgentState, node: str) -> bool:
-    """Tell whether a member remains that is in the world whose workers run: it stops them, and goes on."""
+    """Tell whether a member remains that is in the world whose workers run: it stops them, and continues."""
     generation, go = agent.generation, agent.view.go
     if generation is None:
         return False
@@ -420,20 +419,16 @@ def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
 
     A refusal shows in the view why. If the answer was lost it may be evicted, and its host is remembered in any case.
     """
-    one, agent.silence.evicting = agent.silence.evicting, None
-    if one is None or event.succeeded is False:
+    pending, agent.silence.evicting = agent.silence.evicting, None
+    if pending is None or event.succeeded is False:
         return
-    known = [
-        old for old in agent.memory.evictions if (old.node, old.create_revision) != (one.node, one.create_revision)
-    ]
-    new = evicted(one.node, one.host, one.create_revision, agent.now)
-    agent.memory = replace(agent.memory, evictions=(*known, new))
-    agent.silence.trials = {node: trial for node, trial in agent.silence.trials.items() if node != one.node}
+    node, host, created, by = pending.node, pending.host, pending.create_revision, pending.unreached_by
+    known = [old for old in agent.memory.evictions if (old.node, old.create_revision) != (node, created)]
+    agent.memory = replace(agent.memory, evictions=(*known, evicted(node, host, created, agent.now)))
+    agent.silence.trials = {name: trial for name, trial in agent.silence.trials.items() if name != node}
     if not event.succeeded:
         return
-    agent.act(NoteSilence(SilenceStep.EVICTED, one.node, one.host, one.silent_s, one.unreached_by))
-    others = join_names(one.unreached_by)
-    also = f", and {others} {'do' if len(one.unreached_by) > 1 else 'does'} not reach it" if one.unreached_by else ""
-    silent = f"{one.node} (host {one.host}) has sent nothing for {one.silent_s:.1f} s"
-    agent.act(LogLine(f"{silent}{also}: evicted"))
-    agent.act(RevokeLease(one.lease))
+    agent.act(NoteSilence(SilenceStep.EVICTED, node, host, pending.silent_s, by))
+    also = f", and {join_names(by)} {'do' if len(by) > 1 else 'does'} not reach it" if by else ""
+    agent.act(LogLine(f"{node} (host {host}) has sent nothing for {pending.silent_s:.1f} s{also}: evicted"))
+    agent.act(RevokeLease(pending.lease))

@@ -221,7 +221,8 @@ def test_a_node_that_takes_the_lead_sends_heartbeats() -> None:
 def test_a_silent_node_counts_as_unheard_although_its_link_is_up() -> None:
     bench = leading()
     silent(bench)
-    assert (bench.facts.memory.linked, bench.facts.memory.unheard) == ({"c"}, {"b"})
+    assert bench.facts.memory.linked == {"c"}
+    assert bench.facts.memory.unheard == {"b"}
     assert bench.facts.links.up == {"b", "c"}
     heard(bench, "b")
     assert bench.facts.memory.linked == {"b", "c"}
@@ -514,7 +515,8 @@ def test_a_member_that_nobody_reaches_is_evicted_and_the_others_go_on() -> None:
     assert [place.node for place in bench.facts.generation.members] == ["a", "c"]
     assert evictions(bench) == ["b"]
     (note,) = [note for note in bench.every(NoteSilence) if note.step is SilenceStep.EVICTED]
-    assert (note.node, note.host, note.silent_s, note.by) == ("b", "host-b", pytest.approx(1.3), ("c",))
+    assert (note.node, note.host, note.by) == ("b", "host-b", ("c",))
+    assert note.silent_s == pytest.approx(1.3)
     said = "b (host host-b) has sent nothing for 1.3 s, and c does not reach it: evicted"
     assert said in bench.lines
 
