@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic.core.agent.events import (
-    LinksChanged,
-)
+from elastic.core.agent.actions import TryPeer
+from elastic.core.agent.events import LinksChanged, PeerTried, SilenceChanged
+from elastic.core.agent.state import SilentPeer
 from elastic.core.model import ChangeReason, FinalStatus, Predecessor
 from tests.support.agent_harness import Bench, vouched
 from tests.support.strategies import KEYS
@@ -34,6 +34,17 @@ def delete_leader(bench: Bench) -> None:
     bench.look()
 
 
+def fall_silent(bench: Bench) -> None:
+    """The other node was heard last a second ago."""
+    bench.tell(SilenceChanged({"a": SilentPeer(bench.now - 1.0, 1.0)}))
+
+
+def try_other(bench: Bench, reached_by: tuple[str, ...]) -> None:
+    """The newest trial of the other node is answered."""
+    if trials := bench.every(TryPeer):
+        bench.tell(PeerTried(trials[-1].number, "a", reached_by, ()))
+
+
 HAPPENINGS: dict[str, Callable[[Bench], object]] = {
     "the next world has this node": lambda bench: bench.world(newest(bench) + 1, "a b", before=ran(bench)),
     "the next world is without this node": lambda bench: bench.world(newest(bench) + 1, "a", before=ran(bench)),
@@ -51,6 +62,11 @@ HAPPENINGS: dict[str, Callable[[Bench], object]] = {
     "the store is back": come_back,
     "the other node is gone": lambda bench: bench.lose("a") if "a" in bench.shelf.view.members else None,
     "the other node comes": lambda bench: bench.others("a"),
+    "the other node comes and listens": lambda bench: bench.others("a", link=9000),
+    "the other node is silent": fall_silent,
+    "the other node is heard again": lambda bench: bench.tell(SilenceChanged({}, heard=frozenset("a"))),
+    "no node reaches the other node": lambda bench: try_other(bench, ()),
+    "this node reaches the other node": lambda bench: try_other(bench, (bench.node,)),
     "another node leads": change_leader,
     "nobody leads": delete_leader,
     "others hear it": lambda bench: bench.tell(vouched(bench.now + 30, bench.facts.workers.g)),

@@ -133,7 +133,7 @@ def on_tried(agent: AgentState, event: PeerTried) -> None:
         unheard=event.unheard,
     )
     silence.trials = {**silence.trials, event.node: answer}
-    if event.reached_by:
+    if event.reached_by and not trial.reached_by:
         by = join_names(event.reached_by)
         _report_cleared(agent, event.node, f"{_named(agent, event.node)} is there: {by} reached it", event.reached_by)
 

@@ -23,8 +23,10 @@ from elastic.core.agent.events import (
     NodePrepared,
     NodeProvenDead,
     PeersUnreachable,
+    PeerTried,
     ProcessProvenDead,
     SessionLost,
+    SilenceChanged,
     Tick,
     TransactionAnswered,
     ViewChanged,
@@ -32,7 +34,7 @@ from elastic.core.agent.events import (
     WorkerExited,
     WorkersGone,
 )
-from elastic.core.agent.state import AgentState, Phase, Timeouts
+from elastic.core.agent.state import AgentState, Phase, SilentPeer, Timeouts
 from elastic.core.membership.decision import DecisionPolicy
 from elastic.core.model import JobSpec, Np
 from elastic.core.transactions import Transaction
@@ -49,6 +51,11 @@ times = st.floats(0, 100)
 ttls = st.floats(0, 20)
 out_of_reach = st.lists(nodes, max_size=3).map(tuple)
 given_up = st.lists(worker_exits, max_size=1).map(tuple)
+silent = st.builds(
+    SilenceChanged, st.dictionaries(nodes, st.builds(SilentPeer, times, st.just(1.0))), times, st.frozensets(nodes)
+)
+reach = st.lists(nodes, max_size=2).map(tuple)
+tried = st.builds(PeerTried, st.integers(1, 3), nodes, reach, reach, st.frozensets(nodes))
 Unsent = tuple[int, bool | None, int]
 """The answer to one of the transactions that were sent: which, how, and at which revision."""
 
@@ -71,6 +78,8 @@ events: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.builds(DrainRequested, st.integers(1, 15), texts),
     st.builds(LinksChanged, st.frozensets(nodes)),
     st.builds(LinksChanged, st.frozensets(nodes), times),
+    silent,
+    tried,
     st.builds(Vouched, nodes, generations_g, times, times),
     st.builds(InboundLinksChanged, st.lists(nodes, unique=True).map(tuple)),
     st.builds(NodeLookedUp, nodes, st.none() | st.booleans()),
@@ -99,6 +108,9 @@ steady: st.SearchStrategy[Event | Unsent] = st.one_of(
     st.builds(WorkersGone, st.integers(2, 3), st.integers(-1, 100)),
     st.builds(WorkersGone, st.integers(2, 3), st.integers(-1, 100)),
     st.builds(Vouched, nodes, st.integers(2, 3), times, times),
+    st.builds(LinksChanged, st.frozensets(nodes)),
+    silent,
+    tried,
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 12)),
     st.tuples(st.integers(0, 3), st.sampled_from([True, True, False, None]), st.integers(0, 12)),
 )
