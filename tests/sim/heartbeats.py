@@ -74,7 +74,8 @@ class Heartbeats(Nurseries):
             if self.reaches(*(self.nodes[name] for name in pair)):
                 del self.closed_since[pair]
         for other in self.nodes.values():
-            if not other.hears or other.cut or other.apart or other.apart_from or self.slow_links:
+            gone = not other.hears or other.exit_code is not None
+            if gone or other.cut or other.apart or other.apart_from or self.slow_links:
                 for one in self.nodes.values():
                     self._note_way(one, other)
                     self._note_way(other, one)
