@@ -66,7 +66,7 @@ TRIAL_PART = 1 / 4
 """The part of the silence timeout for which each node tries."""
 TRIAL_MIN_S = 0.15
 REACHED_TIMEOUTS = 5
-"""A silent node that others reach is tried again after so many timeouts: only the way to this node is closed."""
+"""Timeouts after which a silent node that others reach is tried again: only its way to this node is closed."""
 ANSWER_S = 1.0
 """A trial without an answer is given up this time after its end."""
 MANY = 3

@@ -26,6 +26,7 @@ from elastic.core.agent.links.silence import (
     BEATS_PER_TIMEOUT,
     HEARTBEAT_S,
     HELPERS_MAX,
+    REACHED_TIMEOUTS,
     TRIAL_MIN_S,
     interval_s,
 )
@@ -378,7 +379,7 @@ def test_three_others_are_asked_and_next_time_those_that_were_not() -> None:
     bench = leading("b c d e f g h")
     silent(bench)
     first = bench.every(TryPeer)[0].helpers
-    tried(bench, reached_by="c")
+    tried(bench)
     bench.at(NOTICED + TIMEOUT_S)
     second = bench.every(TryPeer)[1].helpers
     assert len(first) == len(second) == HELPERS_MAX
@@ -395,7 +396,7 @@ def test_first_those_on_other_hosts_than_this_node_and_the_silent_one_are_asked(
     refreshed(bench, 1.25)
     refreshed(bench, REFRESHED)
     silent(bench)
-    tried(bench, reached_by="e")
+    tried(bench)
     bench.at(NOTICED + TIMEOUT_S)
     assert [sorted(trial.helpers) for trial in bench.every(TryPeer)] == [["e", "f", "g"]] * 2
 
@@ -418,16 +419,18 @@ def test_another_node_asks_members_of_the_generation_without_those_that_are_gone
 # --- what comes of it ---------------------------------------------------------------------------------------------
 
 
-def test_a_suspect_that_another_node_reaches_is_cleared_and_tried_again_a_timeout_later() -> None:
+def test_a_suspect_that_another_node_reaches_is_cleared_and_tried_again_some_timeouts_later() -> None:
     bench = leading()
     silent(bench)
     bench.now = 3.2
     tried(bench, reached_by="c")
     assert steps(bench) == [(SilenceStep.SUSPECTED, "b", ("c",)), (SilenceStep.CLEARED, "b", ("c",))]
     assert bench.lines[-1] == "b (host host-b) is there: c reached it"
-    refreshed(bench, 3.75)
-    assert bench.core.wake_at == pytest.approx(3.2 + TIMEOUT_S)
+    again = 3.2 + REACHED_TIMEOUTS * TIMEOUT_S
+    for sent_at in (3.75, 5.0, 6.25, 7.5):
+        refreshed(bench, sent_at)
     assert suspects(bench) == ["b"]
+    assert bench.core.wake_at == pytest.approx(again)
     bench.wake()
     assert suspects(bench) == ["b", "b"]
     assert is_registered(bench, "b")
@@ -437,7 +440,7 @@ def test_each_trial_after_a_node_was_cleared_is_a_suspicion_of_its_own() -> None
     bench = leading()
     silent(bench)
     tried(bench, reached_by="c")
-    bench.at(NOTICED + TIMEOUT_S)
+    bench.at(NOTICED + REACHED_TIMEOUTS * TIMEOUT_S)
     tried(bench, reached_by="a")
     heard(bench, "b")
     assert [step for step, _, _ in steps(bench)] == [SilenceStep.SUSPECTED, SilenceStep.CLEARED] * 2
