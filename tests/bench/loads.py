@@ -58,9 +58,9 @@ FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], t
 STATUS_LIMIT_S = 60.0
 EVICTED = re.compile(r"\(host (\S+)\) has sent nothing .*: evicted")
 COUNTERS = {
-    "suspicions": "elastic_suspicions_total",
-    "cleared": "elastic_suspicions_cleared_total",
-    "evictions": "elastic_evictions_total",
+    "suspicions": "elastic_launch_suspicions_total",
+    "cleared": "elastic_launch_suspicions_cleared_total",
+    "evictions": "elastic_launch_evictions_total",
 }
 
 

@@ -103,7 +103,7 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
     ),
     TransactionAnswered: (store.on_answer, _on_answer),
     NodePrepared: (registration.on_prepared,),
-    LeaseGranted: (registration.on_granted,),
+    LeaseGranted: (silence.on_granted, registration.on_granted),
     LeaseGrantFailed: (registration.on_grant_failed,),
     LeaseRefreshed: (silence.on_refreshed, registration.on_refreshed),
     SessionLost: (registration.on_session_lost,),

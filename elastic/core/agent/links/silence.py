@@ -144,6 +144,11 @@ def on_refreshed(agent: AgentState, event: Struct) -> None:
         agent.silence.counts_from = agent.now
 
 
+def on_granted(agent: AgentState, event: Struct) -> None:
+    """This node has a new lease: what it has not heard before says nothing of the others."""
+    agent.silence.counts_from = agent.now
+
+
 def on_view(agent: AgentState, event: ViewChanged) -> None:
     """As the leader, say of a node that registers again after its eviction what follows for its host."""
     if agent.succession.decision is None:

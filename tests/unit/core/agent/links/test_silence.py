@@ -19,7 +19,14 @@ from elastic.core.agent.actions import (
     TryPeer,
 )
 from elastic.core.agent.candidates import RANK_S, watches_leader
-from elastic.core.agent.events import Event, LinksChanged, PeerTried, SilenceChanged, TransactionAnswered
+from elastic.core.agent.events import (
+    Event,
+    LinksChanged,
+    PeerTried,
+    SessionLost,
+    SilenceChanged,
+    TransactionAnswered,
+)
 from elastic.core.agent.links.silence import (
     ANSWER_S,
     BEATS_MIN,
@@ -29,6 +36,7 @@ from elastic.core.agent.links.silence import (
     REACHED_TIMEOUTS,
     TRIAL_MIN_S,
     interval_s,
+    is_confirmed,
 )
 from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.agent.state import AgentState, Phase, SilentPeer
@@ -841,3 +849,18 @@ def test_the_revisions_of_a_roster_name_an_eviction_too() -> None:
     tried(bench, unreached_by="c")
     assert bench.facts.generation is not None
     assert bench.facts.generation.evicted == (EvictedNode("b", "host-b", created),)
+
+
+def test_a_node_that_gets_another_lease_does_not_count_what_it_has_not_heard_before() -> None:
+    bench = following("a b")
+    silent(bench, "a")
+    tried(bench, "a")
+    refreshed(bench, NOTICED)
+    assert is_confirmed(bench.facts, "a")
+    lease = bench.facts.registration.lease
+    assert lease is not None
+    bench.now = NOTICED + 0.005
+    bench.tell(SessionLost(lease, "its time ran out"))
+    refreshed(bench, NOTICED + 0.01)
+    assert bench.facts.registration.registered
+    assert not is_confirmed(bench.facts, "a")
