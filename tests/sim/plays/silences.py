@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from elastic.core.agent.links.silence import HELPERS_MAX
+from elastic.core.membership.evictions import STEADY_S
 from elastic.core.model import ChangeReason, Generation
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
-from tests.sim.accidents import alive, apart_for, cut_for, pairs_apart, start, thaw
+from tests.sim.accidents import alive, apart_for, cut_for, pairs_apart, thaw
 from tests.sim.calm import NOTICE_S, STOP_S, Calm, Expected, inside, silent, went
 from tests.sim.nodes import Node, Observer
 from tests.sim.plays.leaders import leader_of
-from tests.sim.plays.meetings import members_of
+from tests.sim.plays.meetings import comes, members_of
 from tests.sim.world import World
 
 BACK_S = 90.0
@@ -134,13 +135,14 @@ def eviction_lingers(world: World, watch: Calm, node: Node, old: Generation) -> 
 
 
 def evicted_and_another_comes(world: World, watch: Calm, node: Node, old: Generation) -> None:
-    """An agent stands still until it is evicted, and another starts on its host while its workers run."""
+    """A machine stands still, or its agent is cut off, until it is evicted; another agent starts on its host."""
     if not world.heartbeats_on:
         return
-    node.agent_frozen = True
-    node.slow_until = world.now + 20.0
-    world.after(20.0, lambda: thaw(world, node))
-    world.after(1.5 * world.spec.silence_timeout_s, lambda: start(world, node.host))
+    if world.seed % 2:
+        hold_up(world, node, 20.0)
+    else:
+        cut_for(world, node, 20.0)
+    world.after(1.2 * world.spec.silence_timeout_s, lambda: comes(world, node.host))
 
 
 def silent_of_two(world: World, watch: Calm, node: Node, old: Generation) -> None:
@@ -197,13 +199,11 @@ def cut_from_the_others(world: World, watch: Calm, node: Node, old: Generation) 
         return
     world.job.work_s += 120.0
     apart_for(world, node, 60.0)
-    evicted = 0
+    heard_at = world.now + 60.0 + STEADY_S - 0.3
 
     def formed(generation: Generation) -> str:
-        nonlocal evicted
-        evicted += generation.why in (ChangeReason.LOSS, ChangeReason.LEFT) and generation.index(node.name) is None
-        back = node.apart and generation.why is ChangeReason.GROWTH and generation.index(node.name) is not None
-        return f"{node.name} joins while nobody reaches it" if back else ""
+        joins = generation.why is ChangeReason.GROWTH and generation.index(node.name) is not None
+        return f"{node.name} joins before it was heard for {STEADY_S:g} s" if joins and world.now < heard_at else ""
 
     until = world.now + 60.0 + BACK_S
     text = f"{node.name} is reached again, and is not in the world again"
