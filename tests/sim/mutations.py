@@ -893,6 +893,7 @@ OPEN: Final[dict[str, str]] = {
     "winner: not awaited": "a node that tries again at once is refused again, and no promise counts registrations",
     "halt: away": "members that come back see the empty generation, and save then",
     "compare: the proposer": "the leader's key hangs on the same lease",
+    "register: newest generation": "a watch must lose the next generation and show its go as a lease is revoked",
     "silence: counts in an outage": "a trial shows what is there; unit tests have it",
     "silence: vouched": "the next generation, of which it is no member, is there a moment later",
     "silence: compare leader": "a leader that was replaced was evicted, and compares its own registration, too",

@@ -382,6 +382,7 @@ class World(Heartbeats):
             same = name in node.linked or other.core.facts.registration.create_revision in (created, 0)
             way = not node.cut and not other.cut and not self.between(node, other)
             there = other.alive and other.exit_code is None and way and not other.unlinkable
+            there &= name in node.linked or self.now >= self.slow_links.get(frozenset((node.name, name)), 0.0)
             silent_at = min(other.silent_at, node.silent_at)
             unnoticed = name in node.linked and silent_at <= self.now < silent_at + KERNEL_S
             if (there and same) or unnoticed:

@@ -198,6 +198,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         work_s=90.0,
         spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
     ),
+    "silent_of_two": Play(silences.silent_of_two, nodes=2, links=True, spec=HEARD),
     "silent_spare": Play(silences.silent_spare, nodes=5, high=4, links=True, spec=HEARD),
     "silent_at_the_gate": Play(silences.silent_at_the_gate, nodes=4, links=True, spec=HEARD),
     "cut_from_the_others": Play(silences.cut_from_the_others, nodes=4, links=True, spec=HEARD),
