@@ -28,7 +28,10 @@ RUN = Run(
 
 
 def test_counters_are_read_with_labels_and_without_and_count_nothing_where_there_are_none() -> None:
-    page = '# TYPE elastic_launch_evictions_total counter\nelastic_launch_evictions_total{job="j1"} 2.0\nelastic_launch_suspicions_total 5.0\n'
+    page = (
+        '# TYPE elastic_launch_evictions_total counter\nelastic_launch_evictions_total{job="j1"} 2.0\n'
+        "elastic_launch_suspicions_total 5.0\n"
+    )
     assert counts(page) == {"evictions": 2, "suspicions": 5}
     assert not counts("")
 
