@@ -88,7 +88,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "machine_fails_again": Play(meetings.machine_fails_again, nodes=3),
     "fails_for_good": Play(meetings.fails_for_good, nodes=3),
     "leases_ended": Play(meetings.leases_ended),
-    **{situation.__name__: Play(situation) for situation in (*calm.SITUATIONS, calm.split)},
+    **{one.__name__: Play(one) for one in (*calm.SITUATIONS, calm.split) if one is not calm.silent},
     "outage": Play(meetings.outage),
     "astray": Play(meetings.astray),
     "taken_away": Play(meetings.taken_away),
