@@ -44,7 +44,7 @@ def test_the_start_benchmark_measures_the_first_step(tmp_path: Path) -> None:
 
 def test_the_idle_benchmark_measures_memory_processor_and_messages_and_all_is_drawn(tmp_path: Path) -> None:
     figures = run("idle", tmp_path, "--nodes", "1", "--seconds", "5")
-    assert len(figures) == 5
+    assert len(figures) == 10, "with heartbeats, and without"
     assert all(one.value > 0 for one in figures.values())
     for name, chart in charts.charts(tmp_path).items():
         chart(tmp_path / f"{name}.png")
@@ -58,6 +58,7 @@ def test_the_idle_benchmark_measures_memory_processor_and_messages_and_all_is_dr
 
 def test_torchs_agents_meet_in_a_process_of_their_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench.scale", "--sizes", "", "--torch", "2,32", "--torch_rounds", "1"]
+    command += ["--idle", ""]
     done = subprocess.run(
         [*command, "--results", str(tmp_path)], capture_output=True, text=True, env=environment(), timeout=110
     )
