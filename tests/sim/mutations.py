@@ -842,7 +842,7 @@ SILENCE: Final = (
     ),
     Mutation(
         "silence: counts in an outage",
-        "after an outage of the store every silence begins anew",
+        "after an outage of the store every silence begins again",
         gives(silence.on_refreshed, None),
     ),
     Mutation("silence: leader", "a silent leader is replaced", becomes(succession.is_vacant, _vacant_unless_silent)),

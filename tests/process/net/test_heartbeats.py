@@ -20,7 +20,7 @@ from launcher.wire import link_messages
 from launcher.wire.link_messages import Greeting, Heartbeat, LinkRequest, Ping, Pong, Proof, Tried, Try
 from tests.scripts.link_peer import JOB
 from tests.support.awaited_events import Happenings
-from tests.support.link_harness import SECRET, Watching, at, listening, peer, played, watching
+from tests.support.link_harness import SECRET, Peer, Watching, at, listening, peer, played, watching
 from tests.support.link_strangers import connected
 
 EVERY_S, TIMEOUT_S = 0.05, 0.2
@@ -94,18 +94,49 @@ def test_a_heartbeat_that_is_answered_carries_the_interval_back() -> None:
     played(story)
 
 
+def test_heartbeats_of_a_leader_that_does_not_hear_the_node_do_not_count() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (node, agent), connected(agent) as leader:
+            await leader.prove("w-2")
+            await leader.line()
+            node.links.heartbeats.set(0.0, TIMEOUT_S)
+
+            async def say(heartbeat: Heartbeat) -> None:
+                leader.say(link_messages.encode(heartbeat))
+                await leader.line()
+
+            async def say_for_ever(heartbeat: Heartbeat) -> None:
+                while True:
+                    await say(heartbeat)
+
+            for _ in range(3):
+                await say(Heartbeat(EVERY_S))
+            unheard = asyncio.create_task(say_for_ever(Heartbeat(EVERY_S, unheard=True)))
+            await node.until("silent", "w-2")
+            unheard.cancel()
+
+    played(story)
+
+
+@contextlib.asynccontextmanager
+async def standing_still() -> AsyncIterator[tuple[Watching, Peer]]:
+    """A watcher, and a node `n-1` that stands still and is silent to it."""
+    async with watching() as watcher, peer("n-1") as node:
+        watcher.links.watch({"n-1": node.target})
+        await watcher.until("up", "n-1")
+        with beats(watcher) as answers:
+            watcher.links.heartbeats.set(EVERY_S, TIMEOUT_S)
+            await answers.hears(3)
+        os.kill(node.process.pid, signal.SIGSTOP)
+        await watcher.until("silent", "n-1")
+        yield watcher, node
+
+
 def test_a_node_whose_process_stands_still_is_silent_for_its_watcher_until_it_goes_on() -> None:
     async def story() -> None:
-        async with watching() as watcher, peer("n-1") as one:
-            watcher.links.watch({"n-1": one.target})
-            await watcher.until("up", "n-1")
-            with beats(watcher) as answers:
-                watcher.links.heartbeats.set(EVERY_S, TIMEOUT_S)
-                await answers.hears(3)
-                os.kill(one.process.pid, signal.SIGSTOP)
-                await watcher.until("silent", "n-1")
-                os.kill(one.process.pid, signal.SIGCONT)
-                await watcher.until("not silent", "n-1")
+        async with standing_still() as (watcher, node):
+            os.kill(node.process.pid, signal.SIGCONT)
+            await watcher.until("not silent", "n-1")
             assert not watcher.proofs()
 
     played(story)
@@ -147,16 +178,9 @@ def test_a_leader_that_sends_no_more_heartbeats_and_closes_its_link_in_order_is_
 
 def test_a_silent_node_whose_process_is_killed_is_proven_dead() -> None:
     async def story() -> None:
-        async with watching() as watcher, peer("n-1") as one:
-            watcher.links.watch({"n-1": one.target})
-            await watcher.until("up", "n-1")
-            with beats(watcher) as answers:
-                watcher.links.heartbeats.set(EVERY_S, TIMEOUT_S)
-                await answers.hears(3)
-                os.kill(one.process.pid, signal.SIGSTOP)
-                await watcher.until("silent", "n-1")
-                one.kill()
-                await watcher.until("proof", "n-1")
+        async with standing_still() as (watcher, node):
+            node.kill()
+            await watcher.until("proof", "n-1")
 
     played(story)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from elastic.core.agent.links.silence import HELPERS_MAX
 from elastic.core.membership.evictions import STEADY_S
 from elastic.core.model import ChangeReason, Generation
 from elastic.core.transactions import Transaction
@@ -179,7 +178,7 @@ def silent_spare(world: World, watch: Calm, node: Node, old: Generation) -> None
 
 def silent_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """A worker fails, and while the others stop their workers a node is silent: they do not wait for its lease."""
-    if not world.heartbeats_on or len(old.members) < HELPERS_MAX:
+    if not world.heartbeats_on or len(old.members) < 3:
         return
     first = next(one for one in members_of(world, old) if one is not node)
     if first.workers is None:

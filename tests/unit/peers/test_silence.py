@@ -212,7 +212,7 @@ def test_what_comes_first_after_it_was_held_up_shows_it_and_is_not_late(how: str
     else:
         assert watch.detector.heard("a", watch.now)
     assert watch.detector.held_up_at == watch.now
-    assert not watch.detector.beat("b", LINK, EVERY_S, watch.now), "it is told once"
+    assert not watch.detector.beat("b", LINK, EVERY_S, watch.now), "it is reported once"
     watch.later(TIMEOUT_S)
     assert {node: one.timeout_s for node, one in watch.silent.items()} == {"a": TIMEOUT_S, "b": TIMEOUT_S}
 
