@@ -151,8 +151,9 @@ def test_a_console_on_a_disk_that_stands_still_stops_nobody_and_says_what_is_mis
 
     async def story(job: Job, disk: disks.Disk) -> None:
         out = disk.path / "out"
-        kept = await job.node("--np", "2", "--console", "local0", ttl_s=QUICK_TTL_S, within=into(out))
-        lost = await job.node("--np", "2", ttl_s=QUICK_TTL_S)
+        by_lease = ("--np", "2", "--silence_timeout", "0")
+        kept = await job.node(*by_lease, "--console", "local0", ttl_s=QUICK_TTL_S, within=into(out))
+        lost = await job.node(*by_lease, ttl_s=QUICK_TTL_S)
         world = await job.world(1, 2)
         (first,) = (worker for worker in world if worker.node != lost.id)
         await first.obeys("print", "before")

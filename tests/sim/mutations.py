@@ -161,7 +161,7 @@ def _checked_without_steps(
     return original(detector, now)
 
 
-def _ready_though_silent(original: Callable[[Situation], list[str]], s: Situation) -> list[str]:
+def _joins_though_silent(original: Callable[[Situation], list[str]], s: Situation) -> list[str]:
     memory = msgspec.structs.replace(s.memory, silent=frozenset())
     return original(dataclasses.replace(s, memory=memory))
 
@@ -846,7 +846,11 @@ SILENCE: Final = (
         gives(silence.on_refreshed, None),
     ),
     Mutation("silence: leader", "a silent leader is replaced", becomes(succession.is_vacant, _vacant_unless_silent)),
-    Mutation("silence: spare is taken", "a silent node does not join", becomes(Situation.ready, _ready_though_silent)),
+    Mutation(
+        "silence: spare is taken",
+        "a silent node does not join",
+        becomes(Situation.joining_nodes, _joins_though_silent),
+    ),
     Mutation("silence: vouched", "a node that was evicted gets no vouch", gives(vouching._is_evicted, False)),
     Mutation(
         "silence: no steps",

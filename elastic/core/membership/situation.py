@@ -256,15 +256,18 @@ class Situation:
     def joining_nodes(self) -> list[str]:
         """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node.
 
-        Those on hosts that are quarantined, cannot be reached, or were evicted and are not heard steadily, count only
-        where the job could not run without them.
+        Those that are silent, and those on hosts that are quarantined, cannot be reached, or were evicted and are not
+        heard steadily, count only where the job could not start or run without them.
         """
-        avoided = self.quarantined() | self.out_of_reach() | self.unsteady()
-        if not avoided:
+        silent, avoided = self.memory.silent, self.quarantined() | self.out_of_reach() | self.unsteady()
+        if not avoided and not silent:
             return self._one_for_each_host(self.ready)
         hosts = zip(self.ready, self.hosts(self.ready), strict=True)
-        candidates = self._one_for_each_host([node for node, host in hosts if host not in avoided])
-        enough = len(self.staying) + len(candidates) >= self.spec.np.low
+        candidates = self._one_for_each_host(
+            [node for node, host in hosts if host not in avoided and node not in silent]
+        )
+        needed = self.spec.np.first if self.generation is None else self.spec.np.low
+        enough = len(self.staying) + len(candidates) >= needed
         return candidates if enough else self._one_for_each_host(self.ready)
 
     @cached_property
@@ -275,7 +278,6 @@ class Situation:
             for node in self.memory.ready_since
             if (stored := self.member(node)) is not None
             and stored.value.slots == self.spec.slots
-            and node not in self.memory.silent
             and not self._may_meet_workers(node, stored.value.host)
         ]
         return [node for _, node in sorted(ready)]

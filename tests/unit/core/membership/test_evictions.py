@@ -302,6 +302,14 @@ def test_a_silent_node_does_not_take_a_free_place() -> None:
     job.form(AT + 1, Reason.GROWN)
 
 
+def test_a_silent_node_joins_where_the_job_could_not_run_without_it() -> None:
+    job = Story(np="3:4")
+    job.join("d")
+    job.memory = replace(job.memory, silent=frozenset({"d"}))
+    job.vanish("b")
+    assert nodes_of(job.form(AT, Reason.LOST)) == ["a", "c", "d"]
+
+
 # --- workers of the evicted node may still run on that host -------------------------------------------------------
 
 

@@ -73,6 +73,19 @@ def test_np_n_starts_at_once_when_n_nodes_are_there() -> None:
     assert form.reason == "3 of 3 nodes are here"
 
 
+def test_a_silent_node_is_in_the_first_start_only_where_the_others_are_too_few() -> None:
+    job = Job("2:4", settle_s=5.0)
+    job.join("a b")
+    job.memory = msgspec.structs.replace(job.memory, silent=frozenset({"b"}))
+    job.wait(0, Reason.SETTLING)
+    assert nodes_of(job.form(5.0, Reason.FORMED)) == ["a", "b"]
+    job = Job("2:4", settle_s=5.0)
+    job.join("a b c")
+    job.memory = msgspec.structs.replace(job.memory, silent=frozenset({"b"}))
+    job.wait(0, Reason.SETTLING)
+    assert nodes_of(job.form(5.0, Reason.FORMED)) == ["a", "c"]
+
+
 def test_a_job_of_one_node_starts_at_once() -> None:
     job = Job("1")
     job.join("a")
