@@ -38,6 +38,8 @@ class Evictions(Observer):
         """When a generation first named an evicted host, by store."""
         self._evicted: dict[str, tuple[Node, float]] = {}
         """By host: the node that was evicted last, and when."""
+        self._leader = ("", 0.0)
+        """Who leads, and since when."""
 
     def after_send(self, world: World, node: Node, transaction: Transaction) -> float:
         """The leader has decided it on what it knows now."""
@@ -82,6 +84,10 @@ class Evictions(Observer):
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """It is carried out: by the leader, for the registration that was silent, and a survivor remains."""
         view = self._promises.view(world)
+        if transaction.kind == "lead":
+            self._took_the_lead(world, node)
+        if view.leader is not None and view.leader.value.node != self._leader[0]:
+            self._leader = view.leader.value.node, world.now
         if transaction.kind == "form" and view.generation is not None:
             for one in view.generation.value.evicted:
                 self._named.setdefault((world.store_number, one.host), world.now)
@@ -102,6 +108,22 @@ class Evictions(Observer):
         running = [name for name in names if not gate or before is None or name in before.nodes]
         if not any(name in view.members and name != silent.name for name in running):
             world.fail("silence", f"{silent.name} is evicted, and nobody of its world remains")
+
+    def _took_the_lead(self, world: World, node: Node) -> None:
+        """From a living leader only a member takes it that could hear this one since it leads."""
+        known = node.sent_view.leader if node.sent_view is not None else None
+        if known is None or known.value.node in (node.name, "") or not world.heartbeats_on:
+            return
+        name, led_at = self._leader
+        silent = world.nodes[known.value.node]
+        closed_at = world.closed_since.get((node.name, silent.name))
+        if silent.name != name or not silent.alive or silent.exit_code is not None or closed_at is None:
+            return
+        if closed_at < led_at:
+            world.fail("silence", f"{node.name} takes the lead of {name}, which it has not reached since {closed_at}")
+        generation = node.core.facts.generation
+        if generation is None or generation.index(node.name) is None:
+            world.fail("silence", f"{node.name} takes the lead of {name}, and is in no generation with it")
 
     def after_note(self, world: World, node: Node, note: NoteSilence) -> None:
         """An agent that was held up itself suspects nobody for what it has not heard meanwhile."""

@@ -129,6 +129,9 @@ PLAYS: Final = (
     "cut_from_the_others",
     "silent_server",
     "steps_go_on",
+    "one_of_two_is_cut_off",
+    "both_of_two_are_needed",
+    "halves_apart",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

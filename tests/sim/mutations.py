@@ -143,8 +143,7 @@ def _revoked_in_any_case(agent: AgentState, event: store.TransactionAnswered) ->
 
 
 def _vacant_unless_silent(original: Callable[[AgentState], bool], agent: AgentState) -> bool:
-    leader = agent.view.leader
-    return original(agent) and not (leader is not None and silence.is_confirmed(agent, leader.value.node))
+    return original(agent) and not silence.leader_is_silent(agent)
 
 
 def _heard_by_the_kernel(original: Callable[[AgentState], None], agent: AgentState) -> None:
@@ -808,7 +807,7 @@ SILENCE: Final = (
     ),
     Mutation("silence: no survivor", "a survivor of the generation remains", gives(silence._survives, True)),
     Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(silence._can_go_on, True)),
-    Mutation("silence: many", "many that are silent at once are left to their leases", gives(silence._are_few, True)),
+    Mutation("silence: many", "many that are silent at once are left to their leases", gives(silence._are_many, False)),
     Mutation(
         "silence: revoked in any case",
         "a lease is revoked only after the eviction was carried out",
@@ -846,6 +845,16 @@ SILENCE: Final = (
         gives(silence.on_refreshed, None),
     ),
     Mutation("silence: leader", "a silent leader is replaced", becomes(succession.is_vacant, _vacant_unless_silent)),
+    Mutation(
+        "silence: lead taken back",
+        "only a member that has heard the leader since it leads replaces it",
+        gives(silence.note_leader, None),
+    ),
+    Mutation(
+        "silence: few answer",
+        "a leader keeps the lead where many that are asked do not answer",
+        gives(silence._most_answer, True),
+    ),
     Mutation(
         "silence: spare is taken",
         "a silent node does not join",

@@ -99,6 +99,7 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
         leaving.read_order,
         succession.remember_view,
         deaths.distrust_hosts,
+        silence.note_leader,
         silence.on_view,
     ),
     TransactionAnswered: (store.on_answer, _on_answer),

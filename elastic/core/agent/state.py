@@ -72,17 +72,21 @@ class PeerTrial(Struct, frozen=True):
 
     `silence` and `create_revision`: what it is about, and which registration of the node. `reached_by` and
     `unreached_by`: what came of it; `unheard`: the nodes that this one has not heard for some intervals when the answer
-    came.
+    came. `helpers`: the nodes that were asked; `asked` and `answered`: how many were and how many have answered, with
+    the trials before this one about the same silence.
     """
 
     number: int
     silence: SilentPeer
     create_revision: int
     asked_at: float
+    helpers: tuple[str, ...] = ()
     answered_at: float = NEVER
     reached_by: tuple[str, ...] = ()
     unreached_by: tuple[str, ...] = ()
     unheard: frozenset[str] = frozenset()
+    asked: int = 0
+    answered: int = 0
 
 
 class PendingEviction(Struct, frozen=True):
@@ -243,6 +247,8 @@ class Silence:
     trials: Mapping[str, PeerTrial] = field(default_factory=dict)  # the newest of each silent node
     number: int = 0  # of the newest trial
     evicting: PendingEviction | None = None  # what the transaction under way carries out
+    leader: tuple[str, int] = ("", 0)  # who leads, and the create revision of its registration
+    leader_since: float = NEVER  # when this agent saw that
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from elastic.core.agent.actions import MirrorKeys, RevokeLease
 from elastic.core.agent.candidates import patience_s
 from elastic.core.agent.links.deaths import is_proven_dead
-from elastic.core.agent.links.silence import BEATS_PER_TIMEOUT, is_alone, is_confirmed
+from elastic.core.agent.links.silence import BEATS_PER_TIMEOUT, is_alone, leader_is_silent
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.store import ASK_AGAIN_S, TransactionAnswered, ViewChanged, may_write, send
 from elastic.core.decide import decide
@@ -46,7 +46,7 @@ def is_vacant(agent: AgentState) -> bool:
         return agent.view.incarnation is not None
     earlier_self = leader.value.node == agent.me.node and not agent.leads
     dead = is_proven_dead(agent, leader.value.node, leader.value.created or leader.create_revision)
-    return earlier_self or dead or is_confirmed(agent, leader.value.node)
+    return earlier_self or dead or leader_is_silent(agent)
 
 
 def note_vacancy(agent: AgentState) -> None:

@@ -204,6 +204,9 @@ PLAYS: Final[Mapping[str, Play]] = {
     "cut_from_the_others": Play(silences.cut_from_the_others, nodes=4, links=True, spec=HEARD),
     "silent_server": Play(silences.silent_server, roster=True, links=True, work_s=80.0, spec=HEARD),
     "steps_go_on": Play(silences.steps_go_on, nodes=4, links=True, spec={"lease_ttl_s": 5.0, "silence_timeout_s": 2.0}),
+    "one_of_two_is_cut_off": Play(silences.cut_from_the_others, nodes=2, links=True, spec=HEARD),
+    "both_of_two_are_needed": Play(silences.halves_apart, nodes=2, low=2, links=True, spec=HEARD),
+    "halves_apart": Play(silences.halves_apart, nodes=6, links=True, spec=HEARD),
 }
 """Every play, by its name."""
 

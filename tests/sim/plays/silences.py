@@ -210,6 +210,23 @@ def cut_from_the_others(world: World, watch: Calm, node: Node, old: Generation) 
     watch.expect(world, Expected("silence", text, until, done, formed))
 
 
+def halves_apart(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Two halves of the nodes reach the store and not each other, for a while: none takes the lead back and forth."""
+    if not world.heartbeats_on:
+        return
+    members = members_of(world, old)
+    world.chance.shuffle(members)
+    half, others = members[: len(members) // 2], members[len(members) // 2 :]
+    for one in half:
+        pairs_apart(world, one, others)
+
+    def back() -> None:
+        for one in members:
+            one.apart_from.clear()
+
+    world.after(world.chance.uniform(5.0, 40.0), back)
+
+
 def steps_go_on(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """An agent stands still, and the workers make their steps: it is not evicted before its lease ends."""
     if not world.heartbeats_on:

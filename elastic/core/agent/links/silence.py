@@ -15,7 +15,9 @@ removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member fi
 4. The leader *evicts* a member whose silence is confirmed if a survivor remains, which stops its workers so that no
    collective continues, and if the others are enough for np's minimum. Two or more that are silent, and are more than a
    third of the members, are left to their leases: it may be this node that is cut off.
-5. A leader whose silence is confirmed leads no more: one of the first members takes the lead, and evicts it.
+5. A leader whose silence is confirmed no longer leads: one of the first members takes the lead, and evicts it. Only a
+   member that has heard this leader since it leads does so, so that two halves of a split job do not take the lead
+   from each other again and again; and not if many of the nodes that it asks do not answer either.
 
 What follows for the host of an evicted node: `elastic.core.membership.evictions`.
 """
@@ -131,6 +133,8 @@ def on_tried(agent: AgentState, event: PeerTried) -> None:
         reached_by=event.reached_by,
         unreached_by=event.unreached_by,
         unheard=event.unheard,
+        asked=trial.asked + len(trial.helpers),
+        answered=trial.answered + len(event.unreached_by),
     )
     silence.trials = {**silence.trials, event.node: answer}
     if event.reached_by and not trial.reached_by:
@@ -147,6 +151,14 @@ def on_refreshed(agent: AgentState, event: Struct) -> None:
 def on_granted(agent: AgentState, event: Struct) -> None:
     """This node has a new lease: what it has not heard before says nothing of the others."""
     agent.silence.counts_from = agent.now
+
+
+def note_leader(agent: AgentState, event: ViewChanged) -> None:
+    """Note since when the leader leads."""
+    leader = agent.view.leader
+    now_leads = (leader.value.node, _created(agent, leader.value.node)) if leader is not None else ("", 0)
+    if now_leads != agent.silence.leader:
+        agent.silence.leader, agent.silence.leader_since = now_leads, agent.now
 
 
 def on_view(agent: AgentState, event: ViewChanged) -> None:
@@ -225,21 +237,37 @@ def _suspects(agent: AgentState) -> Sequence[str]:
     silent, now, silence = agent.memory.silent, agent.now, agent.silence
     if not silent or not agent.registration.registered or agent.view.verdict is not None:
         return ()
-    leader = agent.view.leader
     if agent.generation is None or agent.workers.run_deadline.refreshed_at <= silence.held_up_at:
-        return ()  # Without a generation a node knows only the leader, whose lease tells.
-    if agent.leads:
-        known = recent_members(agent) if agent.view.complete else frozenset[str]()
-        candidates = [node for node in sorted(silent) if node in known and node in agent.view.members]
-    else:
-        candidates = [leader.value.node] if leader is not None and leader.value.node in silent else []
+        return ()  # Without a generation a node knows only the leader, and leaves it to its lease.
     return [
         node
-        for node in candidates
+        for node in (_silent_members(agent) if agent.leads else _silent_leader(agent))
         if node in agent.links.targets
         and now >= silence.counts_from + silence.peers[node].timeout_s
         and silence_counts(agent.memory.evictions, _host(agent, node), now)
     ]
+
+
+def _silent_members(agent: AgentState) -> Sequence[str]:
+    """The silent members of the job, for the leader; none where so many are silent that none would be evicted."""
+    if not agent.view.complete or _are_many(agent):
+        return ()
+    known = recent_members(agent)
+    return [node for node in sorted(agent.memory.silent) if node in known and node in agent.view.members]
+
+
+def _silent_leader(agent: AgentState) -> Sequence[str]:
+    """The leader if it is silent, for a member of the generation that has heard it since it leads.
+
+    A node whose own host was evicted lately leaves the leader to its lease: it may be cut off from the others again.
+    """
+    leader, generation, silence = agent.view.leader, agent.generation, agent.silence
+    if leader is None or generation is None or generation.index(agent.me.node) is None:
+        return ()
+    node = leader.value.node
+    if node not in agent.memory.silent or silence.peers[node].since < silence.leader_since:
+        return ()
+    return (node,) if silence_counts(agent.memory.evictions, agent.me.member.host, agent.now) else ()
 
 
 def must_try(agent: AgentState) -> bool:
@@ -293,7 +321,9 @@ def _try(agent: AgentState, node: str) -> None:
     others = _others(agent, node)
     helpers = _helpers(agent, node, others)
     former = silence.trials.get(node)
-    trial = PeerTrial(silence.number, peer, _created(agent, node), agent.now)
+    trial = PeerTrial(silence.number, peer, _created(agent, node), agent.now, helpers)
+    if former is not None and _is_about(agent, former, node) and not former.reached_by:
+        trial = replace(trial, asked=former.asked, answered=former.answered)
     silence.trials = {**silence.trials, node: trial}
     agent.act(TryPeer(silence.number, node, agent.links.targets[node], helpers, _limit_s(peer)))
     if former is None or former.reached_by:  # A node that was cleared is suspected once more.
@@ -340,9 +370,26 @@ def is_confirmed(agent: AgentState, node: str) -> bool:
     if not silence_counts(agent.memory.evictions, _host(agent, node), agent.now):
         return False
     answered = trial.answered_at > NEVER and not trial.reached_by and bool(trial.unreached_by or is_alone(agent, node))
+    if not agent.leads and not _most_answer(trial):
+        return False
     refreshed_at = agent.workers.run_deadline.refreshed_at
     counts = trial.asked_at >= _counts_from(agent) and refreshed_at > peer.since
     return answered and counts and agent.registration.registered and not store_is_silent(agent)
+
+
+def leader_is_silent(agent: AgentState) -> bool:
+    """Tell whether another node leads and its silence is confirmed, so that this one may take its place."""
+    return not agent.leads and any(is_confirmed(agent, node) for node in _silent_leader(agent))
+
+
+def _most_answer(trial: PeerTrial) -> bool:
+    """Tell whether most nodes that a member asks about the leader answer: it hears only the leader itself.
+
+    With the member and the leader they stand for all members. If many are silent, as `_are_many` has it, this member
+    may be the one that is cut off.
+    """
+    unheard = trial.asked - trial.answered
+    return not unheard or MANY * (unheard + 1) <= trial.asked + 2
 
 
 def try_at(agent: AgentState) -> float:
@@ -363,49 +410,49 @@ def may_evict(agent: AgentState) -> bool:
 
 
 def _evictable(agent: AgentState) -> str | None:
-    confirmed = (node for node in _suspects(agent) if is_confirmed(agent, node))
-    return next((node for node in confirmed if all(rule(agent, node) for rule in RULES)), None)
+    confirmed = [node for node in _suspects(agent) if is_confirmed(agent, node)]
+    if not confirmed or not _survives(agent) or not _can_go_on(agent):
+        return None
+    trials = [agent.silence.trials[node] for node in confirmed]
+    unheard = frozenset[str]().union(*(trial.unheard for trial in trials))
+    return confirmed[0] if not _are_many(agent, unheard) else None
 
 
-def _survives(agent: AgentState, node: str) -> bool:
+def _survives(agent: AgentState) -> bool:
     """Tell whether a member remains that is in the world whose workers run: it stops them, and continues."""
     generation, go = agent.generation, agent.view.go
     if generation is None:
         return False
     before = generation.before if go is None or go.value.g != generation.g else None
-    others = [member.node for member in generation.members if member.node != node and _is_well(agent, member.node)]
-    return any(before is None or other in before.nodes for other in others)
+    well = (member.node for member in generation.members if _is_well(agent, member.node))
+    return any(before is None or node in before.nodes for node in well)
 
 
-def _can_go_on(agent: AgentState, node: str) -> bool:
+def _can_go_on(agent: AgentState) -> bool:
     """Tell whether enough nodes remain for np's minimum. Where all are needed, they wait for it in any case."""
     generation = agent.generation
     assert generation is not None
     if not generation.one_world:
         return True
     known = {member.node for member in generation.members} | agent.memory.ready_since.keys()
-    return sum(_is_well(agent, one) for one in known - {node}) >= agent.spec.np.low
+    return sum(_is_well(agent, node) for node in known) >= agent.spec.np.low
 
 
 def _is_well(agent: AgentState, node: str) -> bool:
-    """Tell whether a node is registered and heard."""
+    """Tell whether a node is registered and heard; one that is silent is not."""
     return node in agent.view.members and (node == agent.me.node or node in agent.memory.linked)
 
 
-def _are_few(agent: AgentState, node: str) -> bool:
-    """Tell whether few members are silent, or about to be. If many are, this node may be the one that is cut off.
+def _are_many(agent: AgentState, unheard: frozenset[str] = frozenset()) -> bool:
+    """Tell whether many members are silent, or about to be: `unheard`. It may be this node that is cut off.
 
     A member without a link counts as silent: a leader that has just taken the lead hears none before its links are up.
     """
     generation = agent.generation
     assert generation is not None
-    heard = (agent.memory.linked - agent.silence.trials[node].unheard - {node}) | {agent.me.node}
-    silent = [member.node for member in generation.members if member.node not in heard]
-    return len(silent) == 1 or MANY * len(silent) <= len(generation.members)
-
-
-RULES = (_survives, _can_go_on, _are_few)
-"""What must be so before a member is evicted whose silence is confirmed."""
+    heard = (agent.memory.linked - unheard) | {agent.me.node}
+    silent = sum(member.node not in heard for member in generation.members)
+    return silent > 1 and MANY * silent > len(generation.members)
 
 
 def send_eviction(agent: AgentState) -> None:

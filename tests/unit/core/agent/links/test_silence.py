@@ -365,13 +365,13 @@ def test_a_node_that_is_not_registered_suspects_nobody() -> None:
 
 
 def test_a_node_whose_host_was_evicted_lately_is_not_suspected() -> None:
-    bench = leading()
+    bench = leading("b c d e f")
     bench.facts.memory = replace(bench.facts.memory, evictions=(evicted("x", "host-b", 1, 0.0),))
     silent(bench, "b c")
     assert suspects(bench) == ["c"]
 
 
-def test_its_ten_minutes_begin_again_with_each_silence() -> None:
+def test_each_silence_of_an_evicted_host_restarts_its_ten_minutes() -> None:
     bench = leading()
     bench.facts.memory = replace(bench.facts.memory, evictions=(evicted("x", "host-b", 1, 0.0),))
     silent(bench)
@@ -410,10 +410,11 @@ def test_first_those_on_other_hosts_than_this_node_and_the_silent_one_are_asked(
 
 
 def test_the_leader_asks_only_nodes_that_it_hears() -> None:
-    bench = leading("b c d e")
-    bench.links("b d e")
-    silent(bench, "b d")
-    assert {trial.helpers for trial in bench.every(TryPeer)} == {("e",)}
+    bench = leading("b c d e f")
+    bench.links("b d e f")
+    silent(bench)
+    (trial,) = bench.every(TryPeer)
+    assert sorted(trial.helpers) == ["d", "e", "f"]
 
 
 def test_another_node_asks_members_of_the_generation_without_those_that_are_gone() -> None:
@@ -603,12 +604,16 @@ def test_where_no_other_node_could_try_it_nothing_is_confirmed() -> None:
     assert is_registered(bench, "b")
 
 
-@pytest.mark.parametrize(("others", "silent_nodes", "go"), [("b c d e", 1, True), ("b c d e", 2, False)])
-def test_two_of_five_that_are_silent_at_once_are_left_to_their_leases(others: str, silent_nodes: int, go: bool) -> None:
-    bench = leading(others)
-    silent(bench, " ".join(others.split()[:silent_nodes]))
+def test_two_of_five_that_are_silent_at_once_are_left_to_their_leases() -> None:
+    bench = leading("b c d e")
+    silent(bench, "b")
+    assert suspects(bench) == ["b"]
+    silent(bench, "b c", at=3.1)
     tried(bench, unreached_by="d e")
-    assert is_registered(bench, "b") is not go
+    bench.at(NOTICED + 3 * TIMEOUT_S)
+    assert suspects(bench) == ["b"]
+    assert is_registered(bench, "b")
+    assert is_registered(bench, "c")
 
 
 def test_two_of_six_that_are_silent_at_once_are_evicted_one_after_the_other() -> None:
@@ -649,7 +654,7 @@ def test_a_spare_that_is_heard_makes_up_the_minimum() -> None:
     assert [place.node for place in bench.facts.generation.members] == ["a", "c", "d"]
 
 
-def test_a_spare_that_is_silent_too_does_not() -> None:
+def test_a_silent_spare_does_not_make_up_the_minimum() -> None:
     bench = leading(np="3:3")
     bench.others("d", link=LINK)
     bench.links("b c d")
@@ -732,6 +737,52 @@ def test_a_leader_that_others_reach_keeps_the_lead() -> None:
     assert not bench.facts.leads
 
 
+def test_a_node_outside_the_generation_leaves_a_silent_leader_to_its_lease() -> None:
+    bench = Bench("b", "1:3", after="a")
+    bench.others("a c", link=LINK)
+    bench.lead("a")
+    bench.world(1, "a c", why=ChangeReason.FIRST)
+    bench.go(1)
+    bench.links("a")
+    for now in (1.25, REFRESHED):
+        refreshed(bench, now)
+    silent(bench, "a")
+    assert "a" in bench.facts.links.targets
+    assert suspects(bench) == []
+
+
+def test_a_node_whose_own_host_was_evicted_lately_leaves_a_silent_leader_to_its_lease() -> None:
+    bench = following()
+    bench.facts.memory = replace(bench.facts.memory, evictions=(evicted("b", "host-b", 1, 0.0),))
+    silent(bench, "a")
+    assert suspects(bench) == []
+
+
+def test_a_node_that_has_not_heard_the_leader_since_it_leads_leaves_it_to_its_lease() -> None:
+    bench = following()
+    bench.now = BEGAN + 0.1
+    bench.lead("c")
+    bench.look()
+    bench.links("c")
+    silent(bench, "c")
+    assert suspects(bench) == []
+    silent(bench, "c", at=3.6, since=2.6)
+    assert suspects(bench) == ["c"]
+
+
+def test_a_leader_is_left_to_its_lease_while_many_of_those_that_are_asked_do_not_answer_either() -> None:
+    bench = following("a b c d e f g h")
+    silent(bench, "a")
+    first = bench.every(TryPeer)[0].helpers
+    tried(bench, "a", unreached_by=" ".join(first[:2]))
+    assert not is_confirmed(bench.facts, "a")
+    refreshed(bench, NOTICED + TIMEOUT_S)
+    second = bench.every(TryPeer)[1].helpers
+    assert not {*first} & {*second}
+    tried(bench, "a", unreached_by=" ".join(second))
+    assert is_confirmed(bench.facts, "a"), "one of six did not answer"
+
+
 def test_a_leader_that_is_heard_before_the_successors_turn_keeps_the_lead() -> None:
     bench = following()
     silent(bench, "a")
@@ -741,10 +792,25 @@ def test_a_leader_that_is_heard_before_the_successors_turn_keeps_the_lead() -> N
     assert not bench.facts.leads
 
 
+def test_a_node_that_gets_another_lease_does_not_count_what_it_has_not_heard_before() -> None:
+    bench = following("a b")
+    silent(bench, "a")
+    tried(bench, "a")
+    refreshed(bench, NOTICED)
+    assert is_confirmed(bench.facts, "a")
+    lease = bench.facts.registration.lease
+    assert lease is not None
+    bench.now = NOTICED + 0.005
+    bench.tell(SessionLost(lease, "its time ran out"))
+    refreshed(bench, NOTICED + 0.01)
+    assert bench.facts.registration.registered
+    assert not is_confirmed(bench.facts, "a")
+
+
 # --- the store does not answer ------------------------------------------------------------------------------------
 
 
-def test_while_the_store_does_not_answer_no_node_is_evicted_and_afterwards_its_silence_begins_anew() -> None:
+def test_while_the_store_does_not_answer_no_node_is_evicted_and_afterwards_its_silence_restarts() -> None:
     bench = leading()
     bench.offline = True
     silent(bench, at=10.0, since=9.0)
@@ -805,14 +871,20 @@ def test_the_leader_says_once_what_follows_for_the_host_of_an_evicted_node_that_
     assert bench.facts.memory.evictions[0].returned
 
 
-def test_its_host_is_not_suspected_for_ten_minutes() -> None:
+@pytest.mark.parametrize(("after_s", "suspected"), [(-1.0, False), (1.0, True)])
+def test_its_host_is_suspected_again_after_ten_minutes(after_s: float, suspected: bool) -> None:
     bench = evicting()
     bench.others("b", link=LINK)
     bench.links("b c")
     heard(bench)
-    count = len(suspects(bench))
-    silent(bench, at=6.0, since=5.0)
-    assert len(suspects(bench)) == count
+    bench.at(10.0)
+    assert bench.facts.generation is not None
+    assert bench.facts.generation.index("b") is not None
+    count, at = len(suspects(bench)), NOTICED + SILENCE_COUNTS_AFTER_S + after_s
+    for before in (3.0, 1.5, 0.1):
+        refreshed(bench, at - before)
+    silent(bench, at=at, since=at - TIMEOUT_S)
+    assert suspects(bench)[count:] == ["b"] * suspected
 
 
 # --- jobs of parameter servers ------------------------------------------------------------------------------------
@@ -825,7 +897,7 @@ def tasks(bench: Bench) -> dict[str, str]:
     return {place.node: " ".join(f"{task.role} {task.index}" for task in place.tasks) for place in generation.members}
 
 
-def test_a_member_of_a_roster_is_evicted_also_below_the_minimum_and_its_task_is_not_given_away_earlier() -> None:
+def test_a_member_of_a_cluster_spec_is_evicted_also_below_the_minimum_and_its_task_is_not_given_away_earlier() -> None:
     layout = PsLayout(server_num=1, worker_num=1, separate=True)
     bench = leading(np="2:2", mode=JobMode.PS, layout=layout)
     bench.others("d", link=LINK)
@@ -841,7 +913,7 @@ def test_a_member_of_a_roster_is_evicted_also_below_the_minimum_and_its_task_is_
     assert tasks(bench) == {"a": "server 0", "c": "worker 1", "d": "worker 0"}
 
 
-def test_the_revisions_of_a_roster_name_an_eviction_too() -> None:
+def test_the_revisions_of_a_cluster_spec_name_an_eviction_too() -> None:
     layout = PsLayout(server_num=1, worker_num=1, separate=True)
     bench = leading(mode=JobMode.PS, np="1:2", layout=layout)
     created = bench.shelf.view.members["b"].create_revision
@@ -849,18 +921,3 @@ def test_the_revisions_of_a_roster_name_an_eviction_too() -> None:
     tried(bench, unreached_by="c")
     assert bench.facts.generation is not None
     assert bench.facts.generation.evicted == (EvictedNode("b", "host-b", created),)
-
-
-def test_a_node_that_gets_another_lease_does_not_count_what_it_has_not_heard_before() -> None:
-    bench = following("a b")
-    silent(bench, "a")
-    tried(bench, "a")
-    refreshed(bench, NOTICED)
-    assert is_confirmed(bench.facts, "a")
-    lease = bench.facts.registration.lease
-    assert lease is not None
-    bench.now = NOTICED + 0.005
-    bench.tell(SessionLost(lease, "its time ran out"))
-    refreshed(bench, NOTICED + 0.01)
-    assert bench.facts.registration.registered
-    assert not is_confirmed(bench.facts, "a")
