@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import sys
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -25,6 +26,8 @@ ASKED_MAX = 3
 """So often; then, QUIET_S + ASKED_MAX * ASK_AGAIN_S after its last packet, the connection is lost."""
 UNSENT_MAX_MS = 6000
 """The same for what was sent and not confirmed."""
+_ROUND_TRIP_AT = 68
+"""Where `struct tcp_info` of Linux has `tcpi_rtt`, in microseconds (tcp(7), linux/tcp.h)."""
 
 
 class CloseReason(Enum):
@@ -72,6 +75,14 @@ class LineSocket:
         if taken < len(line):
             self._stalled = True
             self._loop.call_soon(self._end, CloseReason.UNFIT)
+
+    @property
+    def round_trip_s(self) -> float:
+        """The smoothed round-trip time that the kernel has measured, in seconds; 0.0 if it is closed."""
+        if not self.open:
+            return 0.0
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_AT + 4)
+        return int.from_bytes(info[_ROUND_TRIP_AT:], sys.byteorder) / 1e6
 
     def release(self) -> socket.socket:
         """Hand over the socket, from within `heard`. What came behind that line is dropped, and nobody is called."""

@@ -132,6 +132,11 @@ class InboundConnection:
         """Say something."""
         self._line.send(link_messages.encode(message))
 
+    @property
+    def round_trip_s(self) -> float:
+        """What its packets take there and back, in seconds; 0.0 if it is closed."""
+        return self._line.round_trip_s
+
     def close(self, *, cut: bool = False) -> None:
         """Close it; `cut`: the other side has closed it, and not in order."""
         self._timer.cancel()

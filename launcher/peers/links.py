@@ -76,7 +76,7 @@ GATHER_S = 0.01
 VOUCHES_MAX = 8
 """Questions for a vouch whose send times are remembered; an answer to an older one is late anyway."""
 TRIALS_MAX = 16
-"""Silent nodes that are tried at the same time, for this node and for others."""
+"""Trials for others are refused while so many trials run, those of this node among them."""
 COMPLAINTS_MAX = 32
 """Names that are complained of, each once: a stranger can invent any number."""
 
@@ -217,6 +217,11 @@ class PeerLinks:
         """Tell whether this node has a link to another one."""
         return (link := self._watched.get(node)) is not None and link.up
 
+    def round_trip_s(self, node: str) -> float:
+        """The time that the kernel has measured on the link to a node, or from it; 0.0 without one."""
+        links = (self._watched.get(node), self._inbound.links.get(node))
+        return max((link.round_trip_s for link in links if link is not None), default=0.0)
+
     async def ask_to_try(self, helper: str, question: Try) -> bool:
         """Ask a linked node whether it reaches another one. It may never answer."""
         answer = self._tried[question.n, helper] = self._loop.create_future()
@@ -245,7 +250,8 @@ class PeerLinks:
         """Find out whether a silent node answers; `find` tells where another one listens. `on_tried` has the answer."""
 
         async def trial() -> None:
-            self._on_tried(await try_peer(self, action, find, self.heartbeats.unheard))
+            if (answer := await try_peer(self, action, find, self.heartbeats.unheard)) is not None:
+                self._on_tried(answer)
 
         self._begin(trial())
 
@@ -378,7 +384,8 @@ class PeerLinks:
             reached = await reaches(
                 self.job_id, self.secret_text, self.node, message.node, message.host, message.port, message.limit_s
             )
-            asker.send(Tried(message.n, reached))
+            if reached is not None:
+                asker.send(Tried(message.n, reached))
 
         self._begin(trial())
 

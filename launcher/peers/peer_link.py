@@ -166,6 +166,11 @@ class PeerLink:
         if self.up:
             self._say(message)
 
+    @property
+    def round_trip_s(self) -> float:
+        """What its packets take there and back, in seconds; 0.0 if it is not connected."""
+        return self._line.round_trip_s if self._line is not None else 0.0
+
     def release(self) -> None:
         """Watch it no more."""
         self._task.cancel()

@@ -68,7 +68,8 @@ class SilenceDetector:
         if peer is None or peer.link is not link:
             self._peers[node] = _Peer(link, every_s, now, now)
         else:
-            lateness_s = max(now - peer.beat_at - peer.every_s, 0.0)
+            # A pause that was longer than the timeout was an outage, and says nothing of how late heartbeats are.
+            lateness_s = min(max(now - peer.beat_at - peer.every_s, 0.0), self._timeout_s)
             peer.late_s = max(lateness_s, peer.lateness(now))
             peer.every_s, peer.beat_at, peer.beats = every_s, now, peer.beats + 1
         return self.heard(node, now) or changed

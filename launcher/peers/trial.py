@@ -7,17 +7,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
-from elastic._net import connected
+from elastic._net import connected, resolved
 from elastic.auth import handshake
 from elastic.core.agent.actions import LinkTarget, TryPeer
 from elastic.core.agent.events import PeerTried
+from launcher.net.acceptor import OUT_OF
 from launcher.peers.authentication import authenticate_listener, read_line
 from launcher.wire.link_messages import Bye, LinkRequest, Proof, Tried, Try, decode, encode
 
 ATTEMPTS = 4
 """Connections that are made one after the other, without waiting for those before: packets of some may be lost."""
+ROUND_TRIPS = 4
+"""A trial lasts for so many round trips to the silent node longer: the handshake takes three."""
+ROUND_TRIPS_MAX_S = 0.6
+"""And for this time at most."""
 ANSWER_S = 0.1
-"""What the question to another node, and its answer, may take in addition to the trial."""
+"""What the question to another node, and its answer, may take in addition to the trial and to a round trip."""
 CONNECT_S = 0.4
 """What it may take in addition to find a node that is not linked, and to connect to it."""
 
@@ -32,32 +37,51 @@ class Asking(Protocol):
     def is_linked(self, node: str) -> bool:
         """Tell whether this node has a link to another one."""
 
+    def round_trip_s(self, node: str) -> float:
+        """The time that the kernel has measured on the link to a node, or from it; 0.0 without one."""
+
     async def ask_to_try(self, helper: str, question: Try) -> bool:
         """Ask a linked node whether it reaches another one. It may never answer."""
 
 
-async def reaches(job_id: str, secret: str, me: str, node: str, host: str, port: int, limit_s: float) -> bool:
-    """Tell whether a node's agent answers a new connection within `limit_s`, and proves that it knows the secret."""
+async def reaches(job_id: str, secret: str, me: str, node: str, host: str, port: int, limit_s: float) -> bool | None:
+    """Tell whether a node's agent answers a new connection within `limit_s`, and proves that it knows the secret.
 
-    async def attempt(after_s: float) -> bool:
-        await asyncio.sleep(after_s)
-        with suppress(OSError, ValueError):
-            reader, writer = await connected(host, port)
+    None: this machine could not try, because the name is not known in that time, or no socket is left. That says
+    nothing of the node.
+    """
+    until = asyncio.get_running_loop().time() + limit_s
+    try:
+        async with asyncio.timeout_at(until):
+            addresses = await resolved(host)
+    except (OSError, UnicodeError):  # `TimeoutError` is an `OSError`.
+        return None
+
+    async def attempt(number: int) -> bool | None:
+        await asyncio.sleep(number * limit_s / ATTEMPTS)
+        try:
+            reader, writer = await connected(addresses[number % len(addresses)], port)
             try:
                 request = LinkRequest(me, handshake.new_nonce())
                 await authenticate_listener(reader, writer, job_id, node, secret, request)
             finally:
                 writer.transport.abort()
-            return True
-        return False
+        except OSError as error:
+            return None if error.errno in OUT_OF else False
+        except ValueError:
+            return False
+        return True
 
-    attempts = [asyncio.ensure_future(attempt(number * limit_s / ATTEMPTS)) for number in range(ATTEMPTS)]
+    attempts = [asyncio.ensure_future(attempt(number)) for number in range(ATTEMPTS)]
+    answers: list[bool | None] = []
     try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                for finished in asyncio.as_completed(attempts):
-                    if await finished:
-                        return True
+        async with asyncio.timeout_at(until):
+            for finished in asyncio.as_completed(attempts):
+                answers.append(await finished)
+                if answers[-1]:
+                    return True
+        return False if False in answers else None
+    except TimeoutError:
         return False
     finally:
         for task in attempts:
@@ -69,22 +93,24 @@ async def try_peer(
     action: TryPeer,
     find: Callable[[str], Awaitable[LinkTarget | None]],
     unheard: Callable[[], frozenset[str]],
-) -> PeerTried:
-    """Try a silent node and ask others to try; the first that reaches it decides.
+) -> PeerTried | None:
+    """Try a silent node and ask others to try; the first that reaches it decides. None: none of them could try.
 
     `find(node)` is where another node listens, to which this agent has no link.
     """
     host, port = action.target.host, action.target.port
-    question = Try(action.number, action.node, host, port, action.limit_s)
+    limit_s = action.limit_s + min(ROUND_TRIPS * links.round_trip_s(action.node), ROUND_TRIPS_MAX_S)
+    question = Try(action.number, action.node, host, port, limit_s)
 
     async def own() -> tuple[str, bool | None]:
         secret, me = links.secret_text, links.node
-        return me, await reaches(links.job_id, secret, me, action.node, host, port, action.limit_s)
+        return me, await reaches(links.job_id, secret, me, action.node, host, port, limit_s)
 
     async def ask(helper: str) -> tuple[str, bool | None]:
         linked = links.is_linked(helper)
         with suppress(OSError, ValueError):  # `TimeoutError` is one, too.
-            async with asyncio.timeout(action.limit_s + ANSWER_S + (0.0 if linked else CONNECT_S)):
+            more_s = links.round_trip_s(helper) if linked else CONNECT_S
+            async with asyncio.timeout(limit_s + ANSWER_S + more_s):
                 if linked:
                     return helper, await links.ask_to_try(helper, question)
                 target = await find(helper)
@@ -102,6 +128,8 @@ async def try_peer(
     finally:
         for task in trials:
             task.cancel()
+    if not answers or all(reached is None for reached in answers.values()):
+        return None
     reached_by = tuple(name for name, reached in answers.items() if reached)
     unreached_by = tuple(name for name, reached in answers.items() if reached is False and name != links.node)
     return PeerTried(action.number, action.node, reached_by, unreached_by, unheard())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -343,6 +344,68 @@ def test_a_listener_with_another_secret_is_not_the_node(patient: None) -> None:
         async with listening("n-1", secret="another") as (_, agent), three("n-2") as (watcher, *_):
             answer = await tried(watcher, agent.port, "n-2")
             assert answer == PeerTried(1, "n-1", (), ("n-2",))
+
+    played(story)
+
+
+def test_a_trial_that_no_node_could_make_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with suspect("w-1") as one, three("n-2") as (watcher, *_):
+            names = TryPeer(1, "n-1", LinkTarget("nobody.invalid", one.port, 5), ("n-2",), 0.2)
+            assert await trial.try_peer(watcher.links, names, nowhere, frozenset) is None, "the name is not known"
+
+            async def none_left(host: str, port: int) -> None:
+                raise OSError(errno.EMFILE, "no descriptor is left")
+
+            monkeypatch.setattr(trial, "connected", none_left)
+            address = TryPeer(2, "n-1", LinkTarget("127.0.0.1", one.port, 5), ("n-2",), 0.2)
+            assert await trial.try_peer(watcher.links, address, nowhere, frozenset) is None
+            assert not one.dialled
+
+    played(story)
+
+
+class FarLinks:
+    """Links to n-1 and n-2 with long round trips; n-2 is asked, and reaches n-1."""
+
+    job_id, node, secret_text = "job", "w-1", SECRET
+
+    def __init__(self, round_trip_s: float) -> None:
+        self._round_trip_s = round_trip_s
+        self.limit_s = 0.0
+
+    def is_linked(self, node: str) -> bool:
+        return True
+
+    def round_trip_s(self, node: str) -> float:
+        return self._round_trip_s
+
+    async def ask_to_try(self, helper: str, question: Try) -> bool:
+        self.limit_s = question.limit_s
+        return True
+
+
+@pytest.mark.parametrize(("round_trip_s", "limit_s"), [(0.0, 0.25), (0.1, 0.65), (1.0, 0.85)])
+def test_a_trial_has_more_time_over_a_long_way(round_trip_s: float, limit_s: float) -> None:
+    async def story() -> None:
+        async with suspect() as one:
+            links = FarLinks(round_trip_s)
+            target = LinkTarget("127.0.0.1", one.port, 5)
+            answer = await trial.try_peer(links, TryPeer(1, "n-1", target, ("n-2",), 0.25), nowhere, frozenset)
+            assert answer is not None
+            assert answer.reached_by == ("n-2",)
+            assert links.limit_s == pytest.approx(limit_s)
+
+    played(story)
+
+
+def test_the_round_trip_of_a_link_is_known_at_both_of_its_ends() -> None:
+    async def story() -> None:
+        async with three("n-2") as (watcher, second, _):
+            await second.until("dialled", "w-1")
+            assert 0.0 < watcher.links.round_trip_s("n-2") < 1.0
+            assert 0.0 < second.links.round_trip_s("w-1") < 1.0
+            assert watcher.links.round_trip_s("n-3") == 0.0
 
     played(story)
 

@@ -141,6 +141,15 @@ def test_a_small_lateness_does_not_replace_a_larger_one() -> None:
     assert watch.silent["a"].timeout_s == pytest.approx(TIMEOUT_S + 0.5, abs=0.02)
 
 
+def test_a_pause_longer_than_the_timeout_counts_as_a_lateness_of_one_timeout() -> None:
+    watch = Watch()
+    watch.beats("a")
+    watch.now += EVERY_S + 5 * TIMEOUT_S
+    watch.detector.beat("a", LINK, EVERY_S, watch.now)
+    watch.later(60.0)
+    assert watch.silent["a"].timeout_s == pytest.approx(2 * TIMEOUT_S)
+
+
 # Links
 
 

@@ -69,8 +69,8 @@ TRIAL_PART = 1 / 4
 TRIAL_MIN_S = 0.15
 REACHED_TIMEOUTS = 5
 """Timeouts after which a silent node that others reach is tried again: only its way to this node is closed."""
-ANSWER_S = 1.0
-"""A trial without an answer is given up this time after its end."""
+GIVEN_UP_S = 1.5
+"""A trial without an answer is given up this time after its end: over long ways it lasts longer than it is to."""
 MANY = 3
 """Several nodes that are silent at once, and are more than one in three members, are left to their leases."""
 
@@ -281,7 +281,7 @@ def _try_at(agent: AgentState, node: str) -> float:
     if trial is None or not _is_about(agent, trial, node) or trial.asked_at < _counts_from(agent):
         return NEVER
     if trial.answered_at == NEVER:
-        return trial.asked_at + _limit_s(peer) + ANSWER_S
+        return trial.asked_at + _limit_s(peer) + GIVEN_UP_S
     return trial.answered_at + (REACHED_TIMEOUTS * peer.timeout_s if trial.reached_by else peer.timeout_s)
 
 

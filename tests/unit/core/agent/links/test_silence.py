@@ -28,9 +28,9 @@ from elastic.core.agent.events import (
     TransactionAnswered,
 )
 from elastic.core.agent.links.silence import (
-    ANSWER_S,
     BEATS_MIN,
     BEATS_PER_TIMEOUT,
+    GIVEN_UP_S,
     HEARTBEAT_S,
     HELPERS_MAX,
     REACHED_TIMEOUTS,
@@ -469,7 +469,7 @@ def test_a_trial_without_an_answer_is_repeated() -> None:
     bench = leading()
     silent(bench)
     refreshed(bench, 3.75)
-    again_at = NOTICED + TIMEOUT_S / 4 + ANSWER_S
+    again_at = NOTICED + TIMEOUT_S / 4 + GIVEN_UP_S
     bench.at(again_at - 0.01)
     assert suspects(bench) == ["b"]
     bench.at(again_at)
@@ -480,7 +480,7 @@ def test_the_answer_to_a_former_trial_is_ignored() -> None:
     bench = leading()
     silent(bench)
     refreshed(bench, 3.75)
-    bench.at(NOTICED + TIMEOUT_S / 4 + ANSWER_S)
+    bench.at(NOTICED + TIMEOUT_S / 4 + GIVEN_UP_S)
     bench.tell(PeerTried(bench.every(TryPeer)[0].number, "b", (), ("c",)))
     assert is_registered(bench, "b")
     tried(bench, unreached_by="c")
