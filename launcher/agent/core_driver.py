@@ -165,17 +165,18 @@ class CoreDriver:
         """Read events until the core ends its node; the exit code."""
         self._plan_wake()
         while True:
-            event, arrived_at = await self._events.get()
-            wanted = self.core.handle(event, boottime())
-            observe(event, wanted, arrived_at)
-            for action in wanted:
-                self._perform(action, perform)
-            self.wait_reporter.after_event()
-            self._wait_teller.after_event()
-            after(event, wanted)
-            for action in wanted:
-                if isinstance(action, actions.ExitAgent):
-                    return action.code
+            next_event, arrived_at = await self._events.get()
+            for event in (*self.links.hold_up(), next_event):
+                wanted = self.core.handle(event, boottime())
+                observe(event, wanted, arrived_at)
+                for action in wanted:
+                    self._perform(action, perform)
+                self.wait_reporter.after_event()
+                self._wait_teller.after_event()
+                after(event, wanted)
+                for action in wanted:
+                    if isinstance(action, actions.ExitAgent):
+                        return action.code
             self._plan_wake()
 
     def _perform(self, action: actions.Action, perform: Callable[[actions.Action], None]) -> None:

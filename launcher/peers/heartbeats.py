@@ -78,6 +78,15 @@ class Heartbeats:
         """Tell whether a node is silent now."""
         return node in self._detector.silent
 
+    def take_hold_up(self) -> tuple[Mapping[str, SilentPeer], float] | None:
+        """If this process was held up, and `on_silence` has not got that yet: the silent nodes, and when it continued.
+
+        Timers that are due in the same moment may come before the one that notices it.
+        """
+        if self._closed or not self._detector.notice_held_up(self._clock()):
+            return None
+        return self._detector.silent, self._detector.held_up_at
+
     def unheard(self) -> frozenset[str]:
         """The nodes that were not heard for some intervals."""
         return self._detector.unheard(self._clock())

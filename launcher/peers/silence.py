@@ -24,11 +24,12 @@ UNHEARD_INTERVALS = 2
 
 @dataclass(slots=True)
 class _Peer:
-    """One node that sends heartbeats."""
+    """One node that sends heartbeats. `since`: when it was heard last, or its silence was restarted after that."""
 
     link: object
     every_s: float
     heard_at: float
+    since: float
     beat_at: float
     beats: int = 1
     late_s: float = 0.0
@@ -66,7 +67,7 @@ class SilenceDetector:
         changed = self.notice_held_up(now)
         peer = self._peers.get(node)
         if peer is None or peer.link is not link:
-            self._peers[node] = _Peer(link, every_s, now, now)
+            self._peers[node] = _Peer(link, every_s, now, now, now)
         else:
             # A pause that was longer than the timeout was an outage, and says nothing of how late heartbeats are.
             lateness_s = min(max(now - peer.beat_at - peer.every_s, 0.0), self._timeout_s)
@@ -78,7 +79,7 @@ class SilenceDetector:
         """Take anything else that came from a node; tell whether `silent` has changed."""
         changed = self.notice_held_up(now)
         if (peer := self._peers.get(node)) is not None:
-            peer.heard_at = now
+            peer.heard_at = peer.since = now
         if node not in self.silent:
             return changed
         self.silent = {name: one for name, one in self.silent.items() if name != node}
@@ -103,14 +104,15 @@ class SilenceDetector:
             if peer.beats < BEATS_MIN:
                 continue
             known = self.silent.get(node)
-            since = peer.heard_at
+            since = peer.since
             timeout_s = max(self._timeout_s, BEATS_MIN * peer.every_s) + peer.lateness(since)
             if now >= since + timeout_s:
                 since = max(since, self._heard_otherwise_at(node))
             if now < since + timeout_s:
                 next_at = min(next_at, since + timeout_s)
             else:
-                silent[node] = known if known is not None and known.since == since else SilentPeer(since, timeout_s)
+                same = known is not None and known.since == since
+                silent[node] = known if known is not None and same else SilentPeer(since, timeout_s, peer.heard_at)
         changed = changed or silent != self.silent
         self.silent = silent
         return changed, next_at
@@ -118,7 +120,7 @@ class SilenceDetector:
     def unheard(self, now: float) -> frozenset[str]:
         """The nodes that were not heard for some intervals."""
         return frozenset(
-            node for node, peer in self._peers.items() if now > peer.heard_at + UNHEARD_INTERVALS * peer.every_s
+            node for node, peer in self._peers.items() if now > peer.since + UNHEARD_INTERVALS * peer.every_s
         )
 
     def notice_held_up(self, now: float) -> bool:
@@ -131,6 +133,6 @@ class SilenceDetector:
         self._checked_by = float("inf")
         self.held_up_at = now
         for peer in self._peers.values():
-            peer.heard_at = peer.beat_at = now
+            peer.since = peer.beat_at = now
         self.silent = {}
         return True

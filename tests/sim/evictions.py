@@ -119,6 +119,9 @@ class Evictions(Observer):
         closed_at = world.closed_since.get((node.name, silent.name))
         if silent.name != name or not silent.alive or silent.exit_code is not None or closed_at is None:
             return
+        memory = node.core.facts.memory
+        if name in memory.dead or (name, known.value.created or known.create_revision) in memory.gone:
+            return
         if closed_at < led_at:
             world.fail("silence", f"{node.name} takes the lead of {name}, which it has not reached since {closed_at}")
         generation = node.core.facts.generation

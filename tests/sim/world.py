@@ -45,6 +45,7 @@ from elastic.core.agent.events import (
     NodeLookedUp,
     NodeProvenDead,
     ProcessProvenDead,
+    SilenceChanged,
     Tick,
     Vouched,
 )
@@ -162,6 +163,8 @@ class World(Heartbeats):
         if not node.hears:
             node.inbox.append(event)
             return
+        if node.detector.notice_held_up(self.local(node)):
+            self.feed(node, SilenceChanged(node.detector.silent, node.detector.held_up_at))
         core = node.core
         phase = core.phase
         actions = core.handle(event, self.local(node))

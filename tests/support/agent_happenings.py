@@ -36,7 +36,7 @@ def delete_leader(bench: Bench) -> None:
 
 def fall_silent(bench: Bench) -> None:
     """The other node was heard last a second ago."""
-    bench.tell(SilenceChanged({"a": SilentPeer(bench.now - 1.0, 1.0)}))
+    bench.tell(SilenceChanged({"a": SilentPeer(bench.now - 1.0, 1.0, bench.now - 1.0)}))
 
 
 def try_other(bench: Bench, reached_by: tuple[str, ...]) -> None:

@@ -61,10 +61,15 @@ class InboundLink(Struct, frozen=True):
 
 
 class SilentPeer(Struct, frozen=True):
-    """Since when a node is silent: when it was heard last, and the timeout that is over since then, in seconds."""
+    """Since when a node is silent, and the timeout that is over since then, in seconds.
+
+    `heard_at`: when something came from it last. `since` is later where its silence was restarted, for example by a
+    step of its workers.
+    """
 
     since: float
     timeout_s: float
+    heard_at: float
 
 
 class PeerTrial(Struct, frozen=True):

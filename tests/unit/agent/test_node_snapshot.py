@@ -17,7 +17,7 @@ NOW = 100.0
 def agent(silent: dict[str, float] | None = None, *evictions: Eviction) -> AgentState:
     """An agent that has heard nothing from these nodes since those times."""
     facts = running().facts
-    facts.silence.peers = {node: SilentPeer(since, 1.0) for node, since in (silent or {}).items()}
+    facts.silence.peers = {node: SilentPeer(since, 1.0, since) for node, since in (silent or {}).items()}
     facts.memory = replace(facts.memory, evictions=evictions)
     return facts
 

@@ -134,7 +134,7 @@ def test_the_loss_of_a_silent_node_began_when_it_was_heard_last() -> None:
     noted = Noted()
     noted.started()
     noted.agent.now = 2.0
-    noted.agent.tell(SilenceChanged({"a": SilentPeer(1.0, 1.0)}))
+    noted.agent.tell(SilenceChanged({"a": SilentPeer(1.0, 1.0, 1.0)}))
     noted.lose_a(2.2)
     noted.comes_back(2, 2.3)
     found = noted.told(9.0)
@@ -159,7 +159,7 @@ def test_a_silence_that_is_over_is_no_beginning_of_a_loss() -> None:
     noted = Noted()
     noted.started()
     noted.agent.now = 2.0
-    noted.agent.tell(SilenceChanged({"a": SilentPeer(1.0, 1.0)}), SilenceChanged({}))
+    noted.agent.tell(SilenceChanged({"a": SilentPeer(1.0, 1.0, 1.0)}), SilenceChanged({}))
     noted.lose_a(2.2)
     noted.comes_back(2, 2.3)
     assert noted.told(9.0).began == 2.2

@@ -50,7 +50,7 @@ def test_a_node_is_silent_when_nothing_was_heard_for_its_timeout() -> None:
     assert not watch.later(TIMEOUT_S - 0.125)
     watch.detector.beat("b", LINK, TIMEOUT_S - 0.125, watch.now)
     assert watch.later(0.125)
-    assert watch.silent == {"a": SilentPeer(heard_at, TIMEOUT_S)}
+    assert watch.silent == {"a": SilentPeer(heard_at, TIMEOUT_S, heard_at)}
 
 
 def test_a_node_that_stays_silent_is_told_once_and_since_when_does_not_change() -> None:
@@ -59,7 +59,7 @@ def test_a_node_that_stays_silent_is_told_once_and_since_when_does_not_change() 
     heard_at = watch.now
     assert watch.later(TIMEOUT_S)
     assert not watch.later(60.0)
-    assert watch.silent == {"a": SilentPeer(heard_at, TIMEOUT_S)}
+    assert watch.silent == {"a": SilentPeer(heard_at, TIMEOUT_S, heard_at)}
 
 
 @pytest.mark.parametrize("how", ["beat", "heard"])
@@ -117,7 +117,7 @@ def test_the_lateness_of_a_link_widens_its_timeout() -> None:
     assert watch.later(TIMEOUT_S)
     assert set(watch.silent) == {"b"}
     assert watch.later(0.5)
-    assert watch.silent["a"] == SilentPeer(heard_at, TIMEOUT_S + 0.5)
+    assert watch.silent["a"] == SilentPeer(heard_at, TIMEOUT_S + 0.5, heard_at)
 
 
 def test_half_of_the_lateness_is_forgotten_in_its_time() -> None:

@@ -265,7 +265,7 @@ def _silent_leader(agent: AgentState) -> Sequence[str]:
     if leader is None or generation is None or generation.index(agent.me.node) is None:
         return ()
     node = leader.value.node
-    if node not in agent.memory.silent or silence.peers[node].since < silence.leader_since:
+    if node not in agent.memory.silent or silence.peers[node].heard_at < silence.leader_since:
         return ()
     return (node,) if silence_counts(agent.memory.evictions, agent.me.member.host, agent.now) else ()
 

@@ -122,7 +122,7 @@ def silent(
 ) -> None:
     """These nodes, and no others, are silent: nothing was heard from them since then."""
     bench.now = at
-    peers = {node: SilentPeer(since, TIMEOUT_S) for node in nodes.split()}
+    peers = {node: SilentPeer(since, TIMEOUT_S, since) for node in nodes.split()}
     bench.tell(SilenceChanged(peers, held_up_at))
 
 
@@ -303,7 +303,7 @@ def test_a_suspicion_is_told_in_one_sentence() -> None:
 def test_with_a_short_timeout_a_trial_has_150_ms() -> None:
     bench = leading(silence_timeout_s=0.3)
     bench.now = 2.6
-    bench.tell(SilenceChanged({"b": SilentPeer(2.3, 0.3)}))
+    bench.tell(SilenceChanged({"b": SilentPeer(2.3, 0.3, 2.3)}))
     assert bench.every(TryPeer)[0].limit_s == TRIAL_MIN_S
 
 
