@@ -134,11 +134,12 @@ def priority_check(nice: int, *, raised: bool) -> Check:
     if raised:
         return ok("priority", f"the agent runs at nice {RAISED_NICE}, workers at nice 0")
     if nice:
-        return ok("priority", f"nice {nice} was chosen, so that the agent and its workers keep it")
+        return ok("priority", f"started at nice {nice}; the agent and its workers keep it")
     return note(
         "priority",
-        "the agent may not raise its own; where data loaders take every core, it may answer others late",
-        "allow it with `ulimit -e 30`, LimitNICE=-10 in a systemd unit, or CAP_SYS_NICE in a container",
+        "the agent may not raise its priority; if data loaders use every core, its heartbeats may be late",
+        "root adds `USER - nice -10` to /etc/security/limits.conf and the user logs in again; LimitNICE=-10 in a "
+        "systemd unit; CAP_SYS_NICE in a container",
     )
 
 
