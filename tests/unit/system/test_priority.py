@@ -83,6 +83,7 @@ def test_a_policy_that_the_user_has_chosen_stays() -> None:
     assert tried(batch) == (False, 0, os.SCHED_BATCH, [0, 0])
 
 
+@allowed
 def test_raising_it_twice_changes_nothing() -> None:
     once, twice = tried(""), tried("raise_priority()")
     assert twice == (False, *once[1:])
