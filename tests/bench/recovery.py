@@ -141,7 +141,7 @@ class Bench:
         ways = [("", (), SILENT_GOAL_S), (short, jobs.silence_timeout(SILENCE_SHORT_S), SILENT_SHORT_GOAL_S)]
         for ttl_s in map(int, self.args.ttls.split(",")):
             flags = (*jobs.silence_timeout(0.0), "--lease_ttl", str(ttl_s))
-            ways.append((f", --lease_ttl {ttl_s}", flags, ttl_s + LEASE_GOAL_S))
+            ways.append((f", --silence_timeout 0 --lease_ttl {ttl_s}", flags, ttl_s + LEASE_GOAL_S))
         found = []
         for settings, flags, goal_s in ways:
             contender = Contender("elastic-launch", jobs.etcd_store, jobs.ours(str(self.args.nodes), *flags))
