@@ -35,11 +35,11 @@ class End(NamedTuple):
 
     device: int
     address: bytes
-    harmed: bool
+    impaired: bool
 
 
 @dataclass(frozen=True)
-class Harm:
+class Impairment:
     """What happens to each packet: it is late by `late_s`, more or less by up to `jitter_s`, or lost."""
 
     late_s: float = 0.0
@@ -64,27 +64,28 @@ def _run(*words: str) -> None:
 
 
 @contextlib.contextmanager
-def harmed(hosts: Sequence[Host], others: Sequence[Host], harm: Harm) -> Iterator[str]:
+def impaired(hosts: Sequence[Host], others: Sequence[Host], impairment: Impairment) -> Iterator[str]:
     """Do this to every packet that one of the hosts sends, to each other or to the others; gives what does it."""
-    netem = [["tc", "-n", host.space, "qdisc", "add", "dev", "eth0", "root", "netem", *harm.netem()] for host in hosts]
+    words = impairment.netem()
+    netem = [["tc", "-n", host.space, "qdisc", "add", "dev", "eth0", "root", "netem", *words] for host in hosts]
     if subprocess.run(netem[0], capture_output=True, check=False).returncode == 0:
-        for words in netem[1:]:
-            _run(*words)
+        for command in netem[1:]:
+            _run(*command)
         yield "netem"
         return
     with contextlib.ExitStack() as stack:
-        ends = [_end(host, [*hosts, *others], harmed=host in hosts) for host in (*hosts, *others)]
+        ends = [_end(host, [*hosts, *others], impaired=host in hosts) for host in (*hosts, *others)]
         for end in ends:
             stack.callback(os.close, end.device)
         context = multiprocessing.get_context("fork")
-        process = context.Process(target=_relay, args=(ends, harm), daemon=True)
+        process = context.Process(target=_relay, args=(ends, impairment), daemon=True)
         process.start()
         stack.callback(process.join)
         stack.callback(process.kill)
         yield "a relay in user space (the kernel has no netem)"
 
 
-def _end(host: Host, hosts: Sequence[Host], *, harmed: bool) -> End:
+def _end(host: Host, hosts: Sequence[Host], *, impaired: bool) -> End:
     """Make the TUN device of a host; its routes to the others lead there."""
     name = f"tun{secrets.token_hex(4)}"
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
@@ -95,10 +96,10 @@ def _end(host: Host, hosts: Sequence[Host], *, harmed: bool) -> End:
         if other is not host:
             route = ("route", "add", f"{other.address}/32", "dev", name, "src", host.address)
             _run("ip", "-n", host.space, *route)
-    return End(device, IPv4Address(host.address).packed, harmed)
+    return End(device, IPv4Address(host.address).packed, impaired)
 
 
-def _relay(ends: Sequence[End], harm: Harm) -> None:
+def _relay(ends: Sequence[End], impairment: Impairment) -> None:
     """Carry packets between the ends until this process is killed."""
 
     async def carry() -> None:
@@ -113,7 +114,7 @@ def _relay(ends: Sequence[End], harm: Harm) -> None:
             with contextlib.suppress(OSError):  # There is no packet.
                 packet = os.read(end.device, PACKET_MAX)
                 device = devices.get(packet[DESTINATION]) if packet[0] >> 4 == IPV4 else None
-                delay_s = harm.delay_s(dice) if end.harmed else 0.0
+                delay_s = impairment.delay_s(dice) if end.impaired else 0.0
                 if device is not None and delay_s is not None:
                     loop.call_later(delay_s, deliver, device, packet)
 

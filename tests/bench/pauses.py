@@ -1,4 +1,4 @@
-"""Machines that stand still: all processes of a node stop in one moment, as those of a virtual machine do.
+"""Machines that pause: all processes of a node stop at the same moment, as in a suspended virtual machine.
 
 The freezer of cgroups stops them, without a signal that a parent could see. Where no cgroup can be made, SIGSTOP goes
 to one after the other.
@@ -55,7 +55,7 @@ class Machine:
         return inside if self._cgroup is None else ["sh", "-c", ENTER, str(self._cgroup / "cgroup.procs"), *inside]
 
     def pause(self, seconds: float) -> None:
-        """Let it stand still for so long."""
+        """Suspend all its processes for this time."""
         self._freeze(frozen=True)
         time.sleep(seconds)
         self._freeze(frozen=False)

@@ -8,7 +8,7 @@ Every agent is the real one without its nursery (`tests.bench.crowd`): its own c
 core. They are dealt out to as many processes as there are cores (`--processes`), the etcd (embedded) beside them.
 Messages and bytes are etcd's own counts (/metrics), without the refreshes of leases. torch's dynamic rendezvous over a
 TCPStore is measured after that, each round in a process of its own in which each agent is a thread. `--sizes ""`
-measures torch's alone. Last of all, so many agents (`--idle`) with links stand idle (`tests.bench.idlecrowd`).
+measures torch's alone. Last of all, so many agents (`--idle`) with links stand idle (`tests.bench.idle_crowd`).
 
 - meet: all agents are connected, have their lease and a watch that stands, and know that the job is empty; then all
   register in one instant. It ends when the bytes of the generation have arrived at every agent. `connect` is what
@@ -43,7 +43,7 @@ from rich.table import Table
 
 from elastic.core.generation_codec import PLAIN_BYTES_MAX
 from elastic.store.embedded import EmbeddedEtcd
-from tests.bench import idlecrowd, rendezvous, results
+from tests.bench import idle_crowd, rendezvous, results
 from tests.bench.crowd import raise_limits
 from tests.bench.crowdparts import Met, Parts, Ran
 
@@ -343,7 +343,7 @@ def main() -> int:
         console.print(f"chart: {args.chart}")
     kept_figures = figures(rounds, torch_rounds)
     for size in args.idle:
-        kept_figures += idlecrowd.measure(size, args.idle_s, args.processes)
+        kept_figures += idle_crowd.measure(size, args.idle_s, args.processes)
     results.write("scale", kept_figures, args.results)
     told = verdicts(found, args.slots)
     for text, kept in told:
