@@ -1,7 +1,7 @@
 """What an operator asks one agent, and what it answers, as values and lines (pure).
 
     agent                                         asker
-    elastic-launch 3 <job> <node> <nonce>   ──►                   as to everybody that connects
+    elastic-launch 4 <job> <node> <nonce>   ──►                   as to everybody that connects
     (`launcher.wire.link_messages`)
                                             ◄──  InspectRequest   it makes no link
     Proof                                   ──►                   that the agent knows the job's secret
@@ -95,7 +95,7 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SilentNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node from which the agent has heard nothing for `silent_s`, longer than the silence timeout."""
+    """A node from which the agent has received nothing for `silent_s`, longer than the node's timeout."""
 
     node: str
     silent_s: float
@@ -115,8 +115,9 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     `g` is the newest generation that it knows, `m_id` its place there, None if it has none. `state` says in words what
     the node does, for `since_s`. `lease_age_s` counts from the last good refresh, `right_s` is left of its right to
     run; None while it has none. `waits` is the sentence that says what it waits for, "" if it does not. `workers` are
-    those of the newest start, also when they have ended; `more` of them found no room. `silent` are the nodes that it
-    suspects, of those that it watches: the leader watches all, another node the leader. `evicted` are hosts.
+    those of the newest start, also when they have ended; `more` of them found no room. `silent` are the watched nodes
+    from which nothing was received for longer than their timeout; the leader watches all nodes, every other node only
+    the leader. `evicted` are hosts whose silence does not count yet.
     """
 
     job_id: str
