@@ -68,7 +68,7 @@ HINTS: Final[Mapping[str, str]] = {
     "rdzv_endpoint": "use --elastic_server HOST:PORT",
     "rdzv_id": "use --job_id",
     "rdzv_backend": "leave it out: nodes always meet in etcd",
-    "rdzv_conf": "leave it out: --lease_ttl, --settle and --connect_timeout are flags of their own",
+    "rdzv_conf": "leave it out: --lease_ttl, --silence_timeout, --settle and --connect_timeout are flags of their own",
     "standalone": "leave it out: without --elastic_server the job runs on this machine alone",
     "node_rank": "leave it out: the nodes agree on their order in etcd",
     "master_addr": "leave it out: the nodes agree on the master in etcd",

@@ -52,8 +52,8 @@ def silence_timeout(text: str) -> float:
     if 0 < value < SILENCE_TIMEOUT_MIN_S:
         least = duration_text(SILENCE_TIMEOUT_MIN_S)
         raise ValueError(
-            f"{text.strip()} is too short: a packet that is sent again would look like a lost node; use {least} or "
-            "more, or 0 to turn heartbeats off"
+            f"{text.strip()} is too short: one retransmitted packet would look like a node failure; use {least} "
+            "or more, or 0 to turn heartbeats off"
         )
     return value
 

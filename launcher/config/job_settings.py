@@ -146,8 +146,9 @@ class JobSettings(Settings, group=ELASTIC):
     )
     silence_timeout_s: float = setting(
         1.0,
-        "a node that sends the others no heartbeat for this long is lost as soon as other nodes confirm that they do "
-        "not reach it either; less is faster and less forgiving; 0: only the end of its lease counts",
+        "evict a node that has sent no heartbeat for this long, as soon as other nodes confirm that they cannot reach "
+        "it; 0.1s or more and less than --lease_ttl; a lower value reacts faster and tolerates only shorter pauses; 0 "
+        "turns heartbeats off, so that only --lease_ttl counts",
         silence_timeout,
         METAVAR,
         scope=Scope.JOB,

@@ -187,7 +187,7 @@ def of_beginning(beginning: RecoveryBeginning, node: str, at: float) -> HistoryE
 def of_eviction(note: NoteSilence, g: int, node: str, at: float) -> HistoryEvent:
     """The event of a silent node that `node`, the leader, has evicted from generation `g`."""
     others = f"{joined(note.by)} {'do' if len(note.by) > 1 else 'does'} not reach it"
-    alone = f"no other node could try to reach it, and etcd answered {node} in that time"
+    alone = f"there was no other node to ask, and {node} reached etcd meanwhile"
     text = f"{node} heard nothing from {note.node} (host {note.host}) for {note.silent_s:.1f} s and does not reach it; "
     fields = {"of": note.node, "host": note.host, "silent_s": round(note.silent_s, 3), "by": note.by}
     return _event(EventKind.EVICTION, g, text + (f"{others} either" if note.by else alone), node, at, **fields)

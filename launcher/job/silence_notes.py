@@ -11,7 +11,10 @@ from launcher.wire.inspect_messages import NodeSnapshot
 
 
 def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Mapping[str, str]:
-    """The notes by node, for nodes that have one. Where several agents know of a node, the leader's word counts."""
+    """The notes by node, for nodes that have one.
+
+    Where several agents know of a node, the leader's snapshot takes precedence.
+    """
     leader_last = sorted(windows.values(), key=lambda window: window.node == status.leader)
     silent = {peer.node: (window.node, peer.silent_s) for window in leader_last for peer in window.silent}
     evicted = [eviction for window in leader_last for eviction in window.evicted]
@@ -28,7 +31,10 @@ def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Map
         elif node.host in of_host:
             eviction = of_host[node.host]
             minutes = math.ceil(eviction.counts_in_s / 60)
-            notes[node.node] = f"{eviction.node} was evicted: silence of this host does not count for {minutes} min"
+            notes[node.node] = (
+                f"{eviction.node} on this host was evicted; "
+                f"for {minutes} min this host is lost only when its lease ends"
+            )
     return notes
 
 

@@ -259,7 +259,7 @@ METRICS: Final = (
     ),
     _counter(
         "evictions_total",
-        "Nodes that this node, as the leader, evicted because other nodes did not reach them either",
+        "Nodes that this node, as the leader, evicted because their silence was confirmed",
         lambda r: r.counted.silences[SilenceStep.EVICTED],
     ),
     # logs

@@ -46,8 +46,9 @@ OPTIONS: Final = (
     _as_flag("connect_timeout", "how long to try to reach etcd at the start"),
     _as_flag("lease_ttl", "a node that does not refresh its lease for this long is lost; one whose process is gone is "
              "noticed at once"),
-    _as_flag("silence_timeout", "a node that sends the others no heartbeat for this long is lost as soon as other "
-             "nodes confirm that they do not reach it either; 0: only the end of its lease counts"),
+    _as_flag("silence_timeout", "evict a node that has sent no heartbeat for this long, as soon as other nodes confirm "
+             "that they cannot reach it; 0.1s or more and less than lease_ttl; 0 turns heartbeats off, so that only "
+             "lease_ttl counts"),
     Option("keep_alive_interval", "interval_s", duration(0.1), "", "torch's name: with keep_alive_max_attempt it makes "
            "lease_ttl, their product"),
     Option("keep_alive_max_attempt", "attempts", readers.count(1, 1000), "3", "see keep_alive_interval"),

@@ -354,7 +354,7 @@ def test_a_silence_timeout_is_off_or_long_enough_for_a_few_heartbeats(text: str,
 
 def test_a_silence_timeout_that_is_too_short_is_refused_with_the_shortest_one() -> None:
     assert refusal("--silence_timeout", "50ms", "t.py") == (
-        "--silence_timeout: 50ms is too short: a packet that is sent again would look like a lost node; use 0.1s or "
+        "--silence_timeout: 50ms is too short: one retransmitted packet would look like a node failure; use 0.1s or "
         "more, or 0 to turn heartbeats off"
     )
 

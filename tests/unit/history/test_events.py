@@ -126,7 +126,7 @@ def test_a_recovery_says_when_it_began_on_the_wall_clock() -> None:
     [
         (("b",), "b does not reach it either"),
         (("b", "c"), "b and c do not reach it either"),
-        ((), "no other node could try to reach it, and etcd answered a in that time"),
+        ((), "there was no other node to ask, and a reached etcd meanwhile"),
     ],
 )
 def test_an_eviction_says_who_heard_nothing_for_how_long_and_who_confirmed_it(by: tuple[str, ...], words: str) -> None:

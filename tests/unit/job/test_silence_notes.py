@@ -35,7 +35,7 @@ def test_a_silent_node_is_noted_with_the_node_that_hears_nothing_and_for_how_lon
     assert found == {"c-1": "a-1 has heard nothing from it for 1.2 s"}
 
 
-def test_the_word_of_the_leader_counts_where_others_know_of_a_node_too() -> None:
+def test_the_snapshot_of_the_leader_takes_precedence_where_others_know_of_a_node_too() -> None:
     told = {"a-1": says("a-1", silent={"c-1": 1.0}), "b-1": says("b-1", silent={"c-1": 9.0, "a-1": 2.0})}
     assert silence_notes(job("a-1", "b-1", "c-1"), told) == {
         "a-1": "b-1 has heard nothing from it for 2.0 s",
@@ -43,9 +43,9 @@ def test_the_word_of_the_leader_counts_where_others_know_of_a_node_too() -> None
     }
 
 
-def test_a_node_on_an_evicted_host_is_noted_with_the_minutes_for_which_its_silence_does_not_count() -> None:
+def test_a_node_on_an_evicted_host_is_noted_with_the_minutes_for_which_only_its_lease_counts() -> None:
     told = {"b-1": says("b-1", evicted={"c": ("c-0", 481.0)})}
-    words = "c-0 was evicted: silence of this host does not count for 9 min"
+    words = "c-0 on this host was evicted; for 9 min this host is lost only when its lease ends"
     assert silence_notes(job("a-1", "b-1", "c-1"), told) == {"c-1": words}
 
 
