@@ -59,7 +59,7 @@ async def keep_alive(
     *,
     clock: Callable[[], float],
     on_event: Callable[[SessionEvent], None],
-    hurry: asyncio.Event | None = None,
+    refresh_now: asyncio.Event | None = None,
     read_every: float = READ_EVERY,
     random_source: random.Random | None = None,
 ) -> None:
@@ -73,17 +73,17 @@ async def keep_alive(
     read after a refresh if anything was written since it was read last, or that is long ago, and a refresh without
     an answer to that counts as failed.
 
-    When `hurry` is set, the next refresh is sent at once, or as soon as one that is under way has ended.
+    When `refresh_now` is set, the next refresh is sent immediately, or as soon as the current one has ended.
 
     `clock` gives the times of the events; it must go on while the machine sleeps (CLOCK_BOOTTIME). `read_every`: after
     this part of the TTL the next refresh reads the key in any case; 0 reads it each time.
     """
     uniform = (random_source or random.Random()).uniform
     key_revision, read_revision, read_at = 0, -1, float("-inf")
-    hurry = hurry or asyncio.Event()
-    await _pause(uniform(0, lease.ttl_s / REFRESHES_PER_TTL), hurry)
+    refresh_now = refresh_now or asyncio.Event()
+    await _pause(uniform(0, lease.ttl_s / REFRESHES_PER_TTL), refresh_now)
     while True:
-        hurry.clear()
+        refresh_now.clear()
         sent_at = clock()
         try:
             answer = await store.refresh(lease.id)
@@ -100,11 +100,11 @@ async def keep_alive(
             on_event(LeaseLost(f"the store no longer has lease {lease.id:x}: it ended or was revoked"))
             return
         on_event(KeepaliveSucceeded(sent_at, answer.ttl_s, key_revision))
-        await _pause(max(0.0, sent_at + answer.ttl_s / REFRESHES_PER_TTL - clock()), hurry)
+        await _pause(max(0.0, sent_at + answer.ttl_s / REFRESHES_PER_TTL - clock()), refresh_now)
 
 
-async def _pause(seconds: float, hurry: asyncio.Event) -> None:
-    """Wait these seconds, or until `hurry` is set."""
+async def _pause(seconds: float, refresh_now: asyncio.Event) -> None:
+    """Wait these seconds, or until `refresh_now` is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await hurry.wait()
+            await refresh_now.wait()

@@ -239,7 +239,7 @@ class StoreActions:
             self._keys.member(self._node),
             clock=boottime,
             on_event=lambda event: self._session_event(lease.id, event),
-            hurry=self._refresh_now,
+            refresh_now=self._refresh_now,
             read_every=self._read_every,
         )
         self._session = self._begin(kept_alive)

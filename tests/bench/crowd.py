@@ -329,7 +329,7 @@ class Agent:
             self.crowd.keys.member(self.node),
             clock=boottime,
             on_event=self._session_event,
-            hurry=self._refresh_now,
+            refresh_now=self._refresh_now,
             random_source=self._random,
         )
         self._session = self._spawn(kept_alive)

@@ -240,53 +240,67 @@ class Counted(MemoryStore):
         return await super().refresh(lease_id)
 
 
-async def hurried(story: Callable[[Counted, asyncio.Event, asyncio.Queue[SessionEvent]], Awaitable[None]]) -> None:
-    """A session whose next refresh is hours away, unless it is hurried."""
-    store, hurry = Counted(), asyncio.Event()
-    events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+async def begun(
+    store: MemoryStore, refresh_now: asyncio.Event, on_event: Callable[[SessionEvent], None]
+) -> asyncio.Task[None]:
+    """A session whose next refresh is hours away, unless it is requested."""
     lease = await store.grant(86_400)
-    running = asyncio.create_task(
-        keep_alive(store, lease, KEY, clock=time.monotonic, on_event=events.put_nowait, hurry=hurry)
+    return asyncio.create_task(
+        keep_alive(store, lease, KEY, clock=time.monotonic, on_event=on_event, refresh_now=refresh_now)
     )
-    await story(store, hurry, events)
+
+
+async def cancelled(running: asyncio.Task[None]) -> None:
+    """Cancel it; an error of its own is raised."""
     running.cancel()
-    await asyncio.wait([running])
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
-def test_a_session_in_a_hurry_refreshes_at_once_and_then_waits_again() -> None:
-    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+async def refreshed_on_request(
+    story: Callable[[Counted, asyncio.Event, asyncio.Queue[SessionEvent]], Awaitable[None]],
+) -> None:
+    store, refresh_now = Counted(), asyncio.Event()
+    events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+    running = await begun(store, refresh_now, events.put_nowait)
+    await story(store, refresh_now, events)
+    await cancelled(running)
+
+
+def test_a_session_refreshes_on_request_at_once_and_then_waits_again() -> None:
+    async def story(store: Counted, refresh_now: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
         for _ in range(3):
             before = time.monotonic()
-            hurry.set()
+            refresh_now.set()
             store.turn.release()
             event = await events.get()
             assert isinstance(event, KeepaliveSucceeded)
             assert event.sent_at >= before, "it was sent after it was asked for"
-            assert not hurry.is_set()
+            assert not refresh_now.is_set()
         assert store.came._value == 3
 
-    asyncio.run(hurried(story))
+    asyncio.run(refreshed_on_request(story))
 
 
-def test_a_session_is_in_a_hurry_once_however_often_it_is_asked() -> None:
-    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+def test_a_session_refreshes_on_request_once_however_often_it_is_asked() -> None:
+    async def story(store: Counted, refresh_now: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
         for _ in range(5):
-            hurry.set()
+            refresh_now.set()
         for _ in range(5):
             store.turn.release()
         await events.get()
         await rounds()
         assert (store.came._value, events.qsize()) == (1, 0)
 
-    asyncio.run(hurried(story))
+    asyncio.run(refreshed_on_request(story))
 
 
-def test_a_hurry_during_a_refresh_is_followed_by_another_one_at_once() -> None:
-    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
-        hurry.set()
+def test_a_request_during_a_refresh_is_followed_by_another_one_at_once() -> None:
+    async def story(store: Counted, refresh_now: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+        refresh_now.set()
         await store.came.acquire()
         asked_at = time.monotonic()
-        hurry.set()
+        refresh_now.set()
         store.turn.release()
         first = await events.get()
         await store.came.acquire()
@@ -298,35 +312,35 @@ def test_a_hurry_during_a_refresh_is_followed_by_another_one_at_once() -> None:
         await rounds()
         assert events.empty()
 
-    asyncio.run(hurried(story))
+    asyncio.run(refreshed_on_request(story))
 
 
-def test_a_hurry_does_not_end_the_pause_after_a_refresh_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_does_not_end_the_pause_after_a_refresh_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a short one, and a store that fails is asked no more often than that."""
     monkeypatch.setattr(session, "PAUSE_S", (3600.0, 3600.0))
 
-    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+    async def story(store: Counted, refresh_now: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
         store.fails = True
-        hurry.set()
+        refresh_now.set()
         store.turn.release()
         assert isinstance(await events.get(), KeepaliveFailed)
-        hurry.set()
+        refresh_now.set()
         store.turn.release()
         await rounds()
         assert (store.came._value, events.qsize()) == (1, 0)
 
-    asyncio.run(hurried(story))
+    asyncio.run(refreshed_on_request(story))
 
 
-def test_a_hurry_while_the_store_fails_is_served_by_the_next_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_while_the_store_fails_is_served_by_the_next_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "PAUSE_S", (0.0, 0.0))
 
-    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
+    async def story(store: Counted, refresh_now: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
         store.fails = True
-        hurry.set()
+        refresh_now.set()
         for _ in range(3):
             await store.came.acquire()
-            hurry.set()
+            refresh_now.set()
             store.turn.release()
             assert isinstance(await events.get(), KeepaliveFailed)
         await store.came.acquire()
@@ -336,16 +350,22 @@ def test_a_hurry_while_the_store_fails_is_served_by_the_next_refresh(monkeypatch
         await rounds()
         assert (store.came._value, events.qsize()) == (0, 0)
 
-    asyncio.run(hurried(story))
+    asyncio.run(refreshed_on_request(story))
 
 
-def test_a_session_in_a_hurry_can_be_cancelled() -> None:
-    async def story(store: Counted, hurry: asyncio.Event, events: asyncio.Queue[SessionEvent]) -> None:
-        hurry.set()
+def test_a_session_can_be_cancelled_during_an_early_refresh() -> None:
+    async def run() -> None:
+        store, refresh_now, events = Counted(), asyncio.Event(), list[SessionEvent]()
+        running = await begun(store, refresh_now, events.append)
+        refresh_now.set()
         await store.came.acquire()
-        hurry.set()
+        refresh_now.set()
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        assert not events
 
-    asyncio.run(hurried(story))
+    asyncio.run(run())
 
 
 async def rounds() -> None:
