@@ -41,6 +41,7 @@ class Watching:
         self._proofs: list[tuple[object, ...]] = []
         self._news = asyncio.Event()
         self._silent: frozenset[str] = frozenset()
+        self.ever_silent: set[str] = set()
         self._held_up_at = NEVER
         self.tried: list[PeerTried] = []
         self.grant_s = 7.0
@@ -76,6 +77,7 @@ class Watching:
             self._held_up_at = held_up_at
             self._tell("held up")
         before, self._silent = self._silent, frozenset(peers)
+        self.ever_silent |= self._silent
         for node in sorted(before ^ self._silent):
             self._tell("silent" if node in self._silent else "not silent", node)
 

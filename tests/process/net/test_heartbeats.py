@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from elastic import _net
 from elastic.auth.handshake import new_nonce
 from elastic.core.agent.actions import LinkTarget, TryPeer
 from elastic.core.agent.events import PeerTried
@@ -120,8 +121,8 @@ def test_heartbeats_of_a_leader_that_does_not_hear_the_node_do_not_count() -> No
 
 
 @contextlib.asynccontextmanager
-async def standing_still() -> AsyncIterator[tuple[Watching, Peer]]:
-    """A watcher, and a node `n-1` that stands still and is silent to it."""
+async def suspended() -> AsyncIterator[tuple[Watching, Peer]]:
+    """A watcher, and a node `n-1` that is suspended and silent to it."""
     async with watching() as watcher, peer("n-1") as node:
         watcher.links.watch({"n-1": node.target})
         await watcher.until("up", "n-1")
@@ -133,9 +134,9 @@ async def standing_still() -> AsyncIterator[tuple[Watching, Peer]]:
         yield watcher, node
 
 
-def test_a_node_whose_process_stands_still_is_silent_for_its_watcher_until_it_goes_on() -> None:
+def test_a_node_whose_process_is_suspended_is_silent_for_its_watcher_until_it_resumes() -> None:
     async def story() -> None:
-        async with standing_still() as (watcher, node):
+        async with suspended() as (watcher, node):
             os.kill(node.process.pid, signal.SIGCONT)
             await watcher.until("not silent", "n-1")
             assert not watcher.proofs()
@@ -143,7 +144,7 @@ def test_a_node_whose_process_stands_still_is_silent_for_its_watcher_until_it_go
     played(story)
 
 
-def test_a_leader_whose_process_stands_still_is_silent_for_a_node_that_it_watches() -> None:
+def test_a_leader_whose_process_is_suspended_is_silent_for_a_node_that_it_watches() -> None:
     async def story() -> None:
         async with listening("n-1") as (node, agent), peer("leader") as leader:
             node.links.heartbeats.set(0.0, TIMEOUT_S)
@@ -161,25 +162,32 @@ def test_a_leader_whose_process_stands_still_is_silent_for_a_node_that_it_watche
 
 def test_a_leader_that_sends_no_more_heartbeats_and_closes_its_link_in_order_is_not_silent() -> None:
     async def story() -> None:
-        async with watching() as leader, listening("n-1") as (node, agent):
+        async with watching() as leader, peer("next") as next_leader, listening("n-1") as (node, agent):
             leader.links.watch({"n-1": at(agent)})
             await leader.until("up", "n-1")
             node.links.heartbeats.set(0.0, TIMEOUT_S)
             with beats(node) as sent:
                 leader.links.heartbeats.set(EVERY_S, 0.0)
                 await sent.hears(3)
-                leader.links.watch({})
+            leader.links.watch({})
+            await node.until("dialled")
+            while node.last != ("dialled",):
                 await node.until("dialled")
-                while node.last != ("dialled",):
-                    await node.until("dialled")
-            assert node.links.heartbeats.unheard() == frozenset()
+            with beats(node) as sent:
+                await next_leader.order(f"watch n-1 127.0.0.1 {agent.port}")
+                await next_leader.order(f"beat {EVERY_S}")
+                await sent.hears(3)
+            os.kill(next_leader.process.pid, signal.SIGSTOP)
+            await node.until("silent", "next")
+            assert node.ever_silent == {"next"}, "and not the first, which has sent nothing for longer"
+            assert "w-1" not in node.links.heartbeats.unheard()
 
     played(story)
 
 
 def test_a_silent_node_whose_process_is_killed_is_proven_dead() -> None:
     async def story() -> None:
-        async with standing_still() as (watcher, node):
+        async with suspended() as (watcher, node):
             node.kill()
             await watcher.until("proof", "n-1")
 
@@ -263,26 +271,33 @@ async def tried(
 
     Unless it has a long limit: those whose answer does not matter any more try it until that is over.
     """
-    tasks, descriptors = asyncio.all_tasks(), descriptor_count()
+    tasks = asyncio.all_tasks()
     action = TryPeer(number, "n-1", LinkTarget("127.0.0.1", port, 5), helpers, limit_s)
-    watcher.links.try_peer(action, find)
-    await watcher.until("tried", number)
-    if limit_s < LONG_S:
-        await settles(lambda: not asyncio.all_tasks() - tasks and descriptor_count() <= descriptors)
+    with trial_connections() as made:
+        watcher.links.try_peer(action, find)
+        await watcher.until("tried", number)
+        if limit_s < LONG_S:
+            while left := asyncio.all_tasks() - tasks:
+                await asyncio.wait(left)
+            for writer in made:
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
     return watcher.tried[-1]
 
 
-async def settles(look: Callable[[], bool]) -> None:
-    """Let the loop do what it has to do, until this is true."""
-    for _ in range(100_000):
-        if look():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("something is left")
+@contextlib.contextmanager
+def trial_connections() -> Iterator[list[asyncio.StreamWriter]]:
+    """Every connection that the agents of this process make for a trial."""
+    made, connect = list[asyncio.StreamWriter](), _net.connected
 
+    async def noted(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await connect(host, port)
+        made.append(writer)
+        return reader, writer
 
-def descriptor_count() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trial, "connected", noted)
+        yield made
 
 
 @pytest.fixture
@@ -504,8 +519,10 @@ def test_a_trial_ends_with_the_links() -> None:
             action = TryPeer(1, "n-1", LinkTarget("127.0.0.1", one.port, 5), ("n-2", "n-3"), LONG_S)
             watcher.links.try_peer(action, nowhere)
             await one.told.until(lambda: one.dialled == {"w-1", "n-2"}, "both try")
+            trials = tuple(watcher.links._trials)
+            assert trials
             watcher.links.close()
-            await settles(lambda: not watcher.links._trials)
+            await asyncio.wait(trials)
             assert not watcher.tried
 
     played(story)
