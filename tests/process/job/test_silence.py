@@ -1,4 +1,4 @@
-"""A node that stands still as a whole, as a machine does that is frozen or switched off: its connections say nothing.
+"""A node all of whose processes are suspended, as in a machine that is suspended or switched off: it sends nothing.
 
 The nodes of a story have hosts of their own, because the silence of a host that was evicted does not count for a while.
 """
@@ -12,18 +12,20 @@ import re
 from collections.abc import Iterator
 from signal import SIGCONT, SIGSTOP
 
+from elastic.core.agent.links.silence import BEATS_MIN, HEARTBEAT_S
 from tests.support.agent_process import Node
 from tests.support.fake_workers import Worker
 from tests.support.job_harness import QUICK_TTL_S, Job, story
 
 LEASE_S = 5
 """That of the default: an eviction comes well before it ends."""
-HEARD_S = 2.0
-"""No event shows that a link has carried the three heartbeats without which its silence does not count."""
+HEARD_S = 2 * BEATS_MIN * HEARTBEAT_S
+"""Only a link that has carried `BEATS_MIN` heartbeats counts, and no event, metric or answer of an agent shows that it
+has: so the story waits for twice the time in which they are sent."""
 
 
 @contextlib.contextmanager
-def standing_still(node: Node) -> Iterator[None]:
+def suspended(node: Node) -> Iterator[None]:
     """Stop the agent, its fork server, what writes its logs, and its workers."""
     pids = node.processes()
     for pid in pids:
@@ -43,7 +45,7 @@ async def three_hosts(job: Job, *flags: str, ttl_s: int = LEASE_S) -> list[Node]
 
 
 def only_frozen_worker_overlapped(job: Job, new: list[Worker], old: Worker) -> None:
-    """The worker that stands still is the only one of the world before, and is left to its run deadline."""
+    """The suspended worker is the only one of the world before, and is left to its run deadline."""
     fences = new[0].env["ELASTIC_FENCE"], old.env["ELASTIC_FENCE"]
     assert job.overlaps == ["{} started while {} ran".format(*fences)] * len(new)
     job.overlaps.clear()
@@ -59,13 +61,13 @@ async def one_says(job: Job, pattern: str) -> None:
 
 
 async def evicted(job: Job, rank: int) -> None:
-    """The node of this rank stands still, is evicted, and joins again."""
+    """The node of this rank is suspended and evicted, and rejoins."""
     nodes = await three_hosts(job)
     world = await job.world(1, 3)
     await asyncio.sleep(HEARD_S)
     silent = job.node_of(world[rank])
     others = [worker for worker in world if worker is not world[rank]]
-    with standing_still(silent):
+    with suspended(silent):
         again = await job.world(2, 2)
         assert [worker.node for worker in again] == [worker.node for worker in others]
         only_frozen_worker_overlapped(job, again, world[rank])
@@ -84,24 +86,22 @@ async def evicted(job: Job, rank: int) -> None:
 
 
 @story
-async def test_a_node_that_stands_still_is_evicted_before_its_lease_ends_and_joins_again(job: Job) -> None:
+async def test_a_suspended_node_is_evicted_before_its_lease_ends_and_rejoins(job: Job) -> None:
     await evicted(job, 1)
 
 
 @story
-async def test_the_leader_that_stands_still_is_replaced_and_evicted_before_its_lease_ends_and_joins_again(
-    job: Job,
-) -> None:
+async def test_a_suspended_leader_is_replaced_and_evicted_before_its_lease_ends_and_rejoins(job: Job) -> None:
     await evicted(job, 0)
 
 
 @story
-async def test_without_a_silence_timeout_a_node_that_stands_still_is_left_to_its_lease(job: Job) -> None:
+async def test_without_a_silence_timeout_a_suspended_node_is_lost_only_when_its_lease_ends(job: Job) -> None:
     nodes = await three_hosts(job, "--silence_timeout", "0", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
     await asyncio.sleep(HEARD_S)
     silent = job.node_of(world[1])
-    with standing_still(silent):
+    with suspended(silent):
         for node in nodes:
             if node is not silent:
                 await node.says(rf"generation 2: 2 nodes.*: {silent.id} was lost \(its lease ended\)")
