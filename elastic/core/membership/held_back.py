@@ -30,9 +30,7 @@ def held_back(s: Situation) -> list[HeldBack]:
             continue
         free_at, steady_at = s.free_at(node, host), s.steady_at(node)
         if s.now < free_at:
-            text = (
-                f"{host} may join in {COUNTED}: until then workers of {evicted[host]}, which was evicted, may run there"
-            )
+            text = f"{host} may join in {COUNTED}: until then workers of the evicted node {evicted[host]} may run there"
             clauses[host] = HeldBack(text, free_at)
         elif host in unsteady and steady_at < INFINITY:
             text = (

@@ -90,6 +90,21 @@ def test_a_process_that_was_held_up_until_it_is_told_another_interval_finds_nobo
     in_a_loop(story)
 
 
+def test_a_process_that_was_held_up_takes_that_once_before_its_timers() -> None:
+    def story() -> None:
+        clock = Clock()
+        clock.heartbeats.set(EVERY_S, TIMEOUT_S)
+        clock.beats("a")
+        assert clock.heartbeats.take_hold_up() is None
+        clock.now += 30.0
+        assert clock.heartbeats.take_hold_up() == ({}, clock.now)
+        assert clock.heartbeats.take_hold_up() is None
+        assert not clock.told
+        clock.heartbeats.close()
+
+    in_a_loop(story)
+
+
 def test_a_node_that_is_silent_under_a_shorter_timeout_is_told_at_once_and_without_a_timeout_it_is_not_silent() -> None:
     def story() -> None:
         clock = Clock()

@@ -153,7 +153,7 @@ def test_a_pause_longer_than_the_timeout_counts_as_a_lateness_of_one_timeout() -
 # Links
 
 
-def test_a_node_whose_link_is_down_is_not_silent_and_counts_anew_on_its_next_link() -> None:
+def test_a_node_whose_link_is_down_is_not_silent_and_needs_three_heartbeats_on_its_next_link() -> None:
     watch = Watch()
     watch.beats("a", "b")
     assert not watch.detector.forget("b", LINK)
@@ -189,7 +189,7 @@ def test_a_link_that_replaces_another_counts_after_three_heartbeats_and_has_no_l
 # This process was held up
 
 
-def test_a_process_that_was_held_up_begins_anew_with_every_node_and_says_when() -> None:
+def test_a_process_that_was_held_up_restarts_the_silence_of_every_node_and_says_when() -> None:
     watch = Watch()
     watch.beats("a", "b")
     watch.detector.expect_check(watch.now + EVERY_S, EVERY_S)
@@ -201,13 +201,26 @@ def test_a_process_that_was_held_up_begins_anew_with_every_node_and_says_when() 
     assert set(watch.silent) == {"a", "b"}
 
 
-def test_a_node_that_was_silent_before_this_process_was_held_up_begins_anew_too() -> None:
+def test_a_silence_from_before_this_process_was_held_up_restarts_too() -> None:
     watch = Watch()
     watch.beats("a")
     watch.later(TIMEOUT_S)
     watch.detector.expect_check(watch.now, EVERY_S)
     assert watch.later(5.0)
     assert not watch.silent
+
+
+def test_a_silence_that_was_restarted_begins_later_than_the_node_was_heard() -> None:
+    watch = Watch()
+    watch.beats("a")
+    heard_at = watch.now
+    watch.detector.expect_check(watch.now, EVERY_S)
+    watch.now += 30.0
+    watch.detector.check(watch.now)
+    restarted_at = watch.now
+    watch.detector.expect_check(float("inf"), 0.0)
+    assert watch.later(TIMEOUT_S)
+    assert watch.silent["a"] == SilentPeer(restarted_at, TIMEOUT_S, heard_at)
 
 
 @pytest.mark.parametrize("how", ["beat", "heard"])

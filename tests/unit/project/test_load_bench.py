@@ -39,7 +39,7 @@ def test_counters_are_read_with_labels_and_without_and_count_nothing_where_there
 
 def test_evictions_are_counted_for_each_host() -> None:
     line = "[elastic-launch] {} (host {}) has sent nothing for 1.3 s, and n1 and n2 do not reach it: evicted\n"
-    cleared = "[elastic-launch] n3 (host h3) is there: n1 reaches it\n"
+    cleared = "[elastic-launch] n3 (host h3) is alive: n1 reached it\n"
     outputs = [line.format("n3", "h3") + line.format("n2", "h2") + cleared, line.format("n3", "h3")]
     assert evicted_hosts(outputs) == {"h3": 2, "h2": 1}
 

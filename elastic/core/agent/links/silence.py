@@ -14,7 +14,7 @@ removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member fi
    succeeded. While the store does not answer, the agent does nothing; afterwards each silence begins again.
 4. The leader *evicts* a member whose silence is confirmed if a survivor remains, which stops its workers so that no
    collective continues, and if the others are enough for np's minimum. Two or more that are silent, and are more than a
-   third of the members, are left to their leases: it may be this node that is cut off.
+   third of the members, are left to their leases, because this node may be the one that is cut off.
 5. A leader whose silence is confirmed no longer leads: one of the first members takes the lead, and evicts it. Only a
    member that has heard this leader since it leads does so, so that two halves of a split job do not take the lead
    from each other again and again; and not if many of the nodes that it asks do not answer either.
@@ -139,7 +139,7 @@ def on_tried(agent: AgentState, event: PeerTried) -> None:
     silence.trials = {**silence.trials, event.node: answer}
     if event.reached_by and not trial.reached_by:
         by = join_names(event.reached_by)
-        _report_cleared(agent, event.node, f"{_named(agent, event.node)} is there: {by} reached it", event.reached_by)
+        _report_cleared(agent, event.node, f"{_named(agent, event.node)} is alive: {by} reached it", event.reached_by)
 
 
 def on_refreshed(agent: AgentState, event: Struct) -> None:
@@ -149,7 +149,7 @@ def on_refreshed(agent: AgentState, event: Struct) -> None:
 
 
 def on_granted(agent: AgentState, event: Struct) -> None:
-    """This node has a new lease: what it has not heard before says nothing of the others."""
+    """This node has a new lease: earlier silence does not count, since this node itself may have been cut off."""
     agent.silence.counts_from = agent.now
 
 
@@ -170,7 +170,11 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     for before, now in zip(known, agent.memory.evictions, strict=True):
         if now.returned and not before.returned:
             minutes = f"{SILENCE_COUNTS_AFTER_S / 60:g} min"
-            agent.act(LogLine(f"{now.node} is there again; for {minutes} the silence of {now.host} does not count"))
+            agent.act(
+                LogLine(
+                    f"{now.node} has registered again; for {minutes} nodes on {now.host} are lost only when their lease ends"
+                )
+            )
 
 
 def _host(agent: AgentState, node: str) -> str:
@@ -207,7 +211,7 @@ def changes_heartbeats(agent: AgentState) -> bool:
 
 
 def set_heartbeats(agent: AgentState) -> None:
-    """Tell the links."""
+    """Pass the interval and the timeout to the links."""
     agent.silence.heartbeats = _heartbeats(agent)
     agent.act(SetHeartbeats(*agent.silence.heartbeats))
 

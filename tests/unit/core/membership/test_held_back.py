@@ -36,7 +36,7 @@ def test_another_node_on_the_host_is_told_for_how_long_workers_of_the_evicted_on
     job.join("d", host="h3")
     heard(job, "d", 11.0)
     wait = job.wait(14.0, Reason.TRAINING)
-    until = "until then workers of c, which was evicted, may run there"
+    until = "until then workers of the evicted node c may run there"
     assert wait.reason == f"training with 2 nodes; h3 may join in 2 s: {until}"
     assert wait.ends == (10.0 + GONE_S,)
     assert wait.until == 10.0 + GONE_S
@@ -74,7 +74,7 @@ def test_below_the_minimum_the_sentence_names_the_host_whose_workers_may_still_r
     wait = job.wait(14.0, Reason.BELOW_MIN)
     assert wait.reason == (
         "1 of 2 nodes is here, the least that may run; waiting for 1 more; "
-        "h3 may join in 2 s: until then workers of c, which was evicted, may run there"
+        "h3 may join in 2 s: until then workers of the evicted node c may run there"
     )
     assert wait.ends == (10.0 + GONE_S,)
 

@@ -434,7 +434,7 @@ def test_a_suspect_that_another_node_reaches_is_cleared_and_tried_again_some_tim
     bench.now = 3.2
     tried(bench, reached_by="c")
     assert steps(bench) == [(SilenceStep.SUSPECTED, "b", ("c",)), (SilenceStep.CLEARED, "b", ("c",))]
-    assert bench.lines[-1] == "b (host host-b) is there: c reached it"
+    assert bench.lines[-1] == "b (host host-b) is alive: c reached it"
     again = 3.2 + REACHED_TIMEOUTS * TIMEOUT_S
     for sent_at in (3.75, 5.0, 6.25, 7.5):
         refreshed(bench, sent_at)
@@ -866,8 +866,8 @@ def test_the_leader_says_once_what_follows_for_the_host_of_an_evicted_node_that_
     bench = evicting()
     bench.others("b", link=LINK)
     bench.others("d", link=LINK)
-    said = [line for line in bench.lines if "is there again" in line]
-    assert said == ["b is there again; for 10 min the silence of host-b does not count"]
+    said = [line for line in bench.lines if "has registered again" in line]
+    assert said == ["b has registered again; for 10 min nodes on host-b are lost only when their lease ends"]
     assert bench.facts.memory.evictions[0].returned
 
 
