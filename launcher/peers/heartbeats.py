@@ -81,7 +81,7 @@ class Heartbeats:
     def take_hold_up(self) -> tuple[Mapping[str, SilentPeer], float] | None:
         """If this process was held up, and `on_silence` has not got that yet: the silent nodes, and when it continued.
 
-        Timers that are due in the same moment may come before the one that notices it.
+        Other timers of the same moment may come before the one that notices it.
         """
         if self._closed or not self._detector.notice_held_up(self._clock()):
             return None

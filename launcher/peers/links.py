@@ -76,7 +76,7 @@ GATHER_S = 0.01
 VOUCHES_MAX = 8
 """Questions for a vouch whose send times are remembered; an answer to an older one is late anyway."""
 TRIALS_MAX = 16
-"""Trials for others are refused while so many trials run, those of this node among them."""
+"""Trials for other nodes are refused while this number of trials runs, with this node's own."""
 COMPLAINTS_MAX = 32
 """Names that are complained of, each once: a stranger can invent any number."""
 

@@ -18,7 +18,7 @@ from launcher.wire.link_messages import Bye, LinkRequest, Proof, Tried, Try, dec
 ATTEMPTS = 4
 """Connections that are made one after the other, without waiting for those before: packets of some may be lost."""
 ROUND_TRIPS = 4
-"""A trial lasts for so many round trips to the silent node longer: the handshake takes three."""
+"""Round trips to the silent node by which a trial lasts longer: the handshake takes three."""
 ROUND_TRIPS_MAX_S = 0.6
 """And for this time at most."""
 ANSWER_S = 0.1

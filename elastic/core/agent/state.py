@@ -252,7 +252,7 @@ class Silence:
     trials: Mapping[str, PeerTrial] = field(default_factory=dict)  # the newest of each silent node
     number: int = 0  # of the newest trial
     evicting: PendingEviction | None = None  # what the transaction under way carries out
-    leader: tuple[str, int] = ("", 0)  # who leads, and the create revision of its registration
+    leader: tuple[str, int] = ("", 0)  # the node that leads, and the create revision of its registration
     leader_since: float = NEVER  # when this agent saw that
 
 

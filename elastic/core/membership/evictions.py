@@ -4,7 +4,7 @@ The leader evicts a silent member (`elastic.core.agent.links.silence`) before it
 the node was held up, and continues. So the generations that follow name it, and every agent that may lead remembers it:
 
 - Workers of the evicted node may run until its run deadline. Until then no other node on that host joins, unless the
-  lock file shows that nothing of the node is left.
+  leader runs there, and the lock file shows that nothing of the node is left.
 - For `SILENCE_COUNTS_AFTER_S` the silence of that host does not count, only its lease and a proof of death; each
   further silence begins this time again. So a host that is often held up costs one restart.
 - For as long, a node on that host joins only after it has been heard for `STEADY_S` without a break, unless the job is

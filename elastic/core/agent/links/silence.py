@@ -170,11 +170,8 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     for before, now in zip(known, agent.memory.evictions, strict=True):
         if now.returned and not before.returned:
             minutes = f"{SILENCE_COUNTS_AFTER_S / 60:g} min"
-            agent.act(
-                LogLine(
-                    f"{now.node} has registered again; for {minutes} nodes on {now.host} are lost only when their lease ends"
-                )
-            )
+            follows = f"for {minutes} nodes on {now.host} are lost only when their lease ends"
+            agent.act(LogLine(f"{now.node} has registered again; {follows}"))
 
 
 def _host(agent: AgentState, node: str) -> str:
@@ -253,7 +250,7 @@ def _suspects(agent: AgentState) -> Sequence[str]:
 
 
 def _silent_members(agent: AgentState) -> Sequence[str]:
-    """The silent members of the job, for the leader; none where so many are silent that none would be evicted."""
+    """The silent members of the job, for the leader; none where too many are silent for an eviction."""
     if not agent.view.complete or _are_many(agent):
         return ()
     known = recent_members(agent)
