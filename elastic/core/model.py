@@ -355,11 +355,15 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictedNode(msgspec.Struct, frozen=True, array_like=True):
-    """A node that the leader has taken out of the job because it was silent, and which registration of it that was."""
+    """A node that the leader has taken out of the job because it was silent, and which registration of it that was.
+
+    `left_s`: seconds, from when the generation was made, in which the silence of its host does not count.
+    """
 
     node: str
     host: Annotated[str, msgspec.Meta(max_length=253)]
     create_revision: Annotated[int, msgspec.Meta(ge=0)]
+    left_s: Seconds
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):

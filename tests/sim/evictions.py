@@ -18,7 +18,7 @@ FLAPS_S = 1.0
 """A way that was closed so lately, and is open and closed in turn, counts as closed."""
 TICKS = 2.5
 """So many intervals a node may have been reached before its silence was noticed to begin."""
-TRUSTED_AGAIN_S = 590.0
+TRUSTED_AGAIN_S = 3590.0
 """For so long a host that was evicted is not evicted again."""
 
 
@@ -68,9 +68,8 @@ class Evictions(Observer):
         assert generation is not None
         quiet = [place.node for place in generation.members if self._quiet(world, leader, place.node, timeout_s)]
         if len(quiet) > 1 and 3 * len(quiet) > len(generation.members):
-            world.fail(
-                "silence", f"{leader.name} evicts {silent.name}, and of {len(generation.members)} are silent {quiet}"
-            )
+            of = f"{len(quiet)} of {len(generation.members)}"
+            world.fail("silence", f"{leader.name} evicts {silent.name}, and {of} are silent: {quiet}")
         named_at = self._named.get((world.store_number, silent.host))
         if named_at is not None and now < named_at + TRUSTED_AGAIN_S:
             world.fail("silence", f"{silent.name} is evicted, and its host was evicted {now - named_at:.0f} s ago")
@@ -148,6 +147,8 @@ class Evictions(Observer):
         """Workers of an evicted node are gone before those of another node start on its host."""
         other, at = self._evicted.get(node.host, (node, 0.0))
         waits_s = world.spec.lease_ttl_s * (1 + CLOCK_ERROR) - KILL_S
+        if other is node:
+            self._evicted.pop(node.host, None)  # What it had before the eviction is gone.
         joined = generation.before is None or node.name not in generation.before.nodes
         if other is not node and other.alive and other.workers is not None and joined and world.now < at + waits_s:
             world.fail("8", f"{node.name} starts on {node.host}, where {other.name} was evicted and has workers")

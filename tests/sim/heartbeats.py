@@ -88,9 +88,13 @@ class Heartbeats(Nurseries):
     def _look(self, node: Node, every_s: float) -> None:
         node.detector.expect_check(node.next_look, every_s * node.rate)
         changed, _ = node.detector.check(self.local(node))
-        node.next_look = self.local(node) + 1.1 * every_s * node.rate
-        node.detector.expect_check(node.next_look, every_s * node.rate)
+        self._expect_look(node, every_s)
         self._tell_silence(node, changed)
+
+    def _expect_look(self, node: Node, every_s: float) -> None:
+        """The agent looks again within this interval; without one it does not look."""
+        node.next_look = self.local(node) + 1.1 * every_s * node.rate if every_s else float("inf")
+        node.detector.expect_check(node.next_look, every_s * node.rate)
 
     def _heard(self, node: Node, other: Node, every_s: float) -> None:
         was_silent = other.name in node.detector.silent
@@ -127,8 +131,7 @@ class Heartbeats(Nurseries):
         had = node.detector.silent
         held_up = node.detector.notice_held_up(self.local(node))
         node.detector.set_timeout(action.timeout_s)
-        node.next_look = float("inf")
-        node.detector.expect_check(node.next_look, 0.0)
+        self._expect_look(node, interval_s(self.spec.silence_timeout_s, 1) if action.timeout_s else 0.0)
         self._tell_silence(node, held_up or had != node.detector.silent)
 
     def _try_peer(self, node: Node, action: TryPeer) -> None:

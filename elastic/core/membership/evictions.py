@@ -13,6 +13,7 @@ the node was held up, and continues. So the generations that follow name it, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -20,10 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from elastic.core.model import EvictedNode, Generation, Member
-from elastic.core.run_deadline import CLOCK_ERROR
+from elastic.core.run_deadline import CLOCK_ERROR, NEVER
 from elastic.core.view import StoredDocument
 
-SILENCE_COUNTS_AFTER_S: Final = 600.0
+SILENCE_COUNTS_AFTER_S: Final = 3600.0
 """The silence of a host counts again after this time without one."""
 STEADY_S: Final = 2.0
 """A node on such a host joins after it has been heard for this time without a break."""
@@ -56,15 +57,31 @@ def evicted(node: str, host: str, create_revision: int, now: float) -> Eviction:
     return Eviction(node, host, create_revision, now, now + SILENCE_COUNTS_AFTER_S)
 
 
-def note_evicted(known: Sequence[Eviction], generation: Generation, now: float) -> tuple[Eviction, ...]:
-    """Add the evictions that a generation names, and forget those that are long ago and that it does not name."""
+def note_evicted(known: Sequence[Eviction], generation: Generation, now: float, *, new: bool) -> tuple[Eviction, ...]:
+    """Add the evictions that a generation names, and forget those that are long ago and that it does not name.
+
+    `new`: this agent has not seen the generation before. The leader has heard of silences that others have not, so the
+    time that it names counts where it is longer.
+    """
     if not known and not generation.evicted:
         return ()
-    named = {(one.node, one.create_revision) for one in generation.evicted}
+    named = {(one.node, one.create_revision): now + one.left_s for one in generation.evicted}
     kept = [one for one in known if now < one.silence_counts_at or (one.node, one.create_revision) in named]
     have = {(one.node, one.create_revision) for one in kept}
-    new = [one for one in generation.evicted if (one.node, one.create_revision) not in have]
-    return (*kept, *(evicted(one.node, one.host, one.create_revision, now) for one in new))
+    if new:
+        kept = [_not_before(one, named.get((one.node, one.create_revision), NEVER)) for one in kept]
+    return (
+        *kept,
+        *(
+            Eviction(one.node, one.host, one.create_revision, now, now + one.left_s)
+            for one in generation.evicted
+            if (one.node, one.create_revision) not in have
+        ),
+    )
+
+
+def _not_before(eviction: Eviction, at: float) -> Eviction:
+    return replace(eviction, silence_counts_at=at) if at > eviction.silence_counts_at else eviction
 
 
 def note_returned(known: Sequence[Eviction], members: Mapping[str, StoredDocument[Member]]) -> tuple[Eviction, ...]:
@@ -96,4 +113,6 @@ def silent_again(known: Sequence[Eviction], hosts: frozenset[str], now: float) -
 def listed_evictions(known: Sequence[Eviction], now: float) -> tuple[EvictedNode, ...]:
     """The evictions that the next generation names."""
     lately = [one for one in known if now < one.silence_counts_at][-EVICTIONS_MAX:]
-    return tuple(EvictedNode(one.node, one.host, one.create_revision) for one in lately)
+    return tuple(
+        EvictedNode(one.node, one.host, one.create_revision, math.ceil(one.silence_counts_at - now)) for one in lately
+    )

@@ -87,10 +87,11 @@ def remember(view: StoreView, memory: DecisionMemory, node: str, now: float) -> 
         after = created > view.generation.mod_revision
         memory = replace(memory, own_created=created, back_at=now if after else None)
     deadlines = quarantine_deadlines(view, memory.quarantine_deadlines, now)
-    memory = replace(memory, evictions=note_evicted(memory.evictions, generation, now))
+    new = generation.g > memory.generation_seen
+    memory = replace(memory, evictions=note_evicted(memory.evictions, generation, now, new=new))
     if generation.g == memory.generation_seen and deadlines == memory.quarantine_deadlines:
         return memory
-    grown = generation.g > memory.generation_seen and generation.why is ChangeReason.GROWTH
+    grown = new and generation.why is ChangeReason.GROWTH
     return replace(
         memory, grown_at=now if grown else memory.grown_at, generation_seen=generation.g, quarantine_deadlines=deadlines
     )

@@ -78,7 +78,7 @@ async def evicted(job: Job, rank: int) -> None:
     await silent.says("registered again")
     await one_says(
         job,
-        rf"{silent.id} has registered again; for 10 min nodes on 127\.0\.0\.\d are lost only when their lease ends$",
+        rf"{silent.id} has registered again; for 60 min nodes on 127\.0\.0\.\d are lost only when their lease ends$",
     )
     whole = await job.newest_world(3)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in whole} == {"0"}, "a loss is free"

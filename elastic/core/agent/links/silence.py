@@ -51,7 +51,7 @@ from elastic.core.membership.evictions import (
     silent_again,
 )
 from elastic.core.run_deadline import NEVER
-from elastic.core.text import join_names
+from elastic.core.text import duration_in_words, join_names
 from elastic.core.transactions import evict
 
 HEARTBEAT_S = 0.25
@@ -169,8 +169,8 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     agent.memory = replace(agent.memory, evictions=note_returned(known, agent.view.members))
     for before, now in zip(known, agent.memory.evictions, strict=True):
         if now.returned and not before.returned:
-            minutes = f"{SILENCE_COUNTS_AFTER_S / 60:g} min"
-            follows = f"for {minutes} nodes on {now.host} are lost only when their lease ends"
+            time = duration_in_words(SILENCE_COUNTS_AFTER_S)
+            follows = f"for {time} nodes on {now.host} are lost only when their lease ends"
             agent.act(LogLine(f"{now.node} has registered again; {follows}"))
 
 

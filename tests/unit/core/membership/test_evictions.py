@@ -33,7 +33,7 @@ GONE_S = TTL_S * (1 + CLOCK_ERROR) + WORKERS_GONE_S
 AT = 10.0
 """When `b` is evicted in these tests."""
 B = evicted("b", "host-b", 7, AT)
-NAMED = EvictedNode("b", "host-b", 7)
+NAMED = EvictedNode("b", "host-b", 7, SILENCE_COUNTS_AFTER_S)
 COUNTS_AT = AT + SILENCE_COUNTS_AFTER_S
 
 
@@ -78,8 +78,8 @@ def test_an_evicted_node_may_have_workers_until_its_lease_and_a_kill_are_over(tt
     assert B.workers_gone_at(ttl_s) == AT + ttl_s * (1 + CLOCK_ERROR) + WORKERS_GONE_S
 
 
-def test_the_silence_of_an_evicted_host_counts_again_after_ten_minutes() -> None:
-    assert SILENCE_COUNTS_AFTER_S == 600.0
+def test_the_silence_of_an_evicted_host_counts_again_after_an_hour() -> None:
+    assert SILENCE_COUNTS_AFTER_S == 3600.0
     assert not silence_counts([B], "host-b", AT)
     assert not silence_counts([B], "host-b", COUNTS_AT - 0.1)
     assert silence_counts([B], "host-b", COUNTS_AT)
@@ -93,7 +93,7 @@ def test_each_of_several_evictions_of_a_host_counts() -> None:
     assert silence_counts([B, later], "host-b", COUNTS_AT + 100.0)
 
 
-def test_a_host_that_is_silent_again_begins_its_ten_minutes_again_and_others_do_not() -> None:
+def test_a_host_that_is_silent_again_begins_its_hour_again_and_others_do_not() -> None:
     other = evicted("c", "host-c", 8, AT)
     again = silent_again([B, other], frozenset({"host-b"}), 100.0)
     assert [one.silence_counts_at for one in again] == [100.0 + SILENCE_COUNTS_AFTER_S, COUNTS_AT]
@@ -119,44 +119,54 @@ def test_an_evicted_node_has_returned_once_it_is_registered_again() -> None:
 
 
 def test_an_agent_learns_from_a_generation_who_was_evicted_and_counts_the_time_from_then() -> None:
-    assert note_evicted([], naming(), 50.0) == ()
-    assert note_evicted([], naming(NAMED), 50.0) == (evicted("b", "host-b", 7, 50.0),)
+    assert note_evicted([], naming(), 50.0, new=False) == ()
+    assert note_evicted([], naming(NAMED), 50.0, new=False) == (evicted("b", "host-b", 7, 50.0),)
 
 
 def test_an_agent_keeps_the_time_of_an_eviction_that_it_knows() -> None:
-    assert note_evicted([B], naming(NAMED), 50.0) == (B,)
+    assert note_evicted([B], naming(NAMED), 50.0, new=False) == (B,)
     returned = replace(B, returned=True)
-    assert note_evicted([returned], naming(NAMED), 50.0) == (returned,)
+    assert note_evicted([returned], naming(NAMED), 50.0, new=False) == (returned,)
+
+
+def test_a_new_generation_that_names_a_longer_time_for_a_host_prolongs_it() -> None:
+    longer = EvictedNode("b", "host-b", 7, 100.0)
+    shorter = note_evicted([], naming(EvictedNode("b", "host-b", 7, 60.0)), 50.0, new=True)
+    assert [one.silence_counts_at for one in shorter] == [110.0]
+    assert [one.silence_counts_at for one in note_evicted(shorter, naming(longer), 60.0, new=False)] == [110.0]
+    assert [one.silence_counts_at for one in note_evicted(shorter, naming(longer), 60.0, new=True)] == [160.0]
+    assert note_evicted([B], naming(longer), 60.0, new=True) == (B,), "it knows of a longer time"
 
 
 def test_another_eviction_of_the_same_node_is_another_one() -> None:
-    second = EvictedNode("b", "host-b", 9)
-    assert note_evicted([B], naming(NAMED, second), 50.0) == (B, evicted("b", "host-b", 9, 50.0))
+    second = EvictedNode("b", "host-b", 9, SILENCE_COUNTS_AFTER_S)
+    assert note_evicted([B], naming(NAMED, second), 50.0, new=False) == (B, evicted("b", "host-b", 9, 50.0))
 
 
-def test_an_eviction_that_no_generation_names_yet_is_kept_for_its_ten_minutes() -> None:
-    assert note_evicted([B], naming(), COUNTS_AT - 0.1) == (B,)
-    assert note_evicted([B], naming(), COUNTS_AT) == ()
+def test_an_eviction_that_no_generation_names_yet_is_kept_for_its_hour() -> None:
+    assert note_evicted([B], naming(), COUNTS_AT - 0.1, new=False) == (B,)
+    assert note_evicted([B], naming(), COUNTS_AT, new=False) == ()
 
 
 def test_an_eviction_is_not_learned_again_from_a_generation_that_names_it_for_longer() -> None:
-    assert note_evicted([B], naming(NAMED), COUNTS_AT + 100.0) == (B,)
+    assert note_evicted([B], naming(NAMED), COUNTS_AT + 100.0, new=False) == (B,)
 
 
-def test_a_generation_names_the_evictions_of_the_last_ten_minutes_the_newest_of_them() -> None:
-    assert listed_evictions([B], COUNTS_AT - 0.1) == (NAMED,)
+def test_a_generation_names_the_evictions_of_the_last_hour_the_newest_of_them() -> None:
+    assert listed_evictions([B], AT) == (NAMED,)
+    assert listed_evictions([B], COUNTS_AT - 0.1) == (EvictedNode("b", "host-b", 7, 1.0),)
     assert listed_evictions([B], COUNTS_AT) == ()
     many = [evicted(f"n{number}", "host", number, AT) for number in range(EVICTIONS_MAX + 2)]
     listed = listed_evictions(many, AT)
     assert [one.create_revision for one in listed] == [*range(2, EVICTIONS_MAX + 2)]
 
 
-def test_the_leader_forgets_an_eviction_ten_minutes_later() -> None:
+def test_the_leader_forgets_an_eviction_an_hour_later() -> None:
     job = Story()
     created = job.view.members["b"].create_revision
     job.evict()
     job.go_on()
-    assert job.generation.evicted == (EvictedNode("b", "host-b", created),)
+    assert job.generation.evicted == (EvictedNode("b", "host-b", created, SILENCE_COUNTS_AFTER_S),)
     job.wait(COUNTS_AT - 1, Reason.TRAINING)
     assert [one.node for one in job.memory.evictions] == ["b"]
     job.vanish("c")
