@@ -60,7 +60,7 @@ def evicted(node: str, host: str, create_revision: int, now: float) -> Eviction:
 def note_evicted(known: Sequence[Eviction], generation: Generation, now: float, *, new: bool) -> tuple[Eviction, ...]:
     """Add the evictions that a generation names, and forget those that are long ago and that it does not name.
 
-    `new`: this agent has not seen the generation before. The leader has heard of silences that others have not, so the
+    `new`: this agent has not seen the generation before. The leader knows of silences that others do not know of, so the
     time that it names counts where it is longer.
     """
     if not known and not generation.evicted:
