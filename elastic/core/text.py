@@ -121,9 +121,9 @@ def lost_text(lost: Iterable[str], registered: Container[str], evicted: Containe
     """Say which nodes were lost, and how that was noticed."""
 
     def how(node: str) -> str:
-        if node in registered:
-            return "its process is gone"
-        return "it was silent" if node in evicted else "its lease ended"
+        if node in evicted:
+            return "it was silent"
+        return "its process is gone" if node in registered else "its lease ended"
 
     return ", ".join(f"{node} was lost ({how(node)})" for node in lost)
 

@@ -860,6 +860,11 @@ SILENCE: Final = (
         "a silent node does not join",
         becomes(Situation.joining_nodes, _joins_though_silent),
     ),
+    Mutation(
+        "silence: back at once",
+        "an evicted member that registers again before the next generation is lost",
+        becomes(Situation.evicted_members, lambda _, s: frozenset()),
+    ),
     Mutation("silence: vouched", "a node that was evicted gets no vouch", gives(vouching._is_evicted, False)),
     Mutation(
         "silence: no steps",

@@ -217,19 +217,23 @@ class Rules(Observer):
         for name in before.nodes:
             stored, end = seen.members.get(name), ends.get(name)
             proven = stored is not None and ((name, stored.create_revision) in memory.gone or name in memory.dead)
+            proven = proven or any(one.node == name and one.g == before.g for one in memory.evictions)
             if (end is None or not end.over) and (stored is None or proven):
                 return
         world.fail("5", f"generation {generation.g} ({generation.reason}) hurries {before.nodes}, and nothing broke")
 
     @staticmethod
     def _really_lost(world: World, view: StoreView, lost: set[str], node: Node) -> None:
-        """Nobody counts as lost who is registered, unless its death was proven."""
+        """No registered node counts as lost, unless its death was proven, or the leader evicted it just now."""
         memory = node.sent_memory  # A proof may be taken back while a proposal is on its way.
         for name in sorted(lost):
             stored = view.members.get(name)
             then = node.sent_view.members.get(name) if node.sent_view is not None else stored
             proven = then is not None and ((name, then.create_revision) in memory.gone or name in memory.dead)
-            if stored is not None and not proven and stored.value.state is not MemberState.DRAINING:
+            newest = node.sent_view.generation if node.sent_view is not None else None
+            g = newest.value.g if newest is not None else 0
+            evicted = any(one.node == name and g and one.g == g for one in memory.evictions)
+            if stored is not None and not (proven or evicted) and stored.value.state is not MemberState.DRAINING:
                 world.fail("3", f"{name} counts as lost and is registered")
 
     def _in_time(self, world: World, generation: Generation, spec: JobSpec, fresh: list[str], ran: int) -> None:

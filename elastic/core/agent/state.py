@@ -95,12 +95,13 @@ class PeerTrial(Struct, frozen=True):
 
 
 class PendingEviction(Struct, frozen=True):
-    """A member that is being evicted: its registration, how long it has been silent, and who does not reach it."""
+    """A member that is being evicted: its registration, from which generation, and what is known of its silence."""
 
     node: str
     host: str
     create_revision: int
     lease: int
+    g: int
     silent_s: float
     unreached_by: tuple[str, ...]
 

@@ -37,7 +37,8 @@ EVICTIONS_MAX: Final = 64
 class Eviction(Struct, frozen=True):
     """An eviction as one agent remembers it. Times are on this agent's clock.
 
-    `at`: when it learned of it. `returned`: the node has registered again.
+    `at`: when it learned of it. `g`: the newest generation when this agent evicted it itself, otherwise 0. `returned`:
+    the node has registered again.
     """
 
     node: str
@@ -45,6 +46,7 @@ class Eviction(Struct, frozen=True):
     create_revision: int
     at: float
     silence_counts_at: float
+    g: int = 0
     returned: bool = False
 
     def workers_gone_at(self, ttl_s: float) -> float:
@@ -52,16 +54,16 @@ class Eviction(Struct, frozen=True):
         return self.at + ttl_s * (1 + CLOCK_ERROR) + WORKERS_GONE_S
 
 
-def evicted(node: str, host: str, create_revision: int, now: float) -> Eviction:
-    """An eviction that this agent learns of now."""
-    return Eviction(node, host, create_revision, now, now + SILENCE_COUNTS_AFTER_S)
+def evicted(node: str, host: str, create_revision: int, now: float, g: int = 0) -> Eviction:
+    """An eviction of this moment, from this generation."""
+    return Eviction(node, host, create_revision, now, now + SILENCE_COUNTS_AFTER_S, g)
 
 
 def note_evicted(known: Sequence[Eviction], generation: Generation, now: float, *, new: bool) -> tuple[Eviction, ...]:
     """Add the evictions that a generation names, and forget those that are long ago and that it does not name.
 
-    `new`: this agent has not seen the generation before. The leader knows of silences that others do not know of, so the
-    time that it names counts where it is longer.
+    `new`: this agent has not seen the generation before. The leader knows of silences that others do not know of, so
+    the time that it names counts where it is longer.
     """
     if not known and not generation.evicted:
         return ()

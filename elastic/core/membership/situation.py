@@ -163,6 +163,8 @@ class Situation:
 
         At the gate it would be waited for, and could not say that it has stopped: there it has less time (`vouched`).
         """
+        if node in self.evicted_members:
+            return False
         if self.member(node) is not None:
             return True
         absent = self.memory.absent_since.get(node)
@@ -186,6 +188,8 @@ class Situation:
 
     def here(self, node: str) -> bool:
         """Tell whether the node counts as present."""
+        if node in self.evicted_members:
+            return False
         return self.member(node) is not None or self.vouched(node)
 
     def is_draining(self, node: str) -> bool:
@@ -222,8 +226,18 @@ class Situation:
 
     @cached_property
     def evicted(self) -> frozenset[str]:
-        """Nodes that were evicted for their silence and have not registered again."""
-        return frozenset(eviction.node for eviction in self.memory.evictions if not eviction.returned)
+        """Nodes that were evicted for their silence, without those of former generations that have registered again."""
+        away = frozenset(eviction.node for eviction in self.memory.evictions if not eviction.returned)
+        return away | self.evicted_members
+
+    @cached_property
+    def evicted_members(self) -> frozenset[str]:
+        """Members that this agent has evicted from the newest generation: they are lost, also if they register again.
+
+        One that reaches the store registers again within milliseconds, before a generation without it is made.
+        """
+        g = self.generation.g if self.generation is not None else 0
+        return frozenset(eviction.node for eviction in self.memory.evictions if g and eviction.g == g)
 
     @cached_property
     def missing(self) -> list[str]:

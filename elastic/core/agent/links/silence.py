@@ -462,7 +462,13 @@ def send_eviction(agent: AgentState) -> None:
     assert node is not None
     stored, trial = agent.view.members[node], agent.silence.trials[node]
     agent.silence.evicting = PendingEviction(
-        node, stored.value.host, stored.create_revision, stored.lease, _silent_s(agent, node), trial.unreached_by
+        node=node,
+        host=stored.value.host,
+        create_revision=stored.create_revision,
+        lease=stored.lease,
+        g=agent.generation.g if agent.generation is not None else 0,
+        silent_s=_silent_s(agent, node),
+        unreached_by=trial.unreached_by,
     )
     send(agent, evict(agent.keys, agent.view, agent.me.node, agent.registration.create_revision, node))
 
@@ -477,7 +483,7 @@ def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
         return
     node, host, created, by = pending.node, pending.host, pending.create_revision, pending.unreached_by
     known = [old for old in agent.memory.evictions if (old.node, old.create_revision) != (node, created)]
-    agent.memory = replace(agent.memory, evictions=(*known, evicted(node, host, created, agent.now)))
+    agent.memory = replace(agent.memory, evictions=(*known, evicted(node, host, created, agent.now, pending.g)))
     agent.silence.trials = {name: trial for name, trial in agent.silence.trials.items() if name != node}
     if not event.succeeded:
         return

@@ -52,7 +52,7 @@ class Story(Job):
     def evict(self, node: str = "b") -> None:
         """The leader evicts this member."""
         stored = self.view.members[node]
-        known = (evicted(node, stored.value.host, stored.create_revision, AT),)
+        known = (evicted(node, stored.value.host, stored.create_revision, AT, self.generation.g),)
         heard = self.memory.linked - {node}
         self.memory = replace(self.memory, evictions=known, silent=frozenset({node}), linked=heard)
         self.vanish(node)
@@ -292,6 +292,16 @@ def test_an_evicted_node_joins_at_once_where_the_others_are_below_the_minimum() 
     assert nodes_of(job.form(12.0, Reason.GATE_JOINED, Reason.BELOW_MIN)) == ["a", "c", "b"]
     job.stopped("b")
     job.open(12.0 + BATCH_S)
+
+
+def test_an_evicted_member_that_registers_again_before_the_next_generation_is_lost_all_the_same() -> None:
+    job = Story(np="1:3")
+    job.evict()
+    job.join("b")
+    job.memory = replace(job.memory, silent=frozenset({"b"}))
+    formed = job.form(AT, Reason.LOST)
+    assert nodes_of(formed) == ["a", "c"]
+    assert formed.reason == "b was lost (it was silent)"
 
 
 def test_a_leader_that_was_evicted_itself_once_is_as_heard() -> None:
