@@ -132,6 +132,7 @@ PLAYS: Final = (
     "one_of_two_is_cut_off",
     "both_of_two_are_needed",
     "halves_apart",
+    "silent_as_another_joins",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -207,6 +207,13 @@ PLAYS: Final[Mapping[str, Play]] = {
     "one_of_two_is_cut_off": Play(silences.cut_from_the_others, nodes=2, links=True, spec=HEARD),
     "both_of_two_are_needed": Play(silences.halves_apart, nodes=2, low=2, links=True, spec=HEARD),
     "halves_apart": Play(silences.halves_apart, nodes=6, links=True, spec=HEARD),
+    "silent_as_another_joins": Play(
+        silences.silent_as_another_joins,
+        nodes=1,
+        high=2,
+        links=True,
+        spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
+    ),
 }
 """Every play, by its name."""
 

@@ -210,6 +210,16 @@ def cut_from_the_others(world: World, watch: Calm, node: Node, old: Generation) 
     watch.expect(world, Expected("silence", text, until, done, formed))
 
 
+def silent_as_another_joins(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The only member is silent while it stops its workers, because another node is to join: they may run on."""
+    if not world.heartbeats_on or node.workers is None:
+        return
+    node.workers.hangs = True
+    comes(world, "h9")
+    seconds = world.chance.uniform(1.5, 12.0) * world.spec.silence_timeout_s
+    world.after(world.chance.uniform(0.5, 3.0), lambda: hold_up(world, node, seconds))
+
+
 def halves_apart(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """Two halves of the nodes reach the store and not each other, for a while: none takes the lead back and forth."""
     if not world.heartbeats_on:
