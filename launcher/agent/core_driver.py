@@ -28,7 +28,7 @@ from launcher.logs.logger import AgentLog
 from launcher.peers.core_adapter import LinkAdapter
 from launcher.peers.listener import PeerListener
 from launcher.peers.reachability import find_listener
-from launcher.peers.silence import NEVER
+from launcher.peers.silence_detector import NEVER
 from launcher.system import limits
 from launcher.system.clock import boottime
 from launcher.text import failure_report

@@ -18,7 +18,7 @@ from launcher.logs.logger import AgentLog
 from launcher.peers.doubt import LinkDoubt
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
-from launcher.peers.silence import NEVER
+from launcher.peers.silence_detector import NEVER
 from launcher.system.clock import boottime
 from launcher.wire.link_messages import WaitTold
 

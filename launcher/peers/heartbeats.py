@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from elastic.core.agent.links.silence import BEATS_PER_TIMEOUT, HEARTBEAT_S
 from elastic.core.agent.state import SilentPeer
-from launcher.peers.silence import SilenceDetector
+from launcher.peers.silence_detector import SilenceDetector
 
 PART = 100
 """Heartbeats that are sent in one go; those of a larger job are spread over the interval."""

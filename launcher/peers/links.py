@@ -49,7 +49,7 @@ from launcher.net.endpoints import join_host_port
 from launcher.peers.heartbeats import Heartbeats
 from launcher.peers.inbound_links import InboundLinks
 from launcher.peers.peer_link import Asker, PeerLink
-from launcher.peers.silence import NEVER
+from launcher.peers.silence_detector import NEVER
 from launcher.peers.trial import reaches, try_peer
 from launcher.system.clock import boottime
 from launcher.wire import link_messages
@@ -115,7 +115,7 @@ class PeerLinks:
         """`on_look` owns every connection of somebody who proves that it only wants to look.
 
         `on_wait` hears what other nodes say that this one waits for, with the node that says it. `heard_otherwise_at`:
-        as in `launcher.peers.silence.SilenceDetector`.
+        as in `launcher.peers.silence_detector.SilenceDetector`.
         """
         self.job_id = job_id
         self.node = node

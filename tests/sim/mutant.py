@@ -19,7 +19,7 @@ from elastic.core.kv import Compare, Operation
 from elastic.core.transactions import Transaction
 from tests.sim.many import one, settle_memory
 
-MUTATED = ("elastic.core", "launcher.peers.doubt", "launcher.peers.silence")
+MUTATED = ("elastic.core", "launcher.peers.doubt", "launcher.peers.silence_detector")
 """Modules in which a constant may have another value."""
 
 Change = Callable[[], None]

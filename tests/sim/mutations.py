@@ -44,7 +44,7 @@ from elastic.core.restart_policy import Evidence
 from elastic.core.run_deadline import CLOCK_ERROR
 from launcher.peers import doubt
 from launcher.peers.doubt import LinkDoubt
-from launcher.peers.silence import SilenceDetector
+from launcher.peers.silence_detector import SilenceDetector
 from tests.sim.mutant import (
     Mutation,
     becomes,

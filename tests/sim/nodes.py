@@ -18,7 +18,7 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoredDocument, StoreView
 from elastic.core.view_reader import ViewReader
 from launcher.peers.doubt import LinkDoubt
-from launcher.peers.silence import SilenceDetector
+from launcher.peers.silence_detector import SilenceDetector
 
 if TYPE_CHECKING:
     from tests.sim.world import World

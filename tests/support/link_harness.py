@@ -15,7 +15,7 @@ from elastic.core.agent.events import PeerTried
 from elastic.core.agent.state import SilentPeer
 from launcher.peers.links import PeerLinks
 from launcher.peers.listener import PeerListener
-from launcher.peers.silence import NEVER
+from launcher.peers.silence_detector import NEVER
 from tests.scripts.link_peer import JOB
 
 ROOT = Path(__file__).parents[2]

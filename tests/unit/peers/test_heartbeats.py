@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from elastic.core.agent.links.silence import BEATS_MIN
 from elastic.core.agent.state import SilentPeer
 from launcher.peers.heartbeats import PART, Heartbeats
-from launcher.peers.silence import NEVER
+from launcher.peers.silence_detector import NEVER
 
 EVERY_S, TIMEOUT_S = 0.25, 1.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from elastic.core.agent.links.silence import BEATS_MIN, HEARTBEAT_S, interval_s
 from elastic.core.agent.state import SilentPeer
-from launcher.peers.silence import LATENESS_HALF_S, NEVER, UNHEARD_INTERVALS, SilenceDetector
+from launcher.peers.silence_detector import LATENESS_HALF_S, NEVER, UNHEARD_INTERVALS, SilenceDetector
 
 EVERY_S = 0.25
 TIMEOUT_S = 1.0
