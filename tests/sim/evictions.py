@@ -36,8 +36,8 @@ class Evictions(Observer):
         self._promises = Promises()
         self._named: dict[tuple[int, str], float] = {}
         """When a generation first named an evicted host, by store."""
-        self._evicted: dict[str, tuple[Node, float]] = {}
-        """By host: the node that was evicted last, and when."""
+        self._evicted: dict[tuple[int, str], tuple[Node, float]] = {}
+        """By store and host: the node that was evicted last, and when. Another store knows of none."""
         self._leader = ("", 0.0)
         """Who leads, and since when."""
 
@@ -93,7 +93,7 @@ class Evictions(Observer):
         if transaction.kind != "evict":
             return
         silent = world.nodes[evicted_node(transaction)]
-        self._evicted[silent.host] = silent, world.now
+        self._evicted[world.store_number, silent.host] = silent, world.now
         if view.leader is None or view.leader.value.node != node.name:
             world.fail("silence", f"{node.name} evicts {silent.name}, and does not lead")
         known = node.sent_view.members.get(silent.name) if node.sent_view is not None else None
@@ -145,10 +145,10 @@ class Evictions(Observer):
 
     def after_start(self, world: World, node: Node, generation: Generation) -> None:
         """Workers of an evicted node are gone before those of another node start on its host."""
-        other, at = self._evicted.get(node.host, (node, 0.0))
+        other, at = self._evicted.get((world.store_number, node.host), (node, 0.0))
         waits_s = world.spec.lease_ttl_s * (1 + CLOCK_ERROR) - KILL_S
         if other is node:
-            self._evicted.pop(node.host, None)  # What it had before the eviction is gone.
+            self._evicted.pop((world.store_number, node.host), None)  # What it had before the eviction is gone.
         joined = generation.before is None or node.name not in generation.before.nodes
         if other is not node and other.alive and other.workers is not None and joined and world.now < at + waits_s:
             world.fail("8", f"{node.name} starts on {node.host}, where {other.name} was evicted and has workers")

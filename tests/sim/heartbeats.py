@@ -1,7 +1,7 @@
 """Heartbeats over the links, trials of silent nodes, and what really was so: who could be reached from where, and when.
 
-The silence of each node is found by the real detector (`launcher.peers.silence_detector`). One tick for all nodes stands for the
-heartbeats of every link: what is modelled is whether they arrive, and not each packet.
+The silence of each node is found by the real detector (`launcher.peers.silence_detector`). One tick for all nodes
+stands for the heartbeats of every link: what is modelled is whether they arrive, and not each packet.
 """
 
 from __future__ import annotations

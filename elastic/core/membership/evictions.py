@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from elastic.core.model import EvictedNode, Generation, Member
-from elastic.core.run_deadline import CLOCK_ERROR, NEVER
+from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.view import StoredDocument
 
 SILENCE_COUNTS_AFTER_S: Final = 3600.0
@@ -67,19 +67,22 @@ def note_evicted(known: Sequence[Eviction], generation: Generation, now: float, 
     """
     if not known and not generation.evicted:
         return ()
-    named = {(one.node, one.create_revision): now + one.left_s for one in generation.evicted}
-    kept = [one for one in known if now < one.silence_counts_at or (one.node, one.create_revision) in named]
-    have = {(one.node, one.create_revision) for one in kept}
+    named = {(listed.node, listed.create_revision): listed for listed in generation.evicted}
+    remembered = {
+        (old.node, old.create_revision): old
+        for old in known
+        if now < old.silence_counts_at or (old.node, old.create_revision) in named
+    }
+    learned = [
+        Eviction(listed.node, listed.host, listed.create_revision, now, now + listed.left_s)
+        for key, listed in named.items()
+        if key not in remembered
+    ]
     if new:
-        kept = [_not_before(one, named.get((one.node, one.create_revision), NEVER)) for one in kept]
-    return (
-        *kept,
-        *(
-            Eviction(one.node, one.host, one.create_revision, now, now + one.left_s)
-            for one in generation.evicted
-            if (one.node, one.create_revision) not in have
-        ),
-    )
+        remembered = {
+            key: _not_before(old, now + named[key].left_s) if key in named else old for key, old in remembered.items()
+        }
+    return (*remembered.values(), *learned)
 
 
 def _not_before(eviction: Eviction, at: float) -> Eviction:

@@ -6,7 +6,8 @@ those of SWIM (Das, Gupta, Motivala, 2002), in which a member that others do not
 removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member first doubts its own health:
 
 1. A node is *silent* when nothing was heard from it for `--silence_timeout`, longer where its link is slow
-   (`launcher/peers/silence_detector.py`). A step of the workers of this node counts as heard from every member of their world.
+   (`launcher/peers/silence_detector.py`). A step of this node's workers counts as heard from every member of their
+   world.
 2. It is *suspected*: this agent dials it again, and asks up to `HELPERS_MAX` other nodes to do so. One that reaches it
    clears it. If none does, its silence is confirmed. In a job of two nodes the own lease, refreshed after the silence
    began, takes the place of the others.

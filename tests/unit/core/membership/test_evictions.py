@@ -294,7 +294,7 @@ def test_an_evicted_node_joins_at_once_where_the_others_are_below_the_minimum() 
     job.open(12.0 + BATCH_S)
 
 
-def test_an_evicted_member_that_registers_again_before_the_next_generation_is_lost_all_the_same() -> None:
+def test_an_evicted_member_that_registers_again_before_the_next_generation_is_lost() -> None:
     job = Story(np="1:3")
     job.evict()
     job.join("b")
