@@ -133,6 +133,7 @@ PLAYS: Final = (
     "both_of_two_are_needed",
     "halves_apart",
     "silent_as_another_joins",
+    "split_from_the_leader",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -12,6 +12,7 @@ from tests.sim.accidents import alive, apart_for, pairs_apart, thaw
 from tests.sim.calm import STOP_S, Calm, Expected, inside, went
 from tests.sim.nodes import Node, Observer
 from tests.sim.nurseries import REACH_S
+from tests.sim.plays.leaders import leader_of
 from tests.sim.plays.meetings import SOON_S, WhenFormed, comes, members_of
 from tests.sim.storefaults import leases_ended_early
 from tests.sim.world import World
@@ -207,6 +208,13 @@ def word_lingers(world: World, watch: Calm, node: Node, old: Generation) -> None
 def split_of_two(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """Two machines do not reach each other: the first goes on."""
     calm.split(world, watch, node, old)
+
+
+def split_from_the_leader(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Without heartbeats the leader is cut from the others: it forms a generation without itself, and another leads."""
+    leader = leader_of(world, watch)
+    if leader is not None:
+        calm.split(world, watch, leader, old)
 
 
 def fails_in_a_split(world: World, watch: Calm, node: Node, old: Generation) -> None:
