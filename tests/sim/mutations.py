@@ -913,6 +913,8 @@ OPEN: Final[dict[str, str]] = {
     "compare: the proposer": "the leader's key hangs on the same lease",
     "register: newest generation": "a watch must lose the next generation and show its go as a lease is revoked",
     "silence: counts in an outage": "a trial shows what is there; unit tests have it",
+    "silence: heard by the kernel": "an evicted node is lost whether it is linked or not; another silent one when the "
+    "kernel gives its link up, some seconds after its lease has ended, and no promise bounds that (unit tests do)",
     "silence: vouched": "the next generation, of which it is no member, is there a moment later",
     "silence: compare leader": "a leader that was replaced was evicted, and compares its own registration, too",
     "compare: halt": "the next decision follows the order, and replaces what was published",
