@@ -17,7 +17,7 @@ TRIED_S = 6.0
 FLAPS_S = 1.0
 """A way that was closed so lately, and is open and closed in turn, counts as closed."""
 TICKS = 2.5
-"""So many intervals a node may have been reached before its silence was noticed to begin."""
+"""Intervals in which a node may have been reached before its silence is dated, or after the trial that confirmed it."""
 TRUSTED_AGAIN_S = 3590.0
 """For so long a host that was evicted is not evicted again."""
 
@@ -53,9 +53,11 @@ class Evictions(Observer):
             world.fail("silence", f"{silent.name} is evicted, and no silence counts in this job")
         tick_s = min(HEARTBEAT_S, timeout_s / 4)
         way = (leader.name, silent.name)
-        closed_at = world.closed_since.get(way)
+        closed_at, unreached_s = world.closed_since.get(way), now - world.unreached_at.get(way, -1e9)
         if frozenset(way) in world.slow_links:  # It opens for moments, in which nothing may be said.
-            closed_at = now - timeout_s if now - world.unreached_at.get(way, -1e9) < FLAPS_S else closed_at
+            closed_at = now - timeout_s if unreached_s < FLAPS_S else closed_at
+        elif closed_at is None and unreached_s < TICKS * tick_s:  # It opened just now: the next heartbeat shows that.
+            closed_at = now - timeout_s
         if closed_at is None or now - closed_at < timeout_s / 1.05 - TICKS * tick_s:
             world.fail("silence", f"{leader.name} evicts {silent.name}, which it could reach: closed since {closed_at}")
         view = leader.core.facts.view
