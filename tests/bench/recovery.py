@@ -17,7 +17,7 @@ in it.
               --silence_timeout 0.3, and with the lease alone (--silence_timeout 0, of 2 and 5 s), and torchft
     silent_leader  the same of the leader's node: `stopped_leader` and `cut_leader`
 
-Every round is a new job. All of ours run with the default lease but the lease alone. The figures go to
+Every round is a new job, with a store of its own. All of ours run with the default lease but the lease alone. The figures go to
 docs/bench/recovery.json.
 """
 
@@ -164,11 +164,11 @@ class Bench:
         with contextlib.ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recovery-")))
             cluster = stack.enter_context(jobs.hosts()) if kind.apart else None
-            store = stack.enter_context(contender.store(cluster))
             new_host = cluster.host if cluster is not None else lambda: None
             for number in range(count):
                 job, folder = f"{kind.name.replace('_', '-')}{number}", scratch / f"round{number}"
-                rounds.append(one_round(kind, contender, store, job, folder, new_host))
+                with contender.store(cluster) as store:
+                    rounds.append(one_round(kind, contender, store, job, folder, new_host))
                 print(f"  round {number + 1}: {_words(kind, rounds[-1])}", flush=True)
         return rounds
 

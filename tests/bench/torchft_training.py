@@ -2,9 +2,12 @@
 
     torchft_training.py LIGHTHOUSE STEP_LOG STEP_S COLLECTIVE_TIMEOUT_S
 
-It appends a line to `STEP_LOG` after each step that was committed, until it is killed. Gradients are averaged by
-`Manager.allreduce` and not by torchft's DistributedDataParallel, which ends with an AssertionError (torchft 0.2.0) when
-a collective times out.
+It appends a line to `STEP_LOG` after each step that was committed, until it is killed. The time of a step passes where
+a script computes, between `zero_grad` and `backward`. A replica group that stops there leaves the others in their
+collective. One that stops between two steps is left out after the join timeout of the lighthouse, 0.1 s.
+
+Gradients are averaged by `Manager.allreduce` and not by torchft's DistributedDataParallel, which ends with an
+AssertionError (torchft 0.2.0) when a collective times out.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ def main() -> None:
     optimizer = Optimizer(manager, inner)
     written = 0
     while True:
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # The step begins, and with it the meeting of the replica groups.
+        time.sleep(step_s)
         model(torch.ones(4, 16)).square().mean().backward()
         for parameter in model.parameters():
             manager.allreduce(parameter.grad).wait()
@@ -67,7 +71,6 @@ def main() -> None:
         if manager.current_step() > written and (rank := manager.participating_rank()) is not None:
             written = manager.current_step()
             Writer(path, rank, manager.num_participants()).write(written)
-        time.sleep(step_s)
 
 
 if __name__ == "__main__":
