@@ -9,8 +9,8 @@ from tests.bench.results import ENVIRONMENT, OURS
 
 TORCHRUN, DEFAULTS, TUNED, MEETING = "torchrun", "torchrun, defaults", "torchrun, tuned", "torch's rendezvous"
 KILL, FIRST = "SIGKILL of a node", "command to first step, 3 nodes"
-STATE, SILENT = f"{KILL}, state from memory (100 MB)", "silent node, --lease_ttl 5"
-SILENT_SHORT = "silent node, --lease_ttl 2"
+STATE, SILENT = f"{KILL}, state from memory (100 MB)", "silent node"
+SILENT_SHORT = f"{SILENT}, --silence_timeout 0.3"
 NOT_MEASURED = "not measured"
 
 
@@ -28,7 +28,7 @@ def rows(folder: Path = results.FOLDER) -> list[tuple[str, str, str, str]]:
     other = f"{by_default}; {tuned} with shorter timeouts"
     host = "as above, and the job ends where that host holds the store of c10d"
     ours, leader = seconds(KILL), seconds("SIGKILL of the proposer's node")
-    silent = f"{seconds(SILENT)}; {seconds(SILENT_SHORT)} with `--lease_ttl 2`"
+    silent = f"{seconds(SILENT)}; {seconds(SILENT_SHORT)} with `--silence_timeout 0.3`"
     drain = f"{seconds('drain, step to step')}, {lost}"
     meeting = f"64 in {seconds('64 agents meet', MEETING)}, 128 in {seconds('128 agents meet', MEETING)}"
     found = (

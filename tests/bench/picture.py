@@ -199,7 +199,7 @@ def drawings(folder: Path = results.FOLDER) -> dict[str, str]:
     run = recorded.read(folder)
     measured = results.read("recovery", folder)
     figures = [one for one in measured if (one.what, one.unit) == (against.KILL, "s")]
-    silent = next(one for one in measured if one.what == against.SILENT)
+    silent = next(one for one in measured if (one.what, one.who) == (against.SILENT, OURS))
     return {name: Picture(run, figures, silent, colours).draw() for name, colours in PAGES.items()}
 
 

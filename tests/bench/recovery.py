@@ -17,7 +17,7 @@ in it.
               --silence_timeout 0.3, and with the lease alone (--silence_timeout 0, of 2 and 5 s), and torchft
     silent_leader  the same of the leader's node: `stopped_leader` and `cut_leader`
 
-Every round is a new job, with a store of its own. All of ours run with the default lease but the lease alone. The figures go to
+Every round is a new job. All of ours run with the default lease but the lease alone. The figures go to
 docs/bench/recovery.json.
 """
 
@@ -90,6 +90,11 @@ KINDS = {
 }
 SILENT = {"silent": ("stopped", "cut"), "silent_leader": ("stopped_leader", "cut_leader")}
 """What these names of --kinds stand for."""
+
+
+def _asked_for_by(kind: Kind) -> str:
+    """The name by which --kinds asks for it."""
+    return next((name for name, kinds in SILENT.items() if kind.name in kinds), kind.name)
 
 
 class Bench:
@@ -180,7 +185,7 @@ class Bench:
             who,
             "s",
             [one.took_s for one in rounds],
-            f"python -m tests.bench.recovery --kinds {kind.name}",
+            f"python -m tests.bench.recovery --kinds {_asked_for_by(kind)}",
             started=contender.shown(),
             goal=goal,
             phases=phases.medians([one.phases for one in rounds]),
