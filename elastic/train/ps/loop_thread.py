@@ -29,7 +29,16 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the loop and the thread."""
+        """Cancel what still runs, and end the loop and the thread: grpc ends calls in tasks of its own."""
+        self.run(_end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel all other tasks of this loop and wait for their end, as `asyncio.run` does."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
