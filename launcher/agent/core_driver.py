@@ -166,7 +166,7 @@ class CoreDriver:
         self._plan_wake()
         while True:
             next_event, arrived_at = await self._events.get()
-            for event in (*self.links.hold_up(), next_event):
+            for event in (*self.links.held_up_events(), next_event):
                 wanted = self.core.handle(event, boottime())
                 observe(event, wanted, arrived_at)
                 for action in wanted:

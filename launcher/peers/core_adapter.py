@@ -128,7 +128,7 @@ class LinkAdapter:
         if view.secret is not None:
             self._links.secret(view.secret.value)
 
-    def hold_up(self) -> tuple[agent_events.Event, ...]:
+    def held_up_events(self) -> tuple[agent_events.Event, ...]:
         """What the core is to know before it gets another event, if this process was held up."""
         found = self._links.heartbeats.take_hold_up()
         return (agent_events.SilenceChanged(*found),) if found is not None else ()

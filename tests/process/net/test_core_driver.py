@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from elastic.core.agent.actions import Action, ExitAgent, ReportVerdict
-from elastic.core.agent.events import Event, ViewChanged
+from elastic.core.agent.events import Event, SilenceChanged, ViewChanged
 from elastic.core.model import FinalStatus
 from elastic.errors import StoreDenied
 from elastic.store.memory import MemoryStore
@@ -69,6 +69,23 @@ def test_actions_are_performed_between_the_two_observers_of_their_event_until_th
     driven(tmp_path, bench, story)
     end = [("before", ViewChanged), ("perform", ReportVerdict), ("perform", ExitAgent), ("after", ViewChanged)]
     assert told[-6:] == [*end, ("settle", True), ("stop", True)]
+
+
+def test_that_this_process_was_held_up_comes_before_the_event_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(offline=True)
+    bench.verdict(FinalStatus.FAILED)
+    events: list[Event] = []
+    held_up = [SilenceChanged({}, 7.0)]
+
+    async def story(driver: CoreDriver) -> None:
+        monkeypatch.setattr(driver.links, "held_up_events", lambda: tuple(held_up.pop() for _ in held_up[:]))
+        await driver.run(lambda _: None, observe=lambda event, *_: events.append(event))
+
+    driven(tmp_path, bench, story)
+    assert events[0] == SilenceChanged({}, 7.0)
+    assert len(events) > 1
 
 
 def test_an_error_of_what_runs_with_it_is_raised_as_it_is_after_everything_was_stopped(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ TRIAL_MIN_S = 0.15
 REACHED_TIMEOUTS = 5
 """Timeouts after which a silent node that others reach is tried again: only its way to this node is closed."""
 GIVEN_UP_S = 1.5
-"""A trial without an answer is given up this time after its end: over long ways it lasts longer than it is to."""
+"""A trial without an answer is given up this long after its limit, to which the links add the round trips of a way."""
 MANY = 3
 """Several nodes that are silent at once, and are more than one in three members, are left to their leases."""
 
