@@ -17,7 +17,7 @@ import msgspec
 from elastic.core import decide, model, operator_stop, partition, quarantine, restart_policy, transactions
 from elastic.core.agent import leaving, registration, store, succession
 from elastic.core.agent.actions import RevokeLease
-from elastic.core.agent.links import deaths, inbound, silence, vouching, watch
+from elastic.core.agent.links import deaths, eviction, inbound, silence, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.table import DUTIES, REPORTS, TABLE
 from elastic.core.agent.workers import exits, outcome, stop
@@ -805,13 +805,15 @@ SILENCE: Final = (
         "an agent that was held up suspects nobody for that",
         gives(SilenceDetector.notice_held_up, False),
     ),
-    Mutation("silence: no survivor", "a survivor of the generation remains", gives(silence._survives, True)),
-    Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(silence._can_go_on, True)),
-    Mutation("silence: many", "many that are silent at once are left to their leases", gives(silence._are_many, False)),
+    Mutation("silence: no survivor", "a survivor of the generation remains", gives(eviction._survives, True)),
+    Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(eviction._can_go_on, True)),
+    Mutation(
+        "silence: many", "many that are silent at once are left to their leases", gives(silence.many_are_silent, False)
+    ),
     Mutation(
         "silence: revoked in any case",
         "a lease is revoked only after the eviction was carried out",
-        becomes(silence.on_evicted, lambda _, agent, event: _revoked_in_any_case(agent, event)),
+        becomes(eviction.on_evicted, lambda _, agent, event: _revoked_in_any_case(agent, event)),
     ),
     Mutation(
         "silence: compare registration",

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from elastic.core.agent import leaving, registration, store, succession
 from elastic.core.agent.leaving import DrainRequested
-from elastic.core.agent.links import deaths, inbound, silence, vouching, watch
+from elastic.core.agent.links import deaths, eviction, inbound, silence, vouching, watch
 from elastic.core.agent.links.deaths import NodeProvenDead, ProcessProvenDead
 from elastic.core.agent.links.inbound import InboundLinksChanged, NodeLookedUp
 from elastic.core.agent.links.silence import PeerTried, SilenceChanged
@@ -80,7 +80,7 @@ ANSWERS: dict[str, tuple[Handler, ...]] = {
     "say": (leaving.on_announced,),
     "record": (outcome.on_answer,),
     "leave": (leaving.on_deregistered,),
-    "evict": (silence.on_evicted,),
+    "evict": (eviction.on_evicted,),
     **dict.fromkeys(succession.PROPOSALS, (succession.on_proposal_answer,)),
 }
 """The handlers of the answer to a transaction of each kind, if it came."""
@@ -100,7 +100,7 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
         succession.remember_view,
         deaths.distrust_hosts,
         silence.note_leader,
-        silence.on_view,
+        eviction.on_view,
     ),
     TransactionAnswered: (store.on_answer, _on_answer),
     NodePrepared: (registration.on_prepared,),

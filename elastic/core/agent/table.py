@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.core.agent import leaving, registration, store, succession
-from elastic.core.agent.links import doubt, inbound, silence, vouching, watch
+from elastic.core.agent.links import doubt, eviction, inbound, silence, vouching, watch
 from elastic.core.agent.state import AgentState, Phase
 from elastic.core.agent.workers import assignment, cluster_spec, exits, outcome, stop
 
@@ -150,7 +150,7 @@ DUTIES: tuple[Duty, ...] = (
     Duty("register", registration.may_register, registration.register, registration.register_again_at),
     Duty("take the lead", succession.may_take_lead, succession.send_take_lead, succession.lead_at),
     Duty("announce the drain", leaving.may_announce, leaving.announce),
-    Duty("evict a silent member", silence.may_evict, silence.send_eviction),
+    Duty("evict a silent member", eviction.may_evict, eviction.send_eviction),
     Duty("drop the decision", succession.resigns, succession.drop_decision),
     Duty("decide", succession.may_decide, succession.make_decision, succession.waits_until),
     Duty("propose", succession.may_propose, succession.make_proposal, succession.propose_again_at),

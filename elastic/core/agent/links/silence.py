@@ -1,4 +1,4 @@
-"""Silent nodes: which have sent nothing for too long, who confirms that, and which of them the leader evicts (pure).
+"""Silent nodes: which have sent nothing for too long, and who confirms that (pure).
 
 A machine that is switched off, cut off or frozen closes no connection. Its lease shows that when it ends; heartbeats
 over the links show it sooner. The leader sends one to every node at each interval, and the node answers. The rules are
@@ -13,9 +13,10 @@ removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member fi
    began, takes the place of the others.
 3. An agent that was held up itself suspects no node before a refresh of its lease that was sent afterwards has
    succeeded. While the store does not answer, the agent does nothing; afterwards each silence begins again.
-4. The leader *evicts* a member whose silence is confirmed if a survivor remains, which stops its workers so that no
-   collective continues, and if the others are enough for np's minimum. Two or more that are silent, and are more than a
-   third of the members, are left to their leases, because this node may be the one that is cut off.
+4. The leader *evicts* a member whose silence is confirmed (`elastic.core.agent.links.eviction`) if a survivor remains,
+   which stops its workers so that no collective continues, and if the others are enough for np's minimum. Two or more
+   that are silent, and are more than a third of the members, are left to their leases, because this node may be the one
+   that is cut off.
 5. A leader whose silence is confirmed no longer leads: one of the first members takes the lead, and evicts it. Only a
    member that has heard this leader since it leads does so, so that two halves of a split job do not take the lead
    from each other again and again; and not if many of the nodes that it asks do not answer either.
@@ -34,7 +35,6 @@ from elastic.core.agent.actions import (
     LogLine,
     NoteSilence,
     RefreshLease,
-    RevokeLease,
     SetHeartbeats,
     SilenceStep,
     TryPeer,
@@ -42,18 +42,11 @@ from elastic.core.agent.actions import (
 from elastic.core.agent.candidates import watches_leader
 from elastic.core.agent.links.vouching import store_is_silent
 from elastic.core.agent.links.watch import note_heard, recent_members
-from elastic.core.agent.state import AgentState, PeerTrial, PendingEviction, SilentPeer
-from elastic.core.agent.store import TransactionAnswered, ViewChanged, may_write, send
-from elastic.core.membership.evictions import (
-    SILENCE_COUNTS_AFTER_S,
-    evicted,
-    note_returned,
-    silence_counts,
-    silent_again,
-)
+from elastic.core.agent.state import AgentState, PeerTrial, SilentPeer
+from elastic.core.agent.store import ViewChanged
+from elastic.core.membership.evictions import silence_counts, silent_again
 from elastic.core.run_deadline import NEVER
-from elastic.core.text import duration_in_words, join_names
-from elastic.core.transactions import evict
+from elastic.core.text import join_names
 
 HEARTBEAT_S = 0.25
 """Seconds between two heartbeats, at most; with a shorter silence timeout `BEATS_PER_TIMEOUT` of them."""
@@ -162,19 +155,6 @@ def note_leader(agent: AgentState, event: ViewChanged) -> None:
         agent.silence.leader, agent.silence.leader_since = now_leads, agent.now
 
 
-def on_view(agent: AgentState, event: ViewChanged) -> None:
-    """As the leader, say of a node that registers again after its eviction what follows for its host."""
-    if agent.succession.decision is None:
-        return
-    known = agent.memory.evictions
-    agent.memory = replace(agent.memory, evictions=note_returned(known, agent.view.members))
-    for before, now in zip(known, agent.memory.evictions, strict=True):
-        if now.returned and not before.returned:
-            time = duration_in_words(SILENCE_COUNTS_AFTER_S)
-            follows = f"for {time} nodes on {now.host} are lost only when their lease ends"
-            agent.act(LogLine(f"{now.node} has registered again; {follows}"))
-
-
 def _host(agent: AgentState, node: str) -> str:
     stored, leader, generation = agent.view.members.get(node), agent.view.leader, agent.generation
     if stored is not None:
@@ -190,12 +170,13 @@ def _named(agent: AgentState, node: str) -> str:
 
 
 def _report_cleared(agent: AgentState, node: str, text: str, by: tuple[str, ...]) -> None:
-    silent_s = _silent_s(agent, node)
+    silent_s = seconds_silent(agent, node)
     agent.act(NoteSilence(SilenceStep.CLEARED, node, _host(agent, node), silent_s, by))
     agent.act(LogLine(text, detail=True))
 
 
-def _silent_s(agent: AgentState, node: str) -> float:
+def seconds_silent(agent: AgentState, node: str) -> float:
+    """For how long a node is silent; 0.0 if it is not."""
     peer = agent.silence.peers.get(node)
     return agent.now - peer.since if peer is not None else 0.0
 
@@ -234,7 +215,7 @@ def interval_s(timeout_s: float, nodes: int) -> float:
 # --- suspicion ------------------------------------------------------------------------------------------------------
 
 
-def _suspects(agent: AgentState) -> Sequence[str]:
+def suspects(agent: AgentState) -> Sequence[str]:
     """The silent nodes on which this agent would act: as the leader the members, otherwise the leader."""
     silent, now, silence = agent.memory.silent, agent.now, agent.silence
     if not silent or not agent.registration.registered or agent.view.verdict is not None:
@@ -252,10 +233,22 @@ def _suspects(agent: AgentState) -> Sequence[str]:
 
 def _silent_members(agent: AgentState) -> Sequence[str]:
     """The silent members of the job, for the leader; none where too many are silent for an eviction."""
-    if not agent.view.complete or _are_many(agent):
+    if not agent.view.complete or many_are_silent(agent):
         return ()
     known = recent_members(agent)
     return [node for node in sorted(agent.memory.silent) if node in known and node in agent.view.members]
+
+
+def many_are_silent(agent: AgentState, unheard: frozenset[str] = frozenset()) -> bool:
+    """Tell whether many members are silent, or about to be: `unheard`. It may be this node that is cut off.
+
+    A member without a link counts as silent: a leader that has just taken the lead hears none before its links are up.
+    """
+    generation = agent.generation
+    assert generation is not None
+    heard = (agent.memory.linked - unheard) | {agent.me.node}
+    silent = sum(member.node not in heard for member in generation.members)
+    return silent > 1 and MANY * silent > len(generation.members)
 
 
 def _silent_leader(agent: AgentState) -> Sequence[str]:
@@ -274,7 +267,7 @@ def _silent_leader(agent: AgentState) -> Sequence[str]:
 
 def must_try(agent: AgentState) -> bool:
     """A silent node was not tried yet, or a trial has led to nothing."""
-    return any(agent.now >= _try_at(agent, node) for node in _suspects(agent))
+    return any(agent.now >= _try_at(agent, node) for node in suspects(agent))
 
 
 def _try_at(agent: AgentState, node: str) -> float:
@@ -311,7 +304,7 @@ def _limit_s(peer: SilentPeer) -> float:
 
 def try_suspects(agent: AgentState) -> None:
     """Try each suspect whose time has come, and refresh the own lease: it shows that the store is there."""
-    for node in _suspects(agent):
+    for node in suspects(agent):
         if agent.now >= _try_at(agent, node):
             _try(agent, node)
     agent.act(RefreshLease())
@@ -387,8 +380,8 @@ def leader_is_silent(agent: AgentState) -> bool:
 def _most_answer(trial: PeerTrial) -> bool:
     """Tell whether most nodes that a member asks about the leader answer: it hears only the leader itself.
 
-    With the member and the leader they stand for all members. If many are silent, as `_are_many` has it, this member
-    may be the one that is cut off.
+    With the member and the leader they stand for all members. If many are silent, as `many_are_silent` has it, this
+    member may be the one that is cut off.
     """
     unheard = trial.asked - trial.answered
     return not unheard or MANY * (unheard + 1) <= trial.asked + 2
@@ -400,95 +393,4 @@ def try_at(agent: AgentState) -> float:
     if not silence.peers:
         return float("inf")
     counting = [silence.counts_from + peer.timeout_s for peer in silence.peers.values()]
-    return agent.first_of([*counting, *(_try_at(agent, node) for node in _suspects(agent))])
-
-
-# --- eviction -------------------------------------------------------------------------------------------------------
-
-
-def may_evict(agent: AgentState) -> bool:
-    """This node leads, and the silence of a member is confirmed that may be evicted."""
-    return bool(agent.silence.trials) and agent.leads and may_write(agent) and _evictable(agent) is not None
-
-
-def _evictable(agent: AgentState) -> str | None:
-    confirmed = [node for node in _suspects(agent) if is_confirmed(agent, node)]
-    if not confirmed or not _survives(agent) or not _can_go_on(agent):
-        return None
-    trials = [agent.silence.trials[node] for node in confirmed]
-    unheard = frozenset[str]().union(*(trial.unheard for trial in trials))
-    return confirmed[0] if not _are_many(agent, unheard) else None
-
-
-def _survives(agent: AgentState) -> bool:
-    """Tell whether a member remains that is in the world whose workers run: it stops them, and continues."""
-    generation, go = agent.generation, agent.view.go
-    if generation is None:
-        return False
-    before = generation.before if go is None or go.value.g != generation.g else None
-    well = (member.node for member in generation.members if _is_well(agent, member.node))
-    return any(before is None or node in before.nodes for node in well)
-
-
-def _can_go_on(agent: AgentState) -> bool:
-    """Tell whether enough nodes remain for np's minimum. Where all are needed, they wait for it in any case."""
-    generation = agent.generation
-    assert generation is not None
-    if not generation.one_world:
-        return True
-    known = {member.node for member in generation.members} | agent.memory.ready_since.keys()
-    return sum(_is_well(agent, node) for node in known) >= agent.spec.np.low
-
-
-def _is_well(agent: AgentState, node: str) -> bool:
-    """Tell whether a node is registered and heard; one that is silent is not."""
-    return node in agent.view.members and (node == agent.me.node or node in agent.memory.linked)
-
-
-def _are_many(agent: AgentState, unheard: frozenset[str] = frozenset()) -> bool:
-    """Tell whether many members are silent, or about to be: `unheard`. It may be this node that is cut off.
-
-    A member without a link counts as silent: a leader that has just taken the lead hears none before its links are up.
-    """
-    generation = agent.generation
-    assert generation is not None
-    heard = (agent.memory.linked - unheard) | {agent.me.node}
-    silent = sum(member.node not in heard for member in generation.members)
-    return silent > 1 and MANY * silent > len(generation.members)
-
-
-def send_eviction(agent: AgentState) -> None:
-    """Delete the key of a silent member."""
-    node = _evictable(agent)
-    assert node is not None
-    stored, trial = agent.view.members[node], agent.silence.trials[node]
-    agent.silence.evicting = PendingEviction(
-        node=node,
-        host=stored.value.host,
-        create_revision=stored.create_revision,
-        lease=stored.lease,
-        g=agent.generation.g if agent.generation is not None else 0,
-        silent_s=_silent_s(agent, node),
-        unreached_by=trial.unreached_by,
-    )
-    send(agent, evict(agent.keys, agent.view, agent.me.node, agent.registration.create_revision, node))
-
-
-def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
-    """The member is evicted: its lease is revoked, and its host remembered.
-
-    A refusal shows in the view why. If the answer was lost it may be evicted, and its host is remembered in any case.
-    """
-    pending, agent.silence.evicting = agent.silence.evicting, None
-    if pending is None or event.succeeded is False:
-        return
-    node, host, created, by = pending.node, pending.host, pending.create_revision, pending.unreached_by
-    known = [old for old in agent.memory.evictions if (old.node, old.create_revision) != (node, created)]
-    agent.memory = replace(agent.memory, evictions=(*known, evicted(node, host, created, agent.now, pending.g)))
-    agent.silence.trials = {name: trial for name, trial in agent.silence.trials.items() if name != node}
-    if not event.succeeded:
-        return
-    agent.act(NoteSilence(SilenceStep.EVICTED, node, host, pending.silent_s, by))
-    also = f", and {join_names(by)} {'do' if len(by) > 1 else 'does'} not reach it" if by else ""
-    agent.act(LogLine(f"{node} (host {host}) has sent nothing for {pending.silent_s:.1f} s{also}: evicted"))
-    agent.act(RevokeLease(pending.lease))
+    return agent.first_of([*counting, *(_try_at(agent, node) for node in suspects(agent))])

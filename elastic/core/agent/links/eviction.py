@@ -1,0 +1,106 @@
+"""Evictions: the leader deletes the registration of a member whose silence is confirmed (pure).
+
+Who is silent, and who confirms it: `elastic.core.agent.links.silence`. What follows for the host of an evicted node:
+`elastic.core.membership.evictions`.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from elastic.core.agent.actions import LogLine, NoteSilence, RevokeLease, SilenceStep
+from elastic.core.agent.links.silence import is_confirmed, many_are_silent, seconds_silent, suspects
+from elastic.core.agent.state import AgentState, PendingEviction
+from elastic.core.agent.store import TransactionAnswered, ViewChanged, may_write, send
+from elastic.core.membership.evictions import SILENCE_COUNTS_AFTER_S, evicted, note_returned
+from elastic.core.text import duration_in_words, join_names
+from elastic.core.transactions import evict
+
+
+def on_view(agent: AgentState, event: ViewChanged) -> None:
+    """As the leader, say of a node that registers again after its eviction what follows for its host."""
+    if agent.succession.decision is None:
+        return
+    known = agent.memory.evictions
+    agent.memory = replace(agent.memory, evictions=note_returned(known, agent.view.members))
+    for before, now in zip(known, agent.memory.evictions, strict=True):
+        if now.returned and not before.returned:
+            time = duration_in_words(SILENCE_COUNTS_AFTER_S)
+            follows = f"for {time} nodes on {now.host} are lost only when their lease ends"
+            agent.act(LogLine(f"{now.node} has registered again; {follows}"))
+
+
+def may_evict(agent: AgentState) -> bool:
+    """This node leads, and the silence of a member is confirmed that may be evicted."""
+    return bool(agent.silence.trials) and agent.leads and may_write(agent) and _evictable(agent) is not None
+
+
+def _evictable(agent: AgentState) -> str | None:
+    confirmed = [node for node in suspects(agent) if is_confirmed(agent, node)]
+    if not confirmed or not _survives(agent) or not _can_go_on(agent):
+        return None
+    trials = [agent.silence.trials[node] for node in confirmed]
+    unheard = frozenset[str]().union(*(trial.unheard for trial in trials))
+    return confirmed[0] if not many_are_silent(agent, unheard) else None
+
+
+def _survives(agent: AgentState) -> bool:
+    """Tell whether a member remains that is in the world whose workers run: it stops them, and continues."""
+    generation, go = agent.generation, agent.view.go
+    if generation is None:
+        return False
+    before = generation.before if go is None or go.value.g != generation.g else None
+    well = (member.node for member in generation.members if _is_well(agent, member.node))
+    return any(before is None or node in before.nodes for node in well)
+
+
+def _can_go_on(agent: AgentState) -> bool:
+    """Tell whether enough nodes remain for np's minimum. Where all are needed, they wait for it in any case."""
+    generation = agent.generation
+    assert generation is not None
+    if not generation.one_world:
+        return True
+    known = {member.node for member in generation.members} | agent.memory.ready_since.keys()
+    return sum(_is_well(agent, node) for node in known) >= agent.spec.np.low
+
+
+def _is_well(agent: AgentState, node: str) -> bool:
+    """Tell whether a node is registered and heard; one that is silent is not."""
+    return node in agent.view.members and (node == agent.me.node or node in agent.memory.linked)
+
+
+def send_eviction(agent: AgentState) -> None:
+    """Delete the key of a silent member."""
+    node = _evictable(agent)
+    assert node is not None
+    stored, trial = agent.view.members[node], agent.silence.trials[node]
+    agent.silence.evicting = PendingEviction(
+        node=node,
+        host=stored.value.host,
+        create_revision=stored.create_revision,
+        lease=stored.lease,
+        g=agent.generation.g if agent.generation is not None else 0,
+        silent_s=seconds_silent(agent, node),
+        unreached_by=trial.unreached_by,
+    )
+    send(agent, evict(agent.keys, agent.view, agent.me.node, agent.registration.create_revision, node))
+
+
+def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
+    """The member is evicted: its lease is revoked, and its host remembered.
+
+    A refusal shows in the view why. If the answer was lost it may be evicted, and its host is remembered in any case.
+    """
+    pending, agent.silence.evicting = agent.silence.evicting, None
+    if pending is None or event.succeeded is False:
+        return
+    node, host, created, by = pending.node, pending.host, pending.create_revision, pending.unreached_by
+    known = [old for old in agent.memory.evictions if (old.node, old.create_revision) != (node, created)]
+    agent.memory = replace(agent.memory, evictions=(*known, evicted(node, host, created, agent.now, pending.g)))
+    agent.silence.trials = {name: trial for name, trial in agent.silence.trials.items() if name != node}
+    if not event.succeeded:
+        return
+    agent.act(NoteSilence(SilenceStep.EVICTED, node, host, pending.silent_s, by))
+    also = f", and {join_names(by)} {'do' if len(by) > 1 else 'does'} not reach it" if by else ""
+    agent.act(LogLine(f"{node} (host {host}) has sent nothing for {pending.silent_s:.1f} s{also}: evicted"))
+    agent.act(RevokeLease(pending.lease))
