@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.net.line_socket import UNSENT_MAX_MS
 from tests.cluster import hosts
 from tests.support import gated_training
 
@@ -66,8 +67,18 @@ def test_a_host_that_is_evicted_has_no_worker_left_when_its_right_to_run_ends_an
     asyncio.run(_cut_off(tmp_path, place_is_taken))
 
 
+def test_a_host_is_silent_also_where_the_kernel_has_given_up_its_links_before(tmp_path: Path) -> None:
+    silence_s = UNSENT_MAX_MS / 1000 + 2
+
+    async def place_is_taken(lost: hosts.Agent) -> None:
+        assert lost.host.workers(), "it was evicted before its right to run ended"
+
+    flags = ("--lease_ttl", "30", "--silence_timeout", f"{silence_s:g}")
+    asyncio.run(_cut_off(tmp_path, place_is_taken, *flags, why=r"\(it was silent\)"))
+
+
 async def _cut_off(
-    folder: Path, place_is_taken: Callable[[hosts.Agent], Coroutine[None, None, None]], *flags: str
+    folder: Path, place_is_taken: Callable[[hosts.Agent], Coroutine[None, None, None]], *flags: str, why: str = ""
 ) -> None:
     """One of three hosts is cut off until the other two train on, and joins them again."""
     with gated_training.gate(folder) as gate:
@@ -79,7 +90,7 @@ async def _cut_off(
             assert lost.host.workers()
 
             lost.host.cut()
-            place = await zero.says(r"generation \d+: 2 nodes.*was lost")
+            place = await zero.says(rf"generation \d+: 2 nodes.*was lost {why}")
             await place_is_taken(lost)
             await zero.says(r"step \d+  loss .* world 2", since=place)
 
