@@ -40,7 +40,7 @@ class Heartbeats:
         self._parts = 1
         self._part = 0
         self._next_at = 0.0
-        self._check_at = 0.0
+        self._silent_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -56,7 +56,7 @@ class Heartbeats:
             self._timer = None
         self._detector.expect_check(float("inf"), 0.0)
         if timeout_s or every_s:
-            self._parts, self._part, self._next_at, self._check_at = 1, 0, self._clock(), 0.0
+            self._parts, self._part, self._next_at, self._silent_at = 1, 0, self._clock(), 0.0
             self._tick()
         self._tell(held_up or had != self._detector.silent)
 
@@ -102,22 +102,23 @@ class Heartbeats:
             self._on_silence(self._detector.silent, self._detector.held_up_at, frozenset(heard))
 
     def _tick(self) -> None:
+        """Check for silence and send in one go, so that the process wakes up once for both."""
         now = self._clock()
-        if now >= self._check_at:
+        due = now >= self._next_at
+        if now >= self._silent_at or (due and not self._part):
             self._check(now)
-        if now >= self._next_at:
+        if due:
             if self._every_s:
                 self._send_part()
             step_s = self._look_s / self._parts
             self._next_at = max(self._next_at + step_s, now + step_s / 2)  # What was missed is not sent all at once.
-        at = min(self._next_at, self._check_at)
+        at = min(self._next_at, self._silent_at)
         self._detector.expect_check(at, self._look_s)
         self._timer = self._loop.call_later(max(at - now, 0.0), self._tick)
 
     def _check(self, now: float) -> None:
         before, held_up_at = self._detector.silent, self._detector.held_up_at
-        changed, silent_at = self._detector.check(now)
-        self._check_at = min(now + self._look_s, silent_at)
+        changed, self._silent_at = self._detector.check(now)
         by_step = before.keys() - self._detector.silent.keys() if held_up_at == self._detector.held_up_at else ()
         self._tell(changed, by_step)
 
