@@ -33,19 +33,20 @@ class Idle:
     cleared: int
     evictions: int
     generations: int
-    failures: tuple[str, ...]
 
     def words(self) -> str:
         """One line for people."""
         return (
             f"leader's CPU {self.leader_percent:.1f} % of a core; {self.suspicions} suspicions, "
             f"{self.cleared} cleared, {self.evictions} evictions, {self.generations} generations"
-            f"{''.join(f'; {failure}' for failure in self.failures)}"
         )
 
 
 async def idle(parts: Parts, size: int, seconds: float, silence_timeout_s: float) -> Idle:
-    """Let a crowd of this size stand idle for so long, with an etcd of its own."""
+    """Let a crowd of this size stand idle for so long, with an etcd of its own.
+
+    Raises `RuntimeError` if agents failed: then the crowd was not idle.
+    """
     async with EmbeddedEtcd() as etcd:
         await parts.make_linked(etcd.endpoint, "idle", size, Links(silence_timeout_s, LEASE_TTL_S))
         try:
@@ -55,6 +56,8 @@ async def idle(parts: Parts, size: int, seconds: float, silence_timeout_s: float
             found: list[Idled] = await parts.all("idle", seconds)
         finally:
             await parts.all("close")
+    if failures := [one.failure for one in found if one.failure]:
+        raise RuntimeError(f"agents failed: {'; '.join(failures)}")
     silences = sum((one.silences for one in found), Counter[str]())
     return Idle(
         leader_percent=next(one.cpu_percent for one in found if one.leads),
@@ -62,7 +65,6 @@ async def idle(parts: Parts, size: int, seconds: float, silence_timeout_s: float
         cleared=silences["cleared"],
         evictions=silences["evicted"],
         generations=max(one.generation for one in found),
-        failures=tuple(one.failure for one in found if one.failure),
     )
 
 

@@ -17,7 +17,8 @@ Counted are suspicions, those that were cleared, evictions (all three from the m
 the first one, and steps. `--baseline` is the same with --silence_timeout 0, after it. Several kinds can run at the same
 time, each with hosts of its own; `cores` wants the machine for itself. The exit code is 1 if an agent ended, if a
 healthy node was evicted (at all; with `loss` more often than the baseline restarted; with `long_pauses` a host twice),
-or if the metrics do not count the evictions that the agents print. An agent that runs without metrics ends the run.
+if the metrics do not count the evictions that the agents print, or if the job made no step under the load. An agent
+that runs without its metrics ends the run.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def run(kind: str, silence_timeout_s: float | None, args: argparse.Namespace) ->
             if load.inject is not None:
                 load.inject(job)
                 injections += 1
-        steps, longest_gap_s = steps_since(folder / "steps.log", began_s)
+        steps, longest_gap_s = steps_since(folder / "steps.log", began_s, time.time())
         pages = [_metrics(one.host, node) for one, node in zip(machines, nodes, strict=True)]
         counted = sum(map(counts, pages), Counter[str]())
         evicted = evicted_hosts([node.output.read_text() for node in nodes])
@@ -205,22 +206,27 @@ def _machine(cluster: hosts.Cluster) -> Iterator[Machine]:
         machine.remove()
 
 
-def steps_since(log: Path, began_s: float) -> tuple[int, float]:
-    """How many steps the job made from then on, and the longest time between two of them. The log may be large."""
+def steps_since(log: Path, began_s: float, ended_s: float) -> tuple[int, float]:
+    """How many steps the job made between these times, and the longest time without one. The log may be large."""
     count, last_s, longest_s = 0, began_s, 0.0
     with log.open() as lines:
         for line in lines:
             if " rank=0 " in line and (at_s := float(line.split()[0])) > began_s:
                 count, last_s, longest_s = count + 1, at_s, max(longest_s, at_s - last_s)
-    return count, round(longest_s, 3)
+    return count, round(max(longest_s, ended_s - last_s), 3)
 
 
 def counts(page: str) -> Counter[str]:
-    """The counters of an agent's page of metrics that are wanted; an agent that has none counts nothing."""
+    """The counters of an agent's page of metrics that are wanted; an agent that has ended ("") counts nothing.
+
+    Raises `LookupError` if the page has not all of them.
+    """
     found = Counter[str]()
-    for name, metric in COUNTERS.items():
-        if match := re.search(rf"^{metric}(?:\{{[^}}]*\}})? (\S+)$", page, re.M):
-            found[name] = int(float(match[1]))
+    for name, metric in COUNTERS.items() if page else ():
+        match = re.search(rf"^{metric}(?:\{{[^}}]*\}})? (\S+)$", page, re.M)
+        if match is None:
+            raise LookupError(f"the metrics of an agent do not have {metric}")
+        found[name] = int(float(match[1]))
     return found
 
 
@@ -255,9 +261,9 @@ def _generation(host: hosts.Host, server: str) -> int:
 def within(mine: Run, baseline: Run | None) -> bool:
     """Tell whether no healthy node was evicted, as far as the kind of load allows none.
 
-    Figures in which the metrics and the agents' output disagree prove nothing.
+    Figures in which the metrics and the agents' output disagree prove nothing, nor does a job that did not train.
     """
-    if mine.evictions != mine.evictions_printed:
+    if mine.evictions != mine.evictions_printed or not mine.steps:
         return False
     if mine.kind == "long_pauses":
         return mine.evictions_of_one_host <= 1
