@@ -22,6 +22,7 @@ pytestmark = [
 
 JOB = ("--job_id", "hosts", "--np", "3", "--lease_ttl", "2", "--settle", "1", "--grow_every", "1", "--verbose")
 DIGITS = ("--epochs", "25")
+SILENT = r"\(it was silent\)"
 
 
 def test_a_host_that_is_powered_off_is_replaced_and_training_reaches_its_accuracy(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_host_that_is_cut_off_has_no_worker_left_when_its_place_is_taken_and_c
     async def place_is_taken(lost: hosts.Agent) -> None:
         assert lost.host.workers() == []
 
-    asyncio.run(_cut_off(tmp_path, place_is_taken, "--silence_timeout", "0"))
+    asyncio.run(_cut_off(tmp_path, place_is_taken, "--silence_timeout", "0", why=r"\(its lease ended\)"))
 
 
 def test_a_host_that_is_evicted_has_no_worker_left_when_its_right_to_run_ends_and_comes_back(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_a_host_that_is_evicted_has_no_worker_left_when_its_right_to_run_ends_an
         await lost.says(r"stopping: gone", since=ended)
         assert lost.host.workers() == []
 
-    asyncio.run(_cut_off(tmp_path, place_is_taken))
+    asyncio.run(_cut_off(tmp_path, place_is_taken, "--lease_ttl", "10", why=SILENT))
 
 
 def test_a_host_is_silent_also_where_the_kernel_has_given_up_its_links_before(tmp_path: Path) -> None:
@@ -74,11 +75,11 @@ def test_a_host_is_silent_also_where_the_kernel_has_given_up_its_links_before(tm
         assert lost.host.workers(), "it was evicted before its right to run ended"
 
     flags = ("--lease_ttl", "30", "--silence_timeout", f"{silence_s:g}")
-    asyncio.run(_cut_off(tmp_path, place_is_taken, *flags, why=r"\(it was silent\)"))
+    asyncio.run(_cut_off(tmp_path, place_is_taken, *flags, why=SILENT))
 
 
 async def _cut_off(
-    folder: Path, place_is_taken: Callable[[hosts.Agent], Coroutine[None, None, None]], *flags: str, why: str = ""
+    folder: Path, place_is_taken: Callable[[hosts.Agent], Coroutine[None, None, None]], *flags: str, why: str
 ) -> None:
     """One of three hosts is cut off until the other two train on, and joins them again."""
     with gated_training.gate(folder) as gate:
