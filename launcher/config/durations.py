@@ -12,8 +12,8 @@ DURATION_MAX_S: Final = 30 * 24 * 3600.0
 LEASE_TTL_MIN_S: Final = 2
 LEASE_TTL_MAX_S: Final = 600
 SILENCE_TIMEOUT_MIN_S: Final = 0.1
-"""Four heartbeats fit into the timeout. More often than every 25 ms they would cost each node a visible share of a
-core."""
+"""Four heartbeats fit into it, in jobs of up to 50 nodes. More often than every 25 ms they would cost each node a
+visible share of a core."""
 
 METAVAR: Final = "DURATION"
 FORMS: Final = "10s, 5m, 1h30m or 500ms; a number without a unit counts seconds"

@@ -12,7 +12,7 @@ removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member fi
    clears it. If none does, its silence is confirmed. In a job of two nodes the own lease, refreshed after the silence
    began, takes the place of the others.
 3. An agent that was held up itself suspects no node before a refresh of its lease that was sent afterwards has
-   succeeded. While the store does not answer, the agent does nothing; afterwards each silence begins again.
+   succeeded. While the store does not answer, no silence is confirmed; afterwards each silence begins again.
 4. The leader *evicts* a member whose silence is confirmed (`elastic.core.agent.links.eviction`) if a survivor remains,
    which stops its workers so that no collective continues, and if the others are enough for np's minimum. Two or more
    that are silent, and are more than a third of the members, are left to their leases, because this node may be the one
@@ -55,7 +55,7 @@ BEATS_MIN = 3
 """The silence timeout is at least this number of intervals."""
 NODES_PER_S = 2000
 """The leader sends at most this number of heartbeats in a second: with more than 500 nodes the interval is longer."""
-NODES_STEP = 100
+NODES_STEP = 50
 """The interval follows the number of nodes in steps of this size."""
 HELPERS_MAX = 3
 TRIAL_PART = 1 / 4
@@ -112,6 +112,8 @@ def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
     if again:
         agent.memory = replace(memory, evictions=silent_again(memory.evictions, again, agent.now))
     agent.memory = replace(agent.memory, silent=frozenset(event.peers))
+    if new and not _refreshed_since_hold_up(agent):
+        agent.act(RefreshLease())  # Its regular refresh may be long to come.
     note_heard(agent)
 
 
@@ -220,7 +222,7 @@ def suspects(agent: AgentState) -> Sequence[str]:
     silent, now, silence = agent.memory.silent, agent.now, agent.silence
     if not silent or not agent.registration.registered or agent.view.verdict is not None:
         return ()
-    if agent.generation is None or agent.workers.run_deadline.refreshed_at <= silence.held_up_at:
+    if agent.generation is None or not _refreshed_since_hold_up(agent):
         return ()  # Without a generation a node knows only the leader, and leaves it to its lease.
     return [
         node
@@ -229,6 +231,11 @@ def suspects(agent: AgentState) -> Sequence[str]:
         and now >= silence.counts_from + silence.peers[node].timeout_s
         and silence_counts(agent.memory.evictions, _host(agent, node), now)
     ]
+
+
+def _refreshed_since_hold_up(agent: AgentState) -> bool:
+    """Tell whether a refresh that was sent after this agent was held up the last time has succeeded."""
+    return agent.workers.run_deadline.refreshed_at > agent.silence.held_up_at
 
 
 def _silent_members(agent: AgentState) -> Sequence[str]:

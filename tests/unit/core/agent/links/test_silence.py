@@ -59,15 +59,22 @@ from tests.support.silence_harness import (
         (1.0, 1, HEARTBEAT_S),
         (5.0, 1, HEARTBEAT_S),
         (0.4, 1, 0.4 / BEATS_PER_TIMEOUT),
+        (0.1, 50, 0.1 / BEATS_PER_TIMEOUT),
         (1.0, 500, HEARTBEAT_S),
-        (1.0, 501, 600 / 2000),
+        (1.0, 501, 550 / 2000),
         (1.0, 1000, 1000 / 2000),
+        (0.4, 1000, 1000 / 2000),
+        (1.0, 8000, 8000 / 2000),
     ],
 )
 def test_a_quarter_of_the_timeout_lies_between_heartbeats_at_most_250_ms_and_longer_for_more_than_500_nodes(
     timeout_s: float, nodes: int, expected: float
 ) -> None:
     assert interval_s(timeout_s, nodes) == expected
+
+
+def test_as_a_job_grows_the_interval_changes_with_every_50_nodes_only() -> None:
+    assert len({interval_s(1.0, nodes) for nodes in range(501, 1001)}) == 10
 
 
 def test_the_leader_sends_heartbeats_and_another_node_answers_them_and_watches_the_leader() -> None:
@@ -230,8 +237,10 @@ def test_without_a_generation_no_node_is_suspected() -> None:
 
 def test_an_agent_that_was_held_up_itself_suspects_nobody_before_a_refresh_that_it_sent_afterwards() -> None:
     bench = leading()
+    before = len(bench.every(RefreshLease))
     silent(bench, at=4.0, since=3.0, held_up_at=2.9)
     assert suspects(bench) == []
+    assert len(bench.every(RefreshLease)) == before + 1
     refreshed(bench, 4.1)
     assert suspects(bench) == ["b"]
 
@@ -249,10 +258,19 @@ def test_an_answer_to_what_it_asked_before_it_was_held_up_counts_for_nothing() -
 
 
 def test_a_node_that_is_not_registered_suspects_nobody() -> None:
-    bench = leading()
+    bench = following()
     bench.offline = True
     bench.expire()
-    silent(bench)
+    silent(bench, "a")
+    assert suspects(bench) == []
+
+
+def test_in_a_job_that_has_ended_nobody_is_suspected() -> None:
+    bench = following()
+    bench.verdict()
+    bench.tell()
+    assert bench.facts.view.verdict is not None
+    silent(bench, "a")
     assert suspects(bench) == []
 
 
