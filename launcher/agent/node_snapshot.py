@@ -59,7 +59,7 @@ def _evicted(facts: AgentState, now: float) -> tuple[EvictedHost, ...]:
     """The hosts of which a node was evicted and whose silence does not count yet, each once; the newest last."""
     newest = {one.host: one for one in facts.memory.evictions if now < one.silence_counts_at}
     return tuple(
-        EvictedHost(host=one.host, node=one.node, counts_in_s=one.silence_counts_at - now)
+        EvictedHost(host=one.host, node=one.node, counts_in_s=one.silence_counts_at - now, returned=one.returned)
         for one in list(newest.values())[-SILENT_MAX:]
     )
 

@@ -23,7 +23,7 @@ def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Map
     notes = dict[str, str]()
     for node in status.nodes:
         if node.state is NodeState.LOST:
-            if node.node in of_node:
+            if node.node in of_node and not of_node[node.node].returned:
                 notes[node.node] = "evicted because it was silent"
         elif node.node in silent:
             by, silent_s = silent[node.node]
@@ -33,7 +33,7 @@ def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Map
             minutes = math.ceil(eviction.counts_in_s / 60)
             notes[node.node] = (
                 f"{eviction.node} on this host was evicted; "
-                f"for {minutes} min this host is lost only when its lease ends"
+                f"for {minutes} min a silent node on it is lost only when its lease ends"
             )
     return notes
 

@@ -102,11 +102,15 @@ class SilentNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host whose node `node` was evicted lately: its silence counts again in `counts_in_s`."""
+    """A host whose node `node` was evicted lately: its silence counts again in `counts_in_s`.
+
+    `returned`: the node has registered again, as far as the leader knows.
+    """
 
     host: str
     node: str
     counts_in_s: float
+    returned: bool = False
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
@@ -116,8 +120,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     the node does, for `since_s`. `lease_age_s` counts from the last good refresh, `right_s` is left of its right to
     run; None while it has none. `waits` is the sentence that says what it waits for, "" if it does not. `workers` are
     those of the newest start, also when they have ended; `more` of them found no room. `silent` are the watched nodes
-    from which nothing was received for longer than their timeout; the leader watches all nodes, every other node only
-    the leader. `evicted` are hosts whose silence does not count yet.
+    from which nothing was received for longer than their timeout; the leader watches all nodes, and those that would
+    lead next watch the leader. `evicted` are hosts whose silence does not count yet.
     """
 
     job_id: str

@@ -45,7 +45,7 @@ def test_the_snapshot_of_the_leader_takes_precedence_where_others_know_of_a_node
 
 def test_a_node_on_an_evicted_host_is_noted_with_the_minutes_for_which_only_its_lease_counts() -> None:
     told = {"b-1": says("b-1", evicted={"c": ("c-0", 481.0)})}
-    words = "c-0 on this host was evicted; for 9 min this host is lost only when its lease ends"
+    words = "c-0 on this host was evicted; for 9 min a silent node on it is lost only when its lease ends"
     assert silence_notes(job("a-1", "b-1", "c-1"), told) == {"c-1": words}
 
 
@@ -53,6 +53,12 @@ def test_a_lost_node_that_was_evicted_says_so_and_has_no_further_note() -> None:
     told = {"a-1": says("a-1", silent={"c-1": 1.5}, evicted={"c": ("c-1", 599.0)})}
     assert silence_notes(job("a-1", "b-1"), told) == {"c-1": "evicted because it was silent"}
     assert silence_notes(job("a-1", "b-1"), {}) == {}
+
+
+def test_a_lost_node_that_had_registered_again_after_its_eviction_was_lost_for_another_reason() -> None:
+    told = says("a-1", evicted={"c": ("c-1", 599.0)})
+    told = replace(told, evicted=tuple(replace(host, returned=True) for host in told.evicted))
+    assert silence_notes(job("a-1", "b-1"), {"a-1": told}) == {}
 
 
 def test_the_table_has_the_note_before_what_else_there_is_to_say() -> None:

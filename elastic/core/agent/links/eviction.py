@@ -6,13 +6,15 @@ Who is silent, and who confirms it: `elastic.core.agent.links.silence`. What fol
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
 from elastic.core.agent.actions import LogLine, NoteSilence, RevokeLease, SilenceStep
 from elastic.core.agent.links.silence import is_confirmed, many_are_silent, seconds_silent, suspects
 from elastic.core.agent.state import AgentState, PendingEviction
 from elastic.core.agent.store import TransactionAnswered, ViewChanged, may_write, send
-from elastic.core.membership.evictions import SILENCE_COUNTS_AFTER_S, evicted, note_returned
+from elastic.core.membership.evictions import evicted, note_returned
 from elastic.core.text import duration_in_words, join_names
 from elastic.core.transactions import evict
 
@@ -25,9 +27,10 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     agent.memory = replace(agent.memory, evictions=note_returned(known, agent.view.members))
     for before, now in zip(known, agent.memory.evictions, strict=True):
         if now.returned and not before.returned:
-            time = duration_in_words(SILENCE_COUNTS_AFTER_S)
-            follows = f"for {time} nodes on {now.host} are lost only when their lease ends"
-            agent.act(LogLine(f"{now.node} has registered again; {follows}"))
+            left_s = now.silence_counts_at - agent.now
+            time = duration_in_words(60 * math.ceil(left_s / 60))
+            follows = f"; for {time} a silent node on {now.host} is lost only when its lease ends" if left_s > 0 else ""
+            agent.act(LogLine(f"{now.node} has registered again{follows}"))
 
 
 def may_evict(agent: AgentState) -> bool:

@@ -262,6 +262,17 @@ def test_a_silent_leader_is_replaced_and_evicted_by_its_successor() -> None:
     assert steps(bench)[-1] == (SilenceStep.EVICTED, "a", ("c",))
 
 
+def test_a_new_leader_counts_members_as_silent_until_it_is_linked_to_them() -> None:
+    bench = following()
+    silent(bench, "a")
+    tried(bench, "a", unreached_by="c")
+    bench.wake()
+    assert bench.facts.leads
+    assert is_registered(bench, "a")
+    bench.links("a c")
+    assert not is_registered(bench, "a")
+
+
 def test_a_leader_that_others_reach_keeps_the_lead() -> None:
     bench = following()
     silent(bench, "a")
@@ -362,6 +373,17 @@ def test_while_the_store_does_not_answer_no_node_is_evicted_and_afterwards_its_s
     assert not is_registered(bench, "b")
 
 
+def test_while_its_own_lease_is_not_refreshed_an_agent_confirms_no_silence() -> None:
+    leader, follower = leading(), following()
+    for bench, node in ((leader, "b"), (follower, "a")):
+        silent(bench, node)
+        bench.now = REFRESHED + 2.5
+        tried(bench, node, unreached_by="c")
+        bench.wake()
+    assert is_registered(leader, "b")
+    assert not follower.facts.leads
+
+
 def test_a_silence_that_is_noticed_after_an_outage_begins_when_the_store_is_there_again() -> None:
     bench = leading()
     refreshed(bench, 10.0)
@@ -400,7 +422,7 @@ def test_the_leader_says_once_what_follows_for_the_host_of_an_evicted_node_that_
     bench.others("b", link=LINK)
     bench.others("d", link=LINK)
     said = [line for line in bench.lines if "has registered again" in line]
-    assert said == ["b has registered again; for 60 min nodes on host-b are lost only when their lease ends"]
+    assert said == ["b has registered again; for 60 min a silent node on host-b is lost only when its lease ends"]
     assert bench.facts.memory.evictions[0].returned
 
 
