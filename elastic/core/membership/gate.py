@@ -54,7 +54,7 @@ def gate_stopped(s: Situation) -> FormGeneration | None:
 
 
 def gate_left(s: Situation) -> FormGeneration | None:
-    """A member that has no old workers is gone, or would start too early: continue with those that remain."""
+    """A member without old workers is gone, or workers of an evicted node may run on its host: continue without it."""
     if not s.missing:
         return None
     before = s.previous.nodes if s.previous is not None else ()
