@@ -153,7 +153,7 @@ def test_a_pause_longer_than_the_timeout_counts_as_a_lateness_of_one_timeout() -
 # Links
 
 
-def test_a_node_whose_link_is_down_is_not_silent_and_needs_three_heartbeats_on_its_next_link() -> None:
+def test_a_node_whose_link_ended_in_order_is_not_silent_and_needs_three_heartbeats_on_its_next_link() -> None:
     watch = Watch()
     watch.beats("a", "b")
     assert not watch.detector.forget("b", LINK)
