@@ -15,11 +15,12 @@ from elastic import _net
 from elastic.auth.handshake import new_nonce
 from elastic.core.agent.actions import LinkTarget, TryPeer
 from elastic.core.agent.events import PeerTried
+from elastic.core.agent.links.silence import BEATS_MIN
 from launcher.peers import links as links_module
 from launcher.peers import trial
 from launcher.peers.listener import PeerListener
 from launcher.wire import link_messages
-from launcher.wire.link_messages import Greeting, Heartbeat, LinkRequest, Ping, Pong, Proof, Tried, Try
+from launcher.wire.link_messages import Admitted, Greeting, Heartbeat, LinkRequest, Ping, Pong, Proof, Tried, Try
 from tests.scripts.link_peer import JOB
 from tests.support.awaited_events import Happenings
 from tests.support.link_harness import SECRET, Peer, Watching, at, listening, peer, played, watching
@@ -103,21 +104,83 @@ def test_heartbeats_of_a_leader_that_does_not_hear_the_node_do_not_count() -> No
             await leader.line()
             node.links.heartbeats.set(0.0, TIMEOUT_S)
 
-            async def say(heartbeat: Heartbeat) -> None:
+            async def is_answered_to(heartbeat: Heartbeat) -> None:
                 leader.say(link_messages.encode(heartbeat))
-                await leader.line()
+                assert link_messages.decode(await leader.line()) == Heartbeat(EVERY_S)
 
-            async def say_for_ever(heartbeat: Heartbeat) -> None:
-                while True:
-                    await say(heartbeat)
-
-            for _ in range(3):
-                await say(Heartbeat(EVERY_S))
-            unheard = asyncio.create_task(say_for_ever(Heartbeat(EVERY_S, unheard=True)))
-            await node.until("silent", "w-2")
-            unheard.cancel()
+            for _ in range(BEATS_MIN):
+                await is_answered_to(Heartbeat(EVERY_S))
+            silent = asyncio.create_task(node.until("silent", "w-2"))
+            while not silent.done():
+                await is_answered_to(Heartbeat(EVERY_S, unheard=True))
+            await is_answered_to(Heartbeat(EVERY_S))
+            await node.until("not silent", "w-2")
 
     played(story)
+
+
+def test_a_leader_tells_a_node_that_it_does_not_hear_it_until_it_hears_it_again() -> None:
+    async def story() -> None:
+        async with watching("leader") as leader, AnsweringNode().listening() as node:
+            leader.links.watch({"n-1": LinkTarget("127.0.0.1", node.port, 5)})
+            await leader.until("up", "n-1")
+            leader.links.heartbeats.set(EVERY_S, TIMEOUT_S)
+            for _ in range(BEATS_MIN):
+                assert await node.hears() == Heartbeat(EVERY_S)
+                node.answers(Heartbeat(EVERY_S))
+            while not (await node.hears()).unheard:
+                pass
+            assert leader.ever_silent == {"n-1"}
+            node.answers(Heartbeat(EVERY_S))
+            while (await node.hears()).unheard:
+                pass
+
+    played(story)
+
+
+class AnsweringNode:
+    """A node `n-1` that takes one link, and answers the heartbeats that the test has it answer."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._heard: asyncio.Queue[bytes] = asyncio.Queue()
+        self._writer: asyncio.StreamWriter | None = None
+        self._ended = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[AnsweringNode]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = int(server.sockets[0].getsockname()[1])
+        try:
+            yield self
+        finally:
+            server.close()
+            if self._writer is not None:
+                self._writer.transport.abort()
+                await self._ended.wait()
+
+    async def hears(self) -> Heartbeat:
+        """The next heartbeat."""
+        heartbeat = link_messages.decode(await self._heard.get())
+        assert isinstance(heartbeat, Heartbeat)
+        return heartbeat
+
+    def answers(self, heartbeat: Heartbeat) -> None:
+        assert self._writer is not None
+        self._writer.write(link_messages.encode(heartbeat))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer, greeting = writer, Greeting(JOB, "n-1", new_nonce())
+        writer.write(link_messages.greeting_line(greeting))
+        request = link_messages.decode((await reader.readline()).removesuffix(b"\n"))
+        assert isinstance(request, LinkRequest)
+        writer.write(link_messages.encode(Proof(link_messages.proofs(SECRET, greeting, request).server)))
+        await reader.readline()  # The proof of the leader.
+        writer.write(link_messages.encode(Admitted()))
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                self._heard.put_nowait(line.removesuffix(b"\n"))
+        self._ended.set()
 
 
 @contextlib.asynccontextmanager
