@@ -42,6 +42,7 @@ class Watching:
         self._news = asyncio.Event()
         self._silent: frozenset[str] = frozenset()
         self.ever_silent: set[str] = set()
+        self.heard_again: set[str] = set()
         self._held_up_at = NEVER
         self.tried: list[PeerTried] = []
         self.grant_s = 7.0
@@ -78,6 +79,7 @@ class Watching:
             self._tell("held up")
         before, self._silent = self._silent, frozenset(peers)
         self.ever_silent |= self._silent
+        self.heard_again |= heard
         for node in sorted(before ^ self._silent):
             self._tell("silent" if node in self._silent else "not silent", node)
 
