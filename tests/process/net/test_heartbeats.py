@@ -402,7 +402,10 @@ def test_a_node_that_nobody_reaches_was_tried_by_all_that_were_asked(patient: No
         async with suspect() as one, three("n-2", "n-3") as (watcher, *_):
             answer = await tried(watcher, one.port, "n-2", "n-3")
             assert (answer.reached_by, set(answer.unreached_by)) == ((), {"n-2", "n-3"})
-            assert one.dialled == {"w-1", "n-2", "n-3"}
+            one.dialled.clear()
+            action = TryPeer(2, "n-1", LinkTarget("127.0.0.1", one.port, 5), ("n-2", "n-3"), LONG_S)
+            watcher.links.try_peer(action, nowhere)
+            await one.told.until(lambda: one.dialled == {"w-1", "n-2", "n-3"}, "all three try")
 
     played(story)
 
