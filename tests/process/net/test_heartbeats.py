@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
@@ -271,10 +272,15 @@ def test_a_silent_node_whose_process_is_killed_is_proven_dead() -> None:
 
 
 class Suspect:
-    """An agent's listener, as it is known in the store, that answers only some of those that dial it."""
+    """An agent's listener, as it is known in the store, that answers only some of those that dial it.
 
-    def __init__(self, answers: frozenset[str]) -> None:
+    The first `ignored` connections get nothing at all, as if the packets to them were lost.
+    """
+
+    def __init__(self, answers: frozenset[str], ignored: int) -> None:
         self.answers = answers
+        self.ignored = ignored
+        self.connections = 0
         self.dialled: set[str] = set()
         self.port = 0
         self.open = 0
@@ -282,9 +288,13 @@ class Suspect:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
+        self.connections += 1
+        is_ignored = self.connections <= self.ignored
+        self.told.changed()
         greeting = Greeting(JOB, "n-1", new_nonce())
         with contextlib.suppress(ConnectionError):
-            writer.write(link_messages.greeting_line(greeting))
+            if not is_ignored:
+                writer.write(link_messages.greeting_line(greeting))
             if line := await reader.readline():
                 request = link_messages.decode(line.removesuffix(b"\n"))
                 assert isinstance(request, LinkRequest)
@@ -301,8 +311,8 @@ class Suspect:
 
 
 @contextlib.asynccontextmanager
-async def suspect(*answers: str) -> AsyncIterator[Suspect]:
-    one = Suspect(frozenset(answers))
+async def suspect(*answers: str, ignored: int = 0) -> AsyncIterator[Suspect]:
+    one = Suspect(frozenset(answers), ignored)
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
     one.port = int(server.sockets[0].getsockname()[1])
     try:
@@ -377,6 +387,79 @@ def trial_connections() -> Iterator[list[asyncio.StreamWriter]]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A helper that answers is waited for, however busy this machine is."""
     monkeypatch.setattr(trial, "ANSWER_S", LONG_S)
+
+
+@contextlib.contextmanager
+def pauses(begins: Callable[[int], Awaitable[object]]) -> Iterator[list[float]]:
+    """The pauses before the connections of one trial. Instead of its pause, connection `n` waits for `begins(n)`."""
+    asked: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        asked.append(seconds)
+        await begins(len(asked) - 1)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(asyncio, "sleep", pause)
+        yield asked
+
+
+async def is_reached(host: str, port: int) -> bool | None:
+    """Try n-1 there, with time enough for every answer."""
+    return await trial.reaches(JOB, SECRET, "w-1", "n-1", host, port, LONG_S)
+
+
+@pytest.mark.parametrize("ignored", [0, 1, 3])
+def test_a_node_that_leaves_connections_unanswered_is_reached_by_a_later_one_of_four(ignored: int) -> None:
+    async def story() -> None:
+        async with suspect("w-1", ignored=ignored) as one:
+
+            async def begins(number: int) -> None:
+                """Each is made once those before are taken, none after the one that is answered."""
+                await one.told.until(lambda: number <= min(one.connections, ignored), "those before are taken")
+
+            with pauses(begins) as paused:
+                assert await is_reached("127.0.0.1", one.port)
+            assert paused == [0.0, LONG_S / 4, LONG_S / 2, LONG_S * 3 / 4]
+            assert one.connections == ignored + 1
+
+    played(story)
+
+
+LIVE, DEAD = "127.0.0.1", "127.0.0.2"
+
+
+@pytest.mark.parametrize("listens", [True, False], ids=["it answers nothing", "it refuses"])
+@pytest.mark.parametrize("dialled", [(DEAD, LIVE), (LIVE, DEAD, LIVE)], ids=["dead first", "dead second"])
+def test_a_node_with_two_addresses_of_which_one_is_dead_is_reached_at_the_other(
+    dialled: tuple[str, ...], listens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three connections the first one is lost."""
+    tried_at: list[str] = []
+
+    async def resolved(host: str) -> tuple[str, ...]:
+        assert host == "n-1.example"
+        return dialled[:2]
+
+    async def noted(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        tried_at.append(host)
+        return await _net.connected(host, port)
+
+    async def begins(number: int) -> None:
+        if number >= len(dialled):
+            await asyncio.Event().wait()
+
+    async def story() -> None:
+        async with suspect("w-1", ignored=len(dialled) - 2) as one:
+            with socket.socket() as dead, pauses(begins):
+                dead.bind((DEAD, one.port))
+                if listens:
+                    dead.listen()
+                assert await is_reached("n-1.example", one.port)
+            assert tuple(tried_at) == dialled
+
+    monkeypatch.setattr(trial, "resolved", resolved)
+    monkeypatch.setattr(trial, "connected", noted)
+    played(story)
 
 
 def test_a_node_that_this_agent_reaches_is_there_and_no_other_is_waited_for(patient: None) -> None:
