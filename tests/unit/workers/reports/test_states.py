@@ -142,3 +142,20 @@ def test_a_process_is_found_by_its_rank_or_its_seat() -> None:
     assert made.named(Role.WORKER, 3) is made.seen[1]
     assert made.named(Role.SERVER, 3) is None
     assert made.named(Role.WORKER, 4) is None
+
+
+def test_a_node_stepped_when_one_of_its_processes_reported_its_newest_step() -> None:
+    made = spawned()
+    assert made.stepped_at() == float("-inf")
+    made.seen[0].heard(Serving(), 109.0)
+    assert made.stepped_at() == float("-inf"), "that is no step"
+    made.seen[0].heard(Progress(13, 4, {}), 110.0)
+    assert made.stepped_at() == 110.0
+    made.seen[1].heard(Progress(13, 4, {}), 111.0)
+    assert made.stepped_at() == 111.0
+    made.seen[0].heard(Progress(13, 4, {"loss": 0.5}), 112.0)
+    assert made.stepped_at() == 111.0, "the process has made no other step"
+    made.seen[0].heard(Progress(14, 4, {}), 113.0)
+    assert made.stepped_at() == 113.0
+    made.begin(4, (tracked(2, 4, local_rank=0),), first=False)
+    assert made.stepped_at() == float("-inf"), "steps of another generation do not count"
