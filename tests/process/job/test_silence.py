@@ -1,5 +1,7 @@
 """A node all of whose processes are suspended, as in a machine that is suspended or switched off: it sends nothing.
 
+Or only its agent is suspended: its worker continues, and the steps of the others' workers show that.
+
 The nodes of a story have hosts of their own, because the silence of a host that was evicted does not count for a while.
 """
 
@@ -16,13 +18,28 @@ from elastic.core.agent.links.silence import BEATS_MIN, HEARTBEAT_S
 from tests.support.agent_process import Node
 from tests.support.ctl_commands import ran_ctl
 from tests.support.fake_workers import Worker
-from tests.support.job_harness import QUICK_TTL_S, Job, story
+from tests.support.job_harness import LONG_TTL_S, QUICK_TTL_S, Job, story
 
 LEASE_S = 30
 """An eviction comes long before it ends, also on a busy machine."""
 HEARD_S = 2 * BEATS_MIN * HEARTBEAT_S
 """Only a link that has carried `BEATS_MIN` heartbeats counts, and no event, metric or answer of an agent shows that it
 has: so the story waits for twice the time in which they are sent."""
+TIMEOUT_S = 1.0
+"""The default of `--silence_timeout`."""
+REPORTS_STEPS = """
+import threading
+
+def report_steps():
+    for step in range(1, 1 << 30):
+        end().send(messages.Progress(step, 3, {}))
+        if no_more_steps.wait(0.05):
+            break
+
+no_more_steps = threading.Event()
+end()
+threading.Thread(target=report_steps, daemon=True).start()
+"""
 
 
 @contextlib.contextmanager
@@ -45,8 +62,8 @@ async def three_hosts(job: Job, *flags: str, ttl_s: int = LEASE_S) -> list[Node]
     return [await job.node("--host", f"127.0.0.{number}", *flags, ttl_s=ttl_s) for number in (1, 2, 3)]
 
 
-def only_frozen_worker_overlapped(job: Job, new: list[Worker], old: Worker) -> None:
-    """The suspended worker is the only one of the world before, and is left to its run deadline."""
+def only_evicted_worker_overlapped(job: Job, new: list[Worker], old: Worker) -> None:
+    """The worker of the suspended node is the only one of the world before, and is left to its run deadline."""
     fences = new[0].env["ELASTIC_FENCE"], old.env["ELASTIC_FENCE"]
     assert job.overlaps == ["{} started while {} ran".format(*fences)] * len(new)
     job.overlaps.clear()
@@ -71,7 +88,7 @@ async def evicted(job: Job, rank: int) -> None:
     with suspended(silent):
         again = await job.world(2, 2)
         assert [worker.node for worker in again] == [worker.node for worker in others]
-        only_frozen_worker_overlapped(job, again, world[rank])
+        only_evicted_worker_overlapped(job, again, world[rank])
         words = rf"{silent.id} \(host .*\) has sent nothing for \d+\.\d s, and .* does not reach it: evicted$"
         await one_says(job, words)
         for worker in again:
@@ -102,6 +119,29 @@ async def test_a_suspended_leader_is_replaced_and_evicted_before_its_lease_ends_
 
 
 @story
+async def test_a_suspended_agent_is_not_silent_while_its_world_makes_steps_and_is_afterwards(job: Job) -> None:
+    await three_hosts(job, "--verbose", ttl_s=LONG_TTL_S)
+    world = await job.world(1, 3)
+    silent, others = job.node_of(world[1]), [job.node_of(worker) for worker in (world[0], world[2])]
+    await asyncio.sleep(HEARD_S)
+    for worker in world:
+        await worker.obeys("run", REPORTS_STEPS)
+    silent.signal(SIGSTOP)
+    try:
+        await asyncio.sleep(2 * TIMEOUT_S)
+        assert not any("has sent nothing" in line for node in others for line in node.lines)
+        assert job.newest_generation() == 1
+        for worker in world:
+            await worker.obeys("run", "no_more_steps.set()")
+        await one_says(job, rf"{silent.id} \(host .*\) has sent nothing for .*: evicted$")
+        again = await job.world(2, 2)
+        assert [job.node_of(worker) for worker in again] == others
+        only_evicted_worker_overlapped(job, again, world[1])
+    finally:
+        silent.signal(SIGCONT)
+
+
+@story
 async def test_without_a_silence_timeout_a_suspended_node_is_lost_only_when_its_lease_ends(job: Job) -> None:
     nodes = await three_hosts(job, "--silence_timeout", "0", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
@@ -111,7 +151,7 @@ async def test_without_a_silence_timeout_a_suspended_node_is_lost_only_when_its_
         for node in nodes:
             if node is not silent:
                 await node.says(rf"generation 2: 2 nodes.*: {silent.id} was lost \(its lease ended\)")
-        only_frozen_worker_overlapped(job, await job.world(2, 2), world[1])
+        only_evicted_worker_overlapped(job, await job.world(2, 2), world[1])
     whole = await job.newest_world(3)
     for worker in whole:
         await worker.exits(0)
