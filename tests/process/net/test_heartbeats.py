@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import os
 import signal
@@ -14,15 +15,22 @@ import pytest
 
 from elastic import _net
 from elastic.auth.handshake import new_nonce
-from elastic.core.agent.actions import LinkTarget, TryPeer
-from elastic.core.agent.events import PeerTried
+from elastic.core.agent.actions import LinkTarget, SetHeartbeats, TryPeer
+from elastic.core.agent.events import Event, PeerTried, SilenceChanged
 from elastic.core.agent.links.silence import BEATS_MIN
+from elastic.core.view import StoredDocument
+from launcher.logs.console import Console
+from launcher.logs.logger import AgentLog
 from launcher.peers import links as links_module
 from launcher.peers import trial
+from launcher.peers.core_adapter import LinkAdapter
+from launcher.peers.heartbeats import Heartbeats
 from launcher.peers.listener import PeerListener
+from launcher.peers.silence_detector import NEVER
 from launcher.wire import link_messages
 from launcher.wire.link_messages import Admitted, Greeting, Heartbeat, LinkRequest, Ping, Pong, Proof, Tried, Try
 from tests.scripts.link_peer import JOB
+from tests.support.agent_harness import Bench
 from tests.support.awaited_events import Happenings
 from tests.support.link_harness import SECRET, Peer, Watching, at, listening, peer, played, watching
 from tests.support.link_strangers import connected
@@ -140,10 +148,10 @@ def test_a_leader_tells_a_node_that_it_does_not_hear_it_until_it_hears_it_again(
 
 
 @contextlib.contextmanager
-def never_held_up(node: Watching) -> Iterator[None]:
+def never_held_up(heartbeats: Heartbeats) -> Iterator[None]:
     """No stall of this process restarts a silence."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(node.links.heartbeats._detector, "expect_check", lambda at, slack_s: None)
+        patched.setattr(heartbeats._detector, "expect_check", lambda at, slack_s: None)
         yield
 
 
@@ -198,7 +206,7 @@ async def suspended() -> AsyncIterator[tuple[Watching, Peer]]:
     async with watching() as watcher, peer("n-1") as node:
         watcher.links.watch({"n-1": node.target})
         await watcher.until("up", "n-1")
-        with never_held_up(watcher):
+        with never_held_up(watcher.links.heartbeats):
             with beats(watcher) as answers:
                 watcher.links.heartbeats.set(EVERY_S, TIMEOUT_S)
                 await answers.hears(3)
@@ -264,6 +272,34 @@ def test_a_silent_node_whose_process_is_killed_is_proven_dead() -> None:
         async with suspended() as (watcher, node):
             node.kill()
             await watcher.until("proof", "n-1")
+
+    played(story)
+
+
+def test_the_core_hears_of_a_silent_node_and_that_it_was_heard_again() -> None:
+    async def story() -> None:
+        hello, events, facts = PeerListener("127.0.0.1", JOB, "n-1"), asyncio.Queue[Event](), Bench("n-1").facts
+        adapter = LinkAdapter(hello, JOB, facts, events.put_nowait, AgentLog("n-1", Console(2)), find=nowhere)
+        adapter.learn(dataclasses.replace(facts.view, secret=StoredDocument(SECRET, 1, 1)))
+
+        async def silence() -> SilenceChanged:
+            while not isinstance(event := await events.get(), SilenceChanged):
+                pass
+            return event
+
+        async with connected(hello) as leader:
+            await leader.prove("w-2")
+            await leader.line()
+            with never_held_up(adapter._links.heartbeats):
+                adapter.perform(SetHeartbeats(0.0, TIMEOUT_S))
+                for _ in range(BEATS_MIN):
+                    leader.say(link_messages.encode(Heartbeat(EVERY_S)))
+                silent = await silence()
+                assert (set(silent.peers), silent.heard) == ({"w-2"}, frozenset())
+                leader.say(link_messages.encode(Heartbeat(EVERY_S)))
+                assert await silence() == SilenceChanged({}, NEVER, frozenset({"w-2"}))
+        adapter.close()
+        hello.close()
 
     played(story)
 
