@@ -74,6 +74,10 @@ class Heartbeats:
         """A link ended in order: no heartbeat is to come over it."""
         self._tell(self._detector.forget(node, link))
 
+    def unwatched(self, node: str) -> None:
+        """This agent does not watch a node any more, over whichever link its heartbeats came."""
+        self._tell(self._detector.forget(node))
+
     def is_silent(self, node: str) -> bool:
         """Tell whether a node is silent now."""
         return node in self._detector.silent

@@ -364,8 +364,9 @@ class PeerLinks:
             self._on_vouched(node, message.g, sent_at, message.seconds)
 
     def beat(self, node: str, link: object, message: Heartbeat) -> None:
-        """Take a heartbeat of the leader."""
-        self.heartbeats.beat(node, link, message.every_s)
+        """Take a heartbeat of the leader. A former one may send some before it knows that it leads no more."""
+        if node in self._watched:
+            self.heartbeats.beat(node, link, message.every_s)
 
     def heard_from(self, node: str) -> None:
         """Note that something came from a node."""
@@ -412,7 +413,7 @@ class PeerLinks:
             link.release()
             if was_up:
                 self.went_down(link)
-            self.heartbeats.link_ended(link.node, link)
+            self.heartbeats.unwatched(link.node)
             self.is_decided(link)
 
     def _answer(self) -> None:

@@ -69,7 +69,7 @@ class SilenceDetector:
         if peer is None or peer.link is not link:
             self._peers[node] = _Peer(link, every_s, now, now, now)
         else:
-            # A pause that was longer than the timeout was an outage, and says nothing of how late heartbeats are.
+            # A pause that was longer than the timeout was an outage: it counts as a lateness of one timeout.
             lateness_s = min(max(now - peer.beat_at - peer.every_s, 0.0), self._timeout_s)
             peer.late_s = max(lateness_s, peer.lateness(now))
             peer.every_s, peer.beat_at, peer.beats = every_s, now, peer.beats + 1
@@ -85,10 +85,10 @@ class SilenceDetector:
         self.silent = {name: one for name, one in self.silent.items() if name != node}
         return True
 
-    def forget(self, node: str, link: object) -> bool:
-        """That link ended in order; tell whether `silent` has changed."""
+    def forget(self, node: str, link: object | None = None) -> bool:
+        """That link, or each link to the node, ended in order; tell whether `silent` has changed."""
         peer = self._peers.get(node)
-        if peer is None or peer.link is not link:
+        if peer is None or link not in (None, peer.link):
             return False
         del self._peers[node]
         before = self.silent

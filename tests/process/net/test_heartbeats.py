@@ -15,7 +15,7 @@ import pytest
 
 from elastic import _net
 from elastic.auth.handshake import new_nonce
-from elastic.core.agent.actions import LinkTarget, SetHeartbeats, TryPeer
+from elastic.core.agent.actions import LinkTarget, SetHeartbeats, TryPeer, WatchLinks
 from elastic.core.agent.events import Event, PeerTried, SilenceChanged
 from elastic.core.agent.links.silence import BEATS_MIN
 from elastic.core.view import StoredDocument
@@ -33,9 +33,11 @@ from tests.scripts.link_peer import JOB
 from tests.support.agent_harness import Bench
 from tests.support.awaited_events import Happenings
 from tests.support.link_harness import SECRET, Peer, Watching, at, listening, peer, played, watching
-from tests.support.link_strangers import connected
+from tests.support.link_strangers import Stranger, connected
 
 EVERY_S, TIMEOUT_S = 0.05, 0.2
+UNREACHED = LinkTarget("127.0.0.1", 1, 5)
+"""Nobody listens there."""
 LONG_S = 60.0
 """No story waits for it."""
 Find = Callable[[str], Awaitable[LinkTarget | None]]
@@ -71,6 +73,11 @@ def beats(node: Watching) -> Iterator[Beats]:
         yield heard
 
 
+def watches(node: Watching, leader: str) -> None:
+    """The node watches a leader, which it does not reach yet."""
+    node.links.watch({leader: UNREACHED})
+
+
 async def is_answered(watcher: Watching, node: str = "n-1") -> None:
     """What was said before was read."""
     watcher.links.ask(99)
@@ -83,6 +90,7 @@ async def is_answered(watcher: Watching, node: str = "n-1") -> None:
 def test_each_heartbeat_is_answered_with_one_and_that_one_is_not() -> None:
     async def story() -> None:
         async with watching() as watcher, listening("n-1") as (watched, agent):
+            watches(watched, "w-1")
             watcher.links.watch({"n-1": at(agent)})
             await watcher.until("up", "n-1")
             with beats(watcher) as answers, beats(watched) as sent:
@@ -111,6 +119,7 @@ def test_heartbeats_of_a_leader_that_does_not_hear_the_node_do_not_count() -> No
         async with listening("n-1") as (node, agent), connected(agent) as leader:
             await leader.prove("w-2")
             await leader.line()
+            watches(node, "w-2")
             node.links.heartbeats.set(0.0, TIMEOUT_S)
 
             async def is_answered_to(heartbeat: Heartbeat) -> None:
@@ -229,6 +238,7 @@ def test_a_node_whose_process_is_suspended_is_silent_for_its_watcher_until_it_re
 def test_a_leader_whose_process_is_suspended_is_silent_for_a_node_that_it_watches() -> None:
     async def story() -> None:
         async with listening("n-1") as (node, agent), peer("leader") as leader:
+            watches(node, "leader")
             node.links.heartbeats.set(0.0, TIMEOUT_S)
             with beats(node) as sent:
                 await leader.order(f"watch n-1 127.0.0.1 {agent.port}")
@@ -247,6 +257,7 @@ def test_a_leader_that_sends_no_more_heartbeats_and_closes_its_link_in_order_is_
         async with watching() as leader, peer("next") as next_leader, listening("n-1") as (node, agent):
             leader.links.watch({"n-1": at(agent)})
             await leader.until("up", "n-1")
+            watches(node, "w-1")
             node.links.heartbeats.set(0.0, TIMEOUT_S)
             with beats(node) as sent:
                 leader.links.heartbeats.set(EVERY_S, 0.0)
@@ -255,6 +266,7 @@ def test_a_leader_that_sends_no_more_heartbeats_and_closes_its_link_in_order_is_
             await node.until("dialled")
             while node.last != ("dialled",):
                 await node.until("dialled")
+            watches(node, "next")
             with beats(node) as sent:
                 await next_leader.order(f"watch n-1 127.0.0.1 {agent.port}")
                 await next_leader.order(f"beat {EVERY_S}")
@@ -263,6 +275,44 @@ def test_a_leader_that_sends_no_more_heartbeats_and_closes_its_link_in_order_is_
             await node.until("silent", "next")
             assert node.ever_silent == {"next"}, "and not the first, which has sent nothing for longer"
             assert "w-1" not in node.links.heartbeats.unheard()
+
+    played(story)
+
+
+async def beat(leader: Stranger) -> None:
+    """A leader sends a heartbeat and gets the answer."""
+    leader.say(link_messages.encode(Heartbeat(EVERY_S)))
+    assert link_messages.decode(await leader.line()) == Heartbeat(EVERY_S)
+
+
+def test_a_silent_leader_is_forgotten_by_a_node_that_watches_it_no_more() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (node, agent), connected(agent) as leader:
+            await leader.prove("w-2")
+            await leader.line()
+            watches(node, "w-2")
+            node.links.heartbeats.set(0.0, TIMEOUT_S)
+            for _ in range(BEATS_MIN):
+                await beat(leader)
+            await node.until("silent", "w-2")
+            watches(node, "w-3")
+            assert not node.links.heartbeats.is_silent("w-2")
+
+    played(story)
+
+
+def test_heartbeats_of_a_former_leader_that_does_not_know_yet_that_it_leads_no_more_do_not_count() -> None:
+    async def story() -> None:
+        async with listening("n-1") as (node, agent), connected(agent) as former, connected(agent) as leader:
+            watches(node, "w-3")
+            node.links.heartbeats.set(0.0, TIMEOUT_S)
+            for one, name in ((former, "w-2"), (leader, "w-3")):
+                await one.prove(name)
+                await one.line()
+                for _ in range(BEATS_MIN):
+                    await beat(one)
+            await node.until("silent", "w-3")
+            assert node.ever_silent == {"w-3"}, "although the former leader was heard before it"
 
     played(story)
 
@@ -291,6 +341,7 @@ def test_the_core_hears_of_a_silent_node_and_that_it_was_heard_again() -> None:
             await leader.prove("w-2")
             await leader.line()
             with never_held_up(adapter._links.heartbeats):
+                adapter.perform(WatchLinks({"w-2": UNREACHED}))
                 adapter.perform(SetHeartbeats(0.0, TIMEOUT_S))
                 for _ in range(BEATS_MIN):
                     leader.say(link_messages.encode(Heartbeat(EVERY_S)))
