@@ -671,14 +671,16 @@ def silent(world: World, calm: Calm, node: Node, old: Generation) -> None:
         cut_for(world, node, 25.0)
     lease_ended = world.now + world.spec.lease_ttl_s
     until = world.now + SILENT_TIMEOUTS * world.spec.silence_timeout_s + SILENT_MORE_S
-    world.counts["a silent node was evicted in time"] += until < lease_ended
+
+    def out() -> None:
+        world.counts["a silent node was out before its lease ended"] += world.now < lease_ended
 
     def stopped(view: StoreView) -> bool:
         generation = view.generation.value if view.generation is not None else None
         return generation is not None and generation.g > old.g and generation.index(node.name) is None
 
     text = f"{node.name} is silent, and the others do not go on without it by {until:.1f}"
-    calm.expect(world, Expected("silence", text, until, stopped))
+    calm.expect(world, Expected("silence", text, until, stopped, then=out))
 
 
 SITUATIONS: tuple[Callable[[World, Calm, Node, Generation], None], ...] = (
