@@ -137,9 +137,15 @@ def _tried_alone(original: Callable[..., None], agent: AgentState, event: silenc
     original(agent, msgspec.structs.replace(event, reached_by=own, unreached_by=event.unreached_by or event.reached_by))
 
 
-def _revoked_in_any_case(agent: AgentState, event: store.TransactionAnswered) -> None:
-    agent.silence.evicting = None
-    agent.act(RevokeLease(event.transaction.lease))
+def _revoked_in_any_case(
+    original: Callable[[AgentState, store.TransactionAnswered], None],
+    agent: AgentState,
+    event: store.TransactionAnswered,
+) -> None:
+    pending = agent.silence.evicting
+    original(agent, event)
+    if pending is not None and not event.succeeded:
+        agent.act(RevokeLease(pending.lease))
 
 
 def _vacant_unless_silent(original: Callable[[AgentState], bool], agent: AgentState) -> bool:
@@ -813,7 +819,7 @@ SILENCE: Final = (
     Mutation(
         "silence: revoked in any case",
         "a lease is revoked only after the eviction was carried out",
-        becomes(eviction.on_evicted, lambda _, agent, event: _revoked_in_any_case(agent, event)),
+        becomes(eviction.on_evicted, _revoked_in_any_case),
     ),
     Mutation(
         "silence: compare registration",
