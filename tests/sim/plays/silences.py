@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from elastic.core.membership.evictions import STEADY_S
 from elastic.core.model import ChangeReason, Generation
 from elastic.core.transactions import Transaction
-from elastic.core.view import StoreView
 from tests.sim.accidents import alive, apart_for, cut_for, pairs_apart, thaw
-from tests.sim.calm import NOTICE_S, STOP_S, Calm, Expected, inside, silent, went
+from tests.sim.calm import (
+    NOTICE_S,
+    SILENT_MORE_S,
+    SILENT_TIMEOUTS,
+    STOP_S,
+    Calm,
+    Expected,
+    inside,
+    silent,
+    went,
+)
+from tests.sim.evictions import evicted_node
 from tests.sim.nodes import Node, Observer
 from tests.sim.plays.leaders import leader_of
 from tests.sim.plays.meetings import comes, members_of
@@ -15,6 +27,40 @@ from tests.sim.world import World
 
 BACK_S = 90.0
 """A node that was evicted, and is well again, is in a generation again within this time."""
+
+
+class WhenOut(Observer):
+    """Calls something once, when the first generation without a node is written."""
+
+    def __init__(self, name: str, call: Callable[[Generation], None]) -> None:
+        self.name = name
+        self.call: Callable[[Generation], None] | None = call
+
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """A document was written."""
+        if transaction.kind != "form" or self.call is None:
+            return
+        stored = Calm().view(world).generation
+        if stored is not None and stored.value.index(self.name) is None:
+            call, self.call = self.call, None
+            call(stored.value)
+
+
+class EvictedOnce(Observer):
+    """Counts the evictions of these nodes, and complains about the second one."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+        self.evicted = ""
+
+    def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
+        """An eviction was carried out, perhaps."""
+        if transaction.kind != "evict" or (name := evicted_node(transaction)) not in self.names:
+            return
+        if self.evicted:
+            world.fail("silence", f"{name} is evicted, and {self.evicted} was evicted before")
+        self.evicted = name
+        world.counts["silence: evicted once"] += 1
 
 
 class WhenEvicted(Observer):
@@ -56,21 +102,15 @@ def leader_sleeps(world: World, watch: Calm, node: Node, old: Generation) -> Non
     if leader is None or not world.heartbeats_on:
         return
     world.job.work_s += 2 * BACK_S
+
+    def out(_: Generation) -> None:
+        text = f"{leader.name} led, stood still, goes on, and is in no generation again"
+        done = lambda view: leader.name in inside(view)  # noqa: E731
+        back = lambda: world.counts.update(["silence: a leader that slept is back"])  # noqa: E731
+        watch.expect(world, Expected("silence", text, world.now + BACK_S, done, then=back))
+
+    world.observe(WhenOut(leader.name, out))
     hold_up(world, leader, world.chance.uniform(1.0, 8.0) * world.spec.silence_timeout_s)
-    until = world.now + BACK_S
-    text = f"{leader.name} led, stood still, goes on, and is not in the world again"
-
-    def done(view: StoreView) -> bool:
-        return leader.name in inside(view) and went(view) > old.g
-
-    world.after(
-        1.0,
-        lambda: watch.expect(world, Expected("silence", text, until, done)) if _left(watch, world, leader) else None,
-    )
-
-
-def _left(watch: Calm, world: World, node: Node) -> bool:
-    return node.name not in inside(watch.view(world))
 
 
 def _expect_no_loss(world: World, watch: Calm, old: Generation, seconds: float, why: str) -> None:
@@ -193,11 +233,19 @@ def silent_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) -
 
 
 def cut_from_the_others(world: World, watch: Calm, node: Node, old: Generation) -> None:
-    """A node reaches the store and no other node, for long: it is evicted once, and joins when it is heard again."""
+    """A node reaches the store and no other node, for long: it is evicted once, and joins when it is heard again.
+
+    Of two nodes one evicts the other.
+    """
     if not world.heartbeats_on:
         return
     world.job.work_s += 120.0
+    evicted = EvictedOnce({node.name} if len(old.members) > 2 else inside(watch.view(world)))
+    world.observe(evicted)
     apart_for(world, node, 60.0)
+    limit = world.now + SILENT_TIMEOUTS * world.spec.silence_timeout_s + SILENT_MORE_S
+    text = f"nobody reaches {node.name}, and it is not evicted by {limit:.1f}"
+    watch.expect(world, Expected("silence", text, limit, lambda _: bool(evicted.evicted)))
     heard_at = world.now + 60.0 + STEADY_S - 0.3
 
     def formed(generation: Generation) -> str:
