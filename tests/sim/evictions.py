@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from elastic.core.agent.actions import NoteSilence, SilenceStep
-from elastic.core.agent.links.silence import HEARTBEAT_S, TRIAL_MIN_S
+from elastic.core.agent.links.silence import TRIAL_MIN_S, TRIAL_PART, interval_s
 from elastic.core.kv import Delete
 from elastic.core.model import Generation
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.transactions import Transaction
+from elastic.core.view import StoreView
+from launcher.peers.silence_detector import UNHEARD_INTERVALS
 from tests.sim.checks import Promises
-from tests.sim.nodes import KEYS, KILL_S, Node, Observer
+from tests.sim.heartbeats import Tried
+from tests.sim.nodes import KEYS, KILL_S, NEVER, Node, Observer
 from tests.sim.world import World
 
+CLOCK = 1.03
+"""Clocks run 2 % too fast or too slow."""
 TRIED_S = 6.0
-"""A trial is not older than this when its node is evicted: a transaction and a refresh of the lease come first."""
-FLAPS_S = 1.0
-"""A way that was closed so lately, and is open and closed in turn, counts as closed."""
-TICKS = 2.5
-"""Intervals in which a node may have been reached before its silence is dated, or after the trial that confirmed it."""
+"""A trial is not older than this when the lead is taken or a node is evicted for it."""
 TRUSTED_AGAIN_S = 3590.0
 """For so long a host that was evicted is not evicted again."""
 
@@ -45,30 +46,20 @@ class Evictions(Observer):
         """The leader has decided it on what it knows now."""
         if transaction.kind == "evict":
             self._decided(world, node, world.nodes[evicted_node(transaction)])
+        silent = self._living_leader(world, node, node.core.facts.view) if transaction.kind == "lead" else None
+        if silent is not None:
+            self._is_silent(world, node, silent, "takes the lead of")
         return 0.0
 
     def _decided(self, world: World, leader: Node, silent: Node) -> None:
         timeout_s, now = world.spec.silence_timeout_s, world.now
         if not timeout_s:
             world.fail("silence", f"{silent.name} is evicted, and no silence counts in this job")
-        tick_s = min(HEARTBEAT_S, timeout_s / 4)
-        way = (leader.name, silent.name)
-        closed_at, unreached_s = world.closed_since.get(way), now - world.unreached_at.get(way, -1e9)
-        if frozenset(way) in world.slow_links:  # It opens for moments, in which nothing may be said.
-            closed_at = now - timeout_s if unreached_s < FLAPS_S else closed_at
-        elif closed_at is None and unreached_s < TICKS * tick_s:  # It opened just now: the next heartbeat shows that.
-            closed_at = now - timeout_s
-        if closed_at is None or now - closed_at < timeout_s / 1.05 - TICKS * tick_s:
-            world.fail("silence", f"{leader.name} evicts {silent.name}, which it could reach: closed since {closed_at}")
-        view = leader.core.facts.view
-        others = [one for one in view.members if one not in (leader.name, silent.name)]
-        gone = [one for one in others if not world.nodes[one].alive or world.nodes[one].exit_code is not None]
-        unreached = [one for one in others if now - world.unreached_at.get((one, silent.name), -1e9) < TRIED_S]
-        if others and len(gone) < len(others) and not unreached:
-            world.fail("silence", f"{leader.name} evicts {silent.name}, which {', '.join(others)} could reach")
+        tried = self._is_silent(world, leader, silent, "evicts")
         generation = leader.core.facts.generation
         assert generation is not None
-        quiet = [place.node for place in generation.members if self._quiet(world, leader, place.node, timeout_s)]
+        names = [place.node for place in generation.members if place.node != leader.name]
+        quiet = [name for name in names if name == silent.name or self._quiet(world, leader, name, tried)]
         if len(quiet) > 1 and 3 * len(quiet) > len(generation.members):
             of = f"{len(quiet)} of {len(generation.members)}"
             world.fail("silence", f"{leader.name} evicts {silent.name}, and {of} are silent: {quiet}")
@@ -77,10 +68,38 @@ class Evictions(Observer):
             world.fail("silence", f"{silent.name} is evicted, and its host was evicted {now - named_at:.0f} s ago")
 
     @staticmethod
-    def _quiet(world: World, leader: Node, name: str, timeout_s: float) -> bool:
-        """Tell whether a member was not reached by the leader for so long that it was silent when the trial ended."""
-        closed_at = world.closed_since.get((leader.name, name))
-        return closed_at is not None and world.now - closed_at > 1.05 * (timeout_s + 2 * TRIAL_MIN_S) + 1.0
+    def _is_silent(world: World, node: Node, silent: Node, does: str) -> Tried:
+        """Nothing was heard from it for the silence timeout, and then neither this node reached it nor another one."""
+        timeout_s, now = world.spec.silence_timeout_s, world.now
+        since, tried = world.unheard_since(node, silent.name), world.tried.get((node.name, silent.name))
+        least_s = (timeout_s + max(TRIAL_PART * timeout_s, TRIAL_MIN_S)) / CLOCK
+        if not least_s <= now - since < NEVER:
+            world.fail("silence", f"{node.name} {does} {silent.name}, which is silent since {since:.3f}")
+        if tried is None or tried.at < since or now - tried.at > TRIED_S:
+            at = f"{tried.at:.3f}" if tried is not None else "never"
+            world.fail(
+                "silence", f"{node.name} {does} {silent.name}, which was not tried in this silence, or long ago: {at}"
+            )
+        assert tried is not None
+        if tried.reached:
+            world.fail("silence", f"{node.name} {does} {silent.name}, which it reached at {tried.at:.3f}")
+        view, generation = node.core.facts.view, node.core.facts.generation
+        members = [place.node for place in generation.members] if generation is not None else []
+        known = view.members if view.complete else members
+        memory = node.core.facts.memory
+        proven = {name for name, _ in memory.gone} | memory.dead  # It asks none of these, even if they came back.
+        others = [world.nodes[one] for one in known if one not in (node.name, silent.name) and one not in proven]
+        alive = [one.name for one in others if one.alive and one.exit_code is None]
+        if alive and not tried.unreached_by & set(alive):
+            world.fail("silence", f"{node.name} {does} {silent.name}, which {', '.join(alive)} could reach")
+        return tried
+
+    @staticmethod
+    def _quiet(world: World, leader: Node, name: str, tried: Tried) -> bool:
+        """Tell whether the leader could not reach a member at the trial, and had not heard it for some intervals."""
+        since = world.unheard_since(leader, name)
+        unheard_s = UNHEARD_INTERVALS * interval_s(world.spec.silence_timeout_s, 1) * CLOCK
+        return name in tried.out_of_reach and tried.at - since > unheard_s
 
     def after_commit(self, world: World, node: Node, transaction: Transaction) -> None:
         """It is carried out: by the leader, for the registration that was silent, and a survivor remains."""
@@ -110,32 +129,35 @@ class Evictions(Observer):
         if not any(name in view.members and name != silent.name for name in running):
             world.fail("silence", f"{silent.name} is evicted, and nobody of its world remains")
 
+    def _living_leader(self, world: World, node: Node, view: StoreView | None) -> Node | None:
+        """The leader that a node knows and may only replace for its silence: it lives, and no proof says otherwise."""
+        known = view.leader if view is not None else None
+        if known is None or known.value.node in (node.name, "") or not world.heartbeats_on:
+            return None
+        leader, memory = world.nodes[known.value.node], node.core.facts.memory
+        if leader.name != self._leader[0] or not leader.alive or leader.exit_code is not None:
+            return None
+        created = known.value.created or known.create_revision
+        return None if leader.name in memory.dead or (leader.name, created) in memory.gone else leader
+
     def _took_the_lead(self, world: World, node: Node) -> None:
         """From a living leader only a member takes it that could hear this one since it leads."""
-        known = node.sent_view.leader if node.sent_view is not None else None
-        if known is None or known.value.node in (node.name, "") or not world.heartbeats_on:
-            return
         name, led_at = self._leader
-        silent = world.nodes[known.value.node]
-        closed_at = world.closed_since.get((node.name, silent.name))
-        if silent.name != name or not silent.alive or silent.exit_code is not None or closed_at is None:
+        if self._living_leader(world, node, node.sent_view) is None:
             return
-        memory = node.core.facts.memory
-        if name in memory.dead or (name, known.value.created or known.create_revision) in memory.gone:
-            return
-        if closed_at < led_at:
-            world.fail("silence", f"{node.name} takes the lead of {name}, which it has not reached since {closed_at}")
+        if world.heard_at(node, name) < led_at:
+            world.fail("silence", f"{node.name} takes the lead of {name}, which it has not heard since {led_at:.3f}")
         generation = node.core.facts.generation
         if generation is None or generation.index(node.name) is None:
             world.fail("silence", f"{node.name} takes the lead of {name}, and is in no generation with it")
 
     def after_note(self, world: World, node: Node, note: NoteSilence) -> None:
-        """An agent that was held up itself suspects nobody for what it has not heard meanwhile."""
-        most_s = 0.9 * world.spec.silence_timeout_s
-        held_up = world.now < node.thawed_at + most_s
-        open_until = world.closed_since.get((node.name, note.node), world.now)
-        if note.step is SilenceStep.SUSPECTED and held_up and world.now < open_until + most_s:
-            world.fail("silence", f"{node.name} was held up until {node.thawed_at:.3f}, and suspects {note.node}")
+        """A node is suspected after the silence timeout; while an agent is held up itself, it hears nobody."""
+        if note.step is not SilenceStep.SUSPECTED:
+            return
+        since = world.unheard_since(node, note.node)
+        if not world.spec.silence_timeout_s / CLOCK <= world.now - since < NEVER:
+            world.fail("silence", f"{node.name} suspects {note.node}, which is silent since {since:.3f}")
 
     def after_revoke(self, world: World, node: Node, lease: int) -> None:
         """A leader ends the lease of the dead, and of who has been evicted, and of nobody else."""

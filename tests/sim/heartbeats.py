@@ -8,15 +8,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from elastic.core.agent.actions import NoteSilence, SetHeartbeats, SilenceStep, TryPeer
 from elastic.core.agent.events import PeerTried, SilenceChanged
 from elastic.core.agent.links.silence import interval_s
-from tests.sim.nodes import Node
+from tests.sim.nodes import NEVER, Node
 from tests.sim.nurseries import Nurseries
 
 FIRST_LOOK_S = 0.002
 """So soon after the start of a trial it is looked whether somebody reaches the node."""
+HELD_UP_INTERVALS = 3.2
+"""An agent that did nothing for more intervals than that notices that it was held up."""
+
+
+class Tried(NamedTuple):
+    """How it really was in the moment in which a trial was answered.
+
+    `reached`: the agent that asked reaches the silent node. `unreached_by`: others do not, and it can ask them.
+    `out_of_reach`: those that the agent that asked does not reach.
+    """
+
+    at: float
+    reached: bool
+    unreached_by: frozenset[str]
+    out_of_reach: frozenset[str]
 
 
 class Heartbeats(Nurseries):
@@ -30,10 +46,10 @@ class Heartbeats(Nurseries):
         """Nothing comes through between two nodes before this time."""
         self.late: dict[str, tuple[float, float]] = {}
         """Until when, and by how much at most, what a node sends or receives is late."""
-        self.closed_since: dict[tuple[str, str], float] = {}
-        """Since when an agent cannot reach another one: who, and whom."""
-        self.unreached_at: dict[tuple[str, str], float] = {}
-        """When it could not reach it last."""
+        self._heard_at: dict[tuple[str, str], tuple[float, float]] = {}
+        """When a heartbeat came through last, and the one before it: who heard it, and from whom."""
+        self.tried: dict[tuple[str, str], Tried] = {}
+        """The newest trial that was answered: who asked for it, and which node was tried."""
         self.after(0.0, self._beat)
 
     @property
@@ -55,8 +71,11 @@ class Heartbeats(Nurseries):
         self.after(every_s * self.chance.uniform(0.9, 1.1), self._beat)
         here = [node for node in self.nodes.values() if node.alive and node.exit_code is None]
         for node in here:
-            if node.hears and node.silence_timeout_s:
-                self._look(node, every_s)
+            if node.hears:
+                node.acted_at = self.now
+                if node.silence_timeout_s:
+                    self._look(node, every_s)
+        self.slow_links = {pair: until for pair, until in self.slow_links.items() if self.now < until}
         self._make_late(here)
         for one in here:
             for name in one.linked if one.sends_heartbeats else ():
@@ -66,24 +85,21 @@ class Heartbeats(Nurseries):
                     self._heard(one, other, every_s)
                     if not unheard:
                         self._heard(other, one, every_s)
-        self._note_reach()
 
-    def _note_reach(self) -> None:
-        """Note who cannot reach whom; of most nodes nothing is wrong."""
-        for pair in tuple(self.closed_since):
-            if self.reaches(*(self.nodes[name] for name in pair)):
-                del self.closed_since[pair]
-        for other in self.nodes.values():
-            gone = not other.hears or other.exit_code is not None
-            if gone or other.cut or other.apart or other.apart_from or self.slow_links:
-                for one in self.nodes.values():
-                    self._note_way(one, other)
-                    self._note_way(other, one)
+    def note_thawed(self, node: Node) -> None:
+        """A node goes on: was it held up for so long that it must have noticed?"""
+        if self.now > node.acted_at + HELD_UP_INTERVALS * interval_s(self.spec.silence_timeout_s or 1.0, 1):
+            node.continued_at = self.now
 
-    def _note_way(self, one: Node, other: Node) -> None:
-        if one is not other and one.alive and not self.reaches(one, other):
-            self.closed_since.setdefault((one.name, other.name), self.now)
-            self.unreached_at[one.name, other.name] = self.now
+    def heard_at(self, node: Node, name: str) -> float:
+        """When an agent heard another one last. It acts on what it hears in this moment only afterwards."""
+        at, before = self._heard_at.get((node.name, name), (-NEVER, -NEVER))
+        return at if at < self.now else before
+
+    def unheard_since(self, node: Node, name: str) -> float:
+        """Since when an agent that was not held up itself has not heard another one."""
+        heard_at = self.heard_at(node, name)
+        return max(heard_at, node.continued_at) if heard_at > -NEVER else -NEVER
 
     def _look(self, node: Node, every_s: float) -> None:
         node.detector.expect_check(node.next_look, every_s * node.rate)
@@ -97,6 +113,8 @@ class Heartbeats(Nurseries):
         node.detector.expect_check(node.next_look, every_s * node.rate)
 
     def _heard(self, node: Node, other: Node, every_s: float) -> None:
+        before, _ = self._heard_at.get((node.name, other.name), (-NEVER, -NEVER))
+        self._heard_at[node.name, other.name] = self.now, before
         was_silent = other.name in node.detector.silent
         changed = node.detector.beat(other.name, other, every_s, self.local(node))
         self._tell_silence(node, changed, frozenset([other.name] if was_silent else ()))
@@ -147,6 +165,7 @@ class Heartbeats(Nurseries):
             others = [name for name in names if name not in (*by, node.name)]
             tried = tuple(name for name in others if self._can_ask(node, self.nodes[name]))
             unheard = node.detector.unheard(self.local(node))
+            self.tried[node.name, action.node] = self._really(node, self.nodes[action.node])
             self._later(
                 node, 2 * self.chance.uniform(0.0005, 0.005), PeerTried(action.number, action.node, by, tried, unheard)
             )
@@ -158,6 +177,14 @@ class Heartbeats(Nurseries):
                 self.after(action.limit_s / node.rate, lambda: self._when_it_acts(node, lambda: answer(reached())))
 
         self.after(FIRST_LOOK_S, lambda: self._when_it_acts(node, first))
+
+    def _really(self, node: Node, silent: Node) -> Tried:
+        """Look at who reaches whom now."""
+        others = [one for one in self.nodes.values() if one not in (node, silent) and one.exit_code is None]
+        out_of_reach = {one.name for one in others if not (self.reaches(node, one) and self.reaches(one, node))}
+        unreached_by = {one.name for one in others if one.hears and not self.reaches(one, silent)}
+        reached = self.reaches(node, silent)
+        return Tried(self.now, reached, frozenset(unreached_by - out_of_reach), frozenset(out_of_reach))
 
     def _can_ask(self, node: Node, helper: Node) -> bool:
         """Tell whether a node can ask another one: over its link, or one that it makes once the store says where."""

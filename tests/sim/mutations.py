@@ -811,6 +811,11 @@ SILENCE: Final = (
         "an agent that was held up suspects nobody for that",
         gives(SilenceDetector.notice_held_up, False),
     ),
+    Mutation(
+        "silence: timeout halved",
+        "a node is silent after the silence timeout",
+        becomes(SilenceDetector.set_timeout, lambda original, detector, seconds: original(detector, seconds / 2)),
+    ),
     Mutation("silence: no survivor", "a survivor of the generation remains", gives(eviction._survives, True)),
     Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(eviction._can_go_on, True)),
     Mutation(

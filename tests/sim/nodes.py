@@ -108,6 +108,10 @@ class Node:
     alive: bool = True
     agent_frozen: bool = False
     frozen: bool = False
+    acted_at: float = -1e9
+    """When it last looked for silence and sent heartbeats, or could have done so."""
+    continued_at: float = -1e9
+    """When it went on after it had been held up for so long that it must have noticed."""
     thawed_at: float = -1e9
     cut: bool = False
     astray: bool = False

@@ -187,6 +187,7 @@ class World(Heartbeats):
         """Let a frozen node or agent go on: the nursery looks at the clock first, then events are read."""
         node.frozen = node.agent_frozen = False
         node.thawed_at = self.now
+        self.note_thawed(node)
         self._deadline(node)
         waiting, node.inbox = node.inbox, []
         for event in waiting:
