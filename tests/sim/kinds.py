@@ -134,6 +134,7 @@ PLAYS: Final = (
     "halves_apart",
     "silent_as_another_joins",
     "split_from_the_leader",
+    "cut_off_with_the_leader",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -148,6 +148,13 @@ def _revoked_in_any_case(
         agent.act(RevokeLease(pending.lease))
 
 
+def _only_silent_are_many(_: Callable[..., bool], agent: AgentState, unheard: frozenset[str] = frozenset()) -> bool:
+    generation, quiet = agent.generation, agent.memory.silent | unheard
+    assert generation is not None
+    silent = sum(member.node in quiet for member in generation.members)
+    return silent > 1 and silence.MANY * silent > len(generation.members)
+
+
 def _vacant_unless_silent(original: Callable[[AgentState], bool], agent: AgentState) -> bool:
     return original(agent) and not silence.leader_is_silent(agent)
 
@@ -820,6 +827,11 @@ SILENCE: Final = (
     Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(eviction._can_go_on, True)),
     Mutation(
         "silence: many", "many that are silent at once are left to their leases", gives(silence.many_are_silent, False)
+    ),
+    Mutation(
+        "silence: many without links",
+        "a new leader counts members to which it has no link as silent",
+        becomes(silence.many_are_silent, _only_silent_are_many),
     ),
     Mutation(
         "silence: revoked in any case",

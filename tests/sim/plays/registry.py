@@ -215,6 +215,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
     ),
     "split_from_the_leader": Play(partings.split_from_the_leader, nodes=4, links=True, spec={"silence_timeout_s": 0.0}),
+    "cut_off_with_the_leader": Play(silences.cut_off_with_the_leader, nodes=7, links=True, spec=HEARD),
 }
 """Every play, by its name."""
 

@@ -149,6 +149,18 @@ def half_is_cut_off(world: World, watch: Calm, node: Node, old: Generation) -> N
         cut_for(world, one, 3 * world.spec.lease_ttl_s)
 
 
+def cut_off_with_the_leader(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A switch is gone: the leader and two other nodes reach nobody. Whoever takes the lead evicts none of them."""
+    leader = leader_of(world, watch)
+    if leader is None or not world.heartbeats_on:
+        return
+    others = [one for one in members_of(world, old) if one is not leader]
+    some = [leader, *world.chance.sample(others, 2)]
+    _expect_no_loss(world, watch, old, 0.6 * world.spec.lease_ttl_s, f"{len(some)} are silent at once")
+    for one in some:
+        cut_for(world, one, 3 * world.spec.lease_ttl_s)
+
+
 def held_up_for_a_moment(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """Every agent stands still now and then, for less than the silence timeout: nobody is evicted."""
     if not world.heartbeats_on:
