@@ -191,6 +191,23 @@ def apart_for(world: World, node: Node, seconds: float) -> None:
     world.after(seconds, back)
 
 
+def deaf_for(world: World, node: Node, others: Sequence[Node], seconds: float) -> None:
+    """What these others send does not arrive at a node for so long; what it sends arrives there, and at the store."""
+    node.deaf_to.update(one.name for one in others)
+    node.silent_at = world.now
+    world.log(f"{node.name}: hears nothing from {sorted(node.deaf_to)}")
+    world.split = True
+    for one in world.nodes.values():
+        world.watch_split(one)
+
+    def back() -> None:
+        node.deaf_to.clear()
+        node.silent_at = 1e9
+        world.log(f"{node.name}: hears the others again")
+
+    world.after(seconds, back)
+
+
 def pairs_apart(world: World, node: Node, others: Sequence[Node]) -> None:
     """A machine does not reach these others, nor they it, until all is healed."""
     node.apart_from.update(one.name for one in others)

@@ -17,6 +17,7 @@ from tests.sim.accidents import (
     apart_for,
     bad_for,
     cut_for,
+    deaf_for,
     operator_writes,
     pick,
     start,
@@ -138,6 +139,16 @@ def evicted_and_another_comes(world: World, rng: random.Random) -> None:
     if node is not None and node.hears:
         _hold_up(world, node, whole=False, seconds=rng.uniform(2.0, 12.0))
         world.after(rng.uniform(1.0, 3.0), lambda: start(world, node.host))
+
+
+def deaf(world: World, rng: random.Random) -> None:
+    """A node hears nothing from some of the others, or from all, for a while; what it sends arrives."""
+    nodes = alive(world)
+    if len(nodes) > 1:
+        node = rng.choice(nodes)
+        others = [one for one in nodes if one is not node]
+        some = rng.choice([others, rng.sample(others, rng.randint(1, len(others)))])
+        deaf_for(world, node, some, rng.choice([1.0, rng.uniform(2.0, 12.0), rng.uniform(12.0, 40.0)]))
 
 
 def clock_runs_wrong(world: World, rng: random.Random) -> None:

@@ -59,9 +59,18 @@ class Heartbeats(Nurseries):
 
     def reaches(self, one: Node, other: Node) -> bool:
         """Tell whether the agent of a node answers another one's packets now. The asker may stand still itself."""
-        there = other.hears and other.exit_code is None and not other.unlinkable
-        way = not one.cut and not other.cut and not self.between(one, other)
+        return self.arrives(one, other) and other.name not in one.deaf_to
+
+    def arrives(self, one: Node, other: Node) -> bool:
+        """Tell whether what the agent of a node sends to another one arrives now. It may stand still itself."""
+        there = other.hears and other.exit_code is None and not other.unlinkable and one.name not in other.deaf_to
+        way = not one.cut and not other.cut and not self.blocked(one, other)
         return there and way and one.alive and self.now >= self.slow_links.get(frozenset((one.name, other.name)), 0.0)
+
+    @staticmethod
+    def counts_as_heard(leader: Node, node: Node) -> bool:
+        """Tell whether a heartbeat of a leader counts: it says so if it does not hear the node."""
+        return node.name not in leader.detector.silent
 
     def _beat(self) -> None:
         """The heartbeats of one interval; each agent first looks who was silent until now."""
@@ -80,10 +89,11 @@ class Heartbeats(Nurseries):
         for one in here:
             for name in one.linked if one.sends_heartbeats else ():
                 other = self.nodes[name]
-                if one.hears and self.reaches(one, other) and self.reaches(other, one):
-                    unheard = name in one.detector.silent
-                    self._heard(one, other, every_s)
-                    if not unheard:
+                if one.hears and self.arrives(one, other):
+                    counts = self.counts_as_heard(one, other)
+                    if self.arrives(other, one):
+                        self._heard(one, other, every_s)
+                    if counts:
                         self._heard(other, one, every_s)
 
     def note_thawed(self, node: Node) -> None:

@@ -135,6 +135,7 @@ PLAYS: Final = (
     "silent_as_another_joins",
     "split_from_the_leader",
     "cut_off_with_the_leader",
+    "leader_is_deaf",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

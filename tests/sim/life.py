@@ -100,6 +100,7 @@ FAULTS: tuple[Callable[[World, random.Random], None], ...] = (
     storefaults.member_taken_away,
     faults.split,
     *OF_HEARTBEATS,
+    faults.deaf,
 )
 
 
@@ -115,12 +116,16 @@ RARE = {
     "done_and_gone": 2.0,
     "overtaken": 3.0,
     "split": 0.0,
+    "deaf": 0.0,
     **dict.fromkeys((fault.__name__ for fault in OF_HEARTBEATS), 0.0),
 }
-"""How often a fault strikes among others; 1.0 is left out. A split has seeds of its own (`SPLIT_SEEDS`); those of
-heartbeats are drawn apart, where there are heartbeats."""
+"""How often a fault strikes among others; 1.0 is left out. A split has seeds of its own (`SPLIT_SEEDS`), and so
+has a way that is closed in one direction (`DEAF_SEEDS`); those of heartbeats are drawn apart, where there are
+heartbeats."""
 SPLIT_SEEDS = 8
 """Of so many seeds one has a split network besides, and one of the calm ones so many times as rare has nothing else."""
+DEAF_SEEDS = 16
+"""Of so many seeds one has a node besides that does not hear others, if there are heartbeats."""
 WEIGHTS = tuple(RARE.get(fault.__name__, 1.0) for fault in FAULTS)
 
 
@@ -174,13 +179,15 @@ def chaos(world: World, rng: random.Random) -> None:
     apart = random.Random(f"{world.seed} faults of heartbeats")
     count = apart.randint(0, 3) if world.heartbeats_on else 0
     planned += [(apart.choice(OF_HEARTBEATS), apart.uniform(5.0, CHAOS_S)) for _ in range(count)]
+    if world.heartbeats_on and world.seed % DEAF_SEEDS == DEAF_SEEDS - 7:
+        planned.append((faults.deaf, apart.uniform(5.0, CHAOS_S)))
     for fault, at in planned:
 
         def strike(fault: Callable[[World, random.Random], None] = fault) -> None:
             if not over(world):
                 world.counts[f"fault {fault.__name__}"] += 1
                 world.log(f"fault: {fault.__name__}")
-                fault(world, apart if fault in OF_HEARTBEATS else rng)
+                fault(world, apart if fault in (*OF_HEARTBEATS, faults.deaf) else rng)
 
         world.after(at, strike)
 
@@ -248,6 +255,7 @@ def heal(world: World) -> None:
     for node in alive(world):
         node.cut = node.deaf = node.astray = node.unlinkable = node.apart = False
         node.apart_from.clear()
+        node.deaf_to.clear()
         node.silent_at = 1e9
         if node.frozen or node.agent_frozen:
             world.thaw(node)

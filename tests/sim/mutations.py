@@ -45,6 +45,7 @@ from elastic.core.run_deadline import CLOCK_ERROR
 from launcher.peers import doubt
 from launcher.peers.doubt import LinkDoubt
 from launcher.peers.silence_detector import SilenceDetector
+from tests.sim.heartbeats import Heartbeats
 from tests.sim.mutant import (
     Mutation,
     becomes,
@@ -822,6 +823,11 @@ SILENCE: Final = (
         "silence: timeout halved",
         "a node is silent after the silence timeout",
         becomes(SilenceDetector.set_timeout, lambda original, detector, seconds: original(detector, seconds / 2)),
+    ),
+    Mutation(
+        "silence: unheard heartbeats count",
+        "a heartbeat of a leader that does not hear the node does not count",
+        gives(Heartbeats.counts_as_heard, True),
     ),
     Mutation("silence: no survivor", "a survivor of the generation remains", gives(eviction._survives, True)),
     Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(eviction._can_go_on, True)),

@@ -118,6 +118,8 @@ class Node:
     unlinkable: bool = False
     apart: bool = False
     apart_from: set[str] = field(default_factory=set)
+    deaf_to: set[str] = field(default_factory=set)
+    """Nodes whose packets do not arrive here, although what it sends arrives there."""
     silent_at: float = 1e9
     deaf: bool = False
     drained_at: float | None = None

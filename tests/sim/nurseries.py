@@ -95,7 +95,11 @@ class Nurseries(Network):
     # --- a split network ------------------------------------------------------------------------------------------
 
     def between(self, one: Node, other: Node) -> bool:
-        """Tell whether the way between two machines is closed, though both may reach the store."""
+        """Tell whether the way between two machines is closed in a direction, though both may reach the store."""
+        return self.blocked(one, other) or one.name in other.deaf_to or other.name in one.deaf_to
+
+    def blocked(self, one: Node, other: Node) -> bool:
+        """Tell whether it is closed in both directions."""
         pair = one.name in other.apart_from or other.name in one.apart_from
         return one is not other and (one.apart or other.apart or pair)
 

@@ -216,6 +216,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     ),
     "split_from_the_leader": Play(partings.split_from_the_leader, nodes=4, links=True, spec={"silence_timeout_s": 0.0}),
     "cut_off_with_the_leader": Play(silences.cut_off_with_the_leader, nodes=7, links=True, spec=HEARD),
+    "leader_is_deaf": Play(silences.leader_is_deaf, nodes=4, links=True, spec=HEARD),
 }
 """Every play, by its name."""
 

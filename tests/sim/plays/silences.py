@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from elastic.core.membership.evictions import STEADY_S
 from elastic.core.model import ChangeReason, Generation
 from elastic.core.transactions import Transaction
-from tests.sim.accidents import alive, apart_for, cut_for, pairs_apart, thaw
+from tests.sim.accidents import alive, apart_for, cut_for, deaf_for, pairs_apart, thaw
 from tests.sim.calm import (
     NOTICE_S,
     SILENT_MORE_S,
@@ -159,6 +159,17 @@ def cut_off_with_the_leader(world: World, watch: Calm, node: Node, old: Generati
     _expect_no_loss(world, watch, old, 0.6 * world.spec.lease_ttl_s, f"{len(some)} are silent at once")
     for one in some:
         cut_for(world, one, 3 * world.spec.lease_ttl_s)
+
+
+def leader_is_deaf(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """The leader hears no other node, and what it sends arrives: it says that it hears none, and is replaced."""
+    leader = leader_of(world, watch)
+    if leader is None or not world.heartbeats_on:
+        return
+    deaf_for(world, leader, [one for one in members_of(world, old) if one is not leader], 20.0)
+    until = world.now + (1.0 + SILENT_TIMEOUTS) * world.spec.silence_timeout_s + SILENT_MORE_S
+    text = f"{leader.name} leads and hears no other node, and the others do not go on without it by {until:.1f}"
+    watch.expect(world, Expected("silence", text, until, lambda view: leader.name not in inside(view)))
 
 
 def held_up_for_a_moment(world: World, watch: Calm, node: Node, old: Generation) -> None:
