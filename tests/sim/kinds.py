@@ -136,6 +136,7 @@ PLAYS: Final = (
     "split_from_the_leader",
     "cut_off_with_the_leader",
     "leader_is_deaf",
+    "reached_meanwhile",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

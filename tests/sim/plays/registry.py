@@ -217,6 +217,13 @@ PLAYS: Final[Mapping[str, Play]] = {
     "split_from_the_leader": Play(partings.split_from_the_leader, nodes=4, links=True, spec={"silence_timeout_s": 0.0}),
     "cut_off_with_the_leader": Play(silences.cut_off_with_the_leader, nodes=7, links=True, spec=HEARD),
     "leader_is_deaf": Play(silences.leader_is_deaf, nodes=4, links=True, spec=HEARD),
+    "reached_meanwhile": Play(
+        silences.reached_meanwhile,
+        nodes=5,
+        high=4,
+        links=True,
+        spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
+    ),
 }
 """Every play, by its name."""
 

@@ -172,6 +172,35 @@ def leader_is_deaf(world: World, watch: Calm, node: Node, old: Generation) -> No
     watch.expect(world, Expected("silence", text, until, lambda view: leader.name not in inside(view)))
 
 
+class FormLingers(Observer):
+    """Lets the proposals of a while linger on their way until its end."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+
+    def after_send(self, world: World, node: Node, transaction: Transaction) -> float:
+        """It is on its way."""
+        return max(self.until - world.now, 0.0) if transaction.kind == "form" else 0.0
+
+
+def reached_meanwhile(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """A proposal lingers and two nodes are silent; when one is back, all but the leader reach the other one.
+
+    The leader must not evict the first on the trial of before.
+    """
+    leader = leader_of(world, watch)
+    if leader is None or not world.heartbeats_on:
+        return
+    first, second = [one for one in members_of(world, old) if one is not leader][:2]
+    pairs_apart(world, first, [one for one in alive(world) if one is not first])
+    world.observe(FormLingers(world.now + 2.3))
+    held_up_s = world.chance.uniform(0.8, 1.15)
+    world.after(held_up_s, lambda: hold_up(world, second, 3.9 - held_up_s))
+    world.after(world.chance.uniform(0.8, 1.2), lambda: world.scale_to(5))
+    world.after(2.6, lambda: first.apart_from.intersection_update({leader.name}))
+    world.after(10.0, first.apart_from.clear)
+
+
 def held_up_for_a_moment(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """Every agent stands still now and then, for less than the silence timeout: nobody is evicted."""
     if not world.heartbeats_on:
