@@ -40,6 +40,7 @@ from elastic.core.agent.actions import (
     TryPeer,
 )
 from elastic.core.agent.candidates import watches_leader
+from elastic.core.agent.links.deaths import is_proven_dead
 from elastic.core.agent.links.vouching import store_is_silent
 from elastic.core.agent.links.watch import note_heard, recent_members
 from elastic.core.agent.state import AgentState, PeerTrial, SilentPeer
@@ -346,8 +347,8 @@ def _others(agent: AgentState, node: str) -> Sequence[str]:
         known: Sequence[str] = [*agent.view.members]
     else:
         known = [member.node for member in agent.generation.members] if agent.generation is not None else []
-    gone = {dead for dead, _ in agent.memory.gone} | agent.memory.dead
-    return [one for one in known if one not in (node, agent.me.node) and one not in gone]
+    others = (one for one in known if one not in (node, agent.me.node))
+    return [one for one in others if not is_proven_dead(agent, one, _created(agent, one))]
 
 
 def _helpers(agent: AgentState, node: str, others: Sequence[str]) -> tuple[str, ...]:
@@ -367,16 +368,15 @@ def _helpers(agent: AgentState, node: str, others: Sequence[str]) -> tuple[str, 
 def is_confirmed(agent: AgentState, node: str) -> bool:
     """Tell whether no node reaches a silent node, while this agent and the store are well."""
     trial, peer = agent.silence.trials.get(node), agent.silence.peers.get(node)
-    if trial is None or peer is None or not _is_about(agent, trial, node):
-        return False
+    if trial is None or peer is None or agent.now >= _try_at(agent, node):
+        return False  # There is none, or it is to be repeated.
     if not silence_counts(agent.memory.evictions, _host(agent, node), agent.now):
         return False
     answered = trial.answered_at > NEVER and not trial.reached_by and bool(trial.unreached_by or is_alone(agent, node))
     if not agent.leads and not _most_answer(trial):
         return False
-    refreshed_at = agent.workers.run_deadline.refreshed_at
-    counts = trial.asked_at >= _counts_from(agent) and refreshed_at > peer.since
-    return answered and counts and agent.registration.registered and not store_is_silent(agent)
+    refreshed = agent.workers.run_deadline.refreshed_at > peer.since
+    return answered and refreshed and agent.registration.registered and not store_is_silent(agent)
 
 
 def leader_is_silent(agent: AgentState) -> bool:

@@ -130,6 +130,20 @@ def test_a_silence_is_confirmed_only_after_a_refresh_that_was_sent_after_it_bega
     assert not is_registered(bench, "b")
 
 
+def test_a_trial_counts_for_one_timeout_and_is_then_repeated() -> None:
+    bench = leading("b c d e")
+    silent(bench)
+    silent(bench, "b c", at=NOTICED + 0.1)
+    tried(bench, unreached_by="d e")
+    assert is_registered(bench, "b"), "two of five are silent"
+    refreshed(bench, NOTICED + 0.2 + TIMEOUT_S)
+    silent(bench, at=bench.now)
+    assert suspects(bench) == ["b", "b"]
+    assert is_registered(bench, "b")
+    tried(bench, unreached_by="d e")
+    assert not is_registered(bench, "b")
+
+
 def test_where_no_other_node_could_try_it_nothing_is_confirmed() -> None:
     bench = leading()
     silent(bench)

@@ -327,12 +327,26 @@ def test_the_leader_asks_only_nodes_that_it_hears() -> None:
     assert sorted(trial.helpers) == ["d", "e", "f"]
 
 
-def test_another_node_asks_members_of_the_generation_without_those_that_are_gone() -> None:
+def test_another_node_asks_members_of_the_generation() -> None:
     bench = following("a b c d")
     bench.others("x", link=LINK)
-    bench.facts.memory = replace(bench.facts.memory, gone=frozenset({("d", 99)}))
     silent(bench, "a")
+    assert set(bench.every(TryPeer)[0].helpers) == {"c", "d"}
+
+
+def test_a_node_that_is_proven_dead_is_asked_again_only_when_it_has_registered_again() -> None:
+    bench = leading("b c d")
+    created = bench.shelf.view.members["d"].create_revision
+    bench.facts.memory = replace(bench.facts.memory, gone=frozenset({("c", 1), ("d", created)}))
+    silent(bench)
     assert bench.every(TryPeer)[0].helpers == ("c",)
+
+
+def test_a_node_that_does_not_lead_asks_also_one_that_was_proven_dead() -> None:
+    bench = following()
+    bench.facts.memory = replace(bench.facts.memory, gone=frozenset({("c", 99)}))
+    silent(bench, "a")
+    assert bench.every(TryPeer)[0].helpers == ("c",), "it does not know whether c has registered again"
 
 
 # --- what comes of it ---------------------------------------------------------------------------------------------
