@@ -93,7 +93,7 @@ class Heartbeats(Nurseries):
                     counts = self.counts_as_heard(one, other)
                     if self.arrives(other, one):
                         self._heard(one, other, every_s)
-                    if counts:
+                    if counts and one.name in other.targets:
                         self._heard(other, one, every_s)
 
     def note_thawed(self, node: Node) -> None:
@@ -145,6 +145,11 @@ class Heartbeats(Nurseries):
                     self.slow_links[pair] = max(
                         self.slow_links.get(pair, 0.0), self.now + self.chance.uniform(0, most_s)
                     )
+
+    def unwatch(self, node: Node, names: Iterable[str]) -> None:
+        """An agent does not watch these nodes any more."""
+        for name in sorted(names):
+            self._tell_silence(node, node.detector.forget(name))
 
     def end_links(self, node: Node, names: Iterable[str]) -> None:
         """A node ends its links to these in order: both forget each other."""

@@ -137,6 +137,7 @@ PLAYS: Final = (
     "cut_off_with_the_leader",
     "leader_is_deaf",
     "reached_meanwhile",
+    "two_are_apart",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

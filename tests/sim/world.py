@@ -311,6 +311,7 @@ class World(Heartbeats):
                         node.lease = None
                     self.ask(node, lambda lease=lease: self._revoke(lease), lambda: None)  # type: ignore[misc]
                 case WatchLinks():
+                    self.unwatch(node, node.targets.keys() - action.targets.keys())
                     node.targets = {name: target.create_revision for name, target in action.targets.items()}
                     dialable = {name for name, target in action.targets.items() if target.dialable}
                     self.after(2 * self.latency(), lambda dialable=dialable: self._dial(node, dialable))  # type: ignore[misc]

@@ -224,6 +224,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         links=True,
         spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
     ),
+    "two_are_apart": Play(silences.two_are_apart, nodes=7, links=True, spec=HEARD),
 }
 """Every play, by its name."""
 

@@ -161,6 +161,21 @@ def cut_off_with_the_leader(world: World, watch: Calm, node: Node, old: Generati
         cut_for(world, one, 3 * world.spec.lease_ttl_s)
 
 
+def two_are_apart(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """Two of seven nodes reach the store and each other, and no other node: the others go on without them in time."""
+    leader = leader_of(world, watch)
+    if leader is None or not world.heartbeats_on:
+        return
+    members = members_of(world, old)
+    two = world.chance.sample([one for one in members if one is not leader], 2)
+    for one in two:
+        pairs_apart(world, one, [other for other in members if other not in two])
+    names = {one.name for one in two}
+    until = world.now + SILENT_TIMEOUTS * world.spec.silence_timeout_s + SILENT_MORE_S
+    text = f"{sorted(names)} do not reach the others, and these do not go on without both by {until:.1f}"
+    watch.expect(world, Expected("silence", text, until, lambda view: not names & set(inside(view))))
+
+
 def leader_is_deaf(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """The leader hears no other node, and what it sends arrives: it says that it hears none, and is replaced."""
     leader = leader_of(world, watch)
