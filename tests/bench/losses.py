@@ -40,6 +40,8 @@ class Kind:
     proposer: bool = False
     planned: bool = False
     newcomer: bool = False
+    trains_s: float = 0.0
+    """For so long the first world is left to train after its first steps."""
     goes_on_s: float = 0.0
     """For so long the next world is left to train."""
     apart: bool = False
@@ -115,6 +117,7 @@ def one_round(
     watched = Watched(folder / "steps.log", nodes)
     with ended(nodes):
         wait_until(lambda: watched.first_world(kind.nodes), START_LIMIT_S, "the first world", nodes)
+        time.sleep(kind.trains_s)
         pid = watched.pid_of(0 if kind.proposer else kind.nodes - 1)
         watched.happened_s = kind.happen(watched.old[pid], pid)
         if kind.newcomer:

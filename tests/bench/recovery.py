@@ -34,6 +34,7 @@ from pathlib import Path
 
 import psutil
 
+from elastic.core.agent.links.silence import BEATS_MIN, HEARTBEAT_S
 from tests.bench import jobs, phases, results, torchft_jobs
 from tests.bench.jobs import Contender
 from tests.bench.losses import Kind, Round, one_round
@@ -49,6 +50,8 @@ TUNED_GOAL = 1 / 8
 SILENT_GOAL_S, SILENT_SHORT_GOAL_S = 1.6, 0.7
 """With the default silence timeout, and with the short one."""
 SILENCE_SHORT_S = 0.3
+HEARD_S = 2 * BEATS_MIN * HEARTBEAT_S
+"""Only a link that has carried `BEATS_MIN` heartbeats can be silent: for twice that time a world trains first."""
 LEASE_GOAL_S = 1.5
 """After the lease's time."""
 SMALL_MB = 1.0
@@ -82,10 +85,17 @@ KINDS = {
             planned=True,
             newcomer=True,
         ),
-        Kind("stopped", "silent node", lambda node, _: node.freeze()),
-        Kind("cut", "host cut off", lambda node, _: node.cut(), apart=True),
-        Kind("stopped_leader", "silent leader", lambda node, _: node.freeze(), proposer=True),
-        Kind("cut_leader", "leader's host cut off", lambda node, _: node.cut(), proposer=True, apart=True),
+        Kind("stopped", "silent node", lambda node, _: node.freeze(), trains_s=HEARD_S),
+        Kind("cut", "host cut off", lambda node, _: node.cut(), trains_s=HEARD_S, apart=True),
+        Kind("stopped_leader", "silent leader", lambda node, _: node.freeze(), proposer=True, trains_s=HEARD_S),
+        Kind(
+            "cut_leader",
+            "leader's host cut off",
+            lambda node, _: node.cut(),
+            proposer=True,
+            trains_s=HEARD_S,
+            apart=True,
+        ),
     )
 }
 SILENT = {"silent": ("stopped", "cut"), "silent_leader": ("stopped_leader", "cut_leader")}
