@@ -378,7 +378,10 @@ class World(Heartbeats):
                 self.feed(node, ProcessProvenDead(name, node.targets[name], other.host))
 
     def _link(self, node: Node) -> None:
-        """Tell the core which links are up. The kernel of a frozen node keeps them; no link goes to another life."""
+        """Tell the core which links are up.
+
+        The kernel of a frozen node keeps them, and its agent takes no new ones. No link goes to another life.
+        """
         if not node.alive or not node.links:
             return
         up = set()
@@ -387,7 +390,8 @@ class World(Heartbeats):
             same = name in node.linked or other.core.facts.registration.create_revision in (created, 0)
             way = not node.cut and not other.cut and not self.between(node, other)
             there = other.alive and other.exit_code is None and way and not other.unlinkable
-            there &= name in node.linked or self.now >= self.slow_links.get(frozenset((node.name, name)), 0.0)
+            slow_until = self.slow_links.get(frozenset((node.name, name)), 0.0)
+            there &= name in node.linked or (other.hears and self.now >= slow_until)
             silent_at = min(other.silent_at, node.silent_at)
             unnoticed = name in node.linked and silent_at <= self.now < silent_at + KERNEL_S
             if (there and same) or unnoticed:
