@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from elastic.core import listed_hosts
 from elastic.core.membership.decision import DecisionPolicy, Reason, WaitDecision
-from elastic.core.membership.evictions import STEADY_S
+from elastic.core.membership.evictions import STEADY_S, Eviction
 from elastic.core.membership.memory import LINK_PATIENCE_S, DecisionMemory
 from elastic.core.model import (
     Generation,
@@ -227,7 +227,9 @@ class Situation:
     @cached_property
     def evicted(self) -> frozenset[str]:
         """Nodes that were evicted for their silence, without those of former generations that have registered again."""
-        away = frozenset(eviction.node for eviction in self.memory.evictions if not eviction.returned)
+        away = frozenset(
+            eviction.node for eviction in self.memory.evictions if not eviction.returned and self._took_place(eviction)
+        )
         return away | self.evicted_members
 
     @cached_property
@@ -237,7 +239,14 @@ class Situation:
         One that reaches the store registers again within milliseconds, before a generation without it is made.
         """
         g = self.generation.g if self.generation is not None else 0
-        return frozenset(eviction.node for eviction in self.memory.evictions if g and eviction.g == g)
+        return frozenset(
+            eviction.node for eviction in self.memory.evictions if g and eviction.g == g and self._took_place(eviction)
+        )
+
+    def _took_place(self, eviction: Eviction) -> bool:
+        """Tell whether the registration is gone: an eviction whose answer was lost may have failed."""
+        stored = self.view.members.get(eviction.node)
+        return stored is None or stored.create_revision != eviction.create_revision
 
     @cached_property
     def missing(self) -> list[str]:

@@ -22,6 +22,7 @@ from elastic.core.agent.links.silence import (
 )
 from elastic.core.agent.links.vouching import grantable_seconds
 from elastic.core.kv import Compare, Delete, KeyRange
+from elastic.core.membership.decision import Reason
 from elastic.core.membership.evictions import SILENCE_COUNTS_AFTER_S, evicted
 from elastic.core.membership.situation import BATCH_S
 from elastic.core.model import ChangeReason, EvictedNode, JobMode, Predecessor
@@ -119,6 +120,8 @@ def test_if_the_answer_is_lost_the_host_is_remembered_and_no_lease_ends() -> Non
     assert evictions(bench) == ["b"]
     assert bench.every(RevokeLease) == []
     assert SilenceStep.EVICTED not in [step for step, _, _ in steps(bench)]
+    assert bench.facts.succession.decision is not None
+    assert bench.facts.succession.decision.code is Reason.TRAINING, "its key is there: it was not evicted, perhaps"
 
 
 def test_a_silence_is_confirmed_only_after_a_refresh_that_was_sent_after_it_began() -> None:
