@@ -60,6 +60,10 @@ class Heartbeats:
             self._tick()
         self._tell(held_up or had != self._detector.silent)
 
+    def sent(self, node: str, link: object) -> None:
+        """A heartbeat was sent over a link; the node answers each."""
+        self._detector.expect_beats(node, link, self._every_s, self._clock())
+
     def beat(self, node: str, link: object, every_s: float) -> None:
         """A heartbeat has come over a link."""
         was_silent = node in self._detector.silent

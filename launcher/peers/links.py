@@ -210,7 +210,9 @@ class PeerLinks:
         """Send a heartbeat to this part of the watched and linked nodes; tells how many there are in all."""
         heard, unheard = Heartbeat(every_s), Heartbeat(every_s, unheard=True)
         for link in islice(self._watched.values(), part, None, parts):
-            link.send(unheard if self.heartbeats.is_silent(link.node) else heard)
+            if link.up:
+                link.send(unheard if self.heartbeats.is_silent(link.node) else heard)
+                self.heartbeats.sent(link.node, link)
         return len(self._watched)
 
     def is_linked(self, node: str) -> bool:

@@ -24,7 +24,10 @@ UNHEARD_INTERVALS = 2
 
 @dataclass(slots=True)
 class _Peer:
-    """One node that sends heartbeats. `since`: when it was heard last, or its silence was restarted after that."""
+    """One node that sends heartbeats, or is to.
+
+    `since`: when it was heard last, or its silence was restarted after that.
+    """
 
     link: object
     every_s: float
@@ -62,11 +65,16 @@ class SilenceDetector:
         """`check` is to be called at this time; what comes more than `slack_s` later was held up."""
         self._checked_by = at + slack_s
 
+    def expect_beats(self, node: str, link: object, every_s: float, now: float) -> None:
+        """Heartbeats are to come over a link from now on, perhaps the first ones of this node."""
+        if node not in self._peers:
+            self._peers[node] = _Peer(link, every_s, now, now, now, beats=0)
+
     def beat(self, node: str, link: object, every_s: float, now: float) -> bool:
         """Take a heartbeat that came over a link and is followed by another one; tell whether `silent` has changed."""
         changed = self.notice_held_up(now)
         peer = self._peers.get(node)
-        if peer is None or peer.link is not link:
+        if peer is None or peer.link is not link or not peer.beats:
             self._peers[node] = _Peer(link, every_s, now, now, now)
         else:
             # A pause that was longer than the timeout was an outage: it counts as a lateness of one timeout.

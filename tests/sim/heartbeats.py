@@ -89,6 +89,8 @@ class Heartbeats(Nurseries):
         for one in here:
             for name in one.linked if one.sends_heartbeats else ():
                 other = self.nodes[name]
+                if one.hears:
+                    one.detector.expect_beats(name, other, every_s, self.local(one))
                 if one.hears and self.arrives(one, other):
                     counts = self.counts_as_heard(one, other)
                     if self.arrives(other, one):
@@ -145,6 +147,14 @@ class Heartbeats(Nurseries):
                     self.slow_links[pair] = max(
                         self.slow_links.get(pair, 0.0), self.now + self.chance.uniform(0, most_s)
                     )
+
+    def links_came_up(self, node: Node, names: Iterable[str]) -> None:
+        """An agent has made links to these: they have answered it."""
+        for name in sorted(names):
+            self._heard_at[node.name, name] = self.now, self._heard_at.get((node.name, name), (-NEVER, -NEVER))[0]
+            was_silent = name in node.detector.silent
+            changed = node.detector.heard(name, self.local(node))
+            self._tell_silence(node, changed, frozenset([name] if was_silent else ()))
 
     def unwatch(self, node: Node, names: Iterable[str]) -> None:
         """An agent does not watch these nodes any more."""

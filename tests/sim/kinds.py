@@ -138,6 +138,7 @@ PLAYS: Final = (
     "leader_is_deaf",
     "reached_meanwhile",
     "two_are_apart",
+    "half_is_cut_off_as_one_joins",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

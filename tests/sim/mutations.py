@@ -840,6 +840,11 @@ SILENCE: Final = (
         becomes(silence.many_are_silent, _only_silent_are_many),
     ),
     Mutation(
+        "silence: heard by its new link",
+        "a node whose first heartbeat does not come is unheard",
+        gives(SilenceDetector.expect_beats, None),
+    ),
+    Mutation(
         "silence: revoked in any case",
         "a lease is revoked only after the eviction was carried out",
         becomes(eviction.on_evicted, _revoked_in_any_case),

@@ -398,6 +398,7 @@ class World(Heartbeats):
                 up.add(name)
         if up != node.linked:
             self.end_links(node, node.linked - up - node.targets.keys())
+            self.links_came_up(node, up - node.linked)
             node.linked = frozenset(up)
             node.doubt.links_changed(node.linked)
 

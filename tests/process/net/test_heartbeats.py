@@ -209,6 +209,25 @@ class AnsweringNode:
         self._ended.set()
 
 
+def test_a_node_that_has_not_answered_the_first_heartbeats_over_its_link_is_unheard() -> None:
+    async def story() -> None:
+        async with watching("leader") as leader, AnsweringNode().listening() as node:
+            leader.links.watch({"n-1": LinkTarget("127.0.0.1", node.port, 5)})
+            await leader.until("up", "n-1")
+            leader.links.heartbeats.set(EVERY_S, TIMEOUT_S)
+            await node.hears()
+            while not leader.links.heartbeats.unheard():
+                assert await node.hears() == Heartbeat(EVERY_S)
+            assert leader.links.heartbeats.unheard() == {"n-1"}
+            with beats(leader) as answers:
+                while leader.links.heartbeats.unheard():
+                    node.answers(Heartbeat(EVERY_S))
+                    await answers.hears(1)
+            assert not leader.ever_silent
+
+    played(story)
+
+
 @contextlib.asynccontextmanager
 async def suspended() -> AsyncIterator[tuple[Watching, Peer]]:
     """A watcher, and a node `n-1` that is suspended and silent to it."""

@@ -225,6 +225,9 @@ PLAYS: Final[Mapping[str, Play]] = {
         spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
     ),
     "two_are_apart": Play(silences.two_are_apart, nodes=7, links=True, spec=HEARD),
+    "half_is_cut_off_as_one_joins": Play(
+        silences.half_is_cut_off_as_one_joins, nodes=5, high=6, links=True, spec={**HEARD, "settle_s": 0.7}
+    ),
 }
 """Every play, by its name."""
 

@@ -149,6 +149,25 @@ def half_is_cut_off(world: World, watch: Calm, node: Node, old: Generation) -> N
         cut_for(world, one, 3 * world.spec.lease_ttl_s)
 
 
+def half_is_cut_off_as_one_joins(world: World, watch: Calm, node: Node, old: Generation) -> None:
+    """As above, and one of them has just joined: its link came up, and no heartbeat has come over it yet."""
+    leader = leader_of(world, watch)
+    if leader is None or not world.heartbeats_on:
+        return
+    _expect_no_loss(world, watch, old, 0.6 * world.spec.lease_ttl_s, "half of all are silent at once")
+    some = [one for one in members_of(world, old) if one is not leader][:2]
+    late = world.start_node("late", warm=True)
+
+    def cut() -> None:
+        if late.name not in leader.linked:
+            world.after(0.01, cut)
+            return
+        for one in (*some, late):
+            cut_for(world, one, 3 * world.spec.lease_ttl_s)
+
+    cut()
+
+
 def cut_off_with_the_leader(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """A switch is gone: the leader and two other nodes reach nobody. Whoever takes the lead evicts none of them."""
     leader = leader_of(world, watch)

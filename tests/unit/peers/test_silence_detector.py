@@ -279,3 +279,32 @@ def test_a_node_is_unheard_after_some_intervals_long_before_it_is_silent() -> No
     assert watch.detector.unheard(watch.now) == frozenset()
     assert watch.detector.unheard(watch.now + 0.125) == {"a"}
     assert not watch.silent
+
+
+def test_a_node_that_has_not_sent_a_heartbeat_yet_is_unheard_after_some_intervals_and_never_silent() -> None:
+    watch = Watch()
+    watch.detector.expect_beats("a", LINK, EVERY_S, watch.now)
+    watch.now += UNHEARD_INTERVALS * EVERY_S
+    watch.detector.expect_beats("a", LINK, EVERY_S, watch.now)  # One more was sent, and that is no answer.
+    assert watch.detector.unheard(watch.now) == frozenset()
+    assert watch.detector.unheard(watch.now + 0.125) == {"a"}
+    assert not watch.later(10 * TIMEOUT_S)
+    assert watch.detector.forget("a", LINK) is False
+    assert watch.detector.unheard(watch.now) == frozenset()
+
+
+def test_the_first_heartbeat_is_not_late() -> None:
+    watch = Watch()
+    watch.detector.expect_beats("a", LINK, EVERY_S, watch.now)
+    watch.now += TIMEOUT_S
+    watch.beats("a")
+    assert watch.detector.check(watch.now) == (False, watch.now + TIMEOUT_S)
+
+
+def test_a_heartbeat_sent_over_a_new_link_does_not_end_a_silence() -> None:
+    watch = Watch()
+    watch.beats("a")
+    watch.later(TIMEOUT_S)
+    watch.detector.expect_beats("a", OTHER, EVERY_S, watch.now)
+    assert not watch.later(0.0)
+    assert watch.silent.keys() == {"a"}
