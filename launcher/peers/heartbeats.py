@@ -11,6 +11,8 @@ from launcher.peers.silence_detector import SilenceDetector
 
 PART = 100
 """Heartbeats that are sent in one go; those of a larger job are spread over the interval."""
+LATE_INTERVALS = 1.25
+"""An agent that sends none checks for silence when a heartbeat comes, and by a timer if the next one is so late."""
 
 
 class Heartbeats:
@@ -66,8 +68,13 @@ class Heartbeats:
 
     def beat(self, node: str, link: object, every_s: float) -> None:
         """A heartbeat has come over a link."""
-        was_silent = node in self._detector.silent
-        self._tell(self._detector.beat(node, link, every_s, self._clock()), {node} if was_silent else ())
+        was_silent, now = node in self._detector.silent, self._clock()
+        self._tell(self._detector.beat(node, link, every_s, now), {node} if was_silent else ())
+        if not self._every_s and self._timer is not None and not self._closed:
+            self._timer.cancel()
+            self._check(now)
+            self._next_at = now + LATE_INTERVALS * self._look_s
+            self._wake(now)
 
     def heard(self, node: str) -> None:
         """Something else has come from a node."""
@@ -110,7 +117,7 @@ class Heartbeats:
             self._on_silence(self._detector.silent, self._detector.held_up_at, frozenset(heard))
 
     def _tick(self) -> None:
-        """Check for silence and send in one go, so that the process wakes up once for both."""
+        """Check for silence and send in one go, so that this process wakes up once for both."""
         now = self._clock()
         due = now >= self._next_at
         if now >= self._silent_at or (due and not self._part):
@@ -120,8 +127,11 @@ class Heartbeats:
                 self._send_part()
             step_s = self._look_s / self._parts
             self._next_at = max(self._next_at + step_s, now + step_s / 2)  # What was missed is not sent all at once.
+        self._wake(now)
+
+    def _wake(self, now: float) -> None:
         at = min(self._next_at, self._silent_at)
-        self._detector.expect_check(at, self._look_s)
+        self._detector.expect_check(min(at, now + self._look_s), self._look_s)
         self._timer = self._loop.call_later(max(at - now, 0.0), self._tick)
 
     def _check(self, now: float) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from elastic.core.agent.links.silence import BEATS_MIN
 from elastic.core.agent.state import SilentPeer
-from launcher.peers.heartbeats import PART, Heartbeats
+from launcher.peers.heartbeats import LATE_INTERVALS, PART, Heartbeats
 from launcher.peers.silence_detector import NEVER
 
 Ts = TypeVarTuple("Ts")
@@ -47,6 +47,8 @@ class Harness:
         assert isinstance(loop, PlannedLoop)
         self._loop = loop
         self._timers_run = 0
+        self.woken: list[float] = []
+        """When a timer ran."""
         self.sent: list[tuple[float, float, int, int]] = []
         self.told: list[tuple[list[str], float, list[str]]] = []
         self.told_at: list[float] = []
@@ -89,6 +91,7 @@ class Harness:
             assert self._timers_run < TIMERS_MAX, "a timer sets another one for the same moment"
             if not timer.cancelled():
                 self.now = max(self.now, timer.when())
+                self.woken.append(self.now)
                 timer._run()
         self.now = until
 
@@ -189,6 +192,35 @@ def test_an_agent_that_sends_none_wakes_at_least_four_times_in_each_timeout(time
         harness.passes(2 * every_s)
         assert harness.woken_at == [100.0 + every_s, 100.0 + 2 * every_s, 100.0 + 3 * every_s]
         assert not harness.sent
+
+    in_a_loop(story)
+
+
+def test_an_agent_that_sends_none_wakes_by_a_timer_only_where_a_heartbeat_is_late() -> None:
+    def story() -> None:
+        harness = Harness()
+        harness.heartbeats.set(0.0, TIMEOUT_S)
+        for _ in range(8):
+            harness.passes(EVERY_S - 0.01)
+            harness.beats("a", count=1)
+        assert harness.woken == []
+        heard_at = harness.now
+        harness.passes(2 * TIMEOUT_S)
+        assert harness.woken[0] == heard_at + LATE_INTERVALS * EVERY_S
+        assert (harness.told, harness.told_at) == ([(["a"], NEVER, [])], [heard_at + TIMEOUT_S])
+
+    in_a_loop(story)
+
+
+def test_an_agent_that_sends_none_was_held_up_if_it_has_done_nothing_for_two_intervals() -> None:
+    def story() -> None:
+        harness = Harness()
+        harness.heartbeats.set(0.0, TIMEOUT_S)
+        harness.beats("a")
+        harness.now += 2 * EVERY_S
+        assert harness.heartbeats.take_hold_up() is None
+        harness.now += 0.01
+        assert harness.heartbeats.take_hold_up() is not None
 
     in_a_loop(story)
 
