@@ -181,6 +181,11 @@ async def listening(
             agent.close()
 
 
+async def nowhere(node: str) -> LinkTarget | None:
+    """The store says of no node where it listens."""
+    return None
+
+
 def at(agent: PeerListener, revision: int = 5) -> LinkTarget:
     """Where an agent of this process listens."""
     return LinkTarget("127.0.0.1", agent.port, revision)

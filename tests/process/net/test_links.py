@@ -29,7 +29,7 @@ from launcher.system.clock import boottime
 from launcher.wire.link_messages import wait_told
 from tests.scripts.link_peer import JOB
 from tests.support.agent_harness import Bench
-from tests.support.link_harness import SECRET, Watching, at, listening, peer, played, proves_nothing, watching
+from tests.support.link_harness import SECRET, Watching, at, listening, nowhere, peer, played, proves_nothing, watching
 
 # A death
 
@@ -450,10 +450,6 @@ def test_the_nodes_that_are_named_hear_what_they_wait_for() -> None:
     played(story)
 
 
-async def found_nowhere(node: str) -> LinkTarget | None:
-    return None
-
-
 def _leader(node: str) -> StoredDocument[Leader]:
     return StoredDocument(Leader(node=node, host="127.0.0.1"), 1, 1, 1)
 
@@ -469,7 +465,7 @@ def test_what_was_told_counts_for_as_long_as_the_link_is_up() -> None:
         facts.store.view = dataclasses.replace(facts.view, leader=_leader("w-1"))
         heard = asyncio.Event()
         log = AgentLog("n-1", Console(2))
-        adapter = LinkAdapter(hello, JOB, facts, changed, log, find=found_nowhere, on_heard_wait=heard.set)
+        adapter = LinkAdapter(hello, JOB, facts, changed, log, find=nowhere, on_heard_wait=heard.set)
         adapter.learn(dataclasses.replace(facts.view, secret=StoredDocument(SECRET, 1, 1)))
         async with watching() as watcher:
             watcher.links.watch({"n-1": at(hello)})
