@@ -217,7 +217,7 @@ class Rules(Observer):
         for name in before.nodes:
             stored, end = seen.members.get(name), ends.get(name)
             proven = stored is not None and ((name, stored.create_revision) in memory.gone or name in memory.dead)
-            proven = proven or any(one.node == name and one.g == before.g for one in memory.evictions)
+            proven = proven or any(one.node == name and one.g in (before.g, old.g) for one in memory.evictions)
             if (end is None or not end.over) and (stored is None or proven):
                 return
         world.fail("5", f"generation {generation.g} ({generation.reason}) hurries {before.nodes}, and nothing broke")
