@@ -380,7 +380,7 @@ class World(Heartbeats):
     def _link(self, node: Node) -> None:
         """Tell the core which links are up.
 
-        The kernel of a frozen node keeps them, and its agent takes no new ones. No link goes to another life.
+        The kernel of a frozen node keeps them, and its agent makes and takes no new ones. No link goes to another life.
         """
         if not node.alive or not node.links:
             return
@@ -391,7 +391,7 @@ class World(Heartbeats):
             way = not node.cut and not other.cut and not self.between(node, other)
             there = other.alive and other.exit_code is None and way and not other.unlinkable
             slow_until = self.slow_links.get(frozenset((node.name, name)), 0.0)
-            there &= name in node.linked or (other.hears and self.now >= slow_until)
+            there &= name in node.linked or (node.hears and other.hears and self.now >= slow_until)
             silent_at = min(other.silent_at, node.silent_at)
             unnoticed = name in node.linked and silent_at <= self.now < silent_at + KERNEL_S
             if (there and same) or unnoticed:
