@@ -72,9 +72,7 @@ class Promises(Observer):
         for node in nodes:
             if node.workers is None or node.frozen or world.now < node.thawed_at + THAW_S:
                 continue
-            facts = node.core.facts
-            until = facts.workers.run_deadline.vouched_until if facts.leads else node.granted_until
-            if until > world.local(node) - KILL_S:
+            if node.granted_until > world.local(node) - KILL_S:
                 world.counts["ran on by the word of others"] += 1
                 continue
             world.fail("8", f"the lease of {node.name} ended and its workers run")

@@ -125,11 +125,15 @@ class Heartbeats(Nurseries):
         node.detector.expect_check(node.next_look, every_s * node.rate)
 
     def _heard(self, node: Node, other: Node, every_s: float) -> None:
-        before, _ = self._heard_at.get((node.name, other.name), (-NEVER, -NEVER))
-        self._heard_at[node.name, other.name] = self.now, before
+        self._note_heard(node, other.name)
         was_silent = other.name in node.detector.silent
         changed = node.detector.beat(other.name, other, every_s, self.local(node))
         self._tell_silence(node, changed, frozenset([other.name] if was_silent else ()))
+
+    def _note_heard(self, node: Node, name: str) -> None:
+        at, _ = self._heard_at.get((node.name, name), (-NEVER, -NEVER))
+        if at < self.now:
+            self._heard_at[node.name, name] = self.now, at
 
     def _tell_silence(self, node: Node, changed: bool, heard: frozenset[str] = frozenset()) -> None:
         if changed:
@@ -151,7 +155,7 @@ class Heartbeats(Nurseries):
     def links_came_up(self, node: Node, names: Iterable[str]) -> None:
         """An agent has made links to these: they have answered it."""
         for name in sorted(names):
-            self._heard_at[node.name, name] = self.now, self._heard_at.get((node.name, name), (-NEVER, -NEVER))[0]
+            self._note_heard(node, name)
             was_silent = name in node.detector.silent
             changed = node.detector.heard(name, self.local(node))
             self._tell_silence(node, changed, frozenset([name] if was_silent else ()))

@@ -171,6 +171,8 @@ class World(Heartbeats):
         for row in core.taken:
             self.counts[f"row {row}"] += 1
             self.log(f"{node.name}: {row}")
+        if core.facts.leads:  # What the leader has granted itself outlasts its lead.
+            node.granted_until = max(node.granted_until, core.facts.workers.run_deadline.vouched_until)
         decision = core.facts.succession.decision
         if decision is not None and decision is not node.last_decision:
             if node.last_decision is None or node.last_decision.code is not decision.code:
