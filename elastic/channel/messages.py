@@ -56,11 +56,13 @@ class JoiningGroup(msgspec.Struct, frozen=True, tag="joining"):
     """This worker waits for others before the process group stands; `missing` names them, in words.
 
     `prepares`: one of them says that it prepares something. `met`: all are there, and their group is about to stand.
+    `at`: when the script asked for its process group.
     """
 
     missing: Text
     prepares: bool = False
     met: bool = False
+    at: Moment = 0.0
 
 
 class GroupFormed(msgspec.Struct, frozen=True, tag="formed"):

@@ -7,7 +7,15 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from elastic.channel.messages import FirstCommit, GroupFormed, Progress, RestoreDone, Serving, WorkerMessage
+from elastic.channel.messages import (
+    FirstCommit,
+    GroupFormed,
+    JoiningGroup,
+    Progress,
+    RestoreDone,
+    Serving,
+    WorkerMessage,
+)
 from elastic.core.agent.actions import Action
 from elastic.core.agent.events import Event
 from elastic.core.agent.state import AgentState
@@ -93,6 +101,8 @@ class RecoveryReporter:
         """Note what a worker says."""
         timeline, g, now = self._timeline, heard.g, self._clock()
         match message:
+            case JoiningGroup():
+                timeline.asked_for_group(g, heard.local_rank, message.at, now)
             case GroupFormed():
                 timeline.grouped(g, heard.local_rank, message.at, now)
             case RestoreDone():

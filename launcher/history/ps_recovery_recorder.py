@@ -224,7 +224,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         if proposal is None or not filled or not place.since:
             return
         since = min(filled).since
-        marks = {PhaseEnd.NOTICED: since.known_at, PhaseEnd.ASSIGNED: proposal.evidence_at}
+        marks = {PhaseEnd.DETECTED: since.known_at, PhaseEnd.ASSIGNED: proposal.evidence_at}
         marks |= {PhaseEnd.DECIDED: proposal.sent_at, PhaseEnd.PUBLISHED: proposal.published_at or arrived}
         lengths = phases(since.at, marks, PS_ORDER)
         self._beginnings.append(
@@ -258,7 +258,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         if filled:
             since = min(filled).since
             start.began = since.at
-            start.marks |= {PhaseEnd.NOTICED: since.known_at, PhaseEnd.ASSIGNED: evidence_at}
+            start.marks |= {PhaseEnd.DETECTED: since.known_at, PhaseEnd.ASSIGNED: evidence_at}
             if self._gone_at is not None and self._gone_at >= since.at:
                 start.marks[PhaseEnd.STOPPED] = self._gone_at
         elif self._gone_at is None:

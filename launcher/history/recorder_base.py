@@ -27,7 +27,11 @@ class RecoveryBeginning(NamedTuple):
 
 @dataclass(kw_only=True)
 class OngoingRecovery:
-    """A recovery on its way. `formed` are the workers of this node in the process group, by local rank."""
+    """A recovery on its way.
+
+    `asked` are the workers of this node that have asked for their process group, by local rank, and `formed` those that
+    are in it.
+    """
 
     generation: Generation
     began: float
@@ -35,6 +39,7 @@ class OngoingRecovery:
     start: bool = False
     tells: bool = True
     marks: dict[PhaseEnd, float] = field(default_factory=dict)
+    asked: dict[int, float] = field(default_factory=dict)
     formed: dict[int, float] = field(default_factory=dict)
     restored_step: int | None = None
 
@@ -76,6 +81,13 @@ class RecorderBase(Generic[Ongoing]):
         if record is not None and record.generation.g == g:
             record.marks.setdefault(PhaseEnd.SPAWNED, at)
             self._plan(at)
+
+    def asked_for_group(self, g: int, local_rank: int, at: float, now: float) -> None:
+        """The script of a worker has asked for its process group at `at`, as it says at `now`."""
+        record = self._of(g)
+        if record is not None:
+            record.asked.setdefault(local_rank, record.believed(at, now))
+            record.marks[PhaseEnd.ASKED_FOR_GROUP] = max(record.asked.values())
 
     def restored(self, g: int, step: int, at: float, now: float) -> None:
         """A worker has its state, or a server its tables, of this step (-1: from the beginning)."""

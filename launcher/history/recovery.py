@@ -7,15 +7,14 @@ world) to the first step of the new one. Its phases follow each other without a 
 earlier  another recovery that had begun and came to nothing
 join     the command until this node is registered (of a first start only)
 meet     until the nodes that were needed are there (of a first start only)
-notice   from the first sign until the one that decided
+detect   from the first sign until the one that decided
 seat     until the seats of a lost or failed node can start again (of parameter-server jobs only)
 decide   until the proposal is sent
 publish  until the store has it
-tell     until this node stops its workers
-stop     until nothing of them is left
-gate     until the leader gives the go: the other nodes have stopped theirs
-go       until this node hears the go
+stop     until nothing is left of this node's old workers
+barrier  until this node hears the start signal: the other nodes have stopped their old workers, too
 spawn    until its workers run
+script   until all of them ask for their process group: the imports and the set-up of the script
 group    until all of them are in the process group
 restore  until they have their state (`state.restore`)
 serve    until its servers listen (of a node that has only servers)
@@ -48,15 +47,14 @@ class PhaseEnd(StrEnum):
     EARLIER = "earlier"
     JOINED = "join"
     MET = "meet"
-    NOTICED = "notice"
+    DETECTED = "detect"
     ASSIGNED = "seat"
     DECIDED = "decide"
     PUBLISHED = "publish"
-    TOLD = "tell"
     STOPPED = "stop"
-    OPENED = "gate"
-    HEARD_GO = "go"
+    HEARD_GO = "barrier"
     SPAWNED = "spawn"
+    ASKED_FOR_GROUP = "script"
     GROUPED = "group"
     RESTORED = "restore"
     SERVED = "serve"
@@ -67,22 +65,21 @@ PS_ORDER: Final = (
     PhaseEnd.EARLIER,
     PhaseEnd.JOINED,
     PhaseEnd.MET,
-    PhaseEnd.NOTICED,
-    PhaseEnd.TOLD,
+    PhaseEnd.DETECTED,
     PhaseEnd.STOPPED,
     PhaseEnd.ASSIGNED,
     PhaseEnd.DECIDED,
     PhaseEnd.PUBLISHED,
-    PhaseEnd.OPENED,
     PhaseEnd.HEARD_GO,
     PhaseEnd.SPAWNED,
+    PhaseEnd.ASKED_FOR_GROUP,
     PhaseEnd.GROUPED,
     PhaseEnd.RESTORED,
     PhaseEnd.SERVED,
     PhaseEnd.STEPPED,
 )
 """In a parameter-server job the processes of a node are gone before its seats start again."""
-LESSER: Final = frozenset({PhaseEnd.ASSIGNED, PhaseEnd.TOLD, PhaseEnd.OPENED, PhaseEnd.HEARD_GO})
+LESSER: Final = frozenset({PhaseEnd.ASSIGNED, PhaseEnd.HEARD_GO})
 """Phases that a reader of the line misses only when they are long."""
 ENDS: Final = {
     PhaseEnd.SPAWNED: "workers run again in",

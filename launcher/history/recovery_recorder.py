@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from elastic.core.agent.actions import Action, SendTransaction, StartWorkers, StopWorkers
+from elastic.core.agent.actions import Action, StartWorkers
 from elastic.core.agent.events import Event, WorkersGone
 from elastic.core.agent.state import AgentState
 from elastic.core.model import ChangeReason, Generation
@@ -82,10 +82,6 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
             return
         for action in actions:
             match action:
-                case SendTransaction() if action.transaction.kind == "go":
-                    record.marks.setdefault(PhaseEnd.OPENED, now)
-                case StopWorkers() if action.g < record.generation.g:
-                    record.marks.setdefault(PhaseEnd.TOLD, now)
                 case StartWorkers() if action.generation.g == record.generation.g:
                     record.marks.setdefault(PhaseEnd.HEARD_GO, now)
                     record.last, self._last = self._last or record.last, None
@@ -221,7 +217,7 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         if fresh:
             record.marks |= {PhaseEnd.JOINED: facts.registration.joined_at, PhaseEnd.MET: evidence_at}
         elif proposal is not None:
-            record.marks[PhaseEnd.NOTICED] = evidence_at
+            record.marks[PhaseEnd.DETECTED] = evidence_at
         if proposal is not None:
             record.marks[PhaseEnd.DECIDED] = proposal.sent_at
         record.marks[PhaseEnd.PUBLISHED] = (proposal.published_at if proposal is not None else None) or arrived

@@ -59,9 +59,10 @@ def install() -> bool:
     def init_process_group(*args: Any, **options: Any) -> Any:
         nonlocal said
         own = os.getpid() == pid  # What the script forks is no worker.
-        with _speaking(environ) if own and not said else nullcontext() as end:
+        given = {**dict(zip(PLACED, args, strict=False)), **options}
+        with _speaking(environ, given) if own and not said else nullcontext() as end:
             if own:
-                _await_rank_0({**dict(zip(PLACED, args, strict=False)), **options}, os.environ)
+                _await_rank_0(given, os.environ)
             answer = theirs(*args, **options)
             _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
             if end is not None:
@@ -90,10 +91,15 @@ def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _speaking(environ: Mapping[str, str]) -> Iterator[client.ChannelClient | None]:
-    """The connection that this process has, or one for these words alone: that it waits, and that it does no more."""
+def _speaking(environ: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[client.ChannelClient | None]:
+    """The connection that this process has, or one for these words alone: that it waits, and that it does no more.
+
+    `elastic.init` has said itself that it waits: it gives torch the store where the workers have met.
+    """
     end = client.connected_client()
     if end is not None:
+        if given.get("store") is None:
+            end.send(messages.JoiningGroup(OTHERS, at=messages.clock()))
         yield end
         return
     try:
@@ -101,7 +107,7 @@ def _speaking(environ: Mapping[str, str]) -> Iterator[client.ChannelClient | Non
     except (OSError, ConfigError):  # Nobody listens any more; or the script has changed its RANK: torch says that.
         yield None
         return
-    end.send(messages.JoiningGroup(OTHERS))
+    end.send(messages.JoiningGroup(OTHERS, at=messages.clock()))
     try:
         yield end
     finally:

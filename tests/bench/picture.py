@@ -29,10 +29,10 @@ FROM_MS, TO_MS = -200.0, 500.0
 FONT: Final = "font-family=\"system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif\""
 
 PARTS: Final = {
-    "notice": ("notice",),
-    "agree": ("decide", "publish", "tell", "gate", "go"),
+    "detect": ("detect",),
+    "agree": ("decide", "publish", "barrier"),
     "stop": ("stop",),
-    "start": ("spawn", "group"),
+    "start": ("spawn", "script", "group"),
     "restore": ("restore",),
     "first step": ("step",),
 }

@@ -25,7 +25,7 @@ KEYS = JobKeys("j")
 FOUND = Recovery(
     ChangeReason.LOSS, "b joins", 1, 1, 0.0, ((PhaseEnd.ASSIGNED, 0.1), (PhaseEnd.SPAWNED, 0.1)), rev=2, foreign=True
 )
-NOTE = of_beginning(RecoveryBeginning(1, 2, "b", "a was lost; b joins", ((PhaseEnd.NOTICED, 0.004),)), "a", 1.0)
+NOTE = of_beginning(RecoveryBeginning(1, 2, "b", "a was lost; b joins", ((PhaseEnd.DETECTED, 0.004),)), "a", 1.0)
 
 
 class Counted(MemoryStore):

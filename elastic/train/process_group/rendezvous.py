@@ -20,7 +20,7 @@ from typing import Any, Final
 from elastic import _port_wait, environment
 from elastic._text import split_host_port
 from elastic.channel.client import ChannelClient
-from elastic.channel.messages import JoiningGroup
+from elastic.channel.messages import JoiningGroup, clock
 from elastic.errors import ConfigError, WorkersMissing
 
 LIMIT_S: Final = 1800.0
@@ -210,6 +210,7 @@ class _MissingReporter:
         self._end = end
         self._rank = rank
         self._began = time.monotonic()
+        self._asked_at = clock()
         self._every_s = TELL_EVERY_S if end is not None else SAY_EVERY_S
         self._next = self._began + self._every_s
 
@@ -223,14 +224,14 @@ class _MissingReporter:
         now = time.monotonic()
         self._next = now + self._every_s
         if self._end is not None:
-            self._end.send(JoiningGroup(missing, prepares))
+            self._end.send(JoiningGroup(missing, prepares, at=self._asked_at))
         elif self._rank == 0:
             sys.stderr.write(f"[elastic] waiting {now - self._began:.0f} s for {missing}\n")
             sys.stderr.flush()
 
     def all_met(self) -> None:
         if self._end is not None:
-            self._end.send(JoiningGroup(FORMING, met=True))
+            self._end.send(JoiningGroup(FORMING, met=True, at=self._asked_at))
 
 
 def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: int = 0) -> Rendezvous | None:

@@ -71,7 +71,7 @@ EVENTS = (
         what=EventKind.RECOVERY,
         g=2,
         text="b was lost: back in 0.30 s: notice 4 ms",
-        phases={"notice": 0.004},
+        phases={"detect": 0.004},
     ),
 )
 
@@ -246,7 +246,7 @@ def test_events_are_lines_oldest_first_or_json_for_a_script(server: str) -> None
     ]
     ran = asked("events", "--elastic_server", server, "--job_id", "j1", "--json")
     first, second = map(json.loads, ran.stdout.splitlines())
-    assert (first["what"], first["g"], second["phases"]) == ("generation", 1, {"notice": 0.004})
+    assert (first["what"], first["g"], second["phases"]) == ("generation", 1, {"detect": 0.004})
     assert asked("events", "--elastic_server", server, "--job_id", "j10").stdout == ""
     assert "there is no job j2" in complaint(1, "events", "--elastic_server", server, "--job_id", "j2")
 

@@ -86,7 +86,7 @@ async def test_a_killed_node_is_one_line_of_the_proposer_and_an_event_in_its_fol
     nodes.remove(victim)
     found = await first.says(rf"{victim.id} was lost.*: back in ([\d.]+) s: ")
     names = adds_up(found.string, found[1])
-    assert {"notice", "decide", "publish", "spawn", "group", "restore", "step"} <= set(names), names
+    assert {"detect", "decide", "publish", "spawn", "script", "group", "restore", "step"} <= set(names), names
     other = next(node for node in nodes if node is not first)
     assert not [line for line in other.lines if "back in" in line], "once, on one node"
     (event,) = recoveries(first)
@@ -148,7 +148,7 @@ async def test_seats_that_failed_and_start_again_are_told_by_the_node_that_has_t
     node = await job.node(*flags, script=(str(job.write("serves.py", SERVES)),))
     await node.says(r"first step [\d.]+ s after the command: join ")
     line = await node.says(r"failed and starts again.*: back in ([\d.]+) s: ")
-    assert adds_up(line.string, line[1])[0] == "notice"
+    assert adds_up(line.string, line[1])[0] == "detect"
     assert {"stop", "decide", "publish", "spawn", "step"} <= set(adds_up(line.string, line[1]))
     (event,) = recoveries(node)
     assert (event["complete"], event["why"]) == (True, "failure")

@@ -90,6 +90,16 @@ if {aware}:
     elastic.report(step=1)
 """
 
+AWARE = """
+import os
+import torch.distributed as dist
+from launcher.nursery import torch_patch
+torch_patch.install()
+import elastic
+elastic.report(step=0)
+dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(__file__)}.meeting", rank=0, world_size=1)
+"""
+
 CLEARS = """
 import os
 import torch.distributed as dist
@@ -183,9 +193,10 @@ def test_a_script_that_does_not_know_us_says_once_that_it_waits_and_that_its_gro
     agent, _ = run(tmp_path, GROUPS.format(aware=False))
     hello, joining, formed = (message for _, message in agent.heard)
     assert isinstance(hello, WorkerHello)
-    assert joining == JoiningGroup("the other workers")
+    assert isinstance(joining, JoiningGroup)
+    assert joining == JoiningGroup("the other workers", at=joining.at)
     assert isinstance(formed, GroupFormed)
-    assert formed.at > 0
+    assert formed.at > joining.at > 0
     assert hello.stacks_signal == 0
     assert agent.lines == []
 
@@ -245,6 +256,19 @@ def test_a_script_that_uses_the_library_keeps_its_one_connection(tmp_path: Path)
         "Progress",
     ]
     assert agent.lines == []
+
+
+def test_a_script_that_uses_the_library_and_calls_torch_itself_says_over_its_connection_that_it_waits(
+    tmp_path: Path,
+) -> None:
+    agent, _ = run(tmp_path, AWARE)
+    assert {connection for connection, _ in agent.heard} == {0}
+    assert [type(message).__name__ for _, message in agent.heard] == [
+        "WorkerHello",
+        "Progress",
+        "JoiningGroup",
+        "GroupFormed",
+    ]
 
 
 def test_a_worker_that_is_to_have_torch_as_it_is_says_nothing(tmp_path: Path) -> None:

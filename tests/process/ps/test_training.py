@@ -102,7 +102,7 @@ async def test_a_lost_server_comes_back_from_its_snapshot_and_the_workers_go_on(
         await assignments["server 0"].killed()
     await first.says(r"server 0 at \S+ is back")
     line = await spare.says(r"\(server 0\) was lost.*: back in ([\d.]+) s: ")
-    assert {"notice", "seat", "decide", "publish", "spawn", "restore", "serve"} <= set(adds_up(line.string, line[1]))
+    assert {"detect", "seat", "decide", "publish", "spawn", "restore", "serve"} <= set(adds_up(line.string, line[1]))
     (event,) = recoveries(spare)
     assert (event["complete"], list(event["phases"])[-1]) == (True, "serve")
     assert await final_loss(first) < FINAL_LOSS_MAX

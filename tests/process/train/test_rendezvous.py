@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from elastic.channel.messages import (
     GroupFormed,
@@ -72,7 +73,12 @@ class World:
 
     def until_waiting(self, rank: int, text: str) -> None:
         """A worker says that it waits for these, and whether one of them prepares something."""
-        self.until(lambda who, message: who == rank and message == JoiningGroup(text, prepares="(" in text))
+        wanted = JoiningGroup(text, prepares="(" in text)
+
+        def is_wanted(who: int, message: WorkerMessage) -> bool:
+            return who == rank and isinstance(message, JoiningGroup) and replace(message, at=0.0) == wanted
+
+        self.until(is_wanted)
 
     def end(self, rank: int) -> tuple[int, str, str]:
         """Its exit code, and all that it wrote to stdout and stderr."""

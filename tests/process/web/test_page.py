@@ -56,7 +56,7 @@ async def _killed(job: Job, gate: gated_training.Gate) -> None:
         await seen.text("#state", "training")
         await seen.pictures("recovered")
         stack = await seen.page.locator("#recoveries li .stack").first.get_attribute("aria-label")
-        for phase in ("notice", "stop", "group", "step"):
+        for phase in ("detect", "stop", "group", "step"):
             assert f"{phase} " in str(stack)
         tiles = await seen.said("#tiles")
         assert "1 × loss" in tiles

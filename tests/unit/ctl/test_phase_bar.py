@@ -14,7 +14,7 @@ def test_every_phase_has_a_colour() -> None:
 
 
 def test_a_bar_is_as_long_as_it_may_be_and_names_what_can_be_seen() -> None:
-    text = bar({"notice": 0.001, "stop": 0.5, "step": 1.5}, 40, ascii_only=True).plain
+    text = bar({"detect": 0.001, "stop": 0.5, "step": 1.5}, 40, ascii_only=True).plain
     drawn, names = text.splitlines()
     assert drawn == "#" * 40 + " 2.00 s"
     assert names.split() == ["step", "1.50", "s"]

@@ -112,7 +112,7 @@ def test_a_recovery_says_when_it_began_on_the_wall_clock() -> None:
         1,
         2,
         100.0,
-        ((PhaseEnd.NOTICED, 0.5), (PhaseEnd.STEPPED, 1.5)),
+        ((PhaseEnd.DETECTED, 0.5), (PhaseEnd.STEPPED, 1.5)),
         last_step=9,
         last_at=99.0,
     )

@@ -106,7 +106,7 @@ def check(found: Recovery) -> None:
     assert found.phases
     assert all(length >= 0 for _, length in found.phases)
     assert found.line
-    noted = begun(found, "it was lost", {"notice": 0.1, "seat": 1.0, "decide": 0.1, "publish": 0.1})
+    noted = begun(found, "it was lost", {"detect": 0.1, "seat": 1.0, "decide": 0.1, "publish": 0.1})
     assert all(length >= 0 for _, length in noted.phases)
     assert len({mark for mark, _ in noted.phases}) == len(noted.phases), "no phase is there twice"
     assert noted.line

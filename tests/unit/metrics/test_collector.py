@@ -36,7 +36,7 @@ RECOVERY = Recovery(
     before=1,
     g=2,
     began=10.0,
-    phases=((PhaseEnd.NOTICED, 0.004), (PhaseEnd.STOPPED, 0.3), (PhaseEnd.STEPPED, 1.2)),
+    phases=((PhaseEnd.DETECTED, 0.004), (PhaseEnd.STOPPED, 0.3), (PhaseEnd.STEPPED, 1.2)),
 )
 
 
@@ -295,7 +295,7 @@ def test_recoveries_are_in_the_histograms_and_a_first_start_is_not(watched: Watc
     assert page["elastic_launch_recovery_seconds_sum"] == pytest.approx(1.504)
     assert page["elastic_launch_recovery_seconds_bucket{1.0}"] == 0
     assert page["elastic_launch_recovery_seconds_bucket{2.5}"] == 1
-    assert page["elastic_launch_recovery_phase_seconds_bucket{0.01,notice}"] == 1
+    assert page["elastic_launch_recovery_phase_seconds_bucket{0.01,detect}"] == 1
     assert page["elastic_launch_recovery_phase_seconds_bucket{0.25,stop}"] == 0
     assert page["elastic_launch_recovery_phase_seconds_bucket{1.0,stop}"] == 1
     assert page["elastic_launch_recovery_phase_seconds_count{group}"] == 0
