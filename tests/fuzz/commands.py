@@ -108,7 +108,7 @@ def password(data: bytes) -> None:
         assert "\n" not in found.password
         told = repr(found)
     secret = data.decode(errors="replace").strip()
-    assert len(secret) < 6 or secret not in told
+    assert len(secret) < 6 or secret not in told.replace("password", "")  # A secret may be a part of our own word.
 
 
 READERS = (
