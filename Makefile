@@ -1,4 +1,4 @@
-# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch. make torchft: torchft into .venv-torchft.
+# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch. make torchft: torchft into .venv-torchft. make scripts: HF Trainer and Lightning into .venv-scripts.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -7,8 +7,9 @@ STAMP := .venv/.installed
 PADDLE := .venv-paddle
 TORCH ?= 2.14.1
 TORCHFT := .venv-torchft
+SCRIPTS := .venv-scripts
 
-.PHONY: setup test lint demo bench paddle torch torchft clean
+.PHONY: setup test lint demo bench paddle torch torchft scripts clean
 
 setup: $(STAMP)
 
@@ -71,5 +72,13 @@ $(TORCHFT)/.installed: constraints.txt
 	$(TORCHFT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torchft==0.2.0
 	touch $@
 
+# HF Trainer and Lightning in an environment of their own, for `tests.bench.recovery --kinds scripts`.
+scripts: $(SCRIPTS)/.installed
+
+$(SCRIPTS)/.installed: constraints.txt pyproject.toml
+	test -x $(SCRIPTS)/bin/python || "$(PYTHON)" -m venv $(SCRIPTS)
+	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt transformers accelerate lightning -e '.[test]'
+	touch $@
+
 clean:
-	rm -rf .venv $(PADDLE) $(TORCHFT) .venv-torch-* .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis
+	rm -rf .venv $(PADDLE) $(TORCHFT) $(SCRIPTS) .venv-torch-* .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis

@@ -63,7 +63,7 @@ for _ in elastic.epochs(state, args.epochs if args.steps is None else args.steps
         if args.step_log:
             with open(args.step_log, "a") as file:
                 place = f"generation={here.generation} rank={here.rank} world={here.world_size}"
-                file.write(f"{time.time():.3f} {place} step={step}\n")
+                file.write(f"{time.time():.3f} {place} step={step} pid={os.getpid()}\n")
         if here.rank == 0 and (step % args.print_every == 0 or step == args.steps):
             print(f"step {step}  loss {loss.item():.4f}  world {here.world_size}", flush=True)
         state.commit(every=args.checkpoint_every, memory_every=args.memory_every, loss=loss, total=args.steps)

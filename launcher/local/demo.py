@@ -34,7 +34,7 @@ END_LIMIT_S = 20.0
 POLL_S = 0.1
 WIDTH = 260
 
-_STEP = re.compile(r"(\d+\.\d+) generation=(\d+) rank=(\d+) world=(\d+) step=(\d+)\n")
+_STEP = re.compile(r"(\d+\.\d+) generation=(\d+) rank=(\d+) world=(\d+) step=(\d+) pid=\d+\n")
 _STACK = re.compile(r"\[rank\d+\]: (Traceback| )")
 _ACCURACY = re.compile(r"test accuracy (\d+\.\d) % after (\d+) steps")
 

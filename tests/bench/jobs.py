@@ -27,6 +27,10 @@ TRAINING = Path(__file__).with_name("training.py")
 """DDP without our library: every contender can run it."""
 STATE_TRAINING = Path(__file__).with_name("state_training.py")
 """With our library: for state that is restored, and for planned changes."""
+HF_TRAINING = Path(__file__).with_name("hf_training.py")
+LIGHTNING_TRAINING = Path(__file__).with_name("lightning_training.py")
+"""With the Trainer of Hugging Face and of Lightning: `make scripts` installs them."""
+DIGITS = "elastic.examples.digits"
 STEPS = 1_000_000
 STEP_S = 0.01
 """The pause of each step. It is part of every figure, so it is short: a step of 50 ms would hide as much."""
@@ -62,7 +66,7 @@ class Contender:
     def shown(self) -> str:
         """The command as a person types it."""
         words = " ".join(self.command("STORE", "JOB", Path("LOGS")))
-        for script in (TRAINING, STATE_TRAINING):
+        for script in (TRAINING, STATE_TRAINING, HF_TRAINING, LIGHTNING_TRAINING):
             words = words.replace(str(script), script.name)
         environ = "".join(f"{name}={text} " for name, text in self.environ.items())
         return environ + words.replace(sys.executable, "python").replace(f"{ROOT}/", "")
@@ -129,6 +133,23 @@ def with_state(logs: Path, size_mb: float, every: int, memory_every: int, step_s
     return [str(STATE_TRAINING), *map(str, (logs / "steps.log", size_mb, step_s, every, memory_every))]
 
 
+def digits(logs: Path) -> list[str]:
+    """Our example: our library, scikit-learn and DDP."""
+    log, steps = str(logs / "steps.log"), str(STEPS)
+    flags = ("--steps", steps, "--checkpoint_every", steps, "--step_time", str(STEP_S), "--step_log", log)
+    return ["-m", DIGITS, *flags]
+
+
+def hf_trainer(logs: Path) -> list[str]:
+    """The script with Hugging Face's Trainer."""
+    return [str(HF_TRAINING), *plain(logs)[1:]]
+
+
+def lightning(logs: Path) -> list[str]:
+    """The script with Lightning's Trainer."""
+    return [str(LIGHTNING_TRAINING), *plain(logs)[1:]]
+
+
 def ours(np: str, *flags: str, script: Callable[[Path], list[str]] = plain) -> Command:
     """Build our command: one worker for each node, everything else by default but for `flags`."""
 
@@ -147,7 +168,7 @@ def silence_timeout(seconds: float) -> tuple[str, ...]:
     return ("--silence_timeout", f"{seconds:g}")
 
 
-def torchrun(nnodes: str, *settings: str) -> Command:
+def torchrun(nnodes: str, *settings: str, script: Callable[[Path], list[str]] = plain) -> Command:
     """Build torchrun's command; `is_host=false` because the store is already there."""
     conf = ",".join(["is_host=false", *(text for text in settings if not text.startswith("--"))])
     flags = [text for text in settings if text.startswith("--")]
@@ -156,7 +177,7 @@ def torchrun(nnodes: str, *settings: str) -> Command:
         return [
             *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1"),
             *("--max-restarts=100", "--rdzv-backend=c10d", f"--rdzv-endpoint={store}", f"--rdzv-id={job}"),
-            *(f"--rdzv-conf={conf}", *flags, *plain(logs)),
+            *(f"--rdzv-conf={conf}", *flags, *script(logs)),
         ]
 
     return command

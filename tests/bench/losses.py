@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench import phases, steplog
-from tests.bench.jobs import Contender
+from tests.bench.jobs import Contender, plain
 from tests.bench.nodes import Node, ended, wait_until
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class Kind:
     """For so long the next world is left to train."""
     apart: bool = False
     """Each node runs on a host of its own."""
+    script: Callable[[Path], list[str]] = plain
+    """What is trained: the arguments, for a folder for logs."""
+    needs: str = ""
+    """The package that the script imports, which this environment may not have."""
+    goal_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ in it.
               host, where each node has a host of its own (network namespaces: needs root). Ours by default, with
               --silence_timeout 0.3, and with the lease alone (--silence_timeout 0, of 2 and 5 s), and torchft
     silent_leader  the same of the leader's node: `stopped_leader` and `cut_leader`
+    scripts   SIGKILL of one node for real scripts, each with default flags, ours and torchrun tuned: `script_plain`
+              imports only torch, `script_library` has 100 MB in memory, `script_digits` is elastic.examples.digits,
+              `script_hf` has Hugging Face's Trainer, `script_lightning` Lightning's. The last two need `make scripts`,
+              and .venv-scripts/bin/python to run this
 
 Every round is a new job. All of ours run with the default lease but the lease alone. The figures go to
 docs/bench/recovery.json.
@@ -25,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import sys
 import tempfile
 import time
@@ -54,10 +59,17 @@ HEARD_S = 2 * BEATS_MIN * HEARTBEAT_S
 """Only a link that has carried `BEATS_MIN` heartbeats can be silent: for twice that time a world trains first."""
 LEASE_GOAL_S = 1.5
 """After the lease's time."""
+DIGITS_GOAL_S, HF_GOAL_S, LIGHTNING_GOAL_S = 0.35, 1.5, 0.6
+STATE_MB = 100.0
 SMALL_MB = 1.0
 """State of the scripts of planned changes."""
 SCRIPT_EVERY = 1_000_000
 """Steps between checkpoints on disk: none comes due by itself. Memory is written at every step."""
+
+
+def kill_node(node: Node, _: int) -> float:
+    """SIGKILL of an agent and all below it."""
+    return node.kill()
 
 
 def kill_worker(_: Node, pid: int) -> float:
@@ -70,10 +82,10 @@ def kill_worker(_: Node, pid: int) -> float:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("node", "SIGKILL of a node", lambda node, _: node.kill()),
-        Kind("state", "SIGKILL of a node, state from memory", lambda node, _: node.kill()),
+        Kind("node", "SIGKILL of a node", kill_node),
+        Kind("state", "SIGKILL of a node, state from memory", kill_node),
         Kind("agent", "SIGKILL of an agent", lambda node, _: node.kill_agent()),
-        Kind("proposer", "SIGKILL of the proposer's node", lambda node, _: node.kill(), proposer=True),
+        Kind("proposer", "SIGKILL of the proposer's node", kill_node, proposer=True),
         Kind("worker", "SIGKILL of a worker", kill_worker, world=NODES),
         Kind("drain", "drain, step to step", lambda node, _: node.drain(), planned=True),
         Kind(
@@ -98,13 +110,42 @@ KINDS = {
         ),
     )
 }
+SCRIPTS = (
+    Kind("script_plain", "SIGKILL of a node, a script with torch alone", kill_node, goal_s=GOAL_S),
+    Kind(
+        "script_library",
+        f"SIGKILL of a node, the library and {STATE_MB:.0f} MB",
+        kill_node,
+        script=partial(jobs.with_state, size_mb=STATE_MB, every=SCRIPT_EVERY, memory_every=1),
+        goal_s=GOAL_S,
+    ),
+    Kind("script_digits", "SIGKILL of a node, digits", kill_node, script=jobs.digits, goal_s=DIGITS_GOAL_S),
+    Kind(
+        "script_hf",
+        "SIGKILL of a node, Hugging Face's Trainer",
+        kill_node,
+        script=jobs.hf_trainer,
+        needs="transformers",
+        goal_s=HF_GOAL_S,
+    ),
+    Kind(
+        "script_lightning",
+        "SIGKILL of a node, Lightning's Trainer",
+        kill_node,
+        script=jobs.lightning,
+        needs="lightning",
+        goal_s=LIGHTNING_GOAL_S,
+    ),
+)
+KINDS |= {kind.name: kind for kind in SCRIPTS}
 SILENT = {"silent": ("stopped", "cut"), "silent_leader": ("stopped_leader", "cut_leader")}
+GROUPS = {**SILENT, "scripts": tuple(kind.name for kind in SCRIPTS)}
 """What these names of --kinds stand for."""
 
 
 def _asked_for_by(kind: Kind) -> str:
     """The name by which --kinds asks for it."""
-    return next((name for name, kinds in SILENT.items() if kind.name in kinds), kind.name)
+    return next((name for name, kinds in GROUPS.items() if kind.name in kinds), kind.name)
 
 
 class Bench:
@@ -119,6 +160,9 @@ class Bench:
         if kind.apart and (reason := hosts.missing()):
             print(f"\n{kind.name}: skipped, {reason}", flush=True)
             return
+        if kind.needs and importlib.util.find_spec(kind.needs) is None:
+            print(f"\n{kind.name}: skipped, {kind.needs} is not installed (make scripts)", flush=True)
+            return
         if self.args.only != "peer":
             for figure in self._ours(kind):
                 self._keep(figure)
@@ -127,6 +171,11 @@ class Bench:
                 rounds = self.measure(kind, contender, self.args.peer_rounds)
                 self._keep(self._figure(kind.what, name, kind, contender, rounds, None))
             self._compare(kind)
+        if self.args.only != "ours" and kind.name in GROUPS["scripts"]:
+            command = jobs.torchrun(f"1:{self.args.nodes}", *jobs.TUNING, script=kind.script)
+            tuned = Contender("torchrun, tuned", jobs.c10d_store, command, jobs.PEER_ENVIRON)
+            rounds = self.measure(kind, tuned, self.args.peer_rounds)
+            self._keep(self._figure(kind.what, tuned.name, kind, tuned, rounds, None))
         if self.args.only != "ours" and kind.name in SILENT["silent"]:
             self._torchft(kind)
 
@@ -136,7 +185,7 @@ class Bench:
         contender = Contender("elastic-launch", jobs.etcd_store, self._command(kind))
         rounds = self.measure(kind, contender, self.args.rounds)
         what = f"{kind.what} ({self.args.state_mb:.0f} MB)" if kind.name == "state" else kind.what
-        goal = None if kind.name == "state" else GOAL_S
+        goal = kind.goal_s or (None if kind.name == "state" else GOAL_S)
         found = [self._figure(what, results.OURS, kind, contender, rounds, goal)]
         if kind.planned:
             worst = max(abs(one.again) for one in rounds)
@@ -147,7 +196,7 @@ class Bench:
     def _command(self, kind: Kind) -> jobs.Command:
         np = f"{kind.nodes}:{self.args.nodes}" if kind.newcomer else str(self.args.nodes)
         if not kind.planned and kind.name != "state":
-            return jobs.ours(np)
+            return jobs.ours(np, script=kind.script)
         size_mb = self.args.state_mb if kind.name == "state" else SMALL_MB
         return jobs.ours(np, script=partial(jobs.with_state, size_mb=size_mb, every=SCRIPT_EVERY, memory_every=1))
 
@@ -239,14 +288,14 @@ def main() -> int:
     parser.add_argument("--peer_rounds", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--only", choices=("ours", "peer"))
-    parser.add_argument("--state_mb", type=float, default=100.0)
+    parser.add_argument("--state_mb", type=float, default=STATE_MB)
     parser.add_argument("--ttls", default="2,5", help="of the kind silent")
     parser.add_argument("--results", type=Path, default=results.FOLDER)
     bench = Bench(parser.parse_args())
     end_in_order()
     bytecode.write()
     fewer = NODES - bench.args.nodes
-    for kind in (KINDS[name] for named in bench.args.kinds.split(",") for name in SILENT.get(named, (named,))):
+    for kind in (KINDS[name] for named in bench.args.kinds.split(",") for name in GROUPS.get(named, (named,))):
         bench.run(replace(kind, world=kind.world - fewer, nodes=kind.nodes - fewer))
     return 0 if all(one.kept is not False for one in bench.figures) else 1
 
