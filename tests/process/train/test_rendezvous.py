@@ -71,14 +71,17 @@ class World:
             assert select.select([self.server.fileno()], [], [], LIMIT_S)[0], self.heard
             self.server.serve()
 
-    def until_waiting(self, rank: int, text: str) -> None:
-        """A worker says that it waits for these, and whether one of them prepares something."""
+    def until_waiting(self, rank: int, text: str) -> float:
+        """A worker says that it waits for these, whether one of them prepares something, and since when."""
         wanted = JoiningGroup(text, prepares="(" in text)
 
         def is_wanted(who: int, message: WorkerMessage) -> bool:
             return who == rank and isinstance(message, JoiningGroup) and replace(message, at=0.0) == wanted
 
-        self.until(is_wanted)
+        message = self.until(is_wanted)
+        assert isinstance(message, JoiningGroup)
+        assert 0 < message.at <= clock()
+        return message.at
 
     def end(self, rank: int) -> tuple[int, str, str]:
         """Its exit code, and all that it wrote to stdout and stderr."""
@@ -102,8 +105,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_those_who_wait_name_who_is_missing_and_then_say_that_all_have_met(world: World) -> None:
     world.start(0, "init")
-    world.until_waiting(0, "rank 1")
+    asked_at = world.until_waiting(0, "rank 1")
     world.start(1, "init")
+    met = world.until(lambda who, message: who == 0 and isinstance(message, JoiningGroup) and message.met)
+    assert isinstance(met, JoiningGroup)
+    assert met.at == asked_at, "when its script asked, and not when all were there"
     for rank in (0, 1):
         world.until(lambda who, message, rank=rank: who == rank and isinstance(message, GroupFormed))  # type: ignore[misc]
         assert world.end(rank)[:2] == (0, f"{rank} 2\n")
