@@ -12,7 +12,7 @@ from launcher.peers.silence_detector import SilenceDetector
 PART = 100
 """Heartbeats that are sent in one go; those of a larger job are spread over the interval."""
 LATE_INTERVALS = 1.25
-"""An agent that sends none checks for silence when a heartbeat comes, and by a timer if the next one is so late."""
+"""An agent that sends none checks for silence with each heartbeat, and by a timer if the next is later than this."""
 
 
 class Heartbeats:

@@ -24,7 +24,7 @@ UNHEARD_INTERVALS = 2
 
 @dataclass(slots=True)
 class _Peer:
-    """One node that sends heartbeats, or is to.
+    """One node that sends heartbeats, or should.
 
     `since`: when it was heard last, or its silence was restarted after that.
     """

@@ -41,9 +41,9 @@ class Kind:
     planned: bool = False
     newcomer: bool = False
     trains_s: float = 0.0
-    """For so long the first world is left to train after its first steps."""
+    """Seconds for which the first world trains on after its first steps."""
     goes_on_s: float = 0.0
-    """For so long the next world is left to train."""
+    """Seconds for which the next world trains on."""
     apart: bool = False
     """Each node runs on a host of its own."""
     script: Callable[[Path], list[str]] = plain
@@ -51,6 +51,7 @@ class Kind:
     needs: str = ""
     """The package that the script imports, which this environment may not have."""
     goal_s: float | None = None
+    """The most that it may cost, where that is not the goal of all kinds."""
 
 
 @dataclass(frozen=True)
