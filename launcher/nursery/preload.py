@@ -87,8 +87,8 @@ def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult
                     importlib.import_module(name)
                 except BaseException as error:  # Also SystemExit: it is the user's module.
                     raise NotForkSafe(f"--preload {name} cannot be imported ({_line(error)})") from error
-                _check_fit(f"--preload {name}")
-            _check_fit("importing torch")
+                check_fit(f"--preload {name}")
+            check_fit("importing torch")
             added = {name: text for name, text in os.environ.items() if before.get(name) != text}
         if preload:
             gc.collect()  # What torch leaves is not worth a quarter of a second; what others leave may be more.
@@ -155,7 +155,8 @@ def _check_names(folder: str | None) -> None:
             raise NotForkSafe(f"{spec.origin} has the name of a module that the launcher uses")
 
 
-def _check_fit(who: str) -> None:
+def check_fit(who: str) -> None:
+    """Raise `NotForkSafe` if `who` has left a thread, a process or an open card."""
     tasks = os.listdir("/proc/self/task")
     if len(tasks) > 1:
         names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
